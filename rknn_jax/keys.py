@@ -1,0 +1,33 @@
+"""Random keys: one stream a stage, derived by `fold_in`, so that adding a stage changes no other stream.
+
+The experiment's seed never makes release noise: `fresh_noise_key` takes the operating system's entropy, and a release does not use
+`jax.random` at all (`rknn_jax.privacy.release`).
+"""
+
+import enum
+import secrets
+
+import jax
+
+
+class Stage(enum.IntEnum):
+    """What a key is for. Values are part of every recorded result: add, never renumber."""
+
+    SPLIT = 0
+    ENCODER = 1
+    QUERIES = 2
+    NOISE = 3
+    STUDENT = 4
+
+
+def stage_key(root: jax.Array, stage: Stage, step: int = 0) -> jax.Array:
+    """Derive the key of `stage` in round `step` from the experiment's root key. `root` may be used again for other stages."""
+    return jax.random.fold_in(jax.random.fold_in(root, stage), step)
+
+
+def fresh_noise_key() -> jax.Array:
+    """Return a key made of 128 bits of the operating system's entropy, for simulated noise that no seed can repeat."""
+    key = jax.random.key(secrets.randbits(32))
+    for _ in range(3):
+        key = jax.random.fold_in(key, secrets.randbits(32))
+    return key

@@ -1,0 +1,96 @@
+"""What a release guarantees, as one value that travels with what was released.
+
+An epsilon alone says nothing: it needs its delta, the neighbouring relation, the unit that is protected, whom the owners trust, and
+whether the noise was real or simulated. `Guarantee` holds them together and `str()` is the sentence for a paper or a data-protection
+officer. `events` describes the noise, so that several guarantees compose tightly (`rknn_jax.privacy.accounting.compose`).
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Relation = Literal["replace-one", "add-remove"]
+Trust = Literal["central", "local", "shuffle"]
+EventKind = Literal["laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "pure"]
+
+RELATIONS: tuple[Relation, ...] = ("replace-one", "add-remove")
+_RELATION_WORDS = {
+    "replace-one": "one {unit}'s content is replaced by any other",
+    "add-remove": "one {unit} is added or removed",
+}
+_TRUST_WORDS = {
+    "central": "a trusted curator sees the raw votes and adds the noise once",
+    "local": "every client randomizes its own message and trusts nobody",
+    "shuffle": "a trusted shuffler hides which client sent which message",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """`count` independent releases of one noise, as a neighbouring data set can change them.
+
+    Attributes:
+      kind: the noise. `pure` is any mechanism known to be `epsilon`-DP and no more.
+      parameter: the noise's scale (Laplace) or standard deviation (Gaussian) divided by the change of the value that it hides; for
+        `pure` the epsilon.
+      count: how many such values one neighbour changes. A record of reverse k-NN labeling changes up to 2kr cells by 1 each.
+    """
+
+    kind: EventKind
+    parameter: float
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(epsilon, delta)-differential privacy of a release, with all that gives the number its meaning.
+
+    Attributes:
+      epsilon: finite, or infinity where nothing is guaranteed.
+      delta: 0 for pure differential privacy.
+      relation: which data sets are neighbours.
+      unit: what is protected.
+      trust: who must be trusted for it to hold.
+      events: the noise that was added, for tight composition.
+      accountant: how epsilon was computed.
+      data_dependent: whether epsilon itself depends on private data, and so may not be published as it is.
+      sampler: `release` for exact integer noise on the operating system's entropy, `simulation` for anything else.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    trust: Trust
+    events: tuple[Event, ...]
+    unit: Literal["record", "client"] = "record"
+    accountant: str = "pure"
+    data_dependent: bool = False
+    sampler: Literal["simulation", "release"] = "simulation"
+
+    def __le__(self, other: "Guarantee") -> bool:
+        """Whether this guarantee is at least as strong. Raises ValueError where relation, unit or trust differ."""
+        for name in ("relation", "unit", "trust"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise ValueError(f"Guarantees with {name}={mine!r} and {name}={theirs!r} cannot be compared; convert one of them first")
+        return self.epsilon <= other.epsilon and self.delta <= other.delta
+
+    def __lt__(self, other: "Guarantee") -> bool:
+        return self <= other and (self.epsilon, self.delta) != (other.epsilon, other.delta)
+
+    def __str__(self) -> str:
+        if self.epsilon == float("inf"):
+            return "No privacy is guaranteed (epsilon is infinite)."
+        amount = f"epsilon = {self.epsilon:.6g}" + (f", delta = {self.delta:.3g}" if self.delta else " (pure)")
+        sentence = (
+            f"Differential privacy with {amount}, for neighbouring data sets where {_RELATION_WORDS[self.relation].format(unit=self.unit)}; "
+            f"{_TRUST_WORDS[self.trust]} (accountant: {self.accountant})."
+        )
+        if self.data_dependent:
+            sentence += " This epsilon depends on the private data and may not be published as it is."
+        if self.sampler == "simulation":
+            sentence += " The noise is simulated: the number tells what a release would cost, and this is not a private release."
+        return sentence
+
+    def asdict(self) -> dict[str, Any]:
+        """Return the fields as JSON-ready values, with the sentence as `statement`."""
+        return asdict(self) | {"statement": str(self)}

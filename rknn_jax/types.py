@@ -1,0 +1,113 @@
+"""The four records that flow down the pipe: a task, its encoder, the queries and the answers.
+
+All are frozen. Arrays are host NumPy or JAX arrays; images are uint8 `[n, height, width, channels]`, so that no loader, encoder or
+student has to ask about scale.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from rknn_jax.privacy.guarantee import Guarantee
+
+Array = jax.Array | np.ndarray
+Encoder = Callable[[Array], jax.Array]
+"""Record-local map of images to features: row i of the result depends on image i and on public data alone."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where a data set comes from."""
+
+    name: str
+    source: str
+    licence: str
+    classes: tuple[str, ...]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Labelled records.
+
+    Attributes:
+      images: uint8 `[n, height, width, channels]`.
+      labels: int32 `[n]` in `[0, num_classes)`.
+      clients: int32 `[n]`, the owner of each record, or None where the data set knows of none.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    clients: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Public:
+    """Unlabelled public records.
+
+    Attributes:
+      images: uint8 `[m, height, width, channels]`.
+      true_labels: int32 `[m]`. A benchmark knows them; they score a labeler and are never given to one.
+    """
+
+    images: np.ndarray
+    true_labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Task:
+    """One experiment's data: public, private and test are disjoint by construction.
+
+    Attributes:
+      card: the data set.
+      public, private, test: see `Public` and `Records`.
+      public_index, private_index, test_index: int64 positions in the data set's pool, which prove the disjointness. A pool is the whole
+        data set with its official parts joined in order, train before test.
+    """
+
+    card: Card
+    public: Public
+    private: Records
+    test: Records
+    public_index: np.ndarray
+    private_index: np.ndarray
+    test_index: np.ndarray
+
+
+@dataclass(frozen=True)
+class Queries:
+    """What the private records are asked to vote on.
+
+    Attributes:
+      features: float32 `[num_queries, f]`, what private records are compared with.
+      index: int32 `[num_queries]`, the public record that stands for each query.
+      cluster: int32 `[m]`, the query whose label each public record takes, -1 for none.
+    """
+
+    features: jax.Array
+    index: np.ndarray
+    cluster: np.ndarray
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came back for the queries, with what it cost.
+
+    Attributes:
+      labels: int32 `[num_queries]`.
+      probabilities: float32 `[num_queries, num_classes]`, soft labels.
+      counts: float32 `[num_queries, num_classes]`, the noisy counts; one-hot where the mechanism releases labels only.
+      stddev: float32 `[num_queries, num_classes]`, the noise's standard deviation; 0 where the mechanism releases labels only.
+      guarantee: the privacy of everything above together.
+    """
+
+    labels: np.ndarray
+    probabilities: np.ndarray
+    counts: np.ndarray
+    stddev: np.ndarray
+    guarantee: Guarantee
