@@ -100,6 +100,7 @@ class Answers:
 
     Attributes:
       labels: int32 `[num_queries]`.
+      answered: bool `[num_queries]`; a labeler that screens leaves some queries without an answer.
       probabilities: float32 `[num_queries, num_classes]`, soft labels.
       counts: float32 `[num_queries, num_classes]`, the noisy counts; one-hot where the mechanism releases labels only.
       stddev: float32 `[num_queries, num_classes]`, the noise's standard deviation; 0 where the mechanism releases labels only.
@@ -107,6 +108,7 @@ class Answers:
     """
 
     labels: np.ndarray
+    answered: np.ndarray
     probabilities: np.ndarray
     counts: np.ndarray
     stddev: np.ndarray

@@ -1,0 +1,112 @@
+"""Bucketized sparse vector summation (BSVS): the votes of the private records, summed per query and label.
+
+A record that is connected to k queries and carries r labels adds 1 to k·r of the d = s·|Y| cells `query · |Y| + label`. Votes stay
+sparse (`cells`, int32 `[num_records, k·r]`) and counts stay int32: float32 stops counting at 2^24.
+
+**Sensitivity.** Replacing one record moves at most 2kr cells by at most 1 each, adding or removing one at most kr, because the cells of a
+record depend on that record and on public data alone. Everything in `rknn_jax.mechanisms` stands on this.
+
+References: Li et al., "Fine-grained Private Knowledge Distillation", Definition 2, Proposition 1 and Remark 1.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax.types import Array
+
+NO_CELL = -1
+"""A vote that is not cast: a missing neighbor or label. It is dropped by `sum_votes`."""
+
+
+def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
+    """Return the cells that every record votes for.
+
+    Args:
+      near: int32 `[n, k]`, queries of each record; negative where a record has fewer than k.
+      labels: int32 `[n]` or, for several labels a record, `[n, r]`; negative where a record has fewer than r.
+      num_classes: |Y|.
+
+    Returns:
+      int32 `[n, k·r]`, ascending in each row where k·r > 1; `NO_CELL` where a query or a label is missing or named twice, because a
+      record may add at most 1 to a cell.
+    """
+    near, labels = jnp.asarray(near, jnp.int32), jnp.asarray(labels, jnp.int32)
+    labels = labels[:, None] if labels.ndim == 1 else labels
+    query, label = near[:, :, None], labels[:, None, :]
+    cell = jnp.where((query >= 0) & (label >= 0), query * num_classes + label, NO_CELL)
+    cell = cell.reshape(len(near), -1)
+    if cell.shape[1] == 1:
+        return cell
+    cell = jnp.sort(cell, axis=1)
+    repeated = jnp.pad(cell[:, 1:] == cell[:, :-1], ((0, 0), (1, 0)))
+    return jnp.where(repeated, NO_CELL, cell)
+
+
+@functools.partial(jax.jit, static_argnames="num_cells")
+def sum_votes(cells: Array, num_cells: int) -> jax.Array:
+    """Count the votes of each cell.
+
+    Args:
+      cells: int32, any shape.
+      num_cells: d.
+
+    Returns:
+      int32 `[num_cells]`; cells outside [0, num_cells) are not counted.
+    """
+    flat = jnp.ravel(cells)
+    return jax.ops.segment_sum(jnp.ones(flat.shape, jnp.int32), jnp.where(flat < 0, num_cells, flat), num_cells)
+
+
+def gap(counts: Array) -> jax.Array:
+    """Return how far each query's first label leads its second: `[num_queries]` from `[num_queries, num_classes]`."""
+    top = jax.lax.top_k(jnp.asarray(counts), 2)[0]
+    return top[:, 0] - top[:, 1]
+
+
+def error_radius(scale: float, num_classes: int, failure_prob: float) -> int:
+    """Bound discrete Laplace noise on all cells of one query (Proposition 1).
+
+    Args:
+      scale: b of the noise, in votes.
+      num_classes: |Y|.
+      failure_prob: beta.
+
+    Returns:
+      The least m such that all |Y| noises are below m in absolute value with probability at least 1 - beta. The paper's real-valued
+      b·ln(|Y|/beta) fails for integer noise: it reaches .050041 for beta = .05, |Y| = 2, b = 20.
+    """
+    alpha = math.exp(-1 / scale)
+    return max(1, math.ceil(scale * math.log(2 * num_classes / (failure_prob * (1 + alpha)))))
+
+
+def flip_prob(gap: float, scale: float, num_classes: int) -> float:
+    """Return how probably discrete Laplace noise changes a query's label, in the worst case.
+
+    Every rival trails by `gap`, which is the worst case for a given gap, and a tie counts as a flip. Remark 1's sufficient condition,
+    gap >= 2·error_radius, asks for about twice the gap that this needs.
+
+    Args:
+      gap: lead of the true label, in votes.
+      scale: b of the noise, in votes.
+      num_classes: |Y|.
+    """
+    alpha = math.exp(-1 / scale)
+    reach = math.ceil(40 * scale) + 1
+    noise = np.arange(-reach, reach + 1)
+    pmf = (1 - alpha) / (1 + alpha) * alpha ** np.abs(noise)
+    below = noise + math.ceil(gap) - 1  # a rival must stay at or below this to lose strictly
+    cdf = np.where(below < 0, alpha ** (-np.minimum(below, 0).astype(float)) / (1 + alpha), 1 - alpha ** (np.maximum(below, 0) + 1.0) / (1 + alpha))
+    return float(max(0.0, 1 - np.sum(pmf * cdf ** (num_classes - 1))))
+
+
+def required_gap(scale: float, num_classes: int, failure_prob: float) -> int:
+    """Return the least gap, in votes, whose `flip_prob` is at most `failure_prob`."""
+    low, high = 0, 4 * error_radius(scale, num_classes, failure_prob)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if flip_prob(middle, scale, num_classes) <= failure_prob else (middle + 1, high)
+    return low

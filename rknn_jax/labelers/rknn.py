@@ -1,0 +1,116 @@
+"""Reverse k-NN labeling: every private record votes for its k nearest queries, the sum of the votes is made private, the arg max is the label.
+
+Steps 3 to 6 of Algorithm 1. What happens to a private record before the mechanism (`encode`, `nearest`, `cells`) depends on that record and on
+public data alone, so one record changes at most 2kr cells by 1 however many queries there are. All that follows the mechanism is
+post-processing.
+
+Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import numpy as np
+
+from rknn_jax import bsvs, mechanisms, voting
+from rknn_jax.mechanisms.base import estimate_counts
+from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.types import Answers, Array, Encoder, Queries, Task
+
+
+@dataclass(frozen=True)
+class Config:
+    """How to vote.
+
+    Attributes:
+      epsilon: privacy of this round; infinity for no noise and no privacy.
+      delta: for mechanisms that need one.
+      num_neighbors: k.
+      mechanism: a file of `rknn_jax.mechanisms`.
+      relation: which data sets are neighbours.
+      metric: of the features.
+      smoothing: `auto` borrows votes from similar queries as far as the noise asks for it, `none` does not.
+    """
+
+    epsilon: float = 0.1
+    delta: float = 1e-5
+    num_neighbors: int = 1
+    mechanism: str = "discrete_laplace"
+    relation: Relation = "replace-one"
+    metric: Metric = "sqeuclidean"
+    smoothing: Literal["auto", "none"] = "auto"
+
+
+def mechanism(queries: Queries, num_classes: int, config: Config) -> mechanisms.base.CentralMechanism:
+    """Return the mechanism that `config` names, calibrated for these queries."""
+    fields = {"delta": config.delta} if config.mechanism == "gaussian" else {}
+    return mechanisms.make(
+        config.mechanism,
+        epsilon=config.epsilon,
+        num_queries=len(queries.features),
+        num_classes=num_classes,
+        num_neighbors=config.num_neighbors,
+        relation=config.relation,
+        **fields,
+    )
+
+
+def votes(features: Array, labels: Array, queries: Queries, num_classes: int, config: Config) -> jax.Array:
+    """Connect private records to their k nearest queries and return the cells that they vote for.
+
+    Args:
+      features: float32 `[n, f]`, encoded private records.
+      labels: int32 `[n]`, or `[n, r]`.
+      queries: `[s, f]`.
+      num_classes: |Y|.
+      config: see `Config`.
+
+    Returns:
+      int32 `[n, k·r]`, private.
+    """
+    near, _ = nearest(features, queries.features, config.num_neighbors, metric=config.metric)
+    return bsvs.cells(near, labels, num_classes)
+
+
+def answer(counts: Array, stddev: np.ndarray, guarantee: Guarantee, queries: Queries, config: Config) -> Answers:
+    """Turn noisy counts into answers, by post-processing alone.
+
+    Args:
+      counts: float32 `[s, num_classes]`, noisy.
+      stddev: of the noise, `[s, num_classes]`.
+      guarantee: of the counts.
+      queries: public.
+      config: see `Config`.
+    """
+    counts = np.asarray(counts, np.float32)
+    heard = counts
+    if config.smoothing == "auto" and stddev.max() > 0:
+        sizes = np.bincount(queries.cluster[queries.cluster >= 0], minlength=len(counts))
+        # The number of votes is read off the noisy counts: under add-remove n itself is private.
+        bandwidth = voting.smoothing_bandwidth(queries.features, sizes, float(max(counts.sum(), 0)), float(stddev.max()))
+        heard = voting.smooth_counts(counts, voting.smoothing_kernel(queries.features, bandwidth))
+    return Answers(voting.noisy_max(heard), np.ones(len(counts), bool), voting.soft_labels(heard), counts, np.asarray(stddev), guarantee)
+
+
+def label(key: jax.Array, task: Task, encode: Encoder, queries: Queries, config: Config = Config()) -> Answers:  # noqa: B008 (frozen)
+    """Label the queries with the private records' votes, in simulation.
+
+    Args:
+      key: of the noise; is consumed.
+      task: private records and the number of classes.
+      encode: record-local, fitted on public data.
+      queries: what to label.
+      config: see `Config`.
+
+    Returns:
+      Answers that carry their guarantee.
+    """
+    cells = votes(encode(task.private.images), task.private.labels, queries, task.card.num_classes, config)
+    private_step = mechanism(queries, task.card.num_classes, config)
+    counts = estimate_counts(private_step, key, cells)
+    return answer(counts, private_step.stddev(counts), private_step.guarantee(len(cells)), queries, config)
+
+
+EXAMPLES = (Config(epsilon=1.0), Config(epsilon=2.0, num_neighbors=2, mechanism="gaussian", smoothing="none"))

@@ -1,0 +1,200 @@
+"""What a mechanism is, and the drivers that run one over any number of clients in constant memory.
+
+| trust   | `randomize`, on the client | `aggregate`, anywhere | `estimate`, on the server |
+|---------|----------------------------|-----------------------|---------------------------|
+| central | hands the cells on         | counts them           | adds the noise            |
+| local   | adds the noise             | counts the support    | removes the bias          |
+
+Fields are public configuration, call arguments are private data. Epsilon is a pytree leaf and sizes are static, so one trace serves a
+sweep over epsilon. `estimate_counts` simulates, with `jax.random`; `release_counts` releases, with exact integer noise on the operating
+system's entropy, and charges a ledger before the noise is drawn.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import bsvs
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
+from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.types import Array
+
+CLIENTS_PER_BLOCK = 8192
+STATIC = {"static": True}  # field metadata: part of the trace, not a leaf
+
+
+class Mechanism(Protocol):
+    """The contract that `tests/contracts/test_mechanisms.py` holds every file of this folder to."""
+
+    @property
+    def votes_per_record(self) -> int:
+        """k·r, the width of a record's cells."""
+
+    def randomize(self, key: jax.Array, cells: jax.Array) -> Any:
+        """Return one client's message from its cells, int32 `[k·r]`. `key` is consumed."""
+
+    def aggregate(self, messages: Any) -> jax.Array:
+        """Return the integer totals of a block of messages. Totals of blocks, devices and hosts just add."""
+
+    def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
+        """Return float32 counts `[num_queries, num_classes]`, unbiased where `unbiased` says so. `key` is consumed."""
+
+    def stddev(self, counts: Array) -> np.ndarray:
+        """Return the estimate's standard deviation, `[num_queries, num_classes]`, where the true counts are `counts`."""
+
+    def guarantee(self, num_records: int) -> Guarantee:
+        """Return what one run guarantees. Concrete numbers only, on the host."""
+
+
+@dataclass(frozen=True)
+class CentralMechanism:
+    """What central mechanisms share: a trusted curator counts the votes and adds the noise once.
+
+    Attributes:
+      epsilon: privacy of one run; infinity adds no noise and guarantees nothing.
+      num_queries: s.
+      num_classes: |Y|.
+      num_neighbors: k.
+      labels_per_record: r.
+      relation: which data sets are neighbours.
+    """
+
+    epsilon: float
+    num_queries: int = field(metadata=STATIC)
+    num_classes: int = field(metadata=STATIC)
+    num_neighbors: int = field(default=1, metadata=STATIC)
+    labels_per_record: int = field(default=1, metadata=STATIC)
+    relation: Relation = field(default="replace-one", metadata=STATIC)
+
+    unbiased: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.epsilon, int | float) and not self.epsilon > 0:  # a tracer is checked where it was made
+            raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
+        if self.relation not in RELATIONS:
+            raise ValueError(f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}.")
+        for name in ("num_queries", "num_classes", "num_neighbors", "labels_per_record"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
+        if self.num_neighbors > self.num_queries:
+            raise ValueError(
+                f"Expected num_neighbors <= num_queries, got num_neighbors={self.num_neighbors}, num_queries={self.num_queries}; "
+                "use fewer neighbors or more queries."
+            )
+
+    @property
+    def votes_per_record(self) -> int:
+        """k·r."""
+        return self.num_neighbors * self.labels_per_record
+
+    @property
+    def changed_cells(self) -> int:
+        """How many cells a neighbouring data set changes, each by at most 1: the L1 and the squared L2 sensitivity."""
+        return self.votes_per_record * (2 if self.relation == "replace-one" else 1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(num_queries, num_classes)`."""
+        return self.num_queries, self.num_classes
+
+    def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
+        """Hand the cells on: the curator is trusted."""
+        del key
+        return cells
+
+    def aggregate(self, messages: jax.Array) -> jax.Array:
+        """Count the votes, int32 `[num_queries·num_classes]`."""
+        return bsvs.sum_votes(messages, self.num_queries * self.num_classes)
+
+    def release(self, totals: np.ndarray) -> np.ndarray:
+        """Return counts as `estimate` does, but with exact integer noise on the operating system's entropy.
+
+        Args:
+          totals: int64 `[num_queries, num_classes]`.
+
+        Raises:
+          NotImplementedError: where the noise has no exact form.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no exact integer form, so it can be simulated but not released; use DiscreteLaplace instead."
+        )
+
+    def release_guarantee(self, num_records: int) -> Guarantee:
+        """Return what one `release` guarantees."""
+        return replace(self.guarantee(num_records), sampler="release")
+
+    def guarantee(self, num_records: int) -> Guarantee:
+        """Return what one run guarantees."""
+        raise NotImplementedError
+
+
+def estimate_counts(mechanism: Mechanism, key: jax.Array, cells: Array) -> jax.Array:
+    """Simulate one run of `mechanism` over all records, one client each, in constant memory.
+
+    Args:
+      mechanism: any.
+      key: is consumed. Client i draws from `fold_in(key', i)`, so the result does not depend on the size of a block.
+      cells: int32 `[num_records, k·r]` from `bsvs.cells`.
+
+    Returns:
+      float32 `[num_queries, num_classes]`.
+
+    Raises:
+      ValueError: where the cells are not as wide as the mechanism's sensitivity was computed for, or there is no record.
+    """
+    cells = _checked(mechanism, cells)
+    return _estimate_counts(mechanism, key, cells)
+
+
+def release_counts(mechanism: CentralMechanism, cells: Array, ledger: Ledger, purpose: str) -> tuple[np.ndarray, Guarantee]:
+    """Release the counts: charge the ledger, then draw exact noise on the operating system's entropy.
+
+    Args:
+      mechanism: a central mechanism with an exact form.
+      cells: int32 `[num_records, k·r]`.
+      ledger: the budget of the private data set that `cells` come from.
+      purpose: a few words for the ledger.
+
+    Returns:
+      Noisy counts `[num_queries, num_classes]` and what they cost.
+
+    Raises:
+      LedgerError: where the budget does not allow it; nothing is drawn then.
+      ValueError: as in `estimate_counts`.
+    """
+    cells = _checked(mechanism, cells)
+    totals = np.asarray(mechanism.aggregate(cells), np.int64).reshape(mechanism.shape)
+    guarantee = mechanism.release_guarantee(len(cells))
+    ledger.charge(guarantee, purpose)
+    return mechanism.release(totals), guarantee
+
+
+def _checked(mechanism: Mechanism, cells: Array) -> jax.Array:
+    cells = jnp.asarray(cells, jnp.int32)
+    if cells.ndim != 2 or len(cells) == 0 or cells.shape[1] != mechanism.votes_per_record:
+        raise ValueError(
+            f"Expected cells [num_records > 0, {mechanism.votes_per_record}], as {mechanism} is calibrated for, got shape {cells.shape}; "
+            "make num_neighbors and labels_per_record agree with the votes."
+        )
+    return cells
+
+
+@jax.jit
+def _estimate_counts(mechanism: Mechanism, key: jax.Array, cells: jax.Array) -> jax.Array:
+    client_key, noise_key = jax.random.split(key)
+    num_records = len(cells)
+    block = min(CLIENTS_PER_BLOCK, num_records)
+
+    def totals_of(start: Any, size: int) -> jax.Array:
+        clients = start + jnp.arange(size)
+        keys = jax.vmap(lambda client: jax.random.fold_in(client_key, client))(clients)
+        return mechanism.aggregate(jax.vmap(mechanism.randomize)(keys, jax.lax.dynamic_slice_in_dim(cells, start, size)))
+
+    first = totals_of(0, block)
+    totals = jax.lax.fori_loop(1, num_records // block, lambda i, totals: totals + totals_of(i * block, block), first)
+    rest = num_records % block
+    totals = totals + totals_of(num_records - rest, rest) if rest else totals
+    return mechanism.estimate(noise_key, totals, num_records)

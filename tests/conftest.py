@@ -1,0 +1,23 @@
+"""Strict modes for every test, set before JAX makes its devices."""
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+import hypothesis
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_debug_key_reuse", True)
+
+# Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's; few examples, as each shape compiles.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=10)
+hypothesis.settings.load_profile("ci")
+
+
+def modules(package: ModuleType, *, leave_out: tuple[str, ...] = ()) -> list[ModuleType]:
+    """Import every public file of a folder: the folder is the registry that the contract tests walk."""
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    return [importlib.import_module(f"{package.__name__}.{name}") for name in names if not name.startswith("_") and name not in leave_out]

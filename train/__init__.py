@@ -1,0 +1,1 @@
+"""Programs that run from a checkout; `rknn_jax` is the library that they call."""

@@ -1,0 +1,149 @@
+"""An experiment's settings and the folder that it leaves behind.
+
+```
+runs/<name>/
+  config.json     every setting as it was resolved, versions, device
+  result.json     accuracies, epsilon and its meaning, seconds; `not_covered_by_epsilon` apart
+  privacy.json    the guarantee of the whole run and of every round
+  metrics.jsonl   one line an epoch
+  labels.npz      label, query and probability of every public record; the queries with their noisy votes
+  student/        orbax checkpoint
+  report.html     the page to open
+```
+"""
+
+import json
+import math
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from rknn_jax.privacy.guarantee import Relation
+
+VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", "dp-accounting")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Label public data with private records, train a student on the labels, and hand over the proof.
+
+    Attributes:
+      dataset: digits, mnist, image_folder or tfds:<name>.
+      data_dir: where the data set lies; not needed for digits.
+      epsilon: privacy of the whole run, split evenly over the rounds; inf for no privacy.
+      delta: of the composed guarantee; 0 keeps a pure guarantee pure.
+      queries: queries a round; chosen from the number of records, classes and epsilon where it is not given.
+      neighbors: queries that each private record votes for.
+      rounds: rounds of Algorithm 1.
+      representation: learned on public data; spectral is the best for images.
+      mechanism: a file of rknn_jax/mechanisms.
+      relation: which data sets are neighbours.
+      smoothing: auto borrows votes from similar queries as far as the noise asks for it.
+      targets: train the student on hard or on soft labels.
+      uncertain: share of the public records that a later round asks about.
+      student: a file of rknn_jax/students/models; m5 for mnist and cnn for the rest where it is not given.
+      epochs: of the student; its own default where it is not given.
+      seed: of the split, the clustering and the student.
+      noise_seed: of the simulated noise; the operating system's entropy where it is not given.
+      out: the run folder; a new one under runs/ where it is not given.
+    """
+
+    dataset: str = "digits"
+    data_dir: Path | None = None
+    epsilon: float = 0.1
+    delta: float = 0.0
+    queries: int | None = None
+    neighbors: int = 1
+    rounds: int = 1
+    representation: Literal["spectral", "hog", "pca", "pixels"] = "spectral"
+    mechanism: Literal["discrete_laplace", "laplace", "gaussian", "permute_and_flip"] = "discrete_laplace"
+    relation: Relation = "replace-one"
+    smoothing: Literal["auto", "none"] = "auto"
+    targets: Literal["hard", "soft"] = "hard"
+    uncertain: float = 0.1
+    student: Literal["m5", "cnn"] | None = None
+    epochs: int | None = None
+    seed: int = 42
+    noise_seed: int | None = None
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.epsilon) or self.epsilon <= 0:
+            raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
+        if not 0 <= self.delta < 1:
+            raise ValueError(f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is pure privacy.")
+        if self.mechanism == "gaussian" and self.delta == 0:
+            raise ValueError("Expected delta > 0 with mechanism=gaussian, got delta=0.0; pass --delta 1e-5 or use discrete_laplace.")
+        for name in ("queries", "neighbors", "rounds", "epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={value}.")
+        if self.queries is not None and self.neighbors > self.queries:
+            raise ValueError(
+                f"Expected neighbors <= queries, got neighbors={self.neighbors}, queries={self.queries}; use fewer neighbors or more queries."
+            )
+
+
+def make_folder(experiment: Experiment) -> Path:
+    """Make the run's folder before any work is done, and refuse one that already holds a run.
+
+    Raises:
+      ValueError: where it cannot be written or is not empty.
+    """
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.dataset.replace(':', '-')}-eps{experiment.epsilon:g}"
+    folder = experiment.out or Path("runs") / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        occupied = (folder / "result.json").exists() or (folder / "config.json").exists()
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise ValueError(f"Cannot make the run folder out={folder}: {error.strerror}; choose another with --out.") from error
+    if occupied:
+        raise ValueError(f"The run folder out={folder} already holds a run; choose another with --out, or remove it.")
+    if not writable:
+        raise ValueError(f"The run folder out={folder} is not writable; choose another with --out.")
+    return folder
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and device, as every result records them."""
+    return {
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in VERSIONS},
+        "device": jax.devices()[0].device_kind,
+        "cores": os.cpu_count(),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON, whole or not at all."""
+    temporary = path.with_suffix(path.suffix + ".partial")
+    temporary.write_text(json.dumps(value, indent=2, default=_plain) + "\n")
+    temporary.replace(path)
+
+
+def append_jsonl(path: Path, value: dict[str, Any]) -> None:
+    """Append one line of JSON."""
+    with path.open("a") as file:
+        file.write(json.dumps(value, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | jax.Array):
+        return np.asarray(value).tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value)
+
+
+def settings(experiment: Experiment) -> dict[str, Any]:
+    """Return the experiment's fields, JSON-ready."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(experiment).items()}
