@@ -21,6 +21,12 @@ from rknn_jax.types import Array
 NO_CELL = -1
 """A vote that is not cast: a missing neighbor or label. It is dropped by `sum_votes`."""
 
+MARGIN = 4
+"""Average votes of a query over the gap that it needs: clusters differ in size, and impure ones have smaller gaps."""
+
+MOST_QUERIES = 500
+"""More have not paid on any data set of the paper."""
+
 
 def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
     """Return the cells that every record votes for.
@@ -110,3 +116,18 @@ def required_gap(scale: float, num_classes: int, failure_prob: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if flip_prob(middle, scale, num_classes) <= failure_prob else (middle + 1, high)
     return low
+
+
+def suggested_num_queries(num_records: int, num_classes: int, scale: float, num_neighbors: int) -> int:
+    """Suggest s: as many queries as leave each an average share of votes `MARGIN` times the gap that flips 1% of the labels.
+
+    More queries follow the data more finely and are answered less surely. Never fewer than the classes.
+
+    Args:
+      num_records: n.
+      num_classes: |Y|.
+      scale: b of the noise, in votes.
+      num_neighbors: k.
+    """
+    gap = required_gap(scale, num_classes, 0.01) if scale > 0 else 1
+    return int(np.clip(num_records * num_neighbors / (MARGIN * max(gap, 1)), num_classes, MOST_QUERIES))

@@ -18,6 +18,7 @@ class Stage(enum.IntEnum):
     QUERIES = 2
     NOISE = 3
     STUDENT = 4
+    BENCHMARK = 5
 
 
 def stage_key(root: jax.Array, stage: Stage, step: int = 0) -> jax.Array:
@@ -26,8 +27,5 @@ def stage_key(root: jax.Array, stage: Stage, step: int = 0) -> jax.Array:
 
 
 def fresh_noise_key() -> jax.Array:
-    """Return a key made of 128 bits of the operating system's entropy, for simulated noise that no seed can repeat."""
-    key = jax.random.key(secrets.randbits(32))
-    for _ in range(3):
-        key = jax.random.fold_in(key, secrets.randbits(32))
-    return key
+    """Return a key made of the operating system's entropy, for simulated noise that no seed can repeat."""
+    return jax.random.fold_in(jax.random.key(secrets.randbits(32)), secrets.randbits(32))

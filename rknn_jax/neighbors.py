@@ -11,6 +11,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 from rknn_jax.types import Array
 
@@ -69,6 +70,26 @@ def nearest(points: Array, references: Array, num_neighbors: int, *, metric: Met
             "use fewer neighbors or more references."
         )
     return _nearest(points, references, num_neighbors, metric)
+
+
+def neighbor_graph(index: Array, distance: Array, scale: Array) -> scipy.sparse.csr_matrix:
+    """Join every point to its nearest ones with self-tuned weights, symmetrically.
+
+    Args:
+      index: int32 `[m, k]`, each point's neighbours, without itself.
+      distance: float32 `[m, k]`, squared distances.
+      scale: float32 `[m]`, each point's own distance scale, say to its 7th neighbour.
+
+    Returns:
+      `[m, m]`, the mean of W and its transpose, with W_ij = exp(-d²_ij / (scale_i·scale_j)).
+
+    Reference: Zelnik-Manor & Perona, "Self-Tuning Spectral Clustering", 2004.
+    """
+    index, distance, scale = np.asarray(index), np.asarray(distance, np.float64), np.asarray(scale, np.float64)
+    weight = np.exp(-distance / (scale[:, None] * scale[index]))
+    row = np.repeat(np.arange(len(index)), index.shape[1])
+    graph = scipy.sparse.csr_matrix((weight.ravel(), (row, index.ravel())), shape=(len(index), len(index)))
+    return (graph + graph.T) / 2
 
 
 def check_finite(name: str, features: Array) -> None:

@@ -8,7 +8,6 @@ References: Zhou et al., "Learning with Local and Global Consistency", 2003 (`pr
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse

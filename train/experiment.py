@@ -6,7 +6,8 @@ runs/<name>/
   result.json     accuracies, epsilon and its meaning, seconds; `not_covered_by_epsilon` apart
   privacy.json    the guarantee of the whole run and of every round
   metrics.jsonl   one line an epoch
-  labels.npz      label, query and probability of every public record; the queries with their noisy votes
+  labels.npz      label, query and probability of every public record
+  queries.npz     the queries with their pictures, noisy votes and labels
   student/        orbax checkpoint
   report.html     the page to open
 ```
@@ -17,6 +18,7 @@ import math
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +27,10 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.students import fit as students
+from rknn_jax.types import Answers, Queries, Task
 
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", "dp-accounting")
 
@@ -91,6 +96,36 @@ class Experiment:
             )
 
 
+@dataclass(frozen=True)
+class Labels:
+    """What the public records are called so far.
+
+    Attributes:
+      targets: float32 `[m, num_classes]`, hard or soft labels; 0 where there is none.
+      query: int32 `[m]`, the query that named each record, counted over all rounds; -1 where none has.
+    """
+
+    targets: np.ndarray
+    query: np.ndarray
+
+    @classmethod
+    def none(cls, num_public: int, num_classes: int) -> "Labels":
+        """Return the labels before the first round."""
+        return cls(np.zeros((num_public, num_classes), np.float32), np.full(num_public, -1, np.int32))
+
+    @property
+    def known(self) -> np.ndarray:
+        """Bool `[m]`."""
+        return self.query >= 0
+
+    def updated(self, queries: Queries, answers: Answers, first_query: int, *, soft: bool) -> "Labels":
+        """Return the labels after a round whose queries are counted from `first_query` on: a later answer takes an earlier one's place."""
+        asked = (queries.cluster >= 0) & answers.answered[queries.cluster]
+        one_hot = np.eye(self.targets.shape[1], dtype=np.float32)[answers.labels]
+        named = (answers.probabilities if soft else one_hot)[queries.cluster]
+        return Labels(np.where(asked[:, None], named, self.targets), np.where(asked, first_query + queries.cluster, self.query))
+
+
 def make_folder(experiment: Experiment) -> Path:
     """Make the run's folder before any work is done, and refuse one that already holds a run.
 
@@ -147,3 +182,94 @@ def _plain(value: Any) -> Any:
 def settings(experiment: Experiment) -> dict[str, Any]:
     """Return the experiment's fields, JSON-ready."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(experiment).items()}
+
+
+def finish(
+    folder: Path,
+    experiment: Experiment,
+    task: Task,
+    labels: Labels,
+    rounds: Sequence[tuple[Queries, Answers]],
+    student: students.Student | None,
+    guarantee: Guarantee,
+    benchmark: dict[str, Any],
+    seconds: float,
+) -> None:
+    """Write everything but the report.
+
+    Args:
+      folder: of the run.
+      experiment: its settings.
+      task: its data.
+      labels: of the public records, after the last round.
+      rounds: what was asked and answered.
+      student: of the last round, or None where none finished an epoch.
+      guarantee: of all rounds together.
+      benchmark: `truth.not_covered`.
+      seconds: the run took.
+    """
+    predicted = None if student is None else student.predict_proba(task.test.images).argmax(axis=1)
+    right = labels.known & (labels.targets.argmax(axis=1) == task.public.true_labels)
+    result = {
+        "label_accuracy": float(right.mean()),
+        "test_accuracy": None if predicted is None else float(np.mean(predicted == task.test.labels)),
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "relation": guarantee.relation,
+        "trust": guarantee.trust,
+        "seed": experiment.seed,
+        "seconds": seconds,
+        "interrupted": student is None or student.interrupted,
+        "num_public": len(task.public.images),
+        "num_private": len(task.private.labels),
+        "num_test": len(task.test.labels),
+        "not_covered_by_epsilon": benchmark,
+    }
+    privacy = {
+        "whole": guarantee.asdict(),
+        "rounds": [answers.guarantee.asdict() for _, answers in rounds],
+        "accountants": accounting.epsilons([event for _, answers in rounds for event in answers.guarantee.events], experiment.delta),
+        "covers": ["the noisy counts", "the labels of the public records", "the student"],
+        "does_not_cover": [
+            "the number of private records" + ("" if guarantee.relation == "add-remove" else ", which replace-one takes as public"),
+            "settings chosen by looking at private data or at accuracies, such as this page's",
+            "everything under not_covered_by_epsilon in result.json",
+        ],
+    }
+    _write_arrays(
+        folder / "labels.npz",
+        label=np.where(labels.known, labels.targets.argmax(axis=1), -1).astype(np.int32),
+        query=labels.query,
+        probability=labels.targets,
+        true_label=task.public.true_labels,
+    )
+    _write_arrays(folder / "queries.npz", **_queries(task, labels, rounds))
+    if student is not None:
+        students.save(student, folder / "student")
+    write_json(folder / "privacy.json", privacy)
+    write_json(folder / "result.json", result)
+
+
+def _queries(task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers]]) -> dict[str, np.ndarray]:
+    """Return all rounds' queries with their pictures, votes and, for a benchmark, the most frequent true label of their records."""
+    index = np.concatenate([queries.index for queries, _ in rounds])
+    counts = np.zeros((len(index), task.card.num_classes), np.int64)
+    np.add.at(counts, (labels.query[labels.known], task.public.true_labels[labels.known]), 1)
+    joined = {
+        name: np.concatenate([getattr(answers, field) for _, answers in rounds])
+        for name, field in (("label", "labels"), ("noisy_counts", "counts"), ("stddev", "stddev"), ("probability", "probabilities"))
+    }
+    own = task.public.true_labels[index]
+    return joined | {
+        "image": task.public.images[index],
+        "public_index": index,
+        "round": np.repeat(np.arange(len(rounds)), [len(queries.index) for queries, _ in rounds]),
+        "size": counts.sum(axis=1),
+        "true_label": np.where(counts.sum(axis=1) > 0, counts.argmax(axis=1), own).astype(np.int32),
+    }
+
+
+def _write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    partial = path.with_suffix(".partial.npz")
+    np.savez_compressed(partial, **arrays)
+    partial.replace(path)

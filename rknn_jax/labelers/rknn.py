@@ -74,7 +74,25 @@ def votes(features: Array, labels: Array, queries: Queries, num_classes: int, co
     return bsvs.cells(near, labels, num_classes)
 
 
-def answer(counts: Array, stddev: np.ndarray, guarantee: Guarantee, queries: Queries, config: Config) -> Answers:
+def tally(key: jax.Array, cells: Array, queries: Queries, num_classes: int, config: Config) -> Answers:
+    """Sum the votes, make the sum private, in simulation, and take the arg max.
+
+    Args:
+      key: of the noise; is consumed.
+      cells: int32 `[n, k·r]` from `votes`.
+      queries: that were voted for.
+      num_classes: |Y|.
+      config: see `Config`.
+
+    Returns:
+      Answers that carry their guarantee.
+    """
+    private_step = mechanism(queries, num_classes, config)
+    counts = estimate_counts(private_step, key, cells)
+    return answer(counts, private_step.stddev(counts), private_step.guarantee(len(cells)), queries, config)
+
+
+def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: Config) -> Answers:
     """Turn noisy counts into answers, by post-processing alone.
 
     Args:
@@ -84,33 +102,20 @@ def answer(counts: Array, stddev: np.ndarray, guarantee: Guarantee, queries: Que
       queries: public.
       config: see `Config`.
     """
-    counts = np.asarray(counts, np.float32)
+    counts, stddev = np.asarray(counts, np.float32), np.asarray(stddev, np.float32)
     heard = counts
     if config.smoothing == "auto" and stddev.max() > 0:
         sizes = np.bincount(queries.cluster[queries.cluster >= 0], minlength=len(counts))
         # The number of votes is read off the noisy counts: under add-remove n itself is private.
         bandwidth = voting.smoothing_bandwidth(queries.features, sizes, float(max(counts.sum(), 0)), float(stddev.max()))
         heard = voting.smooth_counts(counts, voting.smoothing_kernel(queries.features, bandwidth))
-    return Answers(voting.noisy_max(heard), np.ones(len(counts), bool), voting.soft_labels(heard), counts, np.asarray(stddev), guarantee)
+    return Answers(voting.noisy_max(heard), np.ones(len(counts), bool), voting.soft_labels(heard), counts, stddev, guarantee)
 
 
 def label(key: jax.Array, task: Task, encode: Encoder, queries: Queries, config: Config = Config()) -> Answers:  # noqa: B008 (frozen)
-    """Label the queries with the private records' votes, in simulation.
-
-    Args:
-      key: of the noise; is consumed.
-      task: private records and the number of classes.
-      encode: record-local, fitted on public data.
-      queries: what to label.
-      config: see `Config`.
-
-    Returns:
-      Answers that carry their guarantee.
-    """
+    """Label the queries with the private records of a task: `votes`, then `tally`."""
     cells = votes(encode(task.private.images), task.private.labels, queries, task.card.num_classes, config)
-    private_step = mechanism(queries, task.card.num_classes, config)
-    counts = estimate_counts(private_step, key, cells)
-    return answer(counts, private_step.stddev(counts), private_step.guarantee(len(cells)), queries, config)
+    return tally(key, cells, queries, task.card.num_classes, config)
 
 
 EXAMPLES = (Config(epsilon=1.0), Config(epsilon=2.0, num_neighbors=2, mechanism="gaussian", smoothing="none"))

@@ -5,14 +5,20 @@ whether the noise was real or simulated. `Guarantee` holds them together and `st
 officer. `events` describes the noise, so that several guarantees compose tightly (`rknn_jax.privacy.accounting.compose`).
 """
 
+import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from decimal import ROUND_CEILING, Context
+from typing import Any, Literal, get_args
 
 Relation = Literal["replace-one", "add-remove"]
 Trust = Literal["central", "local", "shuffle"]
+Unit = Literal["record", "client"]
+Sampler = Literal["simulation", "release"]
 EventKind = Literal["laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "pure"]
 
-RELATIONS: tuple[Relation, ...] = ("replace-one", "add-remove")
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
+UNITS: tuple[Unit, ...] = get_args(Unit)
+_CHOICES = {"relation": RELATIONS, "unit": UNITS, "trust": get_args(Trust), "sampler": get_args(Sampler)}
 _RELATION_WORDS = {
     "replace-one": "one {unit}'s content is replaced by any other",
     "add-remove": "one {unit} is added or removed",
@@ -39,6 +45,14 @@ class Event:
     parameter: float
     count: int = 1
 
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(EventKind):
+            raise ValueError(f"Expected kind to be one of {get_args(EventKind)}, got kind={self.kind!r}.")
+        if not self.parameter >= 0:
+            raise ValueError(f"Expected parameter >= 0, got parameter={self.parameter}; it is the noise divided by what it hides.")
+        if self.count < 1:
+            raise ValueError(f"Expected count >= 1, got count={self.count}; leave an event out where nothing was released.")
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -50,7 +64,7 @@ class Guarantee:
       relation: which data sets are neighbours.
       unit: what is protected.
       trust: who must be trusted for it to hold.
-      events: the noise that was added, for tight composition.
+      events: all the noise that was added, for tight composition; empty where no more than (epsilon, delta) is known.
       accountant: how epsilon was computed.
       data_dependent: whether epsilon itself depends on private data, and so may not be published as it is.
       sampler: `release` for exact integer noise on the operating system's entropy, `simulation` for anything else.
@@ -61,10 +75,19 @@ class Guarantee:
     relation: Relation
     trust: Trust
     events: tuple[Event, ...]
-    unit: Literal["record", "client"] = "record"
+    unit: Unit = "record"
     accountant: str = "pure"
     data_dependent: bool = False
-    sampler: Literal["simulation", "release"] = "simulation"
+    sampler: Sampler = "simulation"
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise ValueError(f"Expected epsilon >= 0, got epsilon={self.epsilon}; infinity says that nothing is guaranteed.")
+        if not 0 <= self.delta < 1:
+            raise ValueError(f"Expected 0 <= delta < 1, got delta={self.delta}; 0 is pure differential privacy.")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"Expected {name} to be one of {choices}, got {name}={getattr(self, name)!r}.")
 
     def __le__(self, other: "Guarantee") -> bool:
         """Whether this guarantee is at least as strong. Raises ValueError where relation, unit or trust differ."""
@@ -80,7 +103,7 @@ class Guarantee:
     def __str__(self) -> str:
         if self.epsilon == float("inf"):
             return "No privacy is guaranteed (epsilon is infinite)."
-        amount = f"epsilon = {self.epsilon:.6g}" + (f", delta = {self.delta:.3g}" if self.delta else " (pure)")
+        amount = f"epsilon = {_round_up(self.epsilon, 6)}" + (f", delta = {_round_up(self.delta, 3)}" if self.delta else " (pure)")
         sentence = (
             f"Differential privacy with {amount}, for neighbouring data sets where {_RELATION_WORDS[self.relation].format(unit=self.unit)}; "
             f"{_TRUST_WORDS[self.trust]} (accountant: {self.accountant})."
@@ -92,5 +115,19 @@ class Guarantee:
         return sentence
 
     def asdict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values, with the sentence as `statement`."""
-        return asdict(self) | {"statement": str(self)}
+        """Return the fields as JSON-ready values, with the sentence as `statement`. Infinity, which JSON lacks, becomes "infinity"."""
+        return _jsonable(asdict(self)) | {"statement": str(self)}
+
+
+def _round_up(value: float, digits: int) -> str:
+    """Write `value` with `digits` significant digits, never less than its first 12 digits say."""
+    context = Context(prec=digits, rounding=ROUND_CEILING)
+    return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _jsonable(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_jsonable(item) for item in value]
+    return "infinity" if isinstance(value, float) and math.isinf(value) else value

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from jax.scipy.ndimage import map_coordinates
 
 from rknn_jax.students import models
 from rknn_jax.types import Array
@@ -158,14 +159,14 @@ def fit(
     student = None
     try:
         for epoch in range(config.epochs):
-            start, loss = time.perf_counter(), 0.0
+            start, loss = time.perf_counter(), jnp.zeros(())
             for index, present in batches(jax.random.fold_in(shuffle_key, epoch), len(images), batch_size):
                 state, batch_loss = _step(config, num_steps, warp_key, state, data, index, present)
-                loss += float(batch_loss) * batch_size / len(images)
-            params, batch_stats = jax.tree.map(np.array, state.average)
-            student = Student(params, batch_stats, config, num_classes, image_shape)
+                loss += batch_loss  # stays on the device: no step waits for it
+            metrics = {"loss": float(loss) * batch_size / len(images), "seconds": time.perf_counter() - start}
+            student = Student(**jax.tree.map(np.array, state.average), config=config, num_classes=num_classes, image_shape=image_shape)
             if on_epoch:
-                on_epoch(epoch + 1, config.epochs, {"loss": loss, "seconds": time.perf_counter() - start}, student)
+                on_epoch(epoch + 1, config.epochs, metrics, student)
     except KeyboardInterrupt:
         if student is None:
             raise
@@ -218,9 +219,138 @@ def random_displacement(key: jax.Array, num_images: int, height: int, width: int
     """
     affine_key, shift_key, elastic_key = jax.random.split(key, 3)
     limits = jnp.asarray([jnp.pi / 12, 0.15, 0.15, 0.2])
-    angle, tall, wide, shear = (jax.random.uniform(affine_key, (num_images, 4), minval=-1, maxval=1) * limits).T[..., None, None]
+    angle, tall, wide, shear = jax.random.uniform(affine_key, (4, num_images), minval=-1, maxval=1) * limits[:, None]
+    rotation = jnp.asarray([[jnp.cos(angle), -jnp.sin(angle)], [jnp.sin(angle), jnp.cos(angle)]])
+    stretch = jnp.asarray([[1 + tall, shear], [jnp.zeros_like(shear), 1 + wide]])
+    matrix = jnp.einsum("ijn,jkn->nik", rotation, stretch)
     size = jnp.asarray([height, width], jnp.float32)
     shift = jax.random.uniform(shift_key, (num_images, 2), minval=-1, maxval=1) * (size * 2.5 / 28)
     grid = 0.03 * size * jax.random.normal(elastic_key, (num_images, 5, 5, 2))
     elastic = jax.image.resize(grid, (num_images, height, width, 2), "cubic")
     return affine_displacement(matrix, shift, height, width) + elastic
+
+
+def affine_displacement(matrix: jax.Array, shift: jax.Array, height: int, width: int) -> jax.Array:
+    """Return the displacement that reads pixel p, counted from the image's centre, at `matrix @ p + shift`.
+
+    Args:
+      matrix: float32 `[n, 2, 2]`.
+      shift: float32 `[n, 2]`, in pixels.
+      height: in pixels.
+      width: in pixels.
+
+    Returns:
+      float32 `[n, height, width, 2]`.
+    """
+    pixels = jnp.stack(jnp.meshgrid(jnp.arange(height) - (height - 1) / 2, jnp.arange(width) - (width - 1) / 2, indexing="ij"), -1)
+    return jnp.einsum("nij,hwj->nhwi", matrix - jnp.eye(2), pixels) + shift[:, None, None]
+
+
+def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:
+    """Move images by one bilinear interpolation; what lies outside is the nearest edge.
+
+    Args:
+      images: float32 `[n, height, width, channels]`.
+      displacement: float32 `[n, height, width, 2]`, how far from each pixel its new value is read, in pixels.
+
+    Returns:
+      float32 of the same shape as `images`.
+    """
+
+    def read(channel: jax.Array, offset: jax.Array) -> jax.Array:
+        rows, columns = jnp.arange(channel.shape[0])[:, None], jnp.arange(channel.shape[1])[None]
+        return map_coordinates(channel, [rows + offset[..., 0], columns + offset[..., 1]], order=1, mode="nearest")
+
+    return jax.vmap(jax.vmap(read, (2, None), 2))(images, displacement)
+
+
+def save(student: Student, folder: str | Path) -> None:
+    """Write a checkpoint, whole or not at all. Raises ValueError where `folder` exists."""
+    arrays = {"params": student.params, "batch_stats": student.batch_stats}
+    record = {name: getattr(student, name) for name in ("num_classes", "image_shape", "interrupted")} | {"config": asdict(student.config)}
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        saved = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record))
+        checkpointer.save(Path(folder).absolute(), saved)
+
+
+def load(folder: str | Path) -> Student:
+    """Read what `save` wrote. Raises ValueError where it is not there."""
+    path = Path(folder).absolute()
+    if not (path / "record").is_dir():
+        raise ValueError(f"Expected the folder of a saved student, got folder={str(folder)!r}; use one that `save` wrote.")
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        parts = ocp.args.Composite(arrays=ocp.args.StandardRestore(), record=ocp.args.JsonRestore())
+        saved = checkpointer.restore(path, parts)
+    record = saved.record | {"config": Config(**saved.record["config"]), "image_shape": tuple(saved.record["image_shape"])}
+    return Student(**saved.arrays, **record)
+
+
+class _State(NamedTuple):
+    """What a step changes. `variables` and `average` hold `params` and `batch_stats`."""
+
+    step: jax.Array
+    variables: Any
+    average: Any
+    optimizer: Any
+
+
+def _network(config: Config, num_classes: int) -> Any:
+    return importlib.import_module(f"{models.__name__}.{config.model}").Model(num_classes)
+
+
+def _optimizer(config: Config, num_steps: int) -> optax.GradientTransformation:
+    rise = int(config.warmup * num_steps)
+    peak = config.learning_rate
+    return optax.adamw(optax.warmup_cosine_decay_schedule(peak / 25, peak, rise, num_steps), weight_decay=config.weight_decay)
+
+
+@partial(jax.jit, static_argnames=("config", "num_classes", "num_steps"))
+def _init(config: Config, num_classes: int, num_steps: int, key: jax.Array, images: jax.Array) -> _State:
+    variables = _network(config, num_classes).init(key, images.astype(jnp.float32), train=False)
+    optimizer = _optimizer(config, num_steps).init(variables["params"])
+    return _State(jnp.zeros((), jnp.int32), variables, jax.tree.map(jnp.copy, variables), optimizer)
+
+
+@partial(jax.jit, static_argnames=("config", "num_steps"), donate_argnames="state")
+def _step(
+    config: Config, num_steps: int, key: jax.Array, state: _State, data: Any, index: jax.Array, present: jax.Array
+) -> tuple[_State, jax.Array]:
+    """Train one batch; returns its mean loss too."""
+    images, targets, weights = (array[index] for array in data)
+    images = images.astype(jnp.float32) / 255
+    if config.augment:
+        images = warp(images, random_displacement(jax.random.fold_in(key, state.step), *images.shape[:3]))
+    network = _network(config, targets.shape[1])
+
+    def loss_of(params: Any) -> tuple[jax.Array, Any]:
+        logits, updates = network.apply(state.variables | {"params": params}, images, train=True, mutable=["batch_stats"])
+        return jnp.mean(weights * present * cross_entropy(logits, targets, config.label_smoothing)), updates
+
+    (loss, updates), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.variables["params"])
+    change, optimizer = _optimizer(config, num_steps).update(gradient, state.optimizer, state.variables["params"])
+    variables = {"params": optax.apply_updates(state.variables["params"], change), **updates}
+    return _State(state.step + 1, variables, average(state.average, variables, state.step, config.ema_decay), optimizer), loss
+
+
+@partial(jax.jit, static_argnames=("network", "features"))
+def _forward(network: Any, features: bool, variables: Any, images: jax.Array) -> jax.Array:
+    out = network.apply(variables, images.astype(jnp.float32) / 255, train=False, features=features)
+    return out if features else jax.nn.softmax(out)
+
+
+def _checked(config: Config, images: Array, targets: Array, weights: Array | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what is to be trained on: records of positive weight, and weights whose mean is 1."""
+    images, targets = np.asarray(images), np.asarray(targets, np.float32)
+    weights = np.ones(len(images), np.float32) if weights is None else np.asarray(weights, np.float32)
+    smallest = importlib.import_module(f"{models.__name__}.{config.model}").MIN_SIZE
+    if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < smallest:
+        raise ValueError(
+            f"Expected images uint8 [m, height, width, channels] of {smallest}x{smallest} pixels or more for model={config.model!r}, "
+            f"got {images.dtype} {images.shape}; choose another model for smaller ones."
+        )
+    if targets.ndim != 2 or len(targets) != len(images) or not np.allclose(targets.sum(1), 1, atol=1e-3) or (targets < 0).any():
+        raise ValueError(f"Expected targets [{len(images)}, num_classes], every row a distribution over classes, got shape {targets.shape}.")
+    if weights.shape != (len(images),) or not np.isfinite(weights).all() or (weights < 0).any() or (weights > 0).sum() < 2:
+        raise ValueError(f"Expected weights >= 0 [{len(images)}] with two positive ones or more, got shape {weights.shape}.")
+    kept = weights > 0
+    return images[kept], targets[kept], weights[kept] / weights[kept].mean()

@@ -1,0 +1,209 @@
+"""Spectral embedding of the public neighbour graph, with a record-local place for every other image. The default for images.
+
+1. Every public image is seen in a few views (itself, stretched, turned) and described by HOG after deskewing, then by principal components.
+2. Two public images are as far apart as one is from the nearest view of the other; each is joined to its nearest ones, with self-tuned weights.
+3. The leading eigenvectors of D^-1/2 W D^-1/2, with rows scaled to unit length, are the embedding: connected groups become nearly points.
+4. Any image is placed at the weighted mean of its nearest public images, found among all of their views: a map of that image and public data.
+
+Comparing views rather than images lifts the labels of ten clusters on MNIST from 97.4% to 98.1%, at no privacy cost
+(`benchmarks/representations.py`).
+
+References: Ng, Jordan & Weiss, "On Spectral Clustering", 2001; Zelnik-Manor & Perona, "Self-Tuning Spectral Clustering", 2004;
+Bengio et al., "Out-of-Sample Extensions for LLE, Isomap, MDS, Eigenmaps, and Spectral Clustering", 2003.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+
+from rknn_jax.neighbors import neighbor_graph, pairwise_sq_distances
+from rknn_jax.representations import hog, pixels
+from rknn_jax.representations._deskew import deskew
+from rknn_jax.types import Array
+from rknn_jax.warps import affine_displacement, warp
+
+BLOCK_SIZE = 500  # images at a time: distances to all views of all public images are held for one block
+
+
+@dataclass(frozen=True)
+class Config:
+    """How to build and use the graph.
+
+    Attributes:
+      dimension: eigenvectors kept; about the number of classes.
+      num_neighbors: edges of each public image.
+      tuning_neighbor: whose distance is an image's own scale.
+      num_components: principal components of the descriptors, at most.
+      flatten: power of their standard deviation by which components are divided; 1 would whiten them.
+      placing_neighbors: public images that place another image.
+      stretch: relative horizontal stretch of the views, both ways; 0 for none.
+      turn: rotation of the views in degrees, both ways; 0 for none.
+      deskew: straighten single-channel images first.
+    """
+
+    dimension: int = 10
+    num_neighbors: int = 10
+    tuning_neighbor: int = 7
+    num_components: int = 64
+    flatten: float = 0.25
+    placing_neighbors: int = 5
+    stretch: float = 0.17
+    turn: float = 9.0
+    deskew: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("dimension", "num_neighbors", "tuning_neighbor", "num_components", "placing_neighbors"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Encoder:
+    """Places images in the spectral embedding of the public ones. Holds public data only.
+
+    Attributes:
+      describe: images to float32 `[n, c]`, principal components of descriptors.
+      views: float32 `[v, m, c]`, all views of the public images, described.
+      scale: float32 `[m]`, each public image's own scale of distance.
+      embedding: float32 `[m, dimension]`, unit rows.
+      config: see `Config`.
+    """
+
+    describe: "Descriptor"
+    views: jax.Array
+    scale: jax.Array
+    embedding: jax.Array
+    config: Config = field(metadata={"static": True})
+
+    def __call__(self, images: Array) -> jax.Array:
+        """Return unit vectors, float32 `[n, dimension]`, from uint8 `[n, h, w, c]`; row i depends on image i alone."""
+        blocks = [images[start : start + BLOCK_SIZE] for start in range(0, len(images), BLOCK_SIZE)]
+        return jnp.concatenate([_place(self, self.describe(_straighten(block, self.config))) for block in blocks])
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Descriptor:
+    """Flattened principal components of an image's HOG, or of its pixels where it is too small for HOG."""
+
+    base: pixels.Encoder | hog.Encoder
+    mean: jax.Array
+    components: jax.Array
+
+    def __call__(self, images: Array) -> jax.Array:
+        """Return float32 `[n, c]`."""
+        return (self.base(images) - self.mean[None]) @ self.components
+
+
+def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:  # noqa: B008 (frozen)
+    """Build the graph of the public images and embed it.
+
+    Args:
+      key: of the eigensolver's start; is consumed.
+      images: uint8 `[m, h, w, c]`, public.
+      config: see `Config`.
+
+    Raises:
+      ValueError: where there are too few public images for the neighbours or eigenvectors asked for.
+    """
+    num_images = len(images)
+    needed = max(config.num_neighbors, config.tuning_neighbor, config.dimension, config.placing_neighbors) + 2
+    if num_images < needed:
+        raise ValueError(f"Expected at least {needed} public images for {config}, got {num_images}; bring more or lower these numbers.")
+    images = np.concatenate([_straighten(images[start : start + BLOCK_SIZE], config) for start in range(0, num_images, BLOCK_SIZE)])
+    describe = _fit_descriptor(images, config)
+    views = jnp.stack([describe(view) for view in _views(images, config)])
+    count = max(config.num_neighbors, config.tuning_neighbor) + 1
+    found = [_nearest_views(views[0, start : start + BLOCK_SIZE], views, count) for start in range(0, num_images, BLOCK_SIZE)]
+    index, distance = _without_itself(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    scale = np.sqrt(distance[:, config.tuning_neighbor - 1]) + 1e-12
+    graph = neighbor_graph(index[:, : config.num_neighbors], distance[:, : config.num_neighbors], scale)
+    embedding = spectral_embedding(key, graph, config.dimension)
+    return Encoder(describe, views, jnp.asarray(scale, jnp.float32), embedding, config)
+
+
+def spectral_embedding(key: jax.Array, graph: scipy.sparse.csr_matrix, dimension: int) -> jax.Array:
+    """Return the leading eigenvectors of D^-1/2 W D^-1/2 with unit rows, float32 `[m, dimension]`. `key` is consumed."""
+    degree = np.asarray(graph.sum(axis=1)).ravel()
+    scaling = scipy.sparse.diags(1 / np.sqrt(np.maximum(degree, 1e-12)))
+    start = np.asarray(jax.random.uniform(key, (len(degree),), minval=0.5), np.float64)
+    _, vectors = scipy.sparse.linalg.eigsh(scaling @ graph @ scaling, dimension, v0=start)
+    return _unit(jnp.asarray(vectors[:, ::-1], jnp.float32))
+
+
+def _fit_descriptor(images: Array, config: Config) -> Descriptor:
+    size = min(images.shape[1:3])
+    base: hog.Encoder | pixels.Encoder
+    if size >= 16:
+        base = hog.fit(jax.random.key(0), images, hog.Config(cells=(size // 4, size // 7), deskew=False))
+    else:
+        base = pixels.fit(jax.random.key(0), images)
+    features = np.asarray(base(images), np.float64)
+    mean = features.mean(axis=0)
+    variance, directions = np.linalg.eigh((features - mean).T @ (features - mean) / len(features))
+    largest = np.flatnonzero(variance > 1e-9 * variance[-1])[::-1][: config.num_components]
+    components = directions[:, largest] / variance[largest] ** (config.flatten / 2)
+    return Descriptor(base, jnp.asarray(mean, jnp.float32), jnp.asarray(components, jnp.float32))
+
+
+def _straighten(images: Array, config: Config) -> Array:
+    return _as_images(deskew(images)) if config.deskew and images.shape[-1] == 1 else images
+
+
+def _views(images: Array, config: Config) -> list[Array]:
+    """Return uint8 `[m, h, w, c]` for each view, the images themselves first."""
+    angle = math.radians(config.turn)
+    stretched = [np.diag([1, 1 + amount]) for amount in (config.stretch, -config.stretch) if amount]
+    turned = [np.array([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in (angle, -angle) if a]
+    return [images] + [_transform(images, matrix) for matrix in stretched + turned]
+
+
+def _transform(images: Array, matrix: np.ndarray) -> Array:
+    displacement = affine_displacement(jnp.asarray(matrix, jnp.float32)[None], jnp.zeros((1, 2)), *images.shape[1:3])
+    blocks = [jnp.asarray(images[start : start + BLOCK_SIZE], jnp.float32) for start in range(0, len(images), BLOCK_SIZE)]
+    return np.concatenate([_as_images(warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))) for block in blocks])
+
+
+def _as_images(values: jax.Array) -> np.ndarray:
+    return np.asarray(jnp.clip(jnp.round(values), 0, 255).astype(jnp.uint8))
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _nearest_views(points: jax.Array, views: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Return the public images, int32 and squared distance `[n, count]`, whose nearest view is nearest to each point."""
+    distances = jnp.min(jax.vmap(lambda view: pairwise_sq_distances(points, view))(views), axis=0)
+    negative, index = jax.lax.top_k(-distances, count)
+    return index.astype(jnp.int32), -negative
+
+
+def _without_itself(index: np.ndarray, distance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drop each image from its own neighbours, or the last one where a duplicate took its place."""
+    own = index == np.arange(len(index))[:, None]
+    drop = np.where(own.any(axis=1), own.argmax(axis=1), index.shape[1] - 1)
+    keep = np.arange(index.shape[1])[None] != drop[:, None]
+    return index[keep].reshape(len(index), -1), distance[keep].reshape(len(index), -1)
+
+
+@jax.jit
+def _place(encoder: Encoder, points: jax.Array) -> jax.Array:
+    index, distance = _nearest_views(points, encoder.views, encoder.config.placing_neighbors)
+    own_scale = jnp.sqrt(distance[:, -1:]) + 1e-12
+    weight = jnp.exp(-distance / (own_scale * encoder.scale[index]))
+    return _unit(jnp.sum(weight[..., None] * encoder.embedding[index], axis=1))
+
+
+def _unit(rows: jax.Array) -> jax.Array:
+    return rows / jnp.maximum(jnp.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+EXAMPLES = (
+    Config(dimension=3, num_neighbors=4, tuning_neighbor=3, num_components=8),
+    Config(dimension=2, num_neighbors=3, tuning_neighbor=3, placing_neighbors=1, stretch=0, turn=0, deskew=False),
+)

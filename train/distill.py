@@ -1,0 +1,147 @@
+"""Label public data with private records at epsilon, train a student on the labels, and hand over the proof.
+
+    python -m train.distill --dataset digits --epsilon 1
+    python -m train.distill --dataset mnist --data-dir DIR --epsilon 0.1
+
+`main` is Algorithm 1 of Li et al., "Fine-grained Private Knowledge Distillation": every line needs only the lines above it, and private
+records enter on one line, `rknn.votes`. Everything here is a simulation on benchmark data; `rknn label` releases.
+"""
+
+import importlib
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import tyro
+from rich.console import Console
+
+from rknn_jax import bsvs, data
+from rknn_jax.keys import Stage, fresh_noise_key, stage_key
+from rknn_jax.labelers import rknn
+from rknn_jax.privacy import accounting
+from rknn_jax.queries import kmeans, uncertainty
+from rknn_jax.students import fit as students
+from rknn_jax.types import Answers, Encoder, Queries, Task
+from train import experiment as runs
+from train import report, truth
+from train.experiment import Experiment, Labels
+
+console = Console(stderr=True)
+
+
+def main(experiment: Experiment) -> Path:
+    """Run Algorithm 1 and return the run folder."""
+    started = time.perf_counter()
+    folder = runs.make_folder(experiment)
+    root = jax.random.key(experiment.seed)
+    noise = fresh_noise_key() if experiment.noise_seed is None else jax.random.key(experiment.noise_seed)
+
+    task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
+    num_classes = task.card.num_classes
+    config = round_config(experiment)
+    num_queries = experiment.queries or default_num_queries(task, config, experiment)
+    runs.write_json(folder / "config.json", runs.settings(experiment) | {"resolved_queries": num_queries} | runs.environment())
+    console.print(f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test")
+
+    encode = fit_representation(stage_key(root, Stage.ENCODER), task, experiment)
+    labels = Labels.none(len(task.public.images), num_classes)
+    rounds: list[tuple[Queries, Answers]] = []
+    student, not_covered = None, {}
+    for step in range(experiment.rounds):
+        queries = select_queries(stage_key(root, Stage.QUERIES, step), task, encode, num_queries, student, experiment)
+        cells = rknn.votes(encode(task.private.images), task.private.labels, queries, num_classes, config)
+        answers = rknn.tally(stage_key(noise, Stage.NOISE, step), cells, queries, num_classes, config)
+        labels = labels.updated(queries, answers, step * num_queries, soft=experiment.targets == "soft")
+        rounds.append((queries, answers))
+        not_covered = not_covered or truth.not_covered(stage_key(noise, Stage.BENCHMARK), task, cells, queries, config)
+        console.print(f"round {step + 1}: {num_queries} queries answered, {truth.label_accuracy(task, labels):.2%} of the public labels right")
+        trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step)
+        student = trained or student
+        if trained is None or trained.interrupted:
+            break
+        encode = trained.features
+
+    guarantee = accounting.compose([answers.guarantee for _, answers in rounds], experiment.delta)
+    runs.finish(folder, experiment, task, labels, rounds, student, guarantee, not_covered, time.perf_counter() - started)
+    console.print(f"\n{guarantee}\n")
+    console.print(f"The report: {report.write(folder)}")
+    return folder
+
+
+def round_config(experiment: Experiment) -> rknn.Config:
+    """Return one round's settings: an even share of epsilon, so that the rounds add up to it however they are composed."""
+    return rknn.Config(
+        epsilon=experiment.epsilon / experiment.rounds,
+        delta=experiment.delta / experiment.rounds or rknn.Config.delta,
+        num_neighbors=experiment.neighbors,
+        mechanism=experiment.mechanism,
+        relation=experiment.relation,
+        smoothing=experiment.smoothing,
+    )
+
+
+def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment) -> int:
+    """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
+    scale = 2 * config.num_neighbors / config.epsilon
+    return bsvs.suggested_num_queries(len(task.private.labels), task.card.num_classes, scale, config.num_neighbors)
+
+
+def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> Encoder:
+    """Fit the representation on the public images alone."""
+    module = importlib.import_module(f"rknn_jax.representations.{experiment.representation}")
+    config = module.Config(dimension=task.card.num_classes) if experiment.representation == "spectral" else module.Config()
+    return module.fit(key, task.public.images, config)
+
+
+def select_queries(
+    key: jax.Array, task: Task, encode: Encoder, num_queries: int, student: students.Student | None, experiment: Experiment
+) -> Queries:
+    """Cluster all public records in the first round, and those that the student is least sure of in later ones, in its own features."""
+    features = encode(task.public.images)
+    if student is None:
+        return kmeans.select(key, features, num_queries)
+    config = uncertainty.Config(experiment.uncertain)
+    return uncertainty.select(key, features, student.predict_proba(task.public.images), num_queries, config)
+
+
+def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int) -> students.Student | None:
+    """Train a student on all public records labelled so far, and log every epoch; None where it was stopped before its first epoch ended."""
+    started = time.perf_counter()
+
+    def log(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student) -> None:
+        accuracy = float(np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels))
+        runs.append_jsonl(folder / "metrics.jsonl", {"round": step, "epoch": epoch, "epochs": epochs, **metrics, "test_accuracy": accuracy})
+        left = (time.perf_counter() - started) / epoch * (epochs - epoch)
+        console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
+
+    try:
+        return students.fit(key, task.public.images[labels.known], labels.targets[labels.known], student_config(experiment), on_epoch=log)
+    except KeyboardInterrupt:
+        console.print("Stopped before the student's first epoch; keeping the labels.")
+        return None
+
+
+def student_config(experiment: Experiment) -> students.Config:
+    """Return the settings of the named student, or of the data set's own."""
+    model = experiment.student or ("m5" if experiment.dataset == "mnist" else "cnn")
+    config = students.Config(model=model)
+    return config if experiment.epochs is None else students.Config(model=model, epochs=experiment.epochs)
+
+
+def cli() -> int:
+    """Run from the command line: exit status 2 for bad input, 130 where it was stopped with nothing to keep."""
+    try:
+        main(tyro.cli(Experiment, description=__doc__))
+    except (ValueError, OSError) as error:
+        console.print(f"[bold red]error:[/] {error}", highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("Stopped before anything was labelled.")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli())
