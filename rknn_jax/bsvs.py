@@ -105,7 +105,9 @@ def flip_prob(gap: float, scale: float, num_classes: int) -> float:
     noise = np.arange(-reach, reach + 1)
     pmf = (1 - alpha) / (1 + alpha) * alpha ** np.abs(noise)
     below = noise + math.ceil(gap) - 1  # a rival must stay at or below this to lose strictly
-    cdf = np.where(below < 0, alpha ** (-np.minimum(below, 0).astype(float)) / (1 + alpha), 1 - alpha ** (np.maximum(below, 0) + 1.0) / (1 + alpha))
+    cdf = np.where(
+        below < 0, alpha ** (-np.minimum(below, 0).astype(float)) / (1 + alpha), 1 - alpha ** (np.maximum(below, 0) + 1.0) / (1 + alpha)
+    )
     return float(max(0.0, 1 - np.sum(pmf * cdf ** (num_classes - 1))))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from rknn_jax.privacy.guarantee import Guarantee
 
 Array = jax.Array | np.ndarray
-Encoder = Callable[[Array], jax.Array]
+Encoder = Callable[[Array], Array]
 """Record-local map of images to features: row i of the result depends on image i and on public data alone."""
 
 
@@ -28,6 +28,7 @@ class Card:
 
     @property
     def num_classes(self) -> int:
+        """|Y|."""
         return len(self.classes)
 
 

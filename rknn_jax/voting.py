@@ -1,7 +1,7 @@
 """From noisy counts to answers: arg max, soft labels, and what public data alone can add for free.
 
 Everything here takes noisy counts, so by post-processing none of it costs privacy, as long as its strength is chosen from n, s, epsilon and
-public data only. `smooth_counts` borrows votes from similar queries; `propagate` spreads labels over the public neighbour graph.
+public data only. `smoothing_weights` borrows votes from similar queries; `propagate` spreads labels over the public neighbour graph.
 
 References: Zhou et al., "Learning with Local and Global Consistency", 2003 (`propagate`).
 """
@@ -16,8 +16,11 @@ import scipy.sparse.linalg
 from rknn_jax.neighbors import pairwise_sq_distances
 from rknn_jax.types import Array
 
-BANDWIDTHS = (0.0, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0)
-"""Kernel bandwidths tried by `smoothing_bandwidth`, in units of the median squared distance between queries."""
+BANDWIDTHS = (0.0, *np.geomspace(0.01, 2, 16))
+"""Kernel widths that `smoothing_weights` chooses from, in units of the median squared distance between queries."""
+
+STANDS_OUT = 5.0
+"""Expected votes over the noise's standard deviation, for the difference of two cells, at which a query needs no more help."""
 
 
 def noisy_max(counts: Array) -> np.ndarray:
@@ -35,49 +38,34 @@ def soft_labels(counts: Array) -> np.ndarray:
     return np.where(total > 0, positive / np.where(total > 0, total, 1), np.float32(1 / positive.shape[1]))
 
 
-def smoothing_kernel(features: Array, bandwidth: float) -> np.ndarray:
-    """Return exp(-|q_i - q_j|² / (bandwidth·median)) between queries, float32 `[num_queries, num_queries]`; identity at bandwidth 0.
+def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float) -> np.ndarray:
+    """Choose how much each query listens to similar ones, from public quantities only.
 
-    Args:
-      features: float32 `[num_queries, f]`, of public queries.
-      bandwidth: in units of the median squared distance between two queries.
-    """
-    distances = np.asarray(pairwise_sq_distances(jnp.asarray(features, jnp.float32), jnp.asarray(features, jnp.float32)))
-    others = distances[~np.eye(len(distances), dtype=bool)]
-    width = bandwidth * (np.median(others) if len(others) else 0.0)
-    return np.exp(-distances / width).astype(np.float32) if width > 0 else np.eye(len(distances), dtype=np.float32)
-
-
-def smoothing_bandwidth(features: Array, sizes: Array, votes: float, stddev: float, target: float = 3.5) -> float:
-    """Choose how strongly to smooth, from public quantities only.
-
-    A query's votes should be about in proportion to the public records that it stands for. The least bandwidth is taken at which, for the
-    queries of 95% of the public records, the votes that the kernel gathers are `target` times the noise that it gathers: more smoothing would
-    only blur labels. No smoothing where the votes already stand out, the strongest where nothing does.
+    A query's votes should be about in proportion to the public records that it stands for. Each query takes the narrowest kernel
+    exp(-|q_i - q_j|² / width) that gathers enough of them to stand out of the noise that it gathers along (`STANDS_OUT`), since more
+    smoothing would only blur labels; where none does, the one that comes nearest.
 
     Args:
       features: float32 `[num_queries, f]`.
       sizes: `[num_queries]`, public records of each query.
       votes: how many votes were cast, as the noisy counts tell.
       stddev: of the noise of one cell, in votes.
-      target: votes over noise, at the difference of two cells. At 3.5 each rival of a pure query wins with a probability below 0.1%.
 
     Returns:
-      One of `BANDWIDTHS`.
+      float32 `[num_queries, num_queries]`, the weight of query j's votes in query i's label; the identity where no query needs help.
     """
-    sizes = np.asarray(sizes, np.float64)
+    features, sizes = jnp.asarray(features, jnp.float32), np.asarray(sizes, np.float64)
+    distances = np.asarray(pairwise_sq_distances(features, features), np.float64)
+    others = distances[~np.eye(len(distances), dtype=bool)]
+    unit = np.median(others[others > 0]) if np.any(others > 0) else 1.0
     expected = votes * sizes / sizes.sum()
+    chosen, best = np.eye(len(sizes)), np.full(len(sizes), -np.inf)
     for bandwidth in BANDWIDTHS:
-        kernel = smoothing_kernel(features, bandwidth)
-        ratio = kernel @ expected / np.maximum(np.sqrt(2) * stddev * np.linalg.norm(kernel, axis=1), 1e-30)
-        if sizes[ratio >= target].sum() >= 0.95 * sizes.sum():
-            return bandwidth
-    return BANDWIDTHS[-1]
-
-
-def smooth_counts(counts: Array, kernel: np.ndarray) -> np.ndarray:
-    """Return `kernel @ counts`, float32 `[num_queries, num_classes]`: every query hears its neighbours too."""
-    return np.asarray(kernel @ np.asarray(counts, np.float32))
+        kernel = np.exp(-distances / (bandwidth * unit)) if bandwidth else np.eye(len(sizes))
+        stands_out = kernel @ expected / (np.sqrt(2) * stddev * np.linalg.norm(kernel, axis=1))
+        better = (best < STANDS_OUT) & (stands_out > best)
+        chosen, best = np.where(better[:, None], kernel, chosen), np.where(better, stands_out, best)
+    return chosen.astype(np.float32)
 
 
 def propagate(graph: scipy.sparse.spmatrix, probabilities: Array, strength: float = 0.9) -> np.ndarray:

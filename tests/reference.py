@@ -3,7 +3,9 @@
 import numpy as np
 
 
-def label(private: np.ndarray, labels: np.ndarray, queries: np.ndarray, num_classes: int, num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
+def label(
+    private: np.ndarray, labels: np.ndarray, queries: np.ndarray, num_classes: int, num_neighbors: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return counts `[s, num_classes]` and the label of each query; `labels` is `[n]` or `[n, r]`, negative for none."""
     counts = np.zeros((len(queries), num_classes), np.int64)
     for record, own in zip(private.astype(np.float64), np.asarray(labels).reshape(len(labels), -1), strict=True):

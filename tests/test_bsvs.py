@@ -51,14 +51,21 @@ def test_the_sensitivity_found_by_search_is_2kr_for_replacing_and_kr_for_adding(
     s, num_classes, k, r = 4, 3, 2, 2
     queries = [(a, b) for a in range(s) for b in range(s) if a < b]
     labelings = [(a, b) for a in range(num_classes) for b in range(num_classes) if a < b]
-    domain = [np.asarray(bsvs.sum_votes(bsvs.cells(np.array([q]), np.array([y]), num_classes), s * num_classes)) for q in queries for y in labelings]
+    domain = [
+        np.asarray(bsvs.sum_votes(bsvs.cells(np.array([q]), np.array([y]), num_classes), s * num_classes))
+        for q in queries
+        for y in labelings
+    ]
     replace = max(np.abs(a - b).sum() for a in domain for b in domain)
     assert replace == 2 * k * r
     assert max(np.abs(a - b).max() for a in domain for b in domain) == 1
     assert max(np.abs(a).sum() for a in domain) == k * r
 
 
-@given(st.lists(st.lists(st.integers(-1, 3), min_size=4, max_size=4), min_size=1, max_size=10), st.lists(st.integers(-1, 2), min_size=3, max_size=3))
+@given(
+    st.lists(st.lists(st.integers(-1, 3), min_size=4, max_size=4), min_size=1, max_size=10),
+    st.lists(st.integers(-1, 2), min_size=3, max_size=3),
+)
 def test_a_record_never_adds_more_than_one_to_a_cell_however_it_is_encoded(near, own):
     """Repeated neighbours or labels would break the unit shifts that composition counts on."""
     for row in near:

@@ -48,7 +48,10 @@ def test_discrete_laplace_noise_has_its_exact_pmf(scale):
         (Laplace(0.1, 10_000, 10), scipy.stats.laplace(scale=20)),
         (Laplace(0.5, 10_000, 10, num_neighbors=3, relation="add-remove"), scipy.stats.laplace(scale=6)),
         (Gaussian(1.0, 10_000, 10, delta=1e-5), scipy.stats.norm(scale=math.sqrt(2) * 3.730632)),
-        (Gaussian(0.1, 10_000, 10, num_neighbors=2, labels_per_record=2, delta=1e-8, relation="add-remove"), scipy.stats.norm(scale=2 * 45.937360)),
+        (
+            Gaussian(0.1, 10_000, 10, num_neighbors=2, labels_per_record=2, delta=1e-8, relation="add-remove"),
+            scipy.stats.norm(scale=2 * 45.937360),
+        ),
     ],
 )
 def test_continuous_noise_has_its_exact_distribution_and_scale(mechanism, law):

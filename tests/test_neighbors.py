@@ -33,7 +33,13 @@ def test_distances_equal_float64_even_far_from_the_origin(seed, n, s, f, offset)
     np.testing.assert_allclose(neighbors.pairwise_cosine_distances(points, references), cosine64(points, references), atol=2e-6)
 
 
-@given(st.integers(0, 99), st.sampled_from([1, 255, 256, 257, 600]), st.integers(1, 30), st.integers(1, 9), st.sampled_from(["sqeuclidean", "cosine"]))
+@given(
+    st.integers(0, 99),
+    st.sampled_from([1, 255, 256, 257, 600]),
+    st.integers(1, 30),
+    st.integers(1, 9),
+    st.sampled_from(["sqeuclidean", "cosine"]),
+)
 def test_nearest_is_the_float64_order_at_every_block_boundary(seed, n, s, k, metric):
     points, references = data(seed, n, s, 7)
     k = min(k, s)
@@ -86,7 +92,12 @@ def test_jit_and_vmap_agree_with_the_plain_call():
 
 @pytest.mark.parametrize(
     ("shapes", "k", "message"),
-    [(((5, 3), (4, 2)), 1, "of one width"), (((5, 3), (4, 3)), 5, "num_neighbors=5"), (((5, 3), (4, 3)), 0, "num_neighbors=0"), (((5,), (4, 3)), 1, r"\(5,\)")],
+    [
+        (((5, 3), (4, 2)), 1, "of one width"),
+        (((5, 3), (4, 3)), 5, "num_neighbors=5"),
+        (((5, 3), (4, 3)), 0, "num_neighbors=0"),
+        (((5,), (4, 3)), 1, r"\(5,\)"),
+    ],
 )
 def test_bad_shapes_are_named(shapes, k, message):
     with pytest.raises(ValueError, match=message):

@@ -11,6 +11,7 @@ import importlib
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -43,12 +44,15 @@ def main(experiment: Experiment) -> Path:
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
     runs.write_json(folder / "config.json", runs.settings(experiment) | {"resolved_queries": num_queries} | runs.environment())
-    console.print(f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test")
+    console.print(
+        f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
+    )
 
     encode = fit_representation(stage_key(root, Stage.ENCODER), task, experiment)
     labels = Labels.none(len(task.public.images), num_classes)
     rounds: list[tuple[Queries, Answers]] = []
-    student, not_covered = None, {}
+    student: students.Student | None = None
+    not_covered: dict[str, Any] = {}
     for step in range(experiment.rounds):
         queries = select_queries(stage_key(root, Stage.QUERIES, step), task, encode, num_queries, student, experiment)
         cells = rknn.votes(encode(task.private.images), task.private.labels, queries, num_classes, config)
@@ -56,7 +60,9 @@ def main(experiment: Experiment) -> Path:
         labels = labels.updated(queries, answers, step * num_queries, soft=experiment.targets == "soft")
         rounds.append((queries, answers))
         not_covered = not_covered or truth.not_covered(stage_key(noise, Stage.BENCHMARK), task, cells, queries, config)
-        console.print(f"round {step + 1}: {num_queries} queries answered, {truth.label_accuracy(task, labels):.2%} of the public labels right")
+        console.print(
+            f"round {step + 1}: {num_queries} queries answered, {truth.label_accuracy(task, labels):.2%} of the public labels right"
+        )
         trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step)
         student = trained or student
         if trained is None or trained.interrupted:
@@ -107,7 +113,7 @@ def select_queries(
 
 
 def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int) -> students.Student | None:
-    """Train a student on all public records labelled so far, and log every epoch; None where it was stopped before its first epoch ended."""
+    """Train a student on all public records labelled so far, logging every epoch; None where it was stopped in the first one."""
     started = time.perf_counter()
 
     def log(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student) -> None:

@@ -92,7 +92,8 @@ class Experiment:
                 raise ValueError(f"Expected {name} >= 1, got {name}={value}.")
         if self.queries is not None and self.neighbors > self.queries:
             raise ValueError(
-                f"Expected neighbors <= queries, got neighbors={self.neighbors}, queries={self.queries}; use fewer neighbors or more queries."
+                f"Expected neighbors <= queries, got neighbors={self.neighbors}, queries={self.queries}; "
+                "use fewer neighbors or more queries."
             )
 
 

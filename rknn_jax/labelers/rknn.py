@@ -1,8 +1,8 @@
-"""Reverse k-NN labeling: every private record votes for its k nearest queries, the sum of the votes is made private, the arg max is the label.
+"""Reverse k-NN labeling: private records vote for their k nearest queries, the votes are summed privately, the arg max is the label.
 
-Steps 3 to 6 of Algorithm 1. What happens to a private record before the mechanism (`encode`, `nearest`, `cells`) depends on that record and on
-public data alone, so one record changes at most 2kr cells by 1 however many queries there are. All that follows the mechanism is
-post-processing.
+Steps 3 to 6 of Algorithm 1. What happens to a private record before the mechanism (`encode`, `nearest`, `cells`) depends on that record
+and on public data alone, so one record changes at most 2kr cells by 1 however many queries there are. All that follows the mechanism
+is post-processing.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
 """
@@ -107,12 +107,11 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
     if config.smoothing == "auto" and stddev.max() > 0:
         sizes = np.bincount(queries.cluster[queries.cluster >= 0], minlength=len(counts))
         # The number of votes is read off the noisy counts: under add-remove n itself is private.
-        bandwidth = voting.smoothing_bandwidth(queries.features, sizes, float(max(counts.sum(), 0)), float(stddev.max()))
-        heard = voting.smooth_counts(counts, voting.smoothing_kernel(queries.features, bandwidth))
+        heard = voting.smoothing_weights(queries.features, sizes, float(max(counts.sum(), 0)), float(stddev.max())) @ counts
     return Answers(voting.noisy_max(heard), np.ones(len(counts), bool), voting.soft_labels(heard), counts, stddev, guarantee)
 
 
-def label(key: jax.Array, task: Task, encode: Encoder, queries: Queries, config: Config = Config()) -> Answers:  # noqa: B008 (frozen)
+def label(key: jax.Array, task: Task, encode: Encoder, queries: Queries, config: Config = Config()) -> Answers:
     """Label the queries with the private records of a task: `votes`, then `tally`."""
     cells = votes(encode(task.private.images), task.private.labels, queries, task.card.num_classes, config)
     return tally(key, cells, queries, task.card.num_classes, config)

@@ -10,6 +10,7 @@ sweep over epsilon. `estimate_counts` simulates, with `jax.random`; `release_cou
 system's entropy, and charges a ledger before the noise is drawn.
 """
 
+import abc
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -50,7 +51,7 @@ class Mechanism(Protocol):
 
 
 @dataclass(frozen=True)
-class CentralMechanism:
+class CentralMechanism(abc.ABC):
     """What central mechanisms share: a trusted curator counts the votes and adds the noise once.
 
     Attributes:
@@ -126,9 +127,17 @@ class CentralMechanism:
         """Return what one `release` guarantees."""
         return replace(self.guarantee(num_records), sampler="release")
 
+    @abc.abstractmethod
+    def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
+        """Add the noise; see `Mechanism`."""
+
+    @abc.abstractmethod
+    def stddev(self, counts: Array) -> np.ndarray:
+        """Return the noise's standard deviation; see `Mechanism`."""
+
+    @abc.abstractmethod
     def guarantee(self, num_records: int) -> Guarantee:
-        """Return what one run guarantees."""
-        raise NotImplementedError
+        """Return what one run guarantees; see `Mechanism`."""
 
 
 def estimate_counts(mechanism: Mechanism, key: jax.Array, cells: Array) -> jax.Array:

@@ -29,7 +29,7 @@ class DiscreteLaplace(CentralMechanism):
 
     @property
     def scale(self) -> float:
-        """b of the noise, in votes."""
+        """B of the noise, in votes."""
         return self.changed_cells / self.epsilon
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:

@@ -28,7 +28,7 @@ class Laplace(CentralMechanism):
 
     @property
     def scale(self) -> float:
-        """b of the noise, in votes."""
+        """B of the noise, in votes."""
         return self.changed_cells / self.epsilon
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:

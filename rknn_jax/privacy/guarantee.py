@@ -104,8 +104,9 @@ class Guarantee:
         if self.epsilon == float("inf"):
             return "No privacy is guaranteed (epsilon is infinite)."
         amount = f"epsilon = {_round_up(self.epsilon, 6)}" + (f", delta = {_round_up(self.delta, 3)}" if self.delta else " (pure)")
+        neighbours = _RELATION_WORDS[self.relation].format(unit=self.unit)
         sentence = (
-            f"Differential privacy with {amount}, for neighbouring data sets where {_RELATION_WORDS[self.relation].format(unit=self.unit)}; "
+            f"Differential privacy with {amount}, for neighbouring data sets where {neighbours}; "
             f"{_TRUST_WORDS[self.trust]} (accountant: {self.accountant})."
         )
         if self.data_dependent:

@@ -40,7 +40,7 @@ class Config:
             raise ValueError(f"Expected num_starts and max_iterations >= 1, got {self.num_starts} and {self.max_iterations}.")
 
 
-def select(key: jax.Array, features: Array, num_queries: int, config: Config = Config()) -> Queries:  # noqa: B008 (frozen)
+def select(key: jax.Array, features: Array, num_queries: int, config: Config = Config()) -> Queries:
     """Cluster public features into queries.
 
     Args:

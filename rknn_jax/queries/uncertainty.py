@@ -7,7 +7,7 @@ Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -27,14 +27,14 @@ class Config:
     """
 
     fraction: float = 0.1
-    clustering: kmeans.Config = kmeans.Config()
+    clustering: kmeans.Config = field(default_factory=kmeans.Config)
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError(f"Expected 0 < fraction <= 1, got fraction={self.fraction}.")
 
 
-def select(key: jax.Array, features: Array, probabilities: Array, num_queries: int, config: Config = Config()) -> Queries:  # noqa: B008 (frozen)
+def select(key: jax.Array, features: Array, probabilities: Array, num_queries: int, config: Config = Config()) -> Queries:
     """Cluster the most uncertain public records into queries.
 
     Args:

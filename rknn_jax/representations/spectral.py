@@ -1,9 +1,9 @@
 """Spectral embedding of the public neighbour graph, with a record-local place for every other image. The default for images.
 
 1. Every public image is seen in a few views (itself, stretched, turned) and described by HOG after deskewing, then by principal components.
-2. Two public images are as far apart as one is from the nearest view of the other; each is joined to its nearest ones, with self-tuned weights.
-3. The leading eigenvectors of D^-1/2 W D^-1/2, with rows scaled to unit length, are the embedding: connected groups become nearly points.
-4. Any image is placed at the weighted mean of its nearest public images, found among all of their views: a map of that image and public data.
+2. Two public images are as far apart as one is from the nearest view of the other; each is joined to its nearest ones, self-tuned.
+3. The leading eigenvectors of D^-1/2 W D^-1/2, rows scaled to unit length, are the embedding: connected groups become nearly points.
+4. Any image is placed at the weighted mean of its nearest public images, found among all of their views: a record-local map.
 
 Comparing views rather than images lifts the labels of ten clusters on MNIST from 97.4% to 98.1%, at no privacy cost
 (`benchmarks/representations.py`).
@@ -102,7 +102,7 @@ class Descriptor:
         return (self.base(images) - self.mean[None]) @ self.components
 
 
-def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:  # noqa: B008 (frozen)
+def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
     """Build the graph of the public images and embed it.
 
     Args:
@@ -168,7 +168,9 @@ def _views(images: Array, config: Config) -> list[Array]:
 def _transform(images: Array, matrix: np.ndarray) -> Array:
     displacement = affine_displacement(jnp.asarray(matrix, jnp.float32)[None], jnp.zeros((1, 2)), *images.shape[1:3])
     blocks = [jnp.asarray(images[start : start + BLOCK_SIZE], jnp.float32) for start in range(0, len(images), BLOCK_SIZE)]
-    return np.concatenate([_as_images(warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))) for block in blocks])
+    return np.concatenate(
+        [_as_images(warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))) for block in blocks]
+    )
 
 
 def _as_images(values: jax.Array) -> np.ndarray:

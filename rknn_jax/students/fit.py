@@ -26,10 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
-from jax.scipy.ndimage import map_coordinates
 
 from rknn_jax.students import models
 from rknn_jax.types import Array
+from rknn_jax.warps import affine_displacement, warp
 
 MODELS = tuple(module.name for module in pkgutil.iter_modules(models.__path__))
 """Every file of `students/models`."""
@@ -228,40 +228,6 @@ def random_displacement(key: jax.Array, num_images: int, height: int, width: int
     grid = 0.03 * size * jax.random.normal(elastic_key, (num_images, 5, 5, 2))
     elastic = jax.image.resize(grid, (num_images, height, width, 2), "cubic")
     return affine_displacement(matrix, shift, height, width) + elastic
-
-
-def affine_displacement(matrix: jax.Array, shift: jax.Array, height: int, width: int) -> jax.Array:
-    """Return the displacement that reads pixel p, counted from the image's centre, at `matrix @ p + shift`.
-
-    Args:
-      matrix: float32 `[n, 2, 2]`.
-      shift: float32 `[n, 2]`, in pixels.
-      height: in pixels.
-      width: in pixels.
-
-    Returns:
-      float32 `[n, height, width, 2]`.
-    """
-    pixels = jnp.stack(jnp.meshgrid(jnp.arange(height) - (height - 1) / 2, jnp.arange(width) - (width - 1) / 2, indexing="ij"), -1)
-    return jnp.einsum("nij,hwj->nhwi", matrix - jnp.eye(2), pixels) + shift[:, None, None]
-
-
-def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:
-    """Move images by one bilinear interpolation; what lies outside is the nearest edge.
-
-    Args:
-      images: float32 `[n, height, width, channels]`.
-      displacement: float32 `[n, height, width, 2]`, how far from each pixel its new value is read, in pixels.
-
-    Returns:
-      float32 of the same shape as `images`.
-    """
-
-    def read(channel: jax.Array, offset: jax.Array) -> jax.Array:
-        rows, columns = jnp.arange(channel.shape[0])[:, None], jnp.arange(channel.shape[1])[None]
-        return map_coordinates(channel, [rows + offset[..., 0], columns + offset[..., 1]], order=1, mode="nearest")
-
-    return jax.vmap(jax.vmap(read, (2, None), 2))(images, displacement)
 
 
 def save(student: Student, folder: str | Path) -> None:

@@ -132,7 +132,9 @@ def test_votes_of_another_width_than_the_sensitivity_are_refused(mechanism):
 
 
 @each
-@pytest.mark.parametrize(("field", "value"), [("epsilon", 0.0), ("epsilon", -1.0), ("epsilon", math.nan), ("relation", "both"), ("num_neighbors", 99)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("epsilon", 0.0), ("epsilon", -1.0), ("epsilon", math.nan), ("relation", "both"), ("num_neighbors", 99)]
+)
 def test_bad_fields_are_named(mechanism, field, value):
     with pytest.raises(ValueError, match=field):
         dataclasses.replace(mechanism, **{field: value})

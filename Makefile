@@ -1,0 +1,43 @@
+# Needs Python 3.11 or newer and make; everything else is installed into .venv from uv.lock.
+PYTHON ?= python3
+UV_VERSION = 0.13.8
+VENV = .venv
+RUN = $(VENV)/bin/python
+DEMO_OUT = runs/demo
+
+.PHONY: demo test test-all lint bench clean
+
+demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
+	rm -rf $(DEMO_OUT)
+	$(RUN) -m train.distill --dataset digits --epsilon 1 --out $(DEMO_OUT)
+
+test: $(VENV)/.dev  ## under five minutes on two cores
+	$(RUN) -m pytest -n 2 -m "not slow"
+
+test-all: $(VENV)/.dev  ## slow tests too
+	$(RUN) -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+bench: $(VENV)/.dev  ## every benchmark; JSON in benchmarks/results, tables in the README by benchmarks/tables.py
+	for file in benchmarks/[!_]*.py; do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+
+$(VENV)/.uv: Makefile
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet uv==$(UV_VERSION)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.uv uv.lock
+	$(VENV)/bin/uv sync --quiet --frozen --inexact --no-default-groups
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.uv uv.lock
+	$(VENV)/bin/uv sync --quiet --frozen --inexact --all-extras
+	touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

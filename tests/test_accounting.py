@@ -1,0 +1,360 @@
+"""Accounting against exact distributions, published numbers and dp-accounting's own accountants, and the traps in those."""
+
+import ast
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import from_randomized_response
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, optimize, stats
+
+import rknn_jax
+from rknn_jax.privacy.accounting import compose, discrete_gaussian_stddev, epsilons, gaussian_epsilon, gaussian_noise_multiplier
+from rknn_jax.privacy.guarantee import Event, Guarantee
+
+DELTAS = (1e-5, 1e-6, 1e-8)
+ANALYTIC = {  # Balle & Wang's z, by epsilon, at DELTAS
+    0.01: (243.785438, 306.350376, 412.356942),
+    0.04: (70.695661, 85.234849, 110.220992),
+    0.1: (30.749566, 36.304690, 45.937360),
+    0.29: (11.593324, 13.411214, 16.595277),
+    0.5: (7.031827, 8.057618, 9.863534),
+    1.0: (3.730632, 4.224679, 5.100309),
+    2.0: (1.993812, 2.230476, 2.652927),
+    4.0: (1.081162, 1.193519, 1.395583),
+    8.0: (0.600229, 0.652935, 0.748394),
+    10.0: (0.499889, 0.541087, 0.615846),
+}
+ROUNDS = [  # T, kr, epsilon of a round, RDP and PLD of 2krT Laplace unit shifts at delta = 1e-5
+    (5, 1, 0.1, 0.4902, 0.4900),
+    (10, 1, 0.1, 0.8099, 0.7689),
+    (20, 1, 0.1, 1.2384, 1.1536),
+    (50, 1, 0.1, 2.1046, 1.9477),
+    (10, 2, 0.1, 0.5885, 0.5432),
+    (10, 4, 0.1, 0.4145, 0.3787),
+    (10, 1, 1.0, 9.346, 9.1055),
+    (50, 1, 1.0, 29.97, 28.50),
+    (10, 4, 1.0, 5.0941, 4.7556),
+]
+REPLACE_ONE, ADD_REMOVE = dp_accounting.NeighboringRelation.REPLACE_ONE, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+EVERY_EVENT = st.builds(
+    Event,
+    st.sampled_from(["laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "pure"]),
+    st.floats(0.5, 30.0),
+    st.integers(1, 30),
+)
+
+
+def released(epsilon=0.1, *, delta=0.0, events=None, **fields):
+    events = (Event("discrete_laplace", 2 / epsilon, 2),) if events is None else events
+    return Guarantee(epsilon, delta, "replace-one", "central", events, **{"sampler": "release"} | fields)
+
+
+def hockey_stick(losses, probabilities, epsilon):
+    """Exact delta of a discrete privacy loss."""
+    return float(np.sum(probabilities * -np.expm1(np.minimum(epsilon - losses, 0))))
+
+
+def exact_pair_epsilon(epsilon, count, delta):
+    """Optimal composition of `count` epsilon-DP releases, which is a binomial (Kairouz, Oh & Viswanath, 2015)."""
+    losses = (2 * np.arange(count + 1) - count) * epsilon
+    probabilities = stats.binom.pmf(np.arange(count + 1), count, 1 / (1 + math.exp(-epsilon)))
+    return optimize.brentq(lambda value: hockey_stick(losses, probabilities, value) - delta, 0, count * epsilon, xtol=1e-14)
+
+
+def exact_discrete_gaussian_delta(sigma, count, epsilon):
+    """Sum over all outcomes of `count` unit shifts."""
+    noise = np.arange(-math.ceil(9 * sigma), math.ceil(9 * sigma) + 1)
+    weights = np.exp(-(noise**2) / (2 * sigma**2))
+    losses, probabilities = np.zeros(1), np.ones(1)
+    for _ in range(count):
+        losses = (losses[:, None] + (1 - 2 * noise) / (2 * sigma**2)).ravel()
+        probabilities = (probabilities[:, None] * weights / weights.sum()).ravel()
+    return hockey_stick(losses, probabilities, epsilon)
+
+
+@pytest.mark.parametrize(("epsilon", "multipliers"), list(ANALYTIC.items()))
+def test_the_analytic_gaussian_is_balle_and_wangs_and_its_inverse(epsilon, multipliers):
+    for delta, expected in zip(DELTAS, multipliers, strict=True):
+        multiplier = gaussian_noise_multiplier(epsilon, delta)
+        assert multiplier == pytest.approx(expected, rel=1e-6, abs=5e-7)  # the table has six decimals
+        assert gaussian_epsilon(multiplier, delta) == pytest.approx(epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-8), (0.5, 1e-5), (3.0, 0.2), (20.0, 1e-6)])
+def test_the_calibrated_gaussian_meets_delta_by_integration_of_the_densities(epsilon, delta):
+    sigma = gaussian_noise_multiplier(epsilon, delta)
+    start = epsilon * sigma**2 + 0.5  # where the loss x/sigma² - 1/(2 sigma²) of a unit shift passes epsilon
+
+    def excess(x):
+        return stats.norm.pdf(x, 1, sigma) - math.exp(epsilon) * stats.norm.pdf(x, 0, sigma)
+
+    exact, _ = integrate.quad(excess, start, start + 12 * sigma, epsabs=0, epsrel=1e-10, limit=200)
+    assert exact == pytest.approx(delta, rel=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), list(itertools.product([1e-6, 1e-2, 50.0, 500.0], [1e-300, 1e-15, 0.1, 0.999])))
+def test_the_calibration_survives_extreme_budgets(epsilon, delta):
+    sigma = gaussian_noise_multiplier(epsilon, delta)
+    assert 0 < sigma < math.inf
+    assert gaussian_epsilon(sigma, delta) == pytest.approx(epsilon, rel=1e-4)
+
+
+def test_a_large_delta_needs_no_epsilon():
+    assert gaussian_epsilon(1.0, 0.9) == 0.0
+
+
+@pytest.mark.parametrize(("rounds", "votes", "epsilon", "rdp", "pld"), ROUNDS)
+def test_rounds_of_laplace_cost_what_the_unit_shifts_cost(rounds, votes, epsilon, rdp, pld):
+    events = [Event("laplace", 2 * votes / epsilon, 2 * votes)] * rounds
+    found = epsilons(events, 1e-5)
+    assert found["pure"] == pytest.approx(rounds * epsilon)
+    assert found["RDP"] == pytest.approx(rdp, rel=1e-3)
+    assert found["PLD"] == pytest.approx(pld, rel=1e-3)
+    assert found["PLD"] < found["RDP"] < found["pure"]
+
+
+@pytest.mark.parametrize("kind", ["pure", "discrete_laplace"])
+@pytest.mark.parametrize(("epsilon", "count"), [(0.05, 20), (0.0125, 80), (0.4, 20), (1e-4, 2000), (3.0, 4)])
+def test_pure_and_discrete_laplace_compose_to_the_exact_binomial_from_above(kind, epsilon, count):
+    event = Event(kind, epsilon if kind == "pure" else 1 / epsilon, count)
+    for delta in (1e-3, 1e-6, 1e-9):
+        exact, found = exact_pair_epsilon(epsilon, count, delta), epsilons([event], delta)
+        assert found["PLD"] == pytest.approx(exact, rel=2e-4)
+        assert found["PLD"] >= exact * (1 - 1e-9)
+        assert found["RDP"] >= exact
+
+
+@pytest.mark.parametrize(("sigma", "count"), [(1.0, 1), (10.0, 10), (300.0, 1000)])
+def test_gaussian_losses_agree_with_the_closed_form_from_above(sigma, count):
+    found = epsilons([Event("gaussian", sigma, count)], 1e-6)
+    assert found["analytic Gaussian"] == gaussian_epsilon(sigma / math.sqrt(count), 1e-6)
+    assert found["analytic Gaussian"] <= found["PLD"] <= found["analytic Gaussian"] * (1 + 1e-4)
+    assert found["analytic Gaussian"] < found["RDP"]
+
+
+@pytest.mark.parametrize(("sigma", "count"), [(0.3, 1), (0.7, 2), (2.0, 2), (3.5, 1)])
+def test_discrete_gaussian_losses_agree_with_enumeration(sigma, count):
+    epsilon = epsilons([Event("discrete_gaussian", sigma, count)], 1e-6)["PLD"]
+    assert 0.99e-6 < exact_discrete_gaussian_delta(sigma, count, epsilon) <= 1e-6
+
+
+def test_one_laplace_shift_is_exact():
+    assert epsilons([Event("laplace", 10.0)], 1e-3)["PLD"] == pytest.approx(0.1 + 2 * math.log1p(-1e-3), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
+def test_rdp_is_never_above_dp_accountings(kind):
+    event = {"laplace": dp_accounting.LaplaceDpEvent, "gaussian": dp_accounting.GaussianDpEvent}[kind](20.0)
+    theirs = RdpAccountant().compose(event, 100).get_epsilon(1e-5)
+    assert theirs * 0.999 < epsilons([Event(kind, 20.0, 100)], 1e-5)["RDP"] <= theirs * (1 + 1e-9)
+
+
+@given(st.lists(EVERY_EVENT, min_size=1, max_size=3), st.sampled_from([1e-9, 1e-6, 1e-3]))
+def test_any_mixture_has_pld_at_or_below_the_others_and_costs_more_with_one_release_more(events, delta):
+    events = [replace(event, parameter=1 / event.parameter) if event.kind == "pure" else event for event in events]
+    found = epsilons(events, delta)
+    assert found["PLD"] <= min(found.values()) * (1 + 1e-3)
+    assert found["PLD"] >= max(epsilons([event], delta)["PLD"] for event in events) * (1 - 1e-3)
+    assert found == pytest.approx(epsilons(events[::-1], delta), rel=1e-6)
+
+
+def test_one_loss_far_larger_than_the_others_keeps_the_grid_small_and_the_bound_tight():
+    found = epsilons([Event("pure", 8.0), Event("discrete_laplace", 1e4, 1000)], 1e-6)
+    assert found["PLD"] == pytest.approx(8.0101, rel=1e-4)
+
+
+def test_what_no_grid_can_hold_falls_back_to_rdp():
+    assert "PLD" not in epsilons([Event("pure", 1e-3, 10**6)], 1e-6)
+    assert "PLD" not in epsilons([Event("pure", 1e-3)], 1e-15)
+    assert "PLD" not in epsilons([Event("laplace", 1e-3)], 1e-6)
+    assert math.isfinite(epsilons([Event("laplace", 1e-3)], 1e-6)["RDP"])
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "count"), [(0.1, 1e-5, 2), (1.0, 1e-5, 20), (4.0, 1e-6, 4), (10.0, 1e-5, 2)])
+def test_the_discrete_gaussian_is_calibrated_to_its_own_law(epsilon, delta, count):
+    sigma = discrete_gaussian_stddev(epsilon, delta, count)
+    assert min(epsilons([Event("discrete_gaussian", sigma, count)], delta).values()) <= epsilon
+    assert min(epsilons([Event("discrete_gaussian", sigma / 1.0011, count)], delta).values()) > epsilon
+
+
+def test_for_small_noise_the_continuous_formula_is_wrong_on_either_side():
+    for epsilon, count, too_small in ((4.0, 4, True), (10.0, 2, False)):
+        analytic, calibrated = math.sqrt(count) * gaussian_noise_multiplier(epsilon, 1e-6), discrete_gaussian_stddev(epsilon, 1e-6, count)
+        assert (exact_discrete_gaussian_delta(analytic, count, epsilon) > 1e-6) == too_small
+        assert (calibrated > analytic) == too_small
+        assert exact_discrete_gaussian_delta(calibrated, count, epsilon) <= 1e-6
+
+
+# Composition of guarantees
+
+
+def test_pure_guarantees_add_up_and_stay_pure():
+    for delta in (None, 0, 0.0):
+        total = compose([released()] * 10, delta)
+        assert (total.epsilon, total.delta, total.accountant) == (1.0, 0.0, "pure")
+        assert total.events == (Event("discrete_laplace", 20.0, 20),)
+
+
+def test_at_a_delta_the_tightest_accountant_wins_and_is_named():
+    total = compose([released()] * 10, 1e-5)
+    assert (total.accountant, total.delta) == ("PLD", 1e-5)
+    assert total.epsilon == pytest.approx(exact_pair_epsilon(0.05, 20, 1e-5), rel=1e-4)
+    assert compose([released(0.5, events=(Event("pure", 0.5),))], 1e-12).accountant in ("pure", "RDP")
+
+
+def test_gaussian_guarantees_share_one_delta():
+    each = released(1.0, delta=1e-5, events=(Event("gaussian", gaussian_noise_multiplier(1.0, 1e-5)),), accountant="analytic Gaussian")
+    total = compose([each] * 4, 1e-5)
+    assert (total.delta, total.accountant) == (1e-5, "analytic Gaussian")
+    assert total.epsilon == pytest.approx(gaussian_epsilon(each.events[0].parameter / 2, 1e-5))
+    assert total.epsilon < 4
+    basic = compose([each] * 4)
+    assert (basic.epsilon, basic.delta, basic.accountant) == (4.0, 4e-5, "basic")
+    assert compose([each], 1e-5).epsilon == pytest.approx(1.0, rel=1e-9)
+    assert compose([each, released()], 1e-6).delta == 1e-6  # stricter than what each was reported at
+
+
+def test_composing_in_steps_costs_the_same_as_at_once():
+    at_once = compose([released()] * 6, 1e-6)
+    in_steps = compose([compose([released()] * 4, 1e-6), compose([released()] * 2)], 1e-6)
+    assert in_steps.epsilon == pytest.approx(at_once.epsilon)
+    assert in_steps.events == at_once.events
+
+
+def test_a_guarantee_without_events_adds_its_epsilon_and_takes_its_delta():
+    opaque = released(0.3, delta=4e-6, events=())
+    total = compose([opaque, *[released()] * 10], 1e-5)
+    assert total.epsilon == pytest.approx(0.3 + epsilons([Event("discrete_laplace", 20.0, 20)], 6e-6)["PLD"])
+    assert total.events == ()  # or the next composition would forget the opaque part
+    assert compose([opaque], 1e-5).epsilon == 0.3
+    assert compose([released(0.3, events=())] * 2, 1e-5).events == (Event("pure", 0.3, 2),)
+    with pytest.raises(ValueError, match="delta >= 8e-06"):
+        compose([opaque] * 2, 5e-6)
+
+
+def test_the_result_is_as_weak_as_its_weakest_part():
+    assert compose([released()] * 2).sampler == "release"
+    assert compose([released(), released(sampler="simulation")]).sampler == "simulation"
+    assert compose([released(), released(data_dependent=True)]).data_dependent
+    assert compose([released(), released(events=(), epsilon=math.inf)], 1e-5).epsilon == math.inf
+    assert compose([released(unit="client", relation="add-remove") for _ in range(2)]).unit == "client"
+
+
+@pytest.mark.parametrize(("field", "value"), [("relation", "add-remove"), ("unit", "client"), ("trust", "local")])
+def test_guarantees_of_different_meaning_do_not_compose(field, value):
+    with pytest.raises(ValueError, match=field):
+        compose([released(), replace(released(), **{field: value})])
+
+
+def test_bad_arguments_are_named():
+    for delta in (-1e-9, 1.0, math.nan):
+        with pytest.raises(ValueError, match="delta"):
+            compose([released()], delta)
+    with pytest.raises(ValueError, match="got \\[\\]"):
+        compose([])
+    with pytest.raises(ValueError, match="at least one event"):
+        epsilons([], 1e-5)
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="epsilon"):
+            gaussian_noise_multiplier(bad, 1e-5)
+        with pytest.raises(ValueError, match="noise_multiplier"):
+            gaussian_epsilon(bad, 1e-5)
+    for bad in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match="delta"):
+            discrete_gaussian_stddev(1.0, bad, 2)
+
+
+def test_noise_without_end_and_without_any_are_accounted_for():
+    assert epsilons([Event("gaussian", 0.0), Event("pure", 1.0)], 1e-5) == {"pure": math.inf}
+    assert epsilons([Event("pure", 0.0, 3)], 1e-5) == {"pure": 0.0}
+    assert epsilons([Event("pure", 0.0, 3), Event("pure", 0.1)], 1e-5)["PLD"] <= 0.1
+    assert "pure" not in epsilons([Event("gaussian", 1.0)], 1e-5)
+    assert epsilons([Event("gaussian", 1.0)], 0.0) == {}
+
+
+# Traps of dp-accounting 0.6: the naive call, and ours
+
+
+def randomized_response(epsilon):
+    return dp_accounting.dp_event.RandomizedResponseDpEvent(2 / (math.exp(epsilon) + 1), 2)
+
+
+def test_trap_1_their_event_accountant_forgets_how_often_randomized_response_is_repeated():
+    naive = PLDAccountant(REPLACE_ONE).compose(randomized_response(0.4), 20).get_epsilon(1e-5)
+    assert naive == pytest.approx(0.4, rel=1e-3)  # for 20 releases
+    assert epsilons([Event("pure", 0.4, 20)], 1e-5)["PLD"] == pytest.approx(exact_pair_epsilon(0.4, 20, 1e-5), rel=1e-6)
+
+
+def test_trap_2_their_accountants_disagree_on_replace_one_and_no_relation_is_passed_on_here():
+    event = dp_accounting.GaussianDpEvent(1.0)
+    pld = [PLDAccountant(relation).compose(event).get_epsilon(1e-6) for relation in (ADD_REMOVE, REPLACE_ONE)]
+    rdp = [RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(1e-6) for relation in (ADD_REMOVE, REPLACE_ONE)]
+    assert pld[1] > 2 * pld[0]
+    assert rdp[0] == rdp[1]
+    for relation in ("replace-one", "add-remove"):
+        total = compose([Guarantee(5.0, 1e-6, relation, "central", (Event("gaussian", 1.0),))], 1e-6)
+        assert total.epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-6))
+
+
+def test_trap_3_their_loss_distributions_know_no_pure_guarantee():
+    assert PLDAccountant().compose(dp_accounting.LaplaceDpEvent(10.0)).get_epsilon(0) == math.inf
+    assert epsilons([Event("laplace", 10.0)], 0.0) == {"pure": 0.1}
+
+
+def test_trap_4_they_have_no_event_for_what_a_release_draws():
+    assert not hasattr(dp_accounting.dp_event, "DiscreteGaussianDpEvent")
+    naive = PLDAccountant().compose(dp_accounting.GaussianDpEvent(0.3)).get_epsilon(1e-6)
+    ours = epsilons([Event("discrete_gaussian", 0.3)], 1e-6)["PLD"]
+    assert exact_discrete_gaussian_delta(0.3, 1, ours) == pytest.approx(1e-6, rel=1e-3)
+    assert abs(naive / ours - 1) > 0.05
+
+
+def test_trap_5_the_one_relation_that_takes_laplace_and_randomized_response_understates():
+    for relation in (ADD_REMOVE, REPLACE_ONE):
+        with pytest.raises(dp_accounting.UnsupportedEventError):
+            PLDAccountant(relation).compose(dp_accounting.LaplaceDpEvent(10.0)).compose(randomized_response(0.4))
+    special = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    naive = special.compose(dp_accounting.LaplaceDpEvent(10.0)).compose(randomized_response(0.4)).get_epsilon(1e-9)
+    ours = epsilons([Event("laplace", 10.0), Event("pure", 0.4)], 1e-9)["PLD"]
+    assert naive < 0.35
+    assert ours == pytest.approx(0.5, rel=1e-4)
+
+
+def test_trap_6_their_randomized_response_moves_to_the_next_grid_point():
+    naive = from_randomized_response(2 / (math.exp(0.05) + 1), 2, value_discretization_interval=0.05 / 64).self_compose(100)
+    exact = exact_pair_epsilon(0.05, 100, 1e-6)
+    assert naive.get_epsilon_for_delta(1e-6) > 1.02 * exact
+    assert epsilons([Event("pure", 0.05, 100)], 1e-6)["PLD"] == pytest.approx(exact, rel=1e-6)
+
+
+def test_trap_7_one_shift_by_2kr_is_not_2kr_shifts_by_1():
+    naive = PLDAccountant().compose(dp_accounting.LaplaceDpEvent(10.0), 10).get_epsilon(1e-5)  # scale 80 for a shift by 2kr = 8
+    assert naive > 2.5 * epsilons([Event("laplace", 80.0, 80)], 1e-5)["PLD"]
+
+
+def test_dp_accounting_is_imported_in_one_file_and_late():
+    package = Path(rknn_jax.__file__).parent
+    importers = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if "dp_accounting" in imported(path.read_text())}
+    assert importers == {"privacy/accounting.py"}
+    top = ast.parse((package / "privacy/accounting.py").read_text()).body
+    assert not any("dp_accounting" in imported(ast.unparse(node)) for node in top if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def imported(source):
+    """Return the top packages that a source imports."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").split(".")[0])
+    return names
