@@ -16,8 +16,8 @@ import scipy.sparse.linalg
 from rknn_jax.neighbors import pairwise_sq_distances
 from rknn_jax.types import Array
 
-BANDWIDTHS = (0.0, *np.geomspace(0.01, 2, 16))
-"""Kernel widths that `smoothing_weights` chooses from, in units of the median squared distance between queries."""
+BANDWIDTHS = (0.0, *np.geomspace(0.01, 0.35, 14))
+"""Kernel widths that `smoothing_weights` chooses from, in units of the median squared distance between queries; wider ones mix labels."""
 
 STANDS_OUT = 5.0
 """Expected votes over the noise's standard deviation, for the difference of two cells, at which a query needs no more help."""

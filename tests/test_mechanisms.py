@@ -98,7 +98,7 @@ def test_the_worst_replacement_of_a_record_reaches_epsilon_and_no_more():
 def exact_permute_and_flip(counts, scale):
     """The law of arg max of counts + Exp(scale): an integral over the winner's noise, float64."""
     counts = np.asarray(counts, float)
-    x = np.linspace(0, 60 * scale, 600_001)
+    x = np.linspace(0, 60 * scale, 60_001)
     law = []
     for winner in range(len(counts)):
         lead = counts[winner] + x[None] - np.delete(counts, winner)[:, None]

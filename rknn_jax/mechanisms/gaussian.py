@@ -78,8 +78,4 @@ class Gaussian(CentralMechanism):
         return accounting.discrete_gaussian_stddev(self.epsilon, self.delta, self.changed_cells)
 
 
-EXAMPLES = (
-    Gaussian(1.0, 4, 3),
-    Gaussian(0.5, 5, 10, num_neighbors=3, labels_per_record=2, delta=1e-6),
-    Gaussian(2.0, 4, 3, num_neighbors=2, relation="add-remove"),
-)
+EXAMPLES = (Gaussian(1.0, 4, 3), Gaussian(0.5, 5, 4, num_neighbors=3, labels_per_record=2, delta=1e-6, relation="add-remove"))

@@ -66,4 +66,4 @@ class PermuteAndFlip(CentralMechanism):
         return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,))
 
 
-EXAMPLES = (PermuteAndFlip(1.0, 4, 3), PermuteAndFlip(0.5, 5, 10, num_neighbors=3), PermuteAndFlip(2.0, 4, 3, relation="add-remove"))
+EXAMPLES = (PermuteAndFlip(1.0, 4, 3), PermuteAndFlip(0.5, 5, 4, num_neighbors=3, relation="add-remove"))

@@ -22,11 +22,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from rknn_jax.types import Array
 
-
-def discrete_laplace(counts: Array, scale: float) -> np.ndarray:
+def discrete_laplace(counts: ArrayLike, scale: float) -> np.ndarray:
     """Add two-sided geometric noise to every count.
 
     Guarantee: with `scale = safe_scale(sensitivity, epsilon)` this is epsilon-DP for neighbours whose counts differ by at most
@@ -48,7 +47,7 @@ def discrete_laplace(counts: Array, scale: float) -> np.ndarray:
         return _drawn(release, counts)
 
 
-def discrete_gaussian(counts: Array, stddev: float) -> np.ndarray:
+def discrete_gaussian(counts: ArrayLike, stddev: float) -> np.ndarray:
     """Add discrete Gaussian noise to every count.
 
     Guarantee: with `stddev = accounting.discrete_gaussian_stddev(epsilon, delta, count)` this is (epsilon, delta)-DP for neighbours that
@@ -70,7 +69,7 @@ def discrete_gaussian(counts: Array, stddev: float) -> np.ndarray:
         return _drawn(release, counts)
 
 
-def permute_and_flip(counts: Array, scale: float) -> np.ndarray:
+def permute_and_flip(counts: ArrayLike, scale: float) -> np.ndarray:
     """Return the winner of every row: the arg max of its counts plus one-sided exponential noise, which is permute-and-flip.
 
     Guarantee: a row is (1/scale)-DP where neighbours add or take one vote, since the counts then move in one direction only, and
@@ -125,7 +124,7 @@ def _epsilon(scale: float, sensitivity: int) -> float:
         return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale=scale).map(int(sensitivity))
 
 
-def _checked(counts: Array, name: str, noise: float) -> np.ndarray:
+def _checked(counts: ArrayLike, name: str, noise: float) -> np.ndarray:
     counts = np.asarray(counts)
     if counts.dtype.kind not in "iu" or not np.can_cast(counts.dtype, np.int64):
         raise ValueError(f"Expected integer counts that fit int64, got counts of dtype {counts.dtype}; count votes in integers throughout.")

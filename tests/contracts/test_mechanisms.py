@@ -73,11 +73,11 @@ def test_without_noise_the_estimate_is_the_count(mechanism):
 def test_the_result_does_not_depend_on_the_block_of_clients(mechanism, monkeypatch):
     cells = some_cells(mechanism)
     results = []
-    for block in (7, 50, 8192):
+    for block in (7, 8192):
         monkeypatch.setattr(base, "CLIENTS_PER_BLOCK", block)
         jax.clear_caches()
         results.append(base.estimate_counts(mechanism, jax.random.key(3), cells))
-    chex.assert_trees_all_equal(results[0], results[1], results[2])
+    chex.assert_trees_all_equal(*results)
 
 
 @each
@@ -95,6 +95,7 @@ def test_totals_of_parts_add_up_to_the_total(mechanism):
 def test_one_trace_serves_a_sweep_over_epsilon_and_vmap_agrees(mechanism):
     cells = some_cells(mechanism)
     sweep = [dataclasses.replace(mechanism, epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)]
+    chex.clear_trace_counter()
     run = jax.jit(chex.assert_max_traces(lambda m: base.estimate_counts(m, jax.random.key(5), cells), n=1))
     one_by_one = [run(m) for m in sweep]
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, jnp.float32) for leaf in leaves]), *sweep)

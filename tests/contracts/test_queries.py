@@ -1,0 +1,48 @@
+"""Every query selector against its contract."""
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax import queries
+from tests.conftest import modules
+
+EXAMPLES = [(module.__name__.split(".")[-1], example) for module in modules(queries) for example in module.EXAMPLES]
+each = pytest.mark.parametrize("select", [example for _, example in EXAMPLES], ids=[f"{name}-{i}" for i, (name, _) in enumerate(EXAMPLES)])
+FEATURES = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+
+
+@each
+def test_queries_stand_for_public_records(select):
+    chosen = select(jax.random.key(0), FEATURES, 7)
+    chex.assert_shape(chosen.features, (7, 4))
+    chex.assert_shape(chosen.cluster, (60,))
+    assert chosen.index.dtype == chosen.cluster.dtype == np.int32
+    assert len(set(chosen.index.tolist())) == 7
+    assert chosen.index.min() >= 0
+    assert chosen.index.max() < 60
+    assert set(chosen.cluster.tolist()) - {-1} == set(range(7)), "every query names someone"
+
+
+@each
+def test_a_record_belongs_to_its_nearest_query_or_to_none(select):
+    chosen = select(jax.random.key(1), FEATURES, 5)
+    member = chosen.cluster >= 0
+    centres = np.stack([FEATURES[chosen.cluster == q].mean(0) for q in range(5)])
+    distances = ((FEATURES[member][:, None] - centres[None]) ** 2).sum(-1)
+    assert (distances.argmin(1) == chosen.cluster[member]).mean() > 0.95
+
+
+@each
+def test_one_key_repeats(select):
+    first, again = (select(jax.random.key(2), FEATURES, 4) for _ in range(2))
+    np.testing.assert_array_equal(first.index, again.index)
+    np.testing.assert_array_equal(first.cluster, again.cluster)
+
+
+@each
+@pytest.mark.parametrize("count", [0, 61])
+def test_more_queries_than_records_are_refused(select, count):
+    with pytest.raises(ValueError, match=f"num_queries={count}"):
+        select(jax.random.key(0), FEATURES, count)

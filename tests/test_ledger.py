@@ -1,0 +1,459 @@
+"""The ledger under races, kills, torn and changed files: never overspent, never forgotten."""
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rknn_jax
+from rknn_jax.privacy.accounting import compose
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.ledger import (
+    BudgetExceededError,
+    Ledger,
+    LedgerCorruptError,
+    LedgerError,
+    LedgerMismatchError,
+    fingerprint,
+)
+
+DATA = "sha256:of-some-records"
+
+
+def released(epsilon=0.1, delta=0.0, **fields):
+    return Guarantee(
+        epsilon, delta, "replace-one", "central", (Event("discrete_laplace", 2 / epsilon, 2),), **{"sampler": "release"} | fields
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "hospital.ledger"
+
+
+@pytest.fixture
+def ledger(path):
+    return Ledger.create(path, DATA, 1)
+
+
+def test_ten_tenths_are_one_and_nothing_is_left(ledger, path):
+    entries = [ledger.charge(released(), f"round {i}") for i in range(10)]
+    assert ledger.spent == (1, 0)
+    assert ledger.remaining == (0, 0)
+    assert ledger.budget == (1, 0)
+    assert list(ledger.entries()[1:]) == entries
+    with pytest.raises(
+        BudgetExceededError, match=r"costs epsilon=1e-09.*has epsilon=0\.0, delta=0\.0 left of epsilon=1\.0.*raise the budget"
+    ):
+        ledger.charge(released(1e-9), "one too many")
+    assert Ledger.open(path, DATA).spent == (1, 0)
+
+
+def test_an_entry_keeps_what_was_released_and_why_so_that_costs_compose_tightly(ledger):
+    guarantee = released(np.float32(0.25), unit="record", accountant="discrete Laplace")
+    entry = ledger.charge(guarantee, "labels for the März paper")
+    assert entry.guarantee == guarantee
+    assert (entry.kind, entry.purpose, entry.amount) == ("spend", "labels for the März paper", (Fraction(1, 4), 0))
+    assert ledger.entries()[1] == entry
+    assert ledger.head == entry.hash
+    assert compose([entry.guarantee for entry in ledger.entries() if entry.guarantee]).epsilon == 0.25
+
+
+@pytest.mark.parametrize("budget", [0.3, "0.3", "3/10", Decimal("0.3"), Fraction(3, 10), np.float64(0.3), np.float32(0.3)])
+def test_amounts_are_read_exactly_and_floats_by_their_shortest_decimal(path, budget):
+    ledger = Ledger.create(path, DATA, budget, 1e-5)
+    assert ledger.budget == (Fraction(3, 10), Fraction(1, 100_000))
+    for _ in range(3):
+        ledger.charge(released(), "a third")
+    assert ledger.remaining.epsilon == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0, 1, 5])), max_size=12))
+def test_spent_is_the_exact_sum_of_the_accepted_and_never_above_the_budget(tmp_path_factory, charges):
+    ledger = Ledger.create(tmp_path_factory.mktemp("ledger") / "file", DATA, 1, "1e-5")
+    accepted = [Fraction(), Fraction()]
+    for percent, millionths in charges:
+        cost = Fraction(percent, 100), Fraction(millionths, 10**6)
+        fits = accepted[0] + cost[0] <= 1 and accepted[1] + cost[1] <= Fraction(1, 10**5)
+        try:
+            ledger.charge(released(percent / 100, millionths / 10**6), "some")
+            assert fits
+            accepted = [accepted[0] + cost[0], accepted[1] + cost[1]]
+        except BudgetExceededError:
+            assert not fits
+        assert ledger.spent == tuple(accepted)
+    assert ledger.remaining == (1 - accepted[0], Fraction(1, 10**5) - accepted[1])
+
+
+def test_delta_is_a_budget_too(path):
+    ledger = Ledger.create(path, DATA, 1, 1e-5)
+    ledger.charge(released(0.1, 1e-5), "all of delta")
+    with pytest.raises(BudgetExceededError, match="delta=1e-06"):
+        ledger.charge(released(0.1, 1e-6), "no delta left")
+    ledger.charge(released(0.1), "pure still goes")
+
+
+def test_a_refused_charge_leaves_every_byte(ledger, path):
+    ledger.charge(released(0.9), "most")
+    with path.open("ab") as file:
+        file.write(b'{"a torn li')  # not even this is tidied up
+    before = path.read_bytes()
+    refused = [released(0.2), released(unit="client"), replace(released(), relation="add-remove"), released(sampler="simulation")]
+    refused += [released(0.05, data_dependent=True), released(0.05, 1e-9)]
+    for guarantee in refused:
+        with pytest.raises(LedgerError):
+            ledger.charge(guarantee, "refused")
+    with pytest.raises(LedgerError, match="at least the epsilon=0.9"):
+        ledger.raise_budget(0.8, 0, "less than was spent")
+    with pytest.raises(LedgerMismatchError):
+        Ledger(path, "sha256:another").charge(released(0.05), "refused")
+    assert ledger.spent == (Fraction(9, 10), 0)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("epsilon", [0.0, float("inf")])
+def test_what_costs_nothing_or_everything_is_not_charged(ledger, epsilon):
+    free = replace(released(), epsilon=epsilon)
+    with pytest.raises(LedgerError, match="epsilon"):
+        ledger.charge(free, "refused")
+    assert ledger.spent == (0, 0)
+
+
+def test_a_ledger_keeps_one_relation_and_one_unit(path):
+    ledger = Ledger.create(path, DATA, 1, relation="add-remove", unit="client")
+    ledger.charge(replace(released(unit="client"), relation="add-remove"), "right")
+    with pytest.raises(LedgerMismatchError, match="relation='add-remove'"):
+        ledger.charge(released(unit="client"), "wrong relation")
+    with pytest.raises(LedgerMismatchError, match="unit='client'"):
+        ledger.charge(replace(released(), relation="add-remove"), "wrong unit")
+
+
+def test_another_data_set_is_refused_and_a_look_needs_none(ledger, path):
+    with pytest.raises(LedgerMismatchError, match=f"ledger of {DATA}.*sha256:another"):
+        Ledger.open(path, "sha256:another")
+    look = Ledger.open(path)
+    assert look.budget == (1, 0)
+    with pytest.raises(LedgerMismatchError, match="opened without a data set"):
+        look.charge(released(), "of what?")
+
+
+def test_the_budget_is_raised_on_the_record_and_never_below_what_was_spent(ledger):
+    ledger.charge(released(1.0), "all")
+    entry = ledger.raise_budget("1.5", 1e-6, "the ethics board agreed on 3 March")
+    assert (entry.kind, entry.purpose) == ("budget", "the ethics board agreed on 3 March")
+    assert ledger.budget == (Fraction(3, 2), Fraction(1, 10**6))
+    ledger.charge(released(0.25, 1e-6), "more")
+    ledger.raise_budget(1.25, 1e-6, "no more than that")
+    assert ledger.remaining == (0, 0)
+    for budget, reason in (((1.2, 1e-6), "below"), ((1.5, 0), "below"), ((2, 0.1), " ")):
+        with pytest.raises(LedgerError, match=r"at least|reason"):
+            ledger.raise_budget(*budget, reason)
+
+
+@pytest.mark.parametrize("amount", [0, -1, float("nan"), float("inf"), "much", "1/0", None, True])
+def test_a_budget_that_is_no_amount_is_refused_and_makes_no_file(path, amount):
+    with pytest.raises(LedgerError, match="epsilon"):
+        Ledger.create(path, DATA, amount)
+    with pytest.raises(LedgerError, match="delta"):
+        Ledger.create(path, DATA, 1, -1 if amount == 0 else amount if amount != -1 else 1)
+    assert list(path.parent.iterdir()) == []
+
+
+# Files and folders
+
+
+def test_an_existing_file_is_never_replaced(ledger, path):
+    ledger.charge(released(), "one")
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="exists already"):
+        Ledger.create(path, DATA, 100)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    for folder in (tmp_path / "missing", tmp_path / "file"):
+        with pytest.raises(LedgerError, match="could not be created"):
+            Ledger.create(folder / "ledger", DATA, 1)
+        with pytest.raises(LedgerError, match="could not be read"):
+            Ledger.open(folder / "ledger", DATA)
+    with pytest.raises(LedgerError, match="could not be read"):
+        Ledger.open(tmp_path, DATA)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_without_permission_nothing_is_charged(ledger, path):
+    path.chmod(0o400)
+    with pytest.raises(LedgerError, match="could not be written"):
+        ledger.charge(released(), "refused")
+    path.parent.chmod(0o500)
+    with pytest.raises(LedgerError, match="could not be created"):
+        Ledger.create(path.parent / "other", DATA, 1)
+    path.parent.chmod(0o700)
+    assert ledger.spent == (0, 0)
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_the_ledger_as_it_was(ledger, path):
+    ledger.charge(released(), "one")
+    before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, hard))  # a write beyond stops short, the next one fails
+    try:
+        with pytest.raises(LedgerError, match="nothing was charged"):
+            ledger.charge(released(), "does not fit")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
+    ledger.charge(released(), "fits again")
+    assert ledger.spent == (Fraction(1, 5), 0)
+
+
+def test_a_line_is_on_disk_before_the_charge_returns(ledger, path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    ledger.charge(released(), "one")
+    assert synced == [path.stat().st_size]
+    Ledger.create(path.with_name("other"), DATA, 1)
+    assert len(synced) == 3  # its bytes, and the folder that names it
+
+
+# Torn and changed files
+
+
+def test_a_last_line_torn_at_any_byte_was_never_acknowledged_and_is_written_over(ledger, path):
+    ledger.charge(released(), "kept")
+    sound = path.read_bytes()
+    ledger.charge(released(0.5), "a long purpose, so that the line written over it is shorter")
+    whole = path.read_bytes()
+    for cut in range(len(sound), len(whole)):
+        path.write_bytes(whole[:cut])
+        # Only when its newline alone is missing is the line whole: then it counts, since it may have been acknowledged.
+        spent = Fraction(6, 10) if cut == len(whole) - 1 else Fraction(1, 10)
+        assert Ledger.open(path, DATA).spent == (spent, 0)
+        assert path.read_bytes() == whole[:cut]  # reading changes nothing
+        ledger.charge(released(0.2), "next")
+        assert Ledger.open(path, DATA).spent == (spent + Fraction(2, 10), 0)
+        assert path.read_bytes().startswith(sound)
+        assert path.read_bytes().endswith(b"}\n")  # nothing of the torn line is left behind the new one
+
+
+def test_zeros_behind_the_last_line_as_after_a_power_cut_are_dropped(ledger, path):
+    ledger.charge(released(), "kept")
+    with path.open("ab") as file:
+        file.write(bytes(100))
+    ledger.charge(released(), "next")
+    assert ledger.spent == (Fraction(2, 10), 0)
+
+
+def test_a_change_of_any_byte_refuses_all_spending(ledger, path):
+    ledger.charge(released(), "one")
+    ledger.charge(released(), "two")
+    sound = path.read_bytes()
+    flip = random.Random(0)
+    for position in range(len(sound)):
+        changed = bytearray(sound)
+        changed[position] ^= 1 << flip.randrange(8)
+        path.write_bytes(changed)
+        with pytest.raises(LedgerCorruptError, match="Nothing can be spent"):
+            ledger.charge(released(0.01), "refused")
+        assert path.read_bytes() == changed
+
+
+def test_lines_that_were_removed_doubled_or_moved_refuse_all_spending(ledger, path):
+    for i in range(4):
+        ledger.charge(released(), str(i))
+    create, *spends = path.read_bytes().splitlines(keepends=True)
+    other = Ledger.create(path.with_name("other"), DATA, 100)
+    other.charge(released(), "0")
+    foreign = path.with_name("other").read_bytes().splitlines(keepends=True)
+    orders = [
+        [create, *spends[1:]],
+        [create, spends[0], *spends],
+        [create, *spends[::-1]],
+        spends,
+        [create, foreign[1]],
+        [foreign[0], *spends],
+    ]
+    for lines in orders:
+        path.write_bytes(b"".join(lines))
+        with pytest.raises(LedgerCorruptError):
+            ledger.charge(released(0.01), "refused")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"epsilon,delta\n", b'{"kind": "create"}\n', b"\x89PNG\r\n\x1a\n", b"{}", b'{"kind'])
+def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path, content):
+    path.write_bytes(content)
+    with pytest.raises(LedgerCorruptError, match="hospital.ledger"):
+        Ledger.open(path, DATA)
+    with pytest.raises(LedgerCorruptError):
+        Ledger(path, DATA).charge(released(), "refused")
+    assert path.read_bytes() == content
+
+
+def test_a_ledger_of_another_format_is_refused(ledger, path, monkeypatch):
+    monkeypatch.setattr("rknn_jax.privacy.ledger.FORMAT", "rknn-jax privacy ledger 2")
+    with pytest.raises(LedgerCorruptError, match="does not begin"):
+        Ledger.open(path, DATA)
+
+
+def test_the_head_commits_to_the_history_and_says_nothing_of_the_data(path):
+    ledgers = [Ledger.create(path.with_name(name), DATA, 1) for name in "ab"]
+    assert ledgers[0].head != ledgers[1].head  # salted: nobody can confirm a guess of the records
+    before = ledgers[0].head
+    ledgers[0].charge(released(), "one")
+    assert ledgers[0].head != before
+    assert len(before) == 64
+
+
+# Processes
+
+COMMON = """
+import json, os, random, signal, sys, time
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
+PATH, DATA = sys.argv[1:]
+def release(percent):
+    return Guarantee(percent / 100, 0.0, "replace-one", "central", (Event("pure", percent / 100),), sampler="release")
+def fork(work):
+    child = os.fork()
+    if not child:
+        work()
+        os._exit(0)
+    return child
+"""
+
+RACE = """
+Ledger.create(PATH, DATA, "0.75")
+def charge_a_hundred():
+    ledger, accepted = Ledger.open(PATH, DATA), 0
+    for _ in range(100):
+        try:
+            ledger.charge(Guarantee(0.005, 0.0, "replace-one", "central", (), sampler="release"), str(os.getpid()))
+            accepted += 1
+        except BudgetExceededError:
+            pass
+    os.write(write, f"{accepted}\\n".encode())
+read, write = os.pipe()
+children = [fork(charge_a_hundred), fork(charge_a_hundred)]
+for child in children:
+    assert os.waitpid(child, 0)[1] == 0
+print(json.dumps([int(n) for n in os.read(read, 100).split()]))
+"""
+
+KILLS = """
+Ledger.create(PATH, DATA, 4)
+delays = random.Random(0)
+read, write = os.pipe()
+def charge_for_ever():
+    ledger = Ledger.open(PATH, DATA)
+    while True:
+        try:
+            ledger.charge(release(1), "killed at some instant")
+        except BudgetExceededError:
+            os._exit(0)
+        os.write(write, b".")  # acknowledged: a release may follow
+for _ in range(25):
+    child = fork(charge_for_ever)
+    time.sleep(delays.uniform(0, 0.06))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+os.close(write)
+print(json.dumps(sum(len(chunk) for chunk in iter(lambda: os.read(read, 65536), b""))))
+"""
+
+CREATES = """
+delays, half, made = random.Random(0), 0, 0
+for i in range(25):
+    path = f"{PATH}.{i}"
+    child = fork(lambda: [Ledger.create(f"{path}.{j}", DATA, 1) for j in range(200)])
+    time.sleep(delays.uniform(0.001, 0.03))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    for j in range(200):
+        if os.path.exists(f"{path}.{j}"):
+            Ledger.open(f"{path}.{j}", DATA)  # raises on half a header
+            made += 1
+print(json.dumps(made))
+"""
+
+
+def run(script, path):
+    """Run a script that forks from one thread, which this process, with JAX in it, must not."""
+    environment = os.environ | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1])}
+    command = [sys.executable, "-c", COMMON + script, str(path), DATA]
+    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, timeout=120).stdout)
+
+
+def test_two_processes_racing_never_overspend_and_waste_nothing(path):
+    accepted = run(RACE, path)
+    assert sum(accepted) == 150
+    ledger = Ledger.open(path, DATA)
+    assert ledger.spent == ledger.budget
+    assert len({entry.purpose for entry in ledger.entries()[1:]}) == sum(count > 0 for count in accepted)
+
+
+def test_kill_9_at_any_instant_forgets_no_acknowledged_spend_and_passes_no_budget(path):
+    acknowledged = run(KILLS, path)
+    ledger = Ledger.open(path, DATA)
+    spent = ledger.spent.epsilon * 100
+    assert acknowledged > 25  # the kills did hit a working process
+    assert acknowledged <= spent <= acknowledged + 25  # a kill burns at most the charge under way
+    assert ledger.spent.epsilon <= ledger.budget.epsilon
+
+
+def test_kill_9_never_leaves_half_a_header(path):
+    assert run(CREATES, path) > 0
+
+
+# Fingerprints
+
+
+def test_a_fingerprint_is_of_the_values_not_of_their_storage():
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(50, 3)).astype(np.float32), rng.integers(0, 10, 50)
+    expected = fingerprint(features, labels)
+    for same in (
+        (features.astype(np.float64), labels.astype(np.int32)),
+        (np.asfortranarray(features), labels.astype(np.uint8)),
+        (features.astype(">f8"), labels[::-1][::-1]),
+        (np.where(features == 0, -0.0, features), labels.tolist()),
+    ):
+        assert fingerprint(*same) == expected
+    assert fingerprint(np.zeros(3)) == fingerprint(-np.zeros(3))
+    assert expected.startswith("sha256:")
+
+
+def test_a_fingerprint_sees_every_value_shape_and_order():
+    features, labels = np.arange(6.0).reshape(2, 3), np.array([1, 2])
+    changed = features.copy()
+    changed[1, 2] = np.nextafter(changed[1, 2], 9)
+    others = [(changed, labels), (features.reshape(3, 2), labels), (features[::-1], labels), (features, labels[::-1]), (features,)]
+    others += [(labels, features), (features.astype(int), labels), (features.ravel()[:3], features.ravel()[3:], labels)]
+    assert len({fingerprint(*arrays) for arrays in [(features, labels), *others]}) == len(others) + 1
+
+
+def test_a_fingerprint_does_not_depend_on_the_block(monkeypatch):
+    array = np.arange(1000)
+    expected = fingerprint(array)
+    monkeypatch.setattr("rknn_jax.privacy.ledger.BLOCK", 7)
+    assert fingerprint(array) == expected
+
+
+def test_what_has_no_values_has_no_fingerprint():
+    with pytest.raises(ValueError, match="got none"):
+        fingerprint()
+    for array in (np.array(["a"]), np.array([None]), np.array([1j])):
+        with pytest.raises(ValueError, match="dtype"):
+            fingerprint(array)

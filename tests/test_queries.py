@@ -1,0 +1,51 @@
+"""k-means quality, medoids, and which records later rounds ask about."""
+
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax.queries import kmeans, uncertainty
+
+
+def groups(seed=0):
+    rng = np.random.default_rng(seed)
+    centres = 10 * np.eye(4)
+    return np.concatenate([centre + rng.normal(0, 0.3, (25, 4)) for centre in centres]).astype(np.float32), np.repeat(np.arange(4), 25)
+
+
+def test_separated_groups_are_found_whatever_the_key():
+    features, group = groups()
+    for seed in range(5):
+        cluster = kmeans.select(jax.random.key(seed), features, 4).cluster
+        assert len({(g, c) for g, c in zip(group.tolist(), cluster.tolist(), strict=True)}) == 4
+
+
+def test_medoids_are_public_records_and_centres_are_means():
+    features, _ = groups()
+    medoids = kmeans.select(jax.random.key(0), features, 4, kmeans.Config(query="medoid"))
+    np.testing.assert_array_equal(medoids.features, features[medoids.index])
+    centres = kmeans.select(jax.random.key(0), features, 4)
+    np.testing.assert_allclose(centres.features, [features[centres.cluster == c].mean(0) for c in range(4)], atol=1e-4)
+    np.testing.assert_array_equal(centres.index, medoids.index)
+
+
+def test_later_rounds_ask_about_exactly_the_most_uncertain():
+    features, _ = groups()
+    sure = np.linspace(0.5, 1.0, 100)
+    order = np.random.default_rng(0).permutation(100)
+    probabilities = np.stack([sure[order], 1 - sure[order]], axis=1)
+    chosen = uncertainty.select(jax.random.key(0), features, probabilities, 3, uncertainty.Config(fraction=0.2))
+    asked = np.flatnonzero(chosen.cluster >= 0)
+    np.testing.assert_array_equal(np.sort(sure[order][asked]), np.sort(sure)[:20])
+    assert set(chosen.index.tolist()) <= set(asked.tolist())
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.5, float("nan")])
+def test_a_fraction_outside_its_range_is_named(fraction):
+    with pytest.raises(ValueError, match="fraction"):
+        uncertainty.Config(fraction)
+
+
+def test_unknown_kinds_of_query_are_named():
+    with pytest.raises(ValueError, match="median"):
+        kmeans.Config(query="median")

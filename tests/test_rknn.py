@@ -1,0 +1,101 @@
+"""Reverse k-NN labeling against the slow transcription, and the property that the privacy proof stands on."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rknn_jax import bsvs
+from rknn_jax.labelers import rknn
+from rknn_jax.queries import kmeans
+from tests import reference
+
+NOISELESS = rknn.Config(epsilon=math.inf, smoothing="none")
+
+
+def data(seed, n=40, s=6, num_classes=4):
+    rng = np.random.default_rng(seed)
+    public = rng.normal(size=(30, 5)).astype(np.float32)
+    return rng.normal(size=(n, 5)).astype(np.float32), rng.integers(0, num_classes, n), kmeans.select(jax.random.key(seed), public, s)
+
+
+@given(st.integers(0, 99), st.integers(1, 6))
+def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
+    features, labels, queries = data(seed)
+    config = dataclasses.replace(NOISELESS, num_neighbors=k)
+    answers = rknn.tally(jax.random.key(0), rknn.votes(features, labels, queries, 4, config), queries, 4, config)
+    counts, expected = reference.label(features, labels, np.asarray(queries.features), 4, k)
+    np.testing.assert_array_equal(answers.counts, counts)
+    np.testing.assert_array_equal(answers.labels, expected)
+    np.testing.assert_array_equal(bsvs.gap(answers.counts), reference.gap(counts))
+
+
+def test_several_labels_and_missing_ones_equal_the_transcription_too():
+    features, _, queries = data(1)
+    labels = np.stack([np.random.default_rng(i).permutation(5)[:2] for i in range(40)]) - 1  # about a fifth is missing
+    cells = rknn.votes(features, labels, queries, 4, dataclasses.replace(NOISELESS, num_neighbors=2))
+    counts, _ = reference.label(features, labels, np.asarray(queries.features), 4, 2)
+    np.testing.assert_array_equal(bsvs.sum_votes(cells, 24).reshape(6, 4), counts)
+
+
+@given(st.integers(0, 99), st.integers(1, 3))
+def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
+    features, labels, queries = data(seed)
+    config = dataclasses.replace(NOISELESS, num_neighbors=k)
+    before = bsvs.sum_votes(rknn.votes(features, labels, queries, 4, config), 24)
+    rng = np.random.default_rng(seed + 1)
+    for scale in (0.0, 1.0, 1e4):
+        features[7], labels[7] = scale * rng.normal(size=5), rng.integers(0, 4)
+        after = bsvs.sum_votes(rknn.votes(features, labels, queries, 4, config), 24)
+        change = np.abs(np.asarray(before) - np.asarray(after))
+        assert change.sum() <= 2 * k
+        assert change.max() <= 1
+
+
+def test_a_record_that_comes_or_goes_moves_no_vote_of_another():
+    features, labels, queries = data(3)
+    with_it = np.asarray(rknn.votes(features, labels, queries, 4, NOISELESS))
+    without = np.asarray(rknn.votes(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS))
+    np.testing.assert_array_equal(np.delete(with_it, 5, 0), without)
+
+
+def test_more_queries_cost_no_more_privacy():
+    features, labels, _ = data(0)
+    public = np.random.default_rng(9).normal(size=(200, 5)).astype(np.float32)
+    costs = []
+    for s in (2, 150):
+        queries = kmeans.select(jax.random.key(0), public, s)
+        config = rknn.Config(epsilon=0.3)
+        costs.append(rknn.tally(jax.random.key(1), rknn.votes(features, labels, queries, 4, config), queries, 4, config))
+    assert costs[0].guarantee == costs[1].guarantee
+    assert costs[0].stddev.max() == costs[1].stddev.max()
+
+
+def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
+    """`answer` sees counts, public queries and the guarantee; equal noisy counts give equal answers whatever the private records were."""
+    _, _, queries = data(0)
+    counts = np.random.default_rng(0).normal(size=(6, 4)) * 10
+    guarantee = rknn.mechanism(queries, 4, rknn.Config()).guarantee(1)
+    first, second = (rknn.answer(counts, np.full((6, 4), 28.0), guarantee, queries, rknn.Config()) for _ in range(2))
+    np.testing.assert_array_equal(first.labels, second.labels)
+    np.testing.assert_allclose(first.probabilities.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(first.counts, counts.astype(np.float32))
+
+
+def test_permute_and_flip_answers_are_its_winners():
+    features, labels, queries = data(2)
+    config = rknn.Config(epsilon=1.0, mechanism="permute_and_flip")
+    answers = rknn.tally(jax.random.key(0), rknn.votes(features, labels, queries, 4, config), queries, 4, config)
+    np.testing.assert_array_equal(answers.counts.sum(1), 1)
+    np.testing.assert_array_equal(answers.labels, answers.counts.argmax(1))
+    assert answers.stddev.max() == 0
+
+
+def test_more_neighbours_than_queries_is_refused_before_any_vote():
+    features, labels, queries = data(0)
+    with pytest.raises(ValueError, match="num_neighbors=9"):
+        rknn.votes(features, labels, queries, 4, rknn.Config(num_neighbors=9))

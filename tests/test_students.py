@@ -1,0 +1,406 @@
+from dataclasses import replace
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.ndimage
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import log_softmax
+
+from rknn_jax.students import fit as students
+from rknn_jax.students.models import cnn, m5
+from rknn_jax.warps import affine_displacement, warp
+
+SMALL = students.Config(model="cnn", epochs=2, batch_size=4, augment=False)
+
+
+def bars(key: jax.Array, num_records: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A separable problem: a bright horizontal bar in the upper, middle or lower third, on noise."""
+    bar_key, label_key = jax.random.split(key)
+    images = np.array(jax.random.randint(bar_key, (num_records, size, size, 1), 0, 100), np.uint8)
+    labels = np.array(jax.random.randint(label_key, (num_records,), 0, 3))
+    for image, label in zip(images, labels, strict=True):
+        image[label * size // 3 + size // 6, :] = 255
+    return images, labels
+
+
+def one_hot(labels: np.ndarray, num_classes: int = 3) -> np.ndarray:
+    return np.eye(num_classes, dtype=np.float32)[labels]
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Ten records: two full batches of four and one that is not."""
+    images, labels = bars(jax.random.key(0), 10, 8)
+    return images, one_hot(labels)
+
+
+@pytest.fixture(scope="module")
+def trained(data: tuple[np.ndarray, np.ndarray]) -> students.Student:
+    return students.fit(jax.random.key(1), *data, SMALL)
+
+
+def arrays(student: students.Student) -> dict:
+    return {"params": student.params, "batch_stats": student.batch_stats}
+
+
+# The networks.
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (m5.M5(10), 25 * (1 * 32 + 32 * 64 + 64 * 96 + 96 * 128 + 128 * 160) + 2 * (32 + 64 + 96 + 128 + 160) + 10240 * 10 + 2 * 10),
+        (cnn.CNN(10), 9 * (16 + 16 * 32 + 32 * 64 + 64 * 64 + 64 * 128) + 2 * 304 + 2048 * 128 + 2 * 128 + 128 * 10 + 10),
+    ],
+    ids=["m5", "cnn"],
+)
+def test_parameter_counts_are_those_of_the_definition(network, expected):
+    variables = jax.eval_shape(lambda: network.init(jax.random.key(0), jnp.zeros((1, 28, 28, 1)), train=False))
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == expected
+    assert expected in (1_128_180, 398_074)  # the published 1.128 M and 398 k
+
+
+@pytest.mark.parametrize(
+    ("network", "image_shape", "num_features"),
+    [
+        (cnn.CNN(10), (8, 8, 1), 128),
+        (cnn.CNN(7, width=16), (27, 30, 3), 128),
+        (m5.M5(10), (28, 28, 1), 160),
+        (m5.M5(4), (32, 21, 3), 160),
+    ],
+    ids=str,
+)
+def test_networks_take_any_image_they_claim_to(network, image_shape, num_features):
+    images = jnp.zeros((5, *image_shape))
+    variables = jax.eval_shape(lambda: network.init(jax.random.key(0), images, train=False))
+    logits = jax.eval_shape(lambda v: network.apply(v, images, train=False), variables)
+    features = jax.eval_shape(lambda v: network.apply(v, images, train=False, features=True), variables)
+    chex.assert_shape([logits, features], [(5, network.num_classes), (5, num_features)])
+    assert logits.dtype == features.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("network", [m5.M5(3), cnn.CNN(3, width=8)], ids=["m5", "cnn"])
+def test_networks_are_the_same_under_jit_and_use_batch_statistics_in_training_only(network):
+    images = jax.random.uniform(jax.random.key(0), (4, 24, 24, 1))
+    variables = network.init(jax.random.key(1), images, train=False)
+
+    def logits(images, train):
+        return network.apply(variables, images, train=train, mutable=["batch_stats"])[0]
+
+    jitted = jax.jit(logits, static_argnames="train")
+    chex.assert_trees_all_close(jitted(images, train=False), logits(images, train=False), atol=1e-4)
+    chex.assert_trees_all_close(jitted(images, train=False)[:2], logits(images[:2], train=False), atol=1e-4)
+    assert not np.allclose(jitted(images, train=True)[:2], logits(images[:2], train=True), atol=1e-2)
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (9, 14), (5, 6)])
+def test_winograd_equals_the_convolution_in_float64(height, width):
+    rng = np.random.default_rng(0)
+    images, kernel = rng.normal(size=(2, height, width, 6)), rng.normal(size=(5, 5, 6, 4))
+    patches = np.lib.stride_tricks.sliding_window_view(images, (5, 5), (1, 2))
+    expected = np.einsum("nhwcij,ijcd->nhwd", patches, kernel)
+    actual = jax.jit(m5.convolve)(jnp.asarray(images, jnp.float32), jnp.asarray(kernel, jnp.float32))
+    chex.assert_shape(actual, expected.shape)
+    assert np.abs(actual - expected).max() < 1e-4 * expected.std()
+
+
+def test_winograd_has_the_gradient_of_the_convolution():
+    image_key, kernel_key, weight_key = jax.random.split(jax.random.key(0), 3)
+    images, kernel = jax.random.normal(image_key, (2, 11, 12, 3)), jax.random.normal(kernel_key, (5, 5, 3, 4))
+    weight = jax.random.normal(weight_key, (2, 7, 8, 4))
+
+    def direct(images, kernel):
+        return jax.lax.conv_general_dilated(images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    expected = jax.grad(lambda *args: jnp.sum(weight * direct(*args)), (0, 1))(images, kernel)
+    actual = jax.jit(jax.grad(lambda *args: jnp.sum(weight * m5.convolve(*args)), (0, 1)))(images, kernel)
+    chex.assert_trees_all_close(actual, expected, atol=2e-3)  # values are around 10, sums of up to 112 products
+
+
+# The parts of a step.
+
+
+@given(st.integers(0, 2**31 - 1), st.sampled_from([0.0, 0.1, 0.45]))
+def test_cross_entropy_is_the_smoothed_one_in_float64(seed, smoothing):
+    rng = np.random.default_rng(seed)
+    logits, targets = rng.normal(scale=5, size=(6, 4)), rng.dirichlet(np.ones(4), 6)
+    log_p = log_softmax(logits, axis=1)
+    expected = (1 - smoothing) * -(targets * log_p).sum(axis=1) + smoothing * -log_p.mean(axis=1)
+    actual = students.cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32), smoothing)
+    chex.assert_shape(actual, (6,))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_average_is_the_recursion_and_starts_fast():
+    values = np.random.default_rng(0).normal(size=(300, 3))
+    expected, actual = np.zeros(3), {"w": jnp.zeros(3)}
+    update = jax.jit(students.average, static_argnames="decay")
+    for step, value in enumerate(values):
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * value
+        actual = update(actual, {"w": jnp.asarray(value, jnp.float32)}, step, 0.9)
+    np.testing.assert_allclose(actual["w"], expected, atol=1e-5)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_an_epoch_has_every_record_once_in_batches_of_one_size(num_records, batch_size):
+    batch_size = min(batch_size, num_records)
+    epoch = list(students.batches(jax.random.key(0), num_records, batch_size))
+    assert {index.shape for index, _ in epoch} | {present.shape for _, present in epoch} == {(batch_size,)}
+    counted = np.concatenate([index[present == 1] for index, present in epoch])
+    assert sorted(counted) == list(range(num_records))
+    filler = np.concatenate([index[present == 0] for index, present in epoch])
+    assert len(filler) == -num_records % batch_size
+    assert np.array_equal(filler, counted[: len(filler)])
+
+
+# Random warps.
+
+
+def test_rotation_is_that_of_scipy():
+    image = scipy.ndimage.gaussian_filter(np.random.default_rng(0).uniform(size=(12, 15)), 1)
+    angle = 0.3
+    matrix = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    centre, shift = np.array([5.5, 7.0]), np.array([1.5, -0.5])
+    expected = scipy.ndimage.affine_transform(image, matrix, centre - matrix @ centre + shift, order=1, mode="nearest")
+    displacement = affine_displacement(jnp.asarray(matrix[None], jnp.float32), jnp.asarray(shift[None], jnp.float32), 12, 15)
+    actual = warp(jnp.asarray(image[None, :, :, None], jnp.float32), displacement)
+    np.testing.assert_allclose(actual[0, :, :, 0], expected, atol=1e-5)
+
+
+def test_no_displacement_is_the_identity():
+    images = jax.random.uniform(jax.random.key(0), (2, 8, 9, 3))
+    still = affine_displacement(jnp.tile(jnp.eye(2), (2, 1, 1)), jnp.zeros((2, 2)), 8, 9)
+    chex.assert_trees_all_equal(warp(images, still), images)
+
+
+def test_random_displacements_have_the_stated_spread():
+    """From 4,000 draws the affine part is fitted; a standard deviation is then within 4% at 3.5 standard errors, or a false alarm of 5e-4."""
+    size = 28
+    draws = np.asarray(students.random_displacement(jax.random.key(0), 4000, size, size), np.float64)
+    pixels = np.stack(np.meshgrid(np.arange(size) - 13.5, np.arange(size) - 13.5, indexing="ij"), -1).reshape(-1, 2)
+    design = np.column_stack([pixels, np.ones(len(pixels))])
+    fitted, *_ = np.linalg.lstsq(design, draws.transpose(1, 2, 0, 3).reshape(size * size, -1), rcond=None)
+    fitted = fitted.reshape(3, 4000, 2)
+    # A smooth surface through a 5x5 grid has an affine part too: computed from the surface of each grid point.
+    bumps = jax.image.resize(jnp.eye(25).reshape(25, 5, 5), (25, size, size), "cubic").reshape(25, -1)
+    elastic = 0.03 * size * np.linalg.norm(np.linalg.lstsq(design, np.asarray(bumps, np.float64).T, rcond=None)[0], axis=1)
+    angle, scale, shear = np.random.default_rng(0).uniform(-1, 1, (3, 10**6)) * np.array([[np.pi / 12], [0.15], [0.2]])
+    across = np.cos(angle) * shear - np.sin(angle) * (1 + scale)  # how far rows move along columns
+    for measured, affine, noise in (
+        (fitted[2], np.full(2, 2.5 / np.sqrt(3)), elastic[2]),
+        (fitted[1, :, 0], across.std(), elastic[1]),
+        (fitted[0, :, 1], (np.sin(angle) * (1 + scale)).std(), elastic[0]),
+    ):
+        np.testing.assert_allclose(measured.std(axis=0), np.hypot(affine, noise), rtol=0.04)
+
+
+def test_random_displacements_scale_with_the_image():
+    """Equal keys draw equal deformations, so the corner of an image of twice the size moves about twice as far."""
+    small, large = (students.random_displacement(jax.random.key(0), 50, size, size)[:, 0, 0] for size in (16, 32))
+    np.testing.assert_allclose(large, 2 * small, atol=2.5)
+    assert np.corrcoef(np.ravel(large), np.ravel(small))[0, 1] > 0.99
+
+
+# Training.
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "epochs", "accuracy"),
+    [("cnn", 8, 30, 0.95), ("m5", 24, 12, 0.95)],
+)
+def test_students_learn_a_separable_problem(model, size, epochs, accuracy):
+    images, labels = bars(jax.random.key(2), 50, size)
+    config = students.Config(model=model, epochs=epochs, batch_size=8, augment=False)
+    student = students.fit(jax.random.key(3), images, one_hot(labels), config)
+    fresh, truth = bars(jax.random.key(4), 90, size)
+    probabilities = student.predict_proba(fresh)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    assert np.mean(probabilities.argmax(axis=1) == truth) >= accuracy
+
+
+def test_equal_keys_give_equal_students_and_other_keys_others(data, trained):
+    chex.assert_trees_all_equal(arrays(students.fit(jax.random.key(1), *data, SMALL)), arrays(trained))
+    other = students.fit(jax.random.key(2), *data, SMALL)
+    assert not np.allclose(trained.params["Conv_0"]["kernel"], other.params["Conv_0"]["kernel"])
+
+
+def test_records_of_weight_zero_leave_no_trace(data, trained):
+    images, targets = data
+    junk = np.full((3, 8, 8, 1), 77, np.uint8)
+    weights = np.float32([0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0])
+    kept = np.flatnonzero(weights)
+    padded, labels = np.concatenate([junk, images]), np.tile(one_hot(np.array([2])), (13, 1))
+    padded[weights == 0], padded[kept], labels[kept] = junk, images, targets
+    student = students.fit(jax.random.key(1), padded, labels, SMALL, weights=4 * weights)
+    chex.assert_trees_all_equal(arrays(student), arrays(trained))
+
+
+def test_a_record_counts_as_much_as_its_weight():
+    """The same image with two labels: the prediction is the weighted share of each, here 3 to 1."""
+    images = np.concatenate([bars(jax.random.key(0), 8, 8)[0]] * 2)
+    targets, weights = one_hot(np.repeat([0, 1], 8), 2), np.repeat(np.float32([3, 1]), 8)
+    config = students.Config(model="cnn", epochs=60, batch_size=16, label_smoothing=0.0, augment=False)
+    student = students.fit(jax.random.key(0), images, targets, config, weights=weights)
+    np.testing.assert_allclose(student.predict_proba(images).mean(axis=0), [0.75, 0.25], atol=0.05)
+
+
+def test_a_fit_traces_its_step_once(data, monkeypatch):
+    traces = []
+    monkeypatch.setattr(students, "warp", lambda images, displacement: traces.append(images.shape) or warp(images, displacement))
+    students.fit(jax.random.key(0), *data, students.Config(model="cnn", epochs=3, batch_size=4, weight_decay=0.02))
+    assert traces == [(4, 8, 8, 1)]
+
+
+def test_smoothing_and_warps_reach_the_training(data, trained):
+    """At the end of a long fit on few records the sharpest prediction is 1 - smoothing + smoothing / num_classes."""
+    config = students.Config(model="cnn", epochs=60, batch_size=10, label_smoothing=0.3, augment=False, weight_decay=0.0)
+    student = students.fit(jax.random.key(0), *data, config)
+    np.testing.assert_allclose(student.predict_proba(data[0]).max(axis=1).mean(), 0.8, atol=0.05)
+    warped = students.fit(jax.random.key(1), *data, replace(SMALL, augment=True))
+    assert not np.array_equal(warped.params["Conv_0"]["kernel"], trained.params["Conv_0"]["kernel"])
+
+
+def test_progress_is_reported_after_every_epoch_and_earlier_students_stay_as_they_were(data, trained):
+    seen = []
+    final = students.fit(
+        jax.random.key(1), *data, SMALL, on_epoch=lambda *report: seen.append((report, jax.tree.map(np.copy, arrays(report[3]))))
+    )
+    assert [(epoch, epochs) for (epoch, epochs, _, _), _ in seen] == [(1, 2), (2, 2)]
+    assert all(metrics["seconds"] > 0 and 0 < metrics["loss"] < 5 for (_, _, metrics, _), _ in seen)
+    for (_, _, _, student), copy in seen:
+        chex.assert_trees_all_equal(arrays(student), copy)
+    chex.assert_trees_all_equal(arrays(final), arrays(seen[-1][0][3]), arrays(trained))
+    assert not final.interrupted
+
+
+def test_an_interrupt_leaves_the_last_finished_epoch(data, monkeypatch):
+    first = []
+    students.fit(jax.random.key(1), *data, SMALL, on_epoch=lambda *report: first.append(report[3]))
+    step, calls = students._step, []
+
+    def interrupted_step(*args):
+        calls.append(1)
+        if len(calls) == 5:  # the second batch of the second epoch
+            raise KeyboardInterrupt
+        return step(*args)
+
+    monkeypatch.setattr(students, "_step", interrupted_step)
+    student = students.fit(jax.random.key(1), *data, SMALL)
+    assert student.interrupted
+    chex.assert_trees_all_equal(arrays(student), arrays(first[0]))
+
+
+def test_an_interrupt_by_the_callback_keeps_the_epoch_that_it_was_told_of(data):
+    told = []
+
+    def stop(epoch, num_epochs, metrics, student):
+        told.append(student)
+        raise KeyboardInterrupt
+
+    student = students.fit(jax.random.key(1), *data, SMALL, on_epoch=stop)
+    assert student.interrupted
+    chex.assert_trees_all_equal(arrays(student), arrays(told[0]))
+
+
+def test_an_interrupt_in_the_first_epoch_is_raised(data, monkeypatch):
+    def interrupted_step(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(students, "_step", interrupted_step)
+    with pytest.raises(KeyboardInterrupt):
+        students.fit(jax.random.key(1), *data, SMALL)
+
+
+# The student.
+
+
+def test_predictions_depend_on_their_own_record_alone(trained):
+    images, _ = bars(jax.random.key(5), students.PREDICT_BLOCK + 7, 8)
+    order = np.random.default_rng(0).permutation(len(images))
+    for apply in (trained.predict_proba, trained.features):
+        whole = apply(images)
+        assert whole.dtype == np.float32
+        np.testing.assert_allclose(apply(images[order]), whole[order], atol=1e-6)
+        np.testing.assert_array_equal(apply(images[:3]), whole[:3])
+        assert apply(images[:0]).shape == (0, whole.shape[1])
+
+
+def test_checkpoints_give_back_the_student(trained, data, tmp_path):
+    students.save(replace(trained, interrupted=True), tmp_path / "student")
+    loaded = students.load(str(tmp_path / "student"))
+    chex.assert_trees_all_equal(arrays(loaded), arrays(trained))
+    assert (loaded.config, loaded.num_classes, loaded.image_shape, loaded.interrupted) == (SMALL, 3, (8, 8, 1), True)
+    np.testing.assert_array_equal(loaded.predict_proba(data[0]), trained.predict_proba(data[0]))
+
+
+def test_a_checkpoint_is_never_overwritten_and_must_exist(trained, tmp_path):
+    students.save(trained, tmp_path / "student")
+    with pytest.raises(ValueError, match="exists"):
+        students.save(replace(trained, num_classes=9), tmp_path / "student")
+    assert students.load(tmp_path / "student").num_classes == 3
+    with pytest.raises(ValueError, match="folder="):
+        students.load(tmp_path / "nothing")
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", "resnet"),
+        ("epochs", -1),
+        ("batch_size", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("weight_decay", -1.0),
+        ("label_smoothing", 1.0),
+        ("ema_decay", 1.0),
+        ("warmup", -0.1),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value!r}"):
+        students.Config(**{name: value})
+
+
+def test_epochs_default_to_the_models_own():
+    assert students.Config(model="m5").epochs == m5.EPOCHS
+    assert students.Config(model="m5", epochs=3).epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("argument", "change"),
+    [
+        ("images", lambda images, targets, weights: (images.astype(np.float32), targets, weights)),
+        ("images", lambda images, targets, weights: (images[..., 0], targets, weights)),
+        ("images", lambda images, targets, weights: (images[:, :1], targets, weights)),
+        ("targets", lambda images, targets, weights: (images, targets[:-1], weights)),
+        ("targets", lambda images, targets, weights: (images, 2 * targets, weights)),
+        ("targets", lambda images, targets, weights: (images, targets * np.nan, weights)),
+        ("targets", lambda images, targets, weights: (images, 2 * targets - 1 / 3, weights)),
+        ("weights", lambda images, targets, weights: (images, targets, weights[1:])),
+        ("weights", lambda images, targets, weights: (images, targets, -weights)),
+        ("weights", lambda images, targets, weights: (images, targets, 0 * weights)),
+        ("weights", lambda images, targets, weights: (images, targets, weights + np.inf)),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_by_name(data, argument, change):
+    images, targets, weights = change(*data, np.ones(10, np.float32))
+    with pytest.raises(ValueError, match=f"Expected {argument}"):
+        students.fit(jax.random.key(0), images, targets, SMALL, weights=weights)
+
+
+def test_m5_refuses_images_that_its_convolutions_use_up(data):
+    with pytest.raises(ValueError, match="21x21"):
+        students.fit(jax.random.key(0), *data, students.Config(model="m5"))
+
+
+def test_a_student_refuses_other_images(trained):
+    with pytest.raises(ValueError, match="as in training"):
+        trained.predict_proba(np.zeros((2, 9, 8, 1), np.uint8))
