@@ -23,11 +23,12 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from rknn_jax.neighbors import neighbor_graph, pairwise_sq_distances
-from rknn_jax.representations import hog, pixels
+from rknn_jax.representations import hog, pca, pixels
 from rknn_jax.representations._deskew import deskew
 from rknn_jax.types import Array
 from rknn_jax.warps import affine_displacement, warp
 
+SMALLEST_FOR_HOG = 16  # pixels
 BLOCK_SIZE = 500  # images at a time: distances to all views of all public images are held for one block
 
 
@@ -76,7 +77,7 @@ class Encoder:
       config: see `Config`.
     """
 
-    describe: "Descriptor"
+    describe: pca.Encoder
     views: jax.Array
     scale: jax.Array
     embedding: jax.Array
@@ -86,20 +87,6 @@ class Encoder:
         """Return unit vectors, float32 `[n, dimension]`, from uint8 `[n, h, w, c]`; row i depends on image i alone."""
         blocks = [images[start : start + BLOCK_SIZE] for start in range(0, len(images), BLOCK_SIZE)]
         return jnp.concatenate([_place(self, self.describe(_straighten(block, self.config))) for block in blocks])
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Descriptor:
-    """Flattened principal components of an image's HOG, or of its pixels where it is too small for HOG."""
-
-    base: pixels.Encoder | hog.Encoder
-    mean: jax.Array
-    components: jax.Array
-
-    def __call__(self, images: Array) -> jax.Array:
-        """Return float32 `[n, c]`."""
-        return (self.base(images) - self.mean[None]) @ self.components
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
@@ -138,19 +125,12 @@ def spectral_embedding(key: jax.Array, graph: scipy.sparse.csr_matrix, dimension
     return _unit(jnp.asarray(vectors[:, ::-1], jnp.float32))
 
 
-def _fit_descriptor(images: Array, config: Config) -> Descriptor:
+def _fit_descriptor(images: Array, config: Config) -> pca.Encoder:
+    """Principal components of HOG in cells of a quarter and a seventh of the image, or of the pixels where it is too small for that."""
     size = min(images.shape[1:3])
-    base: hog.Encoder | pixels.Encoder
-    if size >= 16:
-        base = hog.fit(jax.random.key(0), images, hog.Config(cells=(size // 4, size // 7), deskew=False))
-    else:
-        base = pixels.fit(jax.random.key(0), images)
-    features = np.asarray(base(images), np.float64)
-    mean = features.mean(axis=0)
-    variance, directions = np.linalg.eigh((features - mean).T @ (features - mean) / len(features))
-    largest = np.flatnonzero(variance > 1e-9 * variance[-1])[::-1][: config.num_components]
-    components = directions[:, largest] / variance[largest] ** (config.flatten / 2)
-    return Descriptor(base, jnp.asarray(mean, jnp.float32), jnp.asarray(components, jnp.float32))
+    large = size >= SMALLEST_FOR_HOG
+    base = hog.Encoder(hog.Config(cells=(size // 4, size // 7))) if large else pixels.Encoder()
+    return pca.of(base, images, pca.Config(num_components=config.num_components, flatten=config.flatten))
 
 
 def _straighten(images: Array, config: Config) -> Array:

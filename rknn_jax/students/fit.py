@@ -46,7 +46,7 @@ class Config:
 
     Attributes:
       model: one of `MODELS`.
-      epochs: passes over the data.
+      epochs: passes over the data; 0 is replaced by the model's own, `EPOCHS` of its file.
       batch_size: records of a step; all of them where there are fewer.
       learning_rate: AdamW's, at its peak.
       weight_decay: AdamW's.
@@ -57,9 +57,9 @@ class Config:
     """
 
     model: str = "cnn"
-    epochs: int = 20
-    batch_size: int = 64
-    learning_rate: float = 4e-3
+    epochs: int = 0
+    batch_size: int = 32
+    learning_rate: float = 3e-3
     weight_decay: float = 1e-2
     label_smoothing: float = 0.1
     ema_decay: float = 0.99
@@ -69,6 +69,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise ValueError(f"Expected model to be one of {', '.join(MODELS)}, got model={self.model!r}.")
+        if self.epochs == 0:
+            object.__setattr__(self, "epochs", _model(self).EPOCHS)
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
@@ -149,21 +151,21 @@ def fit(
       KeyboardInterrupt: where it came before the end of the first epoch.
       ValueError: where the arrays do not fit each other or the network.
     """
-    images, targets, weights = _checked(config, images, targets, weights)
-    num_classes, image_shape = targets.shape[1], images.shape[1:]
-    data = jax.device_put((images, targets, weights))
-    batch_size = min(config.batch_size, len(images))
-    num_steps = config.epochs * -(-len(images) // batch_size)
+    data = _checked(config, images, targets, weights)
+    num_records, num_classes, image_shape = len(data[0]), data[1].shape[1], data[0].shape[1:]
+    batch_size = min(config.batch_size, num_records)
+    num_steps = config.epochs * -(-num_records // batch_size)
     init_key, shuffle_key, warp_key = jax.random.split(key, 3)
-    state = _init(config, num_classes, num_steps, init_key, images[:1])
-    student = None
+    state = _init(config, num_classes, num_steps, init_key, data[0][:1])
+    data = jax.device_put(data)
+    student: Student | None = None
     try:
         for epoch in range(config.epochs):
             start, loss = time.perf_counter(), jnp.zeros(())
-            for index, present in batches(jax.random.fold_in(shuffle_key, epoch), len(images), batch_size):
+            for index, present in batches(jax.random.fold_in(shuffle_key, epoch), num_records, batch_size):
                 state, batch_loss = _step(config, num_steps, warp_key, state, data, index, present)
                 loss += batch_loss  # stays on the device: no step waits for it
-            metrics = {"loss": float(loss) * batch_size / len(images), "seconds": time.perf_counter() - start}
+            metrics = {"loss": float(loss) * batch_size / num_records, "seconds": time.perf_counter() - start}
             student = Student(**jax.tree.map(np.array, state.average), config=config, num_classes=num_classes, image_shape=image_shape)
             if on_epoch:
                 on_epoch(epoch + 1, config.epochs, metrics, student)
@@ -171,6 +173,7 @@ def fit(
         if student is None:
             raise
         return replace(student, interrupted=True)
+    assert student is not None  # config.epochs >= 1
     return student
 
 
@@ -260,8 +263,12 @@ class _State(NamedTuple):
     optimizer: Any
 
 
+def _model(config: Config) -> Any:
+    return importlib.import_module(f"{models.__name__}.{config.model}")
+
+
 def _network(config: Config, num_classes: int) -> Any:
-    return importlib.import_module(f"{models.__name__}.{config.model}").Model(num_classes)
+    return _model(config).Model(num_classes)
 
 
 def _optimizer(config: Config, num_steps: int) -> optax.GradientTransformation:
@@ -308,14 +315,14 @@ def _checked(config: Config, images: Array, targets: Array, weights: Array | Non
     """Return what is to be trained on: records of positive weight, and weights whose mean is 1."""
     images, targets = np.asarray(images), np.asarray(targets, np.float32)
     weights = np.ones(len(images), np.float32) if weights is None else np.asarray(weights, np.float32)
-    smallest = importlib.import_module(f"{models.__name__}.{config.model}").MIN_SIZE
+    smallest = _model(config).MIN_SIZE
     if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < smallest:
         raise ValueError(
             f"Expected images uint8 [m, height, width, channels] of {smallest}x{smallest} pixels or more for model={config.model!r}, "
             f"got {images.dtype} {images.shape}; choose another model for smaller ones."
         )
     if targets.ndim != 2 or len(targets) != len(images) or not np.allclose(targets.sum(1), 1, atol=1e-3) or (targets < 0).any():
-        raise ValueError(f"Expected targets [{len(images)}, num_classes], every row a distribution over classes, got shape {targets.shape}.")
+        raise ValueError(f"Expected targets [{len(images)}, num_classes], rows >= 0 that sum to 1, got shape {targets.shape}.")
     if weights.shape != (len(images),) or not np.isfinite(weights).all() or (weights < 0).any() or (weights > 0).sum() < 2:
         raise ValueError(f"Expected weights >= 0 [{len(images)}] with two positive ones or more, got shape {weights.shape}.")
     kept = weights > 0

@@ -20,6 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+EPOCHS = 6
+"""Passes over the data that suit it; noisy labels are memorised in many more."""
+
 MIN_SIZE = 21
 """Smallest image height and width: five valid 5x5 convolutions leave one pixel."""
 
@@ -78,10 +81,10 @@ def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
     channels = kernel.shape[-1]
     tiles = _tiles(images)  # [8, 8, n, rows, columns, c]
     rows, columns = tiles.shape[3:5]
-    spectrum = (_B @ tiles.reshape(_TILE**2, -1)).reshape(_TILE**2, n * rows * columns, -1)
-    filters = (_G @ kernel.reshape(_KERNEL**2, -1)).reshape(_TILE**2, -1, channels)
+    spectrum = jnp.matmul(_B, tiles.reshape(_TILE**2, -1)).reshape(_TILE**2, n * rows * columns, -1)
+    filters = jnp.matmul(_G, kernel.reshape(_KERNEL**2, -1)).reshape(_TILE**2, -1, channels)
     products = jax.lax.dot_general(spectrum, filters, (((2,), (1,)), ((0,), (0,))))
-    out = (_A @ products.reshape(_TILE**2, -1)).reshape(_OUT, _OUT, n, rows, columns, channels)
+    out = jnp.matmul(_A, products.reshape(_TILE**2, -1)).reshape(_OUT, _OUT, n, rows, columns, channels)
     out = out.transpose(2, 3, 0, 4, 1, 5).reshape(n, rows * _OUT, columns * _OUT, channels)
     return out[:, : height - _KERNEL + 1, : width - _KERNEL + 1]
 

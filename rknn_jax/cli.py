@@ -1,0 +1,274 @@
+"""`rknn`: label public data with private records, from the command line.
+
+    rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
+    rknn label --public P.npz --private R.npz --epsilon 1
+    rknn budget show R.npz.ledger.jsonl
+    rknn budget raise R.npz.ledger.jsonl --epsilon 2 --reason "second study, approved by the review board"
+
+This file holds the settings and the words; `rknn_jax.label` does the work. Exit status: 0 done, 2 bad input, 3 budget refused, 5 corrupted
+ledger, 130 stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from rich.console import Console
+from tyro.conf import Positional, subcommand
+
+from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerCorruptError
+
+if TYPE_CHECKING:  # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them
+    from rknn_jax.label import Plan, Release
+    from rknn_jax.preview import Preview
+
+err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)  # Rich would take "[n, f]" for a style
+out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Label:
+    """Label public embeddings with private records: a real release at epsilon, charged to the private data set's ledger.
+
+    Both files hold embeddings by one model: .npz (arrays `embeddings` and, for the private side, `labels`), .npy or .parquet. A label that is NaN, null, negative or '' is missing, and its record casts no vote. The set of classes is public: name it with --classes or in an array `classes` of the private .npz; otherwise it is read from the private labels, which epsilon does not cover.
+
+    Attributes:
+      public: file of the public embeddings.
+      private: file of the private embeddings and labels.
+      epsilon: what this release may cost.
+      private_labels: file of the private labels, where --private does not hold them.
+      queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
+      neighbors: number of queries k that each private record votes for.
+      delta: for --mechanism gaussian; 0 is pure differential privacy.
+      mechanism: discrete_laplace; permute_and_flip for fewer wrong labels but no probabilities; gaussian for many neighbors.
+      relation: replace-one takes n as public; add-remove hides n, and needs --queries.
+      metric: of the embeddings.
+      smoothing: auto lets similar queries share votes as far as the noise asks for it.
+      classes: number of classes, or their names with commas between them.
+      budget: epsilon that may be spent on this data set in all, set at its first release; this epsilon where it is not given.
+      budget_delta: likewise for delta.
+      ledger: file of the budget; <private file>.ledger.jsonl where it is not given. Keep one for all copies of the same records.
+      out: folder for the results; a new one under runs/ where it is not given.
+      seed: of the clustering, which is public. No option fixes the noise.
+      dry_run: tell what error to expect. Reads no private labels, spends nothing, draws nothing.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    public: Path
+    private: Path
+    epsilon: float
+    private_labels: Path | None = None
+    queries: int | None = None
+    neighbors: int = 1
+    delta: float = 0.0
+    mechanism: Literal["discrete_laplace", "permute_and_flip", "gaussian"] = "discrete_laplace"
+    relation: Relation = "replace-one"
+    metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
+    smoothing: Literal["auto", "none"] = "auto"
+    classes: str | None = None
+    budget: float | None = None
+    budget_delta: float | None = None
+    ledger: Path | None = None
+    out: Path | None = None
+    seed: int = 0
+    dry_run: bool = False
+    json: bool = False
+
+    @property
+    def ledger_path(self) -> Path:
+        """Where the budget of this data set is kept."""
+        private = self.private.resolve()  # a link to a data set shares its budget
+        return self.ledger or private.with_name(f"{private.name}.ledger.jsonl")
+
+
+@dataclass(frozen=True)
+class Show:
+    """Show the budget of a private data set, what was spent of it and on what.
+
+    Attributes:
+      ledger: file of the budget.
+      json: end with one line of JSON on stdout.
+    """
+
+    ledger: Positional[Path]
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Raise:
+    """Set the whole budget of a private data set anew. The ledger records it, with the reason.
+
+    Attributes:
+      ledger: file of the budget.
+      epsilon: that may be spent in all, what was spent before counted in.
+      reason: why more may be spent on these people's data than was promised at first, and who decided it.
+      delta: that may be spent in all; left as it is where it is not given.
+      json: end with one line of JSON on stdout.
+    """
+
+    ledger: Positional[Path]
+    epsilon: float
+    reason: str
+    delta: float | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Show or raise the budget of a private data set."""
+
+    action: Annotated[Show, subcommand("show")] | Annotated[Raise, subcommand("raise")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    commands: Any = Annotated[Label, subcommand("label")] | Annotated[Budget, subcommand("budget")]
+    flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
+    description = "Label public data with private records at a stated privacy, and keep the budget."
+    command: Label | Budget = tyro.cli(commands, args=argv, prog="rknn", description=description, config=flags)
+    action = command if isinstance(command, Label) else command.action
+    try:
+        result, status = _run(action), 0
+    except (KeyboardInterrupt, ValueError, OSError) as error:
+        words = str(error) or "stopped"
+        result, status = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}, _status(error)
+        err.print(f"rknn: error: {result['error']}")
+    if action.json:
+        sys.stdout.write(json.dumps(result | {"exit_status": status}, allow_nan=False, default=float) + "\n")
+    return status
+
+
+def label(settings: Label) -> dict[str, Any]:
+    """Release labels for the public rows, or tell what to expect of that. Returns what `--json` prints."""
+    with err.status("loading"):  # shows on a terminal only
+        from rknn_jax import label as job
+        from rknn_jax import preview
+    with err.status("reading both files and clustering the public rows"):
+        plan = job.prepare(settings)
+    _tell_plan(plan)
+    if settings.dry_run:
+        expected = preview.preview(plan.mechanism, plan.sizes, plan.num_records)
+        _tell_preview(plan, expected)
+        told = {name: _text_keys(value) for name, value in asdict(expected).items()}
+        counts = {"num_queries": plan.mechanism.num_queries, "num_classes": plan.data.classes.count, "num_records": plan.num_records}
+        return {"dry_run": True, "affordable": plan.affordable, **counts, **told}
+    with err.status("releasing"):
+        done = job.release(plan)
+    unsure = None if done.counts is None else job.unsure_share(plan, done.counts)
+    _tell_release(plan, done, unsure)
+    return {"files": {name.split(".")[0]: str(plan.folder / name) for name in job.RESULTS}, "unsure": unsure, **done.card}
+
+
+def show_budget(settings: Show) -> dict[str, Any]:
+    """Print a ledger. Returns what `--json` prints."""
+    ledger = Ledger.open(settings.ledger)
+    told = err if settings.json else out
+    _tell_account(told, ledger)
+    entries = ledger.entries()
+    for entry in entries:
+        told.print(f"  {entry.time}  {entry.kind:<6}  {entry.amount!s:<28}  {entry.purpose}")
+    lines = [{"time": e.time, "kind": e.kind, **e.amount._asdict(), "purpose": e.purpose, "hash": e.hash} for e in entries]
+    return _account(ledger) | {"entries": lines}
+
+
+def raise_budget(settings: Raise) -> dict[str, Any]:
+    """Set the budget anew and print it. Returns what `--json` prints."""
+    ledger = Ledger.open(settings.ledger)
+    delta = ledger.budget.delta if settings.delta is None else settings.delta
+    ledger.raise_budget(settings.epsilon, delta, settings.reason)
+    _tell_account(err if settings.json else out, ledger)
+    return _account(ledger)
+
+
+def _run(action: Label | Show | Raise) -> dict[str, Any]:
+    match action:
+        case Label():
+            return label(action)
+        case Show():
+            return show_budget(action)
+        case Raise():
+            return raise_budget(action)
+
+
+def _status(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 3 if isinstance(error, BudgetExceededError) else 5 if isinstance(error, LedgerCorruptError) else 2
+
+
+def _account(ledger: Ledger) -> dict[str, Any]:
+    amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
+    return {"path": str(ledger.path), "head": ledger.head, **amounts}
+
+
+def _tell(told: Console, name: str, text: str) -> None:
+    told.print(f"{name:<12}", style="bold cyan", end="")
+    told.print(text)
+
+
+def _tell_account(told: Console, ledger: Ledger) -> None:
+    for name in ("budget", "spent", "remaining", "head"):
+        _tell(told, name, str(getattr(ledger, name)))
+
+
+def _tell_plan(plan: "Plan") -> None:
+    from rknn_jax import preview
+
+    data, sizes, settings = plan.data, plan.sizes, plan.settings
+    records = "private records" if plan.num_records is None else f"{plan.num_records:,} private records"
+    assumed = " assumed, since a dry run reads no labels (pass --classes)" if data.classes.source == "assumed" else ""
+    _tell(
+        err,
+        "read",
+        f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; {data.classes.count} classes{assumed}",
+    )
+    all_rows = " (no more public rows than that)" if settings.queries is None and len(sizes) == len(data.public) else ""
+    _tell(
+        err,
+        "queries",
+        f"{len(sizes)}{all_rows}, of {sizes.min()} to {sizes.max()} public rows each; each private record votes for {settings.neighbors}",
+    )
+    scale, stddev = preview.noise_scale(plan.mechanism), preview.noise_stddev(plan.mechanism)
+    _tell(err, "noise", f"{settings.mechanism} of scale {scale:.4g}, standard deviation {stddev:.4g} votes")
+
+
+def _tell_preview(plan: "Plan", expected: "Preview") -> None:
+    _tell(err, "lead", ", ".join(f"{gap:,} votes for {flips:.1%}" for flips, gap in expected.required_gaps.items()) + " of labels flipped")
+    if expected.expected_votes and expected.clear:
+        _tell(err, "votes", "about {:,.1f} for the smallest query, {:,.1f} for the median one".format(*expected.expected_votes))
+        clear = ", ".join(f"{share:.0%} if {purity:.0%} of a query's votes agree" for purity, share in expected.clear.items())
+        _tell(err, "clear", f"public rows whose label the noise flips in under 5% of runs: {clear}")
+    _tell(err, "advice", expected.advice)
+    left = f"{plan.ledger.remaining} left" if plan.ledger else "does not exist yet"
+    refused = "" if plan.affordable else ", so this release would be refused"
+    _tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
+
+
+def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
+    classes, account = plan.data.classes, done.card["ledger"]
+    per_class = np.bincount(done.answers.labels[plan.queries.cluster], minlength=classes.count)
+    most = np.sort(np.argsort(-per_class, kind="stable")[:20])
+    rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
+    _tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)
+    if unsure is not None:
+        _tell(err, "unsure", f"{unsure:.1%} of the public rows: their query leads by less than what noise flips in 5% of runs")
+    _tell(err, "files", ", ".join(str(plan.folder / name) for name in ("labels.npz", "queries.npz", "privacy.json")))
+    spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
+    _tell(err, "ledger", f"{account['path']}: {spent} spent in all; {left} left; head {account['head']}")
+    _tell(err, "privacy", done.card["statement"])
+    for number, line in enumerate(done.card["not_covered"]):
+        _tell(err, "" if number else "not covered", line)
+
+
+def _text_keys(value: Any) -> Any:
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,409 @@
+"""A release on a user's own embeddings, from the files to the files: `rknn label` without its words.
+
+`prepare` reads, checks and clusters; whatever can be refused is refused there. `release` makes sure of a place to write to, charges the
+ledger, draws exact noise on the operating system's entropy and writes, in this order: a run that is refused changes nothing, and a spend
+is never forgotten. Private labels are seen by `rknn.votes`, record by record, and by `release_counts` alone.
+"""
+
+import importlib.metadata
+import json
+import math
+import os
+import shlex
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from rknn_jax import mechanisms, preview, tables
+from rknn_jax.keys import Stage, stage_key
+from rknn_jax.labelers import rknn
+from rknn_jax.mechanisms.base import CentralMechanism, release_counts
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
+from rknn_jax.queries import kmeans
+from rknn_jax.tables import Classes
+from rknn_jax.types import Answers, Queries
+
+if TYPE_CHECKING:
+    from rknn_jax.cli import Label
+
+RESULTS = ("labels.npz", "queries.npz", "privacy.json")
+ASSUMED_CLASSES = 10
+"""For a dry run that is told no classes: it reads no private labels, and what it tells depends on the logarithm of their number."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What was read.
+
+    Attributes:
+      public: float32 `[m, f]`.
+      private: float32 `[n, f]`.
+      labels: int32 `[n]`, private; None in a dry run.
+      classes: the set of labels, taken as public.
+      dataset: fingerprint of the private embeddings: a corrected label does not make a new budget.
+    """
+
+    public: np.ndarray
+    private: np.ndarray
+    labels: np.ndarray | None
+    classes: Classes
+    dataset: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a release needs, checked; nothing is spent yet.
+
+    Attributes:
+      settings: as given.
+      folder: for the results.
+      data: see `Data`.
+      mechanism: calibrated.
+      queries: public.
+      ledger: that would be charged; None where it has to be made.
+    """
+
+    settings: "Label"
+    folder: Path
+    data: Data
+    mechanism: CentralMechanism
+    queries: Queries
+    ledger: Ledger | None
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Public records of each query, int64 `[num_queries]`."""
+        return np.bincount(self.queries.cluster, minlength=self.mechanism.num_queries)
+
+    @property
+    def num_records(self) -> int | None:
+        """Private records n, or None where n is private."""
+        return len(self.data.private) if self.settings.relation == "replace-one" else None
+
+    @property
+    def affordable(self) -> bool:
+        """Whether the ledger has this release's cost left."""
+        left = self.ledger.remaining if self.ledger else first_budget(self.settings)
+        return _cost(self.settings).epsilon <= left.epsilon and _cost(self.settings).delta <= left.delta
+
+
+@dataclass(frozen=True)
+class Release:
+    """What came back.
+
+    Attributes:
+      answers: of the queries.
+      counts: int64 `[num_queries, num_classes]`, noisy; None where the mechanism releases labels alone.
+      card: what `privacy.json` says.
+    """
+
+    answers: Answers
+    counts: np.ndarray | None
+    card: dict[str, Any]
+
+
+def prepare(settings: "Label") -> Plan:
+    """Read, check and cluster.
+
+    Raises:
+      ValueError: for whatever cannot be used. Nothing was changed or spent then.
+    """
+    check(settings)
+    folder = settings.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
+    held = [name for name in RESULTS if os.path.lexists(folder / name)]
+    if held:
+        raise ValueError(f"Expected --out without an earlier release, got --out {folder}, which holds {held[0]}; name another folder.")
+    data = read(settings)
+    ledger = open_ledger(settings, data.dataset)
+    mechanism = calibrated(settings, data)
+    queries = cluster(settings, data.public, mechanism.num_queries)
+    return Plan(settings, folder, data, mechanism, queries, ledger)
+
+
+def release(plan: Plan) -> Release:
+    """Charge the ledger, release and write.
+
+    Guarantee: the labels and the noisy counts are what the returned card says, and the ledger has it on disk before noise is drawn.
+
+    Raises:
+      LedgerError: where the ledger cannot be charged; nothing was released then.
+      OSError: where the results cannot be written; the spend stands then, and a note on the error says so.
+    """
+    settings, data, queries = plan.settings, plan.data, plan.queries
+    if data.labels is None:
+        raise ValueError("Expected private labels, got the plan of a dry run; prepare without dry_run.")
+    config = _labeler(settings)
+    cells = rknn.votes(data.private, data.labels, queries, data.classes.count, config)
+    purpose = f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, {settings.mechanism}"
+    with _staging(plan.folder) as staging, _spend_stands(settings.ledger_path, plan.folder):
+        ledger = plan.ledger or _new_ledger(settings, data.dataset)
+        counts, guarantee = release_counts(plan.mechanism, cells, ledger, purpose)
+        answers = rknn.answer(counts, plan.mechanism.stddev(counts), guarantee, queries, config)
+        shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
+        done = Release(answers, shown, card(plan, guarantee, ledger))
+        write(staging, plan, done)
+    return done
+
+
+def check(settings: "Label") -> None:
+    """Refuse what no data could make right."""
+    if not 0 < settings.epsilon < math.inf:
+        raise ValueError(f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite privacy budget, such as 1.")
+    for name in ("delta", "budget_delta"):
+        value = getattr(settings, name)
+        if value is not None and not 0 <= value < 1:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"Expected 0 <= {name} < 1, got {flag} {value}; 1e-5 is a common choice, 0 is pure privacy.")
+    if settings.mechanism == "gaussian" and settings.delta == 0:
+        raise ValueError("Expected delta > 0 with --mechanism gaussian, got --delta 0; pass --delta 1e-5, or use discrete_laplace.")
+    if settings.mechanism != "gaussian" and settings.delta > 0:
+        raise ValueError(
+            f"Expected no delta with --mechanism {settings.mechanism}, got --delta {settings.delta}; it is pure, leave it out."
+        )
+    if settings.budget is not None and not 0 < settings.budget < math.inf:
+        raise ValueError(f"Expected 0 < budget < infinity, got --budget {settings.budget}; it bounds what may be spent in all.")
+    if settings.neighbors < 1 or (settings.queries is not None and settings.queries < settings.neighbors):
+        raise ValueError(
+            f"Expected 1 <= neighbors <= queries, got --neighbors {settings.neighbors} and --queries {settings.queries}; use fewer "
+            "neighbors or more queries."
+        )
+    if settings.relation == "add-remove" and settings.queries is None:
+        raise ValueError("Expected --queries with --relation add-remove, got none; the default depends on n, which is private then.")
+    if not 0 <= settings.seed < 2**32:
+        raise ValueError(f"Expected 0 <= seed < 2^32, got --seed {settings.seed}; it only starts the clustering.")
+
+
+def read(settings: "Label") -> Data:
+    """Read and check both files; the private labels too, unless it is a dry run."""
+    public = tables.read_embeddings(settings.public, "--public")
+    private = tables.read_embeddings(settings.private, "--private")
+    if public.shape[1] != private.shape[1]:
+        raise ValueError(
+            f"Expected embeddings of one width, got --public {settings.public} of {public.shape[1]} and --private {settings.private} of "
+            f"{private.shape[1]} dimensions; embed both with the same model."
+        )
+    if np.array_equal(public, private):
+        raise ValueError(
+            f"Expected --public to hold public data, got the private embeddings in {settings.public}; bring data that is public."
+        )
+    if len(private) < settings.neighbors:
+        raise ValueError(
+            f"Expected at least as many private records as --neighbors {settings.neighbors}, got {len(private)} in {settings.private}; use "
+            "fewer neighbors."
+        )
+    given = tables.parse_classes(settings.classes) if settings.classes is not None else tables.read_classes(settings.private)
+    if settings.dry_run:
+        return Data(public, private, None, given or Classes(ASSUMED_CLASSES, source="assumed"), fingerprint(private))
+    labels = tables.read_labels(settings.private, settings.private_labels)
+    if len(labels) != len(private):
+        raise ValueError(
+            f"Expected one label a private record, got {len(labels)} labels for {len(private)} embeddings of {settings.private}; save both "
+            "in the same order."
+        )
+    classes = given or tables.infer_classes(labels)
+    return Data(public, private, tables.label_ids(labels, classes), classes, fingerprint(private))
+
+
+def calibrated(settings: "Label", data: Data) -> CentralMechanism:
+    """Return the mechanism, with as many queries as were asked for or as the noise allows."""
+    mechanism = mechanisms.make(
+        settings.mechanism,
+        epsilon=settings.epsilon,
+        num_queries=settings.queries or settings.neighbors,
+        num_classes=data.classes.count,
+        num_neighbors=settings.neighbors,
+        relation=settings.relation,
+        **({"delta": settings.delta} if settings.mechanism == "gaussian" else {}),
+    )
+    if settings.queries is None:
+        suggested = preview.suggested_num_queries(mechanism, len(data.private))
+        mechanism = replace(mechanism, num_queries=max(min(suggested, len(data.public)), settings.neighbors))
+    if mechanism.num_queries > len(data.public):
+        raise ValueError(
+            f"Expected at most as many queries as public rows, got {mechanism.num_queries} queries with {len(data.public)} rows in "
+            f"{settings.public}; ask fewer --queries, for fewer --neighbors, or bring more public data."
+        )
+    if mechanism.num_queries * mechanism.num_classes >= 2**31:
+        raise ValueError(
+            f"Expected queries times classes below 2^31, got {mechanism.num_queries} times {mechanism.num_classes}; use fewer."
+        )
+    return mechanism
+
+
+def cluster(settings: "Label", public: np.ndarray, num_queries: int) -> Queries:
+    """Cluster the public rows into queries, by their directions under the cosine metric."""
+    if settings.metric == "cosine":
+        norm = np.linalg.norm(public, axis=1, keepdims=True)
+        public = public / np.where(norm > 0, norm, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer distinct rows than queries: an error below
+        queries = kmeans.select(stage_key(jax.random.key(settings.seed), Stage.QUERIES), public, num_queries)
+    distinct = len(np.unique(queries.cluster))
+    if distinct < num_queries:
+        raise ValueError(
+            f"Expected at least {num_queries} distinct public rows, got {distinct} in {settings.public}; use --queries {distinct} or "
+            "fewer, or bring more varied public data."
+        )
+    return queries
+
+
+def open_ledger(settings: "Label", dataset: str) -> Ledger | None:
+    """Open and check the ledger that this release would be charged to; None where there is none yet.
+
+    Raises:
+      LedgerError: where it is of another data set, is damaged, or does not have enough left (a dry run may still ask).
+    """
+    path = settings.ledger_path
+    budget = first_budget(settings)
+    if not os.path.lexists(path):
+        if budget.epsilon < _cost(settings).epsilon or budget.delta < _cost(settings).delta:
+            raise BudgetExceededError(f"This release costs {_cost(settings)}, and the first budget is to be {budget}; ask for less.")
+        return None
+    ledger = Ledger.open(path, dataset)
+    raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
+    for flag, given, wanted, recorded in (
+        ("--budget", settings.budget, budget.epsilon, ledger.budget.epsilon),
+        ("--budget-delta", settings.budget_delta, budget.delta, ledger.budget.delta),
+    ):
+        if given is not None and wanted != recorded:
+            raise LedgerError(
+                f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave it out, or change it on the record: "
+                f"{raising} E --reason TEXT"
+            )
+    left, cost = ledger.remaining, _cost(settings)
+    if not settings.dry_run and (cost.epsilon > left.epsilon or cost.delta > left.delta):
+        raise BudgetExceededError(
+            f"This release costs {cost}, and {path} has {left} left of {ledger.budget}; ask for less, or let those who answer for the data "
+            f"decide: {raising} {float(ledger.spent.epsilon + cost.epsilon):g} --reason TEXT"
+        )
+    return ledger
+
+
+def first_budget(settings: "Label") -> Amount:
+    """Return the budget of a ledger that these settings make."""
+    epsilon = settings.epsilon if settings.budget is None else settings.budget
+    return _amount(epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta)
+
+
+def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
+    """Return what `privacy.json` says. Of the private data it shows n where n is public, and nothing else."""
+    choices = ("mechanism", "relation", "metric", "smoothing", "seed")
+    # The ledger's fingerprint of the data is private, and stays there.
+    amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
+    return {
+        "statement": str(guarantee),
+        "guarantee": guarantee.asdict(),
+        "ledger": {"path": str(ledger.path), "head": ledger.head, **amounts},
+        "not_covered": not_covered(plan),
+        "num_records": plan.num_records,
+        "num_public": len(plan.data.public),
+        "num_queries": plan.mechanism.num_queries,
+        "num_classes": plan.data.classes.count,
+        "num_neighbors": plan.settings.neighbors,
+        **{name: getattr(plan.settings, name) for name in choices},
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {name: importlib.metadata.version(name) for name in ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")},
+    }
+
+
+def not_covered(plan: Plan) -> list[str]:
+    """Return what the guarantee says nothing about, in words."""
+    seen = (
+        "was read from the private labels; pass --classes to avoid that" if plan.data.classes.source == "inferred" else "is taken as public"
+    )
+    return [
+        *([] if plan.num_records is None else ["the number of private records, which replace-one takes as public"]),
+        f"the set of {plan.data.classes.count} classes, which {seen}",
+        "the embedding model, if private data had a part in training or choosing it",
+        "the choice of these settings, if it was made in view of private data or of results that no ledger was charged for",
+    ]
+
+
+def unsure_share(plan: Plan, counts: np.ndarray) -> float:
+    """Return the share of public records whose query's noisy lead is below the gap that noise turns over in 5% of the runs."""
+    ordered = np.sort(counts, axis=1)
+    gap = ordered[:, -1] - ordered[:, -2]
+    unsure = gap < preview.required_gap(plan.mechanism, preview.LINE)
+    return float(unsure[plan.queries.cluster].mean())
+
+
+def write(staging: Path, plan: Plan, done: Release) -> None:
+    """Write the results, each file whole or not at all, and `privacy.json` last: it says that the release is complete."""
+    answers, names, cluster = done.answers, plan.data.classes.names, plan.queries.cluster
+    rows = {"label": answers.labels[cluster], "query": cluster, "probability": answers.probabilities[cluster]}
+    asked = {"index": plan.queries.index, "label": answers.labels}
+    _save(staging / "labels.npz", rows | ({"class_names": np.array(names)} if names else {}))
+    _save(staging / "queries.npz", asked | ({} if done.counts is None else {"noisy_counts": done.counts}))
+    (staging / "privacy.json").write_text(json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n")
+    for name in RESULTS:
+        os.replace(staging / name, plan.folder / name)
+
+
+def _labeler(settings: "Label") -> rknn.Config:
+    names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
+    return rknn.Config(num_neighbors=settings.neighbors, **{name: getattr(settings, name) for name in names})
+
+
+def _cost(settings: "Label") -> Amount:
+    return _amount(settings.epsilon, settings.delta)
+
+
+def _amount(epsilon: float, delta: float) -> Amount:
+    return Amount(Fraction(str(epsilon)), Fraction(str(delta)))  # floats by their shortest decimals, as the ledger takes them
+
+
+def _new_ledger(settings: "Label", dataset: str) -> Ledger:
+    return Ledger.create(settings.ledger_path, dataset, *first_budget(settings), relation=settings.relation)
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder inside `folder`, made now, so that a place that cannot be written is found out before anything is spent."""
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".rknn-", dir=folder))
+    except OSError as error:
+        raise ValueError(
+            f"Expected --out to be a folder that can be written, got --out {folder} ({error.strerror}); nothing was spent, name another."
+        ) from error
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+@contextmanager
+def _spend_stands(ledger: Path, folder: Path) -> Iterator[None]:
+    """Say so where something fails, or is stopped, after the ledger was charged."""
+    before = _num_spends(ledger)
+    try:
+        yield
+    except BaseException as error:
+        if _num_spends(ledger) > before:
+            error.add_note(f"The labels did not reach {folder / RESULTS[0]}, and the spend stands: {ledger} has recorded it.")
+        raise
+
+
+def _num_spends(path: Path) -> int:
+    return sum(entry.kind == "spend" for entry in Ledger.open(path).entries()) if path.exists() else 0
+
+
+def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    with open(path, "wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,184 @@
+"""Histograms of oriented gradients (HOG) of image batches, equal to `skimage.feature.hog`.
+
+Gradients are central differences, a colour image's are those of the channel of greatest magnitude. Unsigned orientations are binned per
+cell without trigonometry: an angle in [0, pi) is beyond the i-th bin's edge iff the gradient lies in a half-plane, so n half-plane tests
+give the cumulated histogram and differences give the histogram. Blocks of cells are normalised and concatenated.
+
+Reference: Dalal & Triggs, "Histograms of Oriented Gradients for Human Detection", 2005.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax.representations._deskew import deskew
+from rknn_jax.types import Array
+
+BlockNorm = Literal["L1", "L1-sqrt", "L2", "L2-Hys"]
+
+BLOCK_SIZE = 100  # images at a time: their gradients stay in the cache of a CPU core
+EPSILON = 1e-5  # of skimage's block norms
+CLIP = 0.2  # of L2-Hys
+
+
+def _l1(blocks: jax.Array) -> jax.Array:
+    return blocks / (jnp.sum(jnp.abs(blocks), axis=-1, keepdims=True) + EPSILON)
+
+
+def _l2(blocks: jax.Array) -> jax.Array:
+    return blocks / jnp.sqrt(jnp.sum(blocks**2, axis=-1, keepdims=True) + EPSILON**2)
+
+
+NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "L1": _l1,
+    "L1-sqrt": lambda blocks: jnp.sqrt(_l1(blocks)),
+    "L2": _l2,
+    "L2-Hys": lambda blocks: _l2(jnp.minimum(_l2(blocks), CLIP)),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which histograms describe an image.
+
+    Attributes:
+      cells: side of the cells in pixels; the histograms of several sizes are joined.
+      block: side of the normalised blocks in cells.
+      orientations: bins of 180 degrees.
+      block_norm: as in scikit-image.
+      deskew: straighten single-channel images first.
+    """
+
+    cells: tuple[int, ...] = (7, 4)
+    block: int = 2
+    orientations: int = 9
+    block_norm: BlockNorm = "L2-Hys"
+    deskew: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.cells or min(self.cells) < 1 or self.block < 1 or self.orientations < 1:
+            raise ValueError(
+                f"Expected positive cells, block and orientations, got cells={self.cells}, block={self.block}, "
+                f"orientations={self.orientations}."
+            )
+        if self.block_norm not in NORMS:
+            raise ValueError(f"Expected block_norm to be one of {tuple(NORMS)}, got block_norm={self.block_norm!r}.")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Encoder:
+    """HOG of every image by itself; nothing is learned."""
+
+    config: Config = field(metadata={"static": True})
+
+    def __call__(self, images: Array) -> jax.Array:
+        """Return float32 `[n, f]` from uint8 `[n, h, w, c]`; row i depends on image i alone.
+
+        Raises:
+          ValueError: for images smaller than one block of cells, or colour images where they are to be deskewed.
+        """
+        if self.config.deskew and images.shape[-1] != 1:
+            raise ValueError(f"Expected single-channel images with deskew=True, got shape {images.shape}; pass deskew=False.")
+        return jnp.concatenate([_encode(self, images[start : start + 10 * BLOCK_SIZE]) for start in range(0, len(images), 10 * BLOCK_SIZE)])
+
+
+def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
+    """Return the encoder; `key` and the public `images`, uint8 `[m, h, w, c]`, are not needed."""
+    del key, images
+    return Encoder(config)
+
+
+@functools.partial(jax.jit, static_argnames=("orientations", "pixels_per_cell", "cells_per_block", "block_norm", "transform_sqrt"))
+def hog(
+    images: Array,
+    *,
+    orientations: int = 9,
+    pixels_per_cell: tuple[int, int] = (8, 8),
+    cells_per_block: tuple[int, int] = (3, 3),
+    block_norm: BlockNorm = "L2-Hys",
+    transform_sqrt: bool = False,
+) -> jax.Array:
+    """Describe images by histograms of oriented gradients, with the parameters and results of `skimage.feature.hog`.
+
+    Args:
+      images: float32 `[n, h, w, c]`.
+      orientations: bins of 180 degrees.
+      pixels_per_cell: rows and columns.
+      cells_per_block: rows and columns.
+      block_norm: L1, L1-sqrt, L2 or L2-Hys.
+      transform_sqrt: take the root of the image first, which must not be negative.
+
+    Returns:
+      float32 `[n, f]` in the order block row, block column, cell row, cell column, orientation.
+
+    Raises:
+      ValueError: for images smaller than one block.
+    """
+    n, height, width, _ = images.shape
+    (rows, columns), (block_rows, block_columns) = pixels_per_cell, cells_per_block
+    cell_rows, cell_columns = height // rows, width // columns
+    down, right = cell_rows - block_rows + 1, cell_columns - block_columns + 1
+    if down < 1 or right < 1:
+        raise ValueError(
+            f"Expected images of at least {rows * block_rows}x{columns * block_columns} pixels for pixels_per_cell={pixels_per_cell} and "
+            f"cells_per_block={cells_per_block}, got {height}x{width}; use smaller cells or blocks."
+        )
+    vertical, horizontal = _gradient(jnp.sqrt(images) if transform_sqrt else jnp.asarray(images))
+    beyond = _cumulated(vertical, horizontal, orientations)[:, :, : cell_rows * rows, : cell_columns * columns]
+    cells = beyond.reshape(orientations + 1, n, cell_rows, rows, cell_columns, columns).mean((3, 5))
+    histogram = jnp.moveaxis(cells[:-1] - cells[1:], 0, -1)
+    window = [histogram[:, i : i + down, j : j + right] for i in range(block_rows) for j in range(block_columns)]
+    blocks = jnp.stack(window, axis=3).reshape(n, down, right, -1)
+    return NORMS[block_norm](blocks).reshape(n, -1)
+
+
+def _gradient(images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return vertical and horizontal central differences `[n, h, w]`, 0 at the border, of each pixel's channel of greatest magnitude."""
+    vertical = jnp.pad(images[:, 2:] - images[:, :-2], ((0, 0), (1, 1), (0, 0), (0, 0)))
+    horizontal = jnp.pad(images[:, :, 2:] - images[:, :, :-2], ((0, 0), (0, 0), (1, 1), (0, 0)))
+    if images.shape[-1] == 1:
+        return vertical[..., 0], horizontal[..., 0]
+    strongest = jnp.argmax(vertical**2 + horizontal**2, axis=-1, keepdims=True)
+    vertical, horizontal = (jnp.take_along_axis(part, strongest, axis=-1)[..., 0] for part in (vertical, horizontal))
+    return vertical, horizontal
+
+
+def _cumulated(vertical: jax.Array, horizontal: jax.Array, orientations: int) -> jax.Array:
+    """Return each pixel's magnitude for every bin edge that its angle has reached, `[orientations + 1, n, h, w]`; none reaches the last."""
+    magnitude = jnp.sqrt(vertical**2 + horizontal**2)
+    upper = (vertical > 0) | ((vertical == 0) & (horizontal >= 0))
+    vertical, horizontal = jnp.where(upper, vertical, -vertical), jnp.where(upper, horizontal, -horizontal)
+    edges = [(round(float(np.cos(angle)), 15), float(np.sin(angle))) for angle in np.pi * np.arange(1, orientations) / orientations]
+    reached = [magnitude] + [jnp.where(vertical * cos >= horizontal * sin, magnitude, 0) for cos, sin in edges]
+    return jnp.stack([*reached, jnp.zeros_like(magnitude)])
+
+
+@jax.jit
+def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
+    config = encoder.config
+
+    def describe(image: jax.Array) -> jax.Array:
+        image = image[None].astype(jnp.float32) / 255
+        image = deskew(image) if config.deskew else image
+        parts = [
+            hog(
+                image,
+                orientations=config.orientations,
+                pixels_per_cell=(cell, cell),
+                cells_per_block=(config.block, config.block),
+                block_norm=config.block_norm,
+            )
+            for cell in config.cells
+        ]
+        return jnp.concatenate(parts, axis=1)[0]
+
+    return jax.lax.map(describe, images, batch_size=min(BLOCK_SIZE, len(images)))
+
+
+EXAMPLES = (Config(cells=(2,), block=2), Config(cells=(3, 2), block=1, orientations=4, block_norm="L1-sqrt", deskew=True))

@@ -1,0 +1,79 @@
+"""Principal components of public pixels or HOG.
+
+`components` is what the spectral representation uses too.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax.representations import hog, pixels
+from rknn_jax.types import Array
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is projected.
+
+    Attributes:
+      num_components: at most; components without variance are left out.
+      base: described by pixels or HOG.
+      flatten: power of their standard deviation by which components are divided; 0 is plain PCA, 1 whitens.
+    """
+
+    num_components: int = 50
+    base: Literal["pixels", "hog"] = "pixels"
+    flatten: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.num_components < 1:
+            raise ValueError(f"Expected num_components >= 1, got num_components={self.num_components}.")
+        if self.base not in ("pixels", "hog"):
+            raise ValueError(f"Expected base to be 'pixels' or 'hog', got base={self.base!r}.")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Encoder:
+    """Projects described images on principal components of the public ones.
+
+    Attributes:
+      base: describes images.
+      mean: float32 `[f]`, of the public descriptions.
+      components: float32 `[f, c]`.
+    """
+
+    base: pixels.Encoder | hog.Encoder
+    mean: jax.Array
+    components: jax.Array
+
+    def __call__(self, images: Array) -> jax.Array:
+        """Return float32 `[n, c]` from uint8 `[n, h, w, c]`; row i depends on image i alone."""
+        return jnp.matmul(self.base(images) - self.mean[None], self.components, precision=jax.lax.Precision.HIGHEST)
+
+
+def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
+    """Find the principal components of public images, uint8 `[m, h, w, c]`; `key` is not needed."""
+    base: pixels.Encoder | hog.Encoder = hog.fit(key, images) if config.base == "hog" else pixels.fit(key, images)
+    return of(base, images, config)
+
+
+def of(base: pixels.Encoder | hog.Encoder, images: Array, config: Config) -> Encoder:
+    """Find the principal components of public images as `base` describes them, in float64 on the host.
+
+    Each component's largest entry is positive, so that equal data give equal components.
+    """
+    features = np.asarray(base(images), np.float64)
+    mean = features.mean(axis=0)
+    variance, directions = np.linalg.eigh((features - mean).T @ (features - mean) / len(features))
+    kept = np.flatnonzero(variance > 1e-9 * variance[-1])[::-1][: config.num_components]
+    components = directions[:, kept]
+    components = components * np.sign(components[np.abs(components).argmax(axis=0), np.arange(len(kept))])
+    components = components / variance[kept] ** (config.flatten / 2)
+    return Encoder(base, jnp.asarray(mean, jnp.float32), jnp.asarray(components, jnp.float32))
+
+
+EXAMPLES = (Config(num_components=5), Config(num_components=3, flatten=1.0))

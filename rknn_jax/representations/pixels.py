@@ -1,0 +1,32 @@
+"""Images as they are: the baseline of every other representation."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from rknn_jax.types import Array
+
+
+@dataclass(frozen=True)
+class Config:
+    """Nothing to choose."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Encoder:
+    """Flattens images. Nothing is learned."""
+
+    def __call__(self, images: Array) -> jax.Array:
+        """Return float32 `[n, h·w·c]` in [0, 1] from uint8 `[n, h, w, c]`."""
+        return jnp.asarray(images).reshape(len(images), -1).astype(jnp.float32) / 255
+
+
+def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
+    """Return the encoder; `key` and the public `images`, uint8 `[m, h, w, c]`, are not needed."""
+    del key, images, config
+    return Encoder()
+
+
+EXAMPLES = (Config(),)

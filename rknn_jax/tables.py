@@ -1,0 +1,320 @@
+"""A user's own embeddings and labels, read from `.npz`, `.npy` or Parquet files and checked before anything else happens.
+
+| format   | embeddings                                       | labels                                   | classes             |
+|----------|--------------------------------------------------|------------------------------------------|---------------------|
+| .npz     | array `embeddings` `[n, f]`                      | array `labels` `[n]`                     | array `classes`     |
+| .npy     | the array                                        | the array of a second file               | none                |
+| .parquet | list column `embeddings`, or all numeric columns | column `labels`                          | none                |
+
+Labels are class numbers or text. NaN, null, a negative number and the empty string say that a record has no label. Nothing is ever
+unpickled, because loading a pickle can run code.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+MISSING = -1
+"""The class number of a record without a label."""
+
+LARGEST = 1e15
+"""Squared distances of larger float32 features overflow."""
+
+MOST_INFERRED = 10_000
+"""Class numbers above this are more likely to be something else, so they have to be confirmed by naming the classes."""
+
+NUMPY, PARQUET = (".npz", ".npy"), (".parquet", ".pq")
+_MISSING_TEXT = {"nan", "none", "null", "<na>"}  # what str() makes of a missing value
+
+
+class AbsentError(ValueError):
+    """A file has no array or column of this name."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The set of labels, in order. It is public: epsilon does not cover it.
+
+    Attributes:
+      count: |Y|.
+      names: text labels, or what the class numbers stand for; None for plain class numbers.
+      source: whether the set was given, read from the private labels, or assumed where nothing was known.
+    """
+
+    count: int
+    names: tuple[str, ...] | None = None
+    source: Literal["given", "inferred", "assumed"] = "given"
+
+    def __post_init__(self) -> None:
+        if self.count < 2:
+            raise ValueError(f"Expected at least 2 classes, got {self.count}; pass --classes with their number or names.")
+        if self.names and (len(set(self.names)) < len(self.names) or "" in self.names):
+            raise ValueError(f"Expected distinct, non-empty class names, got --classes {','.join(self.names)}; name every class once.")
+
+    def name(self, label: int) -> str:
+        """Return what a person calls class `label`."""
+        return self.names[label] if self.names else str(label)
+
+
+def read_embeddings(path: Path, argument: str) -> np.ndarray:
+    """Read and check embeddings.
+
+    Args:
+      path: of the file.
+      argument: that named the file, for the errors.
+
+    Returns:
+      float32 `[n, f]`, finite, with n and f at least 1.
+
+    Raises:
+      ValueError: for whatever cannot be used.
+    """
+    return _checked_embeddings(_read(path, argument, "embeddings"), f"{argument} {path}")
+
+
+def read_labels(path: Path, labels_path: Path | None) -> np.ndarray:
+    """Read the labels of private records.
+
+    Args:
+      path: of the private file.
+      labels_path: of a file of its own for the labels, which then are the ones that count.
+
+    Returns:
+      int64 `[n]` with `MISSING`, or text `[n]` with "", where a record has no label.
+
+    Raises:
+      ValueError: for whatever cannot be used.
+    """
+    if labels_path is None and path.suffix == ".npy":
+        raise ValueError(f"Expected --private-labels beside --private {path}, got none; a .npy file holds one array.")
+    source, argument = (path, "--private") if labels_path is None else (labels_path, "--private-labels")
+    return _plain_labels(_read(source, argument, "labels"), f"{argument} {source}")
+
+
+def read_classes(path: Path) -> Classes | None:
+    """Return the classes that an .npz file names in an array `classes`, text `[|Y|]` or their number, or None."""
+    if path.suffix != ".npz":
+        return None
+    try:
+        array = _read(path, "--private", "classes")
+    except AbsentError:
+        return None
+    if array.ndim == 0 and array.dtype.kind in "iu":
+        return Classes(int(array))
+    if array.ndim == 1 and array.dtype.kind == "U":
+        return Classes(len(array), tuple(map(str, array)))
+    raise ValueError(
+        f"Expected 'classes' in --private {path} to be an integer or text [num_classes], got shape {array.shape} of dtype {array.dtype}; "
+        "save the classes' names in the order of their numbers, or leave it out."
+    )
+
+
+def parse_classes(text: str) -> Classes:
+    """Return the classes of `--classes`: a number, or names with commas between them."""
+    if text.strip().isdecimal():
+        return Classes(int(text))
+    names = tuple(name.strip() for name in text.split(","))
+    return Classes(len(names), names)
+
+
+def infer_classes(labels: np.ndarray) -> Classes:
+    """Return the classes that the labels show. This looks at private data, and epsilon does not cover what it shows.
+
+    Args:
+      labels: from `read_labels`.
+
+    Returns:
+      The distinct text labels in sorted order, or as many numbers as the largest label asks for.
+    """
+    if labels.dtype.kind == "U":
+        names = tuple(str(name) for name in np.unique(labels) if name)
+        unclear = [name for name in names if name.lower() in _MISSING_TEXT]
+        if unclear:
+            raise ValueError(
+                f"Expected text labels, got {unclear[0]!r} among the labels; where it says that there is no label, save '' instead, and "
+                "where it is a class, name all classes with --classes."
+            )
+        return Classes(len(names), names, source="inferred")
+    count = int(labels.max(initial=MISSING)) + 1
+    if count > MOST_INFERRED:
+        raise ValueError(f"Expected labels in 0..C-1, got a label {count - 1}; number the classes from 0, or pass --classes {count}.")
+    return Classes(count, source="inferred")
+
+
+def label_ids(labels: np.ndarray, classes: Classes) -> np.ndarray:
+    """Return class numbers.
+
+    Args:
+      labels: from `read_labels`.
+      classes: the set that they come from.
+
+    Returns:
+      int32 `[n]`, `MISSING` where a record has no label.
+
+    Raises:
+      ValueError: where a label is not among the classes, naming its row.
+    """
+    if labels.dtype.kind == "U":
+        if classes.names is None:
+            raise ValueError(
+                f"Expected --classes to name the text labels, got --classes {classes.count}; pass names, as in --classes a,b,c."
+            )
+        number = {name: i for i, name in enumerate(classes.names)} | {"": MISSING}
+        ids = np.array([number.get(str(label), classes.count) for label in labels], np.int64)
+        allowed = f"one of {', '.join(classes.names[:20])}"
+    else:
+        ids, allowed = labels, f"from 0 to {classes.count - 1}"
+    wrong = ids >= classes.count
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"Expected labels {allowed}, got {labels[row]!s} in row {row}; correct the label, or pass --classes with all classes."
+        )
+    return ids.astype(np.int32)
+
+
+def _checked_embeddings(array: np.ndarray, where: str) -> np.ndarray:
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"Expected embeddings of real numbers in {where}, got dtype {array.dtype}; save them as float32.")
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"Expected embeddings [n > 0, f > 0] in {where}, got shape {array.shape}; save one row a record.")
+    if not np.isfinite(array).all():
+        row = int(np.argmin(np.isfinite(array).all(axis=1)))
+        raise ValueError(f"Expected finite embeddings in {where}, got NaN or infinity, first in row {row}; remove or repair such rows.")
+    if max(float(array.max()), -float(array.min())) > LARGEST:
+        row = int(np.argmax(np.abs(array.astype(np.float64)).max(axis=1)))
+        raise ValueError(f"Expected embeddings within {LARGEST:g} of 0 in {where}, got larger in row {row}; rescale them.")
+    return array.astype(np.float32)
+
+
+def _plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
+    if labels.ndim != 1:
+        raise ValueError(f"Expected labels [n] in {where}, got shape {labels.shape}; save one label a record.")
+    kind = labels.dtype.kind
+    if kind == "U":
+        return np.char.strip(labels)
+    if kind not in "biuf":
+        raise ValueError(f"Expected labels as class numbers or text in {where}, got dtype {labels.dtype}; save labels.astype(str).")
+    values = labels.astype(np.float64)
+    wrong = ~np.isnan(values) & ((values != np.round(values)) | (np.abs(values) >= 2**31))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(f"Expected class numbers from 0 on in {where}, got {labels[row]} in row {row}; number the classes 0..C-1.")
+    return np.where(values >= 0, values, MISSING).astype(np.int64)
+
+
+def _read(path: Path, argument: str, name: str) -> np.ndarray:
+    """Read the array or the column `name`."""
+    if path.suffix in NUMPY:
+        return _read_numpy(path, argument, name)
+    if path.suffix in PARQUET:
+        return _read_parquet(path, argument, name)
+    raise ValueError(f"Expected {argument} to name a {', '.join(NUMPY + PARQUET)} file, got {argument} {path}; save it in one of these.")
+
+
+def _read_numpy(path: Path, argument: str, name: str) -> np.ndarray:
+    with _clear_errors(path, argument):
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray) and path.suffix == ".npy":
+            return loaded
+        with loaded:  # a plain array under the name of an archive fails here
+            found = loaded.files
+            array = loaded[name] if name in found else None
+    return _present(array, name, f"{argument} {path}", found)
+
+
+def _read_parquet(path: Path, argument: str, name: str) -> np.ndarray:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError(f"{argument} {path} needs pyarrow: pip install 'rknn-jax[parquet]', or save the data as .npz.") from error
+    with _clear_errors(path, argument), pyarrow.parquet.ParquetFile(path) as file:
+        found = file.schema_arrow.names
+        columns = _numeric_columns(file.schema_arrow) if name == "embeddings" and name not in found else [name]
+        table = file.read(columns=columns)
+    where = f"{argument} {path}"
+    if columns != [name] and columns:
+        _check_one_kind(table.schema, where)
+        return np.stack([column.to_numpy() for column in table.columns], axis=1)
+    if name not in table.column_names:
+        return _present(None, name, where, found)
+    with _clear_errors(path, argument):
+        return _label_column(table.column(name)) if name == "labels" else _list_column(table.column(name))
+
+
+def _present(array: np.ndarray | None, name: str, where: str, found: Sequence[str]) -> np.ndarray:
+    if array is None:
+        instead = ", or name their file with --private-labels" if name == "labels" else ""
+        raise AbsentError(
+            f"Expected an array or column {name!r} in {where}, found {', '.join(found) or 'none'}; rename or add it{instead}."
+        )
+    return array
+
+
+def _numeric_columns(schema: Any) -> list[str]:
+    """Return the names of the numeric columns, without labels and without what pandas keeps as the index."""
+    from pyarrow import types
+
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    number = [field.name for field in schema if types.is_floating(field.type) or types.is_integer(field.type)]
+    return [name for name in number if name != "labels" and name not in index]
+
+
+def _check_one_kind(schema: Any, where: str) -> None:
+    from pyarrow import types
+
+    whole = [field.name for field in schema if types.is_integer(field.type)]
+    if whole and len(whole) < len(schema):  # an id among the features would decide every distance
+        raise ValueError(
+            f"Expected embedding columns of one kind in {where}, got integers in {whole[:5]} among floats; drop columns that are no "
+            "features, or store one list column 'embeddings'."
+        )
+
+
+def _list_column(column: Any) -> np.ndarray:
+    from pyarrow import compute, types
+
+    if not (types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type)):
+        raise ValueError(f"column 'embeddings' holds {column.type} where lists of numbers are expected")
+    widths = set(compute.unique(compute.list_value_length(column)).to_pylist())
+    if len(widths) > 1 or None in widths:
+        raise ValueError(f"column 'embeddings' holds lists of lengths {sorted(widths, key=str)[:5]} where one length is expected")
+    width = widths.pop() if widths else 0
+    values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    return np.concatenate([np.zeros(0, np.float32), *values]).reshape(len(column), width)
+
+
+def _label_column(column: Any) -> np.ndarray:
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        texts: Sequence[str | None] = column.to_pylist()
+        return np.array([text or "" for text in texts], dtype=str)
+    if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_null(column.type):
+        return compute.fill_null(column.cast(pa.int64()), MISSING).to_numpy()
+    return column.to_numpy()  # a null among floats becomes NaN
+
+
+@contextmanager
+def _clear_errors(path: Path, argument: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a damaged file fails in many ways
+        if isinstance(error, OSError) and error.strerror:
+            raise ValueError(f"{argument} {path} could not be opened: {error.strerror}; name a file that can be read.") from error
+        if "pickle" in str(error):
+            raise ValueError(
+                f"{argument} {path} is no NumPy file or holds pickled Python objects, which are never loaded because that can run code; "
+                "save numbers, and labels as class numbers or as text by labels.astype(str)."
+            ) from error
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{argument} {path} could not be read ({reason}); it is damaged, incomplete or laid out otherwise, so write it anew."
+        ) from error
