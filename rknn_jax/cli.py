@@ -242,8 +242,8 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
     _tell(err, "lead", ", ".join(f"{gap:,} votes for {flips:.1%}" for flips, gap in expected.required_gaps.items()) + " of labels flipped")
     if expected.expected_votes and expected.clear:
         _tell(err, "votes", "about {:,.1f} for the smallest query, {:,.1f} for the median one".format(*expected.expected_votes))
-        clear = ", ".join(f"{share:.0%} if {purity:.0%} of a query's votes agree" for purity, share in expected.clear.items())
-        _tell(err, "clear", f"public rows whose label the noise flips in under 5% of runs: {clear}")
+        clear = ", ".join(f"{share:.0%} at {purity:.0%} agreement" for purity, share in expected.clear.items())
+        _tell(err, "clear", f"public rows whose label noise flips in under 5% of runs: {clear} within a query")
     _tell(err, "advice", expected.advice)
     left = f"{plan.ledger.remaining} left" if plan.ledger else "does not exist yet"
     refused = "" if plan.affordable else ", so this release would be refused"

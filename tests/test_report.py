@@ -46,7 +46,7 @@ def fake_run(folder, *, epsilon=1.0, rounds=1, num_queries=40, dataset="digits",
         "image": images[queries["public_index"]],
         "true_label": np.where(counts.sum(axis=1) > 0, counts.argmax(axis=1), truth[queries["public_index"]]),
         "size": counts.sum(axis=1),
-        "probability": np.maximum(queries["noisy_counts"], 0) / np.maximum(queries["noisy_counts"], 0).sum(axis=1, keepdims=True),
+        "probability": np.eye(CLASSES, dtype=np.float32)[queries["label"]],
     }
     label = queries["label"][query].astype(np.int32)
     probability = np.eye(CLASSES, dtype=np.float32)[label]
@@ -92,7 +92,13 @@ def fake_run(folder, *, epsilon=1.0, rounds=1, num_queries=40, dataset="digits",
     }
     write(folder / "result.json", result)
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(experiment).items()}
-    environment = {"python": "3.11.7", "versions": {"jax": "0.10.2", "numpy": "2.3.4"}, "device": "cpu", "cores": 2, "date": "2026-11-21T00:00:00Z"}
+    environment = {
+        "python": "3.11.7",
+        "versions": {"jax": "0.10.2", "numpy": "2.3.4"},
+        "device": "cpu",
+        "cores": 2,
+        "date": "2026-11-21T00:00:00Z",
+    }
     write(folder / "config.json", settings | {"resolved_queries": num_queries} | environment)
     lines = [
         {"round": i // 20, "epoch": i % 20 + 1, "epochs": 20, "loss": 1.0, "seconds": 1.5, "test_accuracy": float(value)}

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, Context
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,10 +30,10 @@ import tyro
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from PIL import Image
 from rich.console import Console
-from scipy import optimize, stats
+from scipy import special
 
 from train.experiment import Experiment
 
@@ -40,7 +41,10 @@ MOST_QUERIES_SHOWN = 60
 MOST_CLASSES_IN_TABLE = 20
 """Beyond it the largest confusions are listed."""
 
-PICTURE_SIZE = 96
+MOST_NAMED = 8
+"""Wrong queries outside the noise that the chart of gaps names."""
+
+PICTURE_SIZE = 64
 """Pixels; larger pictures are made smaller."""
 
 REQUIRED = {
@@ -63,23 +67,25 @@ COLOURS = {
     "wrong": ("#d1242f", "#ff6b70"),
     "published": ("#a15c07", "#e0a030"),
 }
-"""Light and dark; charts are drawn in the light ones, which then become CSS variables."""
+"""Light and dark. Charts are drawn in the light ones, which then become CSS variables."""
 
-STYLE = {
+INK = {name: light for name, (light, dark) in COLOURS.items()}
+
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 9,
-    "text.color": COLOURS["ink"][0],
+    "text.color": INK["ink"],
     "text.parse_math": False,
-    "axes.edgecolor": COLOURS["line"][0],
-    "axes.labelcolor": COLOURS["muted"][0],
+    "axes.edgecolor": INK["line"],
+    "axes.labelcolor": INK["muted"],
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": COLOURS["line"][0],
+    "grid.color": INK["line"],
     "grid.linewidth": 0.6,
-    "xtick.color": COLOURS["muted"][0],
-    "ytick.color": COLOURS["muted"][0],
+    "xtick.color": INK["muted"],
+    "ytick.color": INK["muted"],
     "xtick.major.size": 0,
     "xtick.minor.size": 0,
     "ytick.major.size": 0,
@@ -102,7 +108,7 @@ class Published(NamedTuple):
     system: str
     epsilon: float
     label: float | None
-    student: float
+    student: float | None
 
 
 PUBLISHED = {
@@ -223,6 +229,8 @@ def read(folder: Path) -> Run:
     queries, labels = _read_arrays(folder / "queries.npz"), _read_arrays(folder / "labels.npz")
     _check_queries(folder / "queries.npz", queries)
     num_classes = queries["noisy_counts"].shape[1]
+    _check_classes(folder / "queries.npz", queries, 0, num_classes)
+    _check_classes(folder / "labels.npz", labels, -1, num_classes)
     classes = tuple(map(str, config.get("classes") or range(num_classes)))
     if len(classes) != num_classes:
         raise ValueError(f"Expected {num_classes} classes in {folder / 'config.json'}, as in queries.npz, got {len(classes)}.")
@@ -245,7 +253,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise _unreadable(path, error) from error
     _complete(path, arrays)
     if len({len(array) for array in arrays.values()}) != 1:
-        raise ValueError(f"Expected arrays of one length in {path}, got {({name: len(array) for name, array in arrays.items()})}.")
+        raise ValueError(f"Expected arrays of one length in {path}, got { ({name: len(array) for name, array in arrays.items()}) }.")
     return arrays
 
 
@@ -254,9 +262,12 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
+    if not all(isinstance(line, dict) for line in lines):
+        raise ValueError(f"Expected one JSON object a line in {path}.")
+    return lines
 
 
 def _complete(path: Path, value: dict[str, Any]) -> dict[str, Any]:
@@ -271,13 +282,18 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 def _check_queries(path: Path, queries: dict[str, np.ndarray]) -> None:
-    counts, label, image = (queries[name] for name in ("noisy_counts", "label", "image"))
+    counts, image = queries["noisy_counts"], queries["image"]
     if counts.ndim != 2 or counts.shape[1] < 2 or not len(counts) or queries["stddev"].shape != counts.shape:
         raise ValueError(f"Expected noisy_counts and stddev [S, C] in {path}, got {counts.shape} and {queries['stddev'].shape}.")
     if image.ndim != 4 or image.dtype != np.uint8:
         raise ValueError(f"Expected image uint8 [S, height, width, channels] in {path}, got {image.dtype} {image.shape}.")
-    if label.min() < 0 or label.max() >= counts.shape[1]:
-        raise ValueError(f"Expected labels in [0, {counts.shape[1]}) in {path}, got {label.min()} to {label.max()}.")
+
+
+def _check_classes(path: Path, arrays: dict[str, np.ndarray], lowest: int, num_classes: int) -> None:
+    for name in {"label", "true_label"} & arrays.keys():
+        array = arrays[name]
+        if array.dtype.kind != "i" or (len(array) and not lowest <= array.min() <= array.max() < num_classes):
+            raise ValueError(f"Expected {name} in {path} to be integers in [{lowest}, {num_classes}), got {array.dtype} {array}.")
 
 
 def render(run: Run) -> str:
@@ -336,7 +352,7 @@ def odds(guarantee: dict[str, Any]) -> str | None:
     exception = f", but for a slack of δ = {guarantee['delta']:g}" if guarantee.get("delta") else ""
     return (
         f"To someone who knows every private {unit} but one, all that is covered changes the odds {what} "
-        f"by a factor of at most e^ε = {factor}{exception}."
+        f"by a factor of at most {factor} (e to the ε){exception}."
     )
 
 
@@ -397,141 +413,152 @@ def bars(counts: np.ndarray, stddev: np.ndarray, label: int, truth: int | None) 
 def needed_lead(mechanism: str, num_classes: int, flip_prob: float) -> float:
     """Return the true lead at which noise flips a label with at most this probability, in standard deviations of the lead's noise.
 
-    A union bound over rivals that all trail by the lead. For Laplace noise of scale b a difference has the tail e^(-g/b) (2 + g/b) / 4 and
-    the standard deviation 2b. Everything but the Gaussian is taken for Laplace, whose tail is the heavier one.
+    A union bound over rivals that all trail by the lead. The difference of two Laplace noises of scale b has the tail
+    e^(-g/b) (2 + g/b) / 4 and the standard deviation 2b; whatever is not Gaussian is taken for it, as the heavier tail.
     """
     target = flip_prob / (num_classes - 1)
     if mechanism == "gaussian":
-        return float(stats.norm.isf(target))
-    return float(optimize.brentq(lambda z: -2 * z + math.log1p(z) - math.log(2 * target), 0, 400)) if target < 0.5 else 0.0
+        return float(-special.ndtri(target))
+    return float(-special.lambertw(-4 * target * math.exp(-2), -1).real / 2 - 1)
 
 
 def leads(run: Run) -> dict[str, Any] | None:
     """Draw every query's lead against the noise; None where no noise is to be seen."""
-    if not np.all(run.lead_stddev > 0):
+    stddev = run.lead_stddev
+    if not np.all(stddev > 0):
         return None
-    stddev, needed = run.lead_stddev, [needed_lead(run.config.get("mechanism", ""), len(run.classes), prob) for prob in (0.1, 0.01)]
-    unit = float(stddev[0]) if np.ptp(stddev) < 1e-3 * stddev[0] else 1.0
-    in_units = run.lead / stddev
-
-    def draw(axes: Axes) -> None:
-        ink = {name: light for name, (light, _) in COLOURS.items()}
-        low, high = min(-1.5, 1.3 * in_units.min()) * unit, 1.6 * max(in_units.max(), needed[1]) * unit
-        axes.set_xscale("symlog", linthresh=needed[1] * unit)
-        axes.axvspan(low, needed[0] * unit, color=ink["wrong"], alpha=0.08, linewidth=0)
-        size, wrong = run.queries["size"], run.wrong
-        for chance, lead in zip(("10%", "1%"), needed, strict=True):
-            axes.axvline(lead * unit, color=ink["wrong"], linewidth=0.8, linestyle=(0, (4, 3)))
-            axes.text(lead * unit, 1.01, chance, color=ink["wrong"], fontsize=8, ha="center", transform=axes.get_xaxis_transform())
-        if len(size) <= MOST_QUERIES_SHOWN:
-            axes.hlines(size, (in_units - 1) * unit, (in_units + 1) * unit, color=ink["muted"], linewidth=0.6)
-        axes.scatter(in_units[~wrong] * unit, size[~wrong], s=26, color=ink["label"], alpha=0.75, linewidth=0)
-        axes.scatter(in_units[wrong] * unit, size[wrong], s=38, color=ink["wrong"], marker="X", linewidth=0, label="wrong")
-        for row in np.flatnonzero(wrong)[:20]:
-            where = (in_units[row] * unit, size[row])
-            axes.annotate(f"q{row}", where, (5, 4), textcoords="offset points", color=ink["wrong"], fontsize=8)
-        axes.set_xlim(low, high)
-        axes.set_ylim(0, 1.12 * max(size.max(), 1))
-        axes.xaxis.set_major_locator(FixedLocator(_ticks(low, high)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axes.set_xlabel("lead of the label, in noisy votes" if unit != 1 else "lead of the label, in standard deviations of its noise")
-        axes.set_ylabel("public records that take it")
-
+    needed = [needed_lead(run.config.get("mechanism", ""), len(run.classes), flip_prob) for flip_prob in (0.1, 0.01)]
+    in_votes = bool(np.ptp(stddev) < 1e-3 * stddev[0])  # else every query has its own noise, and the axis counts in that
     return {
-        "svg": chart("leads", draw),
+        "svg": chart("leads", partial(_draw_leads, run, needed, stddev if in_votes else np.ones_like(stddev), in_votes)),
         "stddev": float(np.median(stddev)),
-        "uniform": unit != 1,
+        "in_votes": in_votes,
         "needed": [lead * float(np.median(stddev)) for lead in needed],
-        "unsure": int(np.sum(in_units < needed[1])),
+        "unsure": int(np.sum(run.lead < needed[1] * stddev)),
         "overruled": int(np.sum(run.lead < 0)),
     }
 
 
+def _draw_leads(run: Run, needed: Sequence[float], units: np.ndarray, in_votes: bool, axes: Axes) -> None:
+    """Draw leads, and the lines of `needed` standard deviations; `units` is one standard deviation on the axis, `[num_queries]`."""
+    lead, size, wrong, unit = run.lead / run.lead_stddev * units, run.queries["size"], run.wrong, float(units[0])
+    low, high = min(-1.5 * unit, 1.2 * lead.min()), 1.25 * max(lead.max(), needed[1] * unit)
+    if high > 6 * needed[1] * unit:
+        axes.set_xscale("symlog", linthresh=needed[1] * unit)
+        axes.xaxis.set_major_locator(FixedLocator(_ticks(low, high)))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(low, high)
+    axes.set_ylim(0, 1.12 * max(size.max(), 1))
+    axes.axvspan(low, needed[0] * unit, color=INK["wrong"], alpha=0.07, linewidth=0)
+    for chance, line in zip(("10%", "1%"), needed, strict=True):
+        axes.axvline(line * unit, color=INK["wrong"], linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.text(line * unit, 1.01, f"{chance} flip", color=INK["wrong"], size=8, ha="center", transform=axes.get_xaxis_transform())
+    if len(size) <= MOST_QUERIES_SHOWN:
+        axes.hlines(size, lead - units, lead + units, color=INK["muted"], linewidth=0.6, alpha=0.5)
+    axes.scatter(lead[~wrong], size[~wrong], s=28, color=INK["label"], alpha=0.75, linewidth=0)
+    axes.scatter(lead[wrong], size[wrong], s=40, color=INK["wrong"], marker="X", linewidth=0)
+    clearly_wrong = np.flatnonzero(wrong & (lead > needed[0] * units))
+    for row in clearly_wrong[np.argsort(-lead[clearly_wrong])][:MOST_NAMED]:
+        axes.annotate(f"q{row}", (lead[row], size[row]), (5, 4), textcoords="offset points", color=INK["wrong"], size=8)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.set_xlabel("lead of the label, in noisy votes" if in_votes else "lead of the label, in standard deviations of its noise")
+    axes.set_ylabel("public records that take it")
+
+
 def _ticks(low: float, high: float) -> list[float]:
-    """Return 0 and round numbers that are at least a factor of 2 apart."""
+    """Return 0 and round numbers between `low` and `high`, for an axis that is logarithmic away from 0."""
     steps = [digit * 10.0**power for power in range(-1, 8) for digit in (1, 2, 5)]
-    ticks = [step for step in steps if high / 40 < step < high]
-    return [-step for step in ticks if -step > low] + [0.0, *ticks]
+    return [0.0, *(step for step in steps if high / 40 < step < high), *(-step for step in steps if high / 40 < step < -low)]
 
 
 def epochs(run: Run) -> Markup | None:
     """Draw the student's accuracy over the epochs of all rounds; None where none finished."""
-    known = [(entry.get("round", 0), entry["test_accuracy"]) for entry in run.metrics if entry.get("test_accuracy") is not None]
-    if not known:
-        return None
-    rounds, accuracy = (np.array(values) for values in zip(*known, strict=True))
-    label = run.result.get("label_accuracy")
+    known = [entry for entry in run.metrics if entry.get("test_accuracy") is not None]
+    return chart("epochs", partial(_draw_epochs, known, _label_accuracy(run))) if known else None
 
-    def draw(axes: Axes) -> None:
-        ink = {name: light for name, (light, _) in COLOURS.items()}
-        steps = np.arange(1, len(accuracy) + 1)
-        _accuracy_axis(axes, [*accuracy, *([] if label is None else [label])])
-        if label is not None:
-            axes.axhline(_shown(label), color=ink["label"], linewidth=1.2, linestyle=(0, (1, 2)), label=f"labels, {percent(label)}")
-        axes.plot(steps, _shown(accuracy), "o-", color=ink["student"], markersize=3.5, label=f"student, {percent(accuracy[-1])} at the end")
-        for start in np.flatnonzero(np.diff(rounds)) + 1:
-            axes.axvline(start + 0.5, color=ink["muted"], linewidth=0.8)
-            axes.text(start + 0.6, 0.02, f"round {rounds[start] + 1}", color=ink["muted"], transform=axes.get_xaxis_transform())
-        axes.set_xlim(0.5, len(accuracy) + 0.5)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("test accuracy")
-        axes.legend(loc="lower right")
 
-    return chart("epochs", draw)
+def _draw_epochs(metrics: Sequence[dict[str, Any]], label_accuracy: float | None, axes: Axes) -> None:
+    accuracy, rounds = [entry["test_accuracy"] for entry in metrics], [entry.get("round", 0) for entry in metrics]
+    _accuracy_axis(axes, [*accuracy, label_accuracy], "test accuracy")
+    if label_accuracy is not None:
+        axes.axhline(float(_shown(label_accuracy)), color=INK["label"], linestyle=(0, (1, 2)), label=f"labels, {percent(label_accuracy)}")
+    student = f"student, {percent(accuracy[-1])} after the last epoch"
+    axes.plot(np.arange(1, len(accuracy) + 1), _shown(accuracy), "o-", color=INK["student"], markersize=3.5, label=student)
+    for start in np.flatnonzero(np.diff(rounds)) + 1:
+        axes.axvline(start + 0.5, color=INK["muted"], linewidth=0.8)
+        axes.text(start + 0.6, 1.01, f"round {rounds[start] + 1}", color=INK["muted"], size=8, transform=axes.get_xaxis_transform())
+    axes.set_xlim(0.5, len(accuracy) + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("epoch")
+    axes.legend(loc="lower right")
 
 
 def accuracy_by_epsilon(run: Run) -> Markup | None:
     """Draw this run's accuracies beside those at other epsilons and the paper's; None where no accuracy is known."""
-    benchmark = run.result.get("not_covered_by_epsilon") or {}
-    sweep, without_noise = benchmark.get("label_accuracy_by_epsilon") or [], benchmark.get("nonprivate_label_accuracy")
-    ours = [(run.result.get("label_accuracy"), "o", "label", "labels"), (run.result.get("test_accuracy"), "D", "student", "student")]
-    theirs = PUBLISHED.get(_benchmark(run), ())
-    values = [value for value, *_ in ours] + [point["mean"] for point in sweep] + [without_noise]
-    values = [value for value in [*values, *(row.student for row in theirs), *(row.label for row in theirs)] if value is not None]
-    if not values:
-        return None
-    epsilons = [float(run.result["epsilon"]), *(point["epsilon"] for point in sweep), *(row.epsilon for row in theirs)]
+    sweep, theirs = _sweep(run), PUBLISHED.get(_benchmark(run), ())
+    values = [_label_accuracy(run), _student_accuracy(run), _without_noise(run), *(point["mean"] for point in sweep)]
+    values += [value for row in theirs for value in (row.label, row.student)]
+    return chart("epsilon", partial(_draw_by_epsilon, run, values)) if any(value is not None for value in values) else None
+
+
+def _draw_by_epsilon(run: Run, values: Sequence[float | None], axes: Axes) -> None:
+    sweep, theirs, own = _sweep(run), PUBLISHED.get(_benchmark(run), ()), float(run.result["epsilon"])
+    place = _epsilon_axis(axes, [own, *(point["epsilon"] for point in sweep), *(row.epsilon for row in theirs)])
+    _accuracy_axis(axes, values, "accuracy")
+
+    def points(pairs: Sequence[tuple[float, float | None]], colour: str, marker: str, label: str, **style: Any) -> None:
+        """Mark (epsilon, accuracy) pairs, those that are known."""
+        known = [(place(epsilon), _shown(accuracy)) for epsilon, accuracy in pairs if accuracy is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), marker, color=INK[colour], label=label, **style)
+
+    if sweep:
+        x, mean, spread = (np.array([point[name] for point in sweep], float) for name in ("epsilon", "mean", "stddev"))
+        axes.fill_between(x, _shown(mean - spread), _shown(mean + spread), color=INK["label"], alpha=0.18, linewidth=0)
+        axes.plot(x, _shown(mean), color=INK["label"], linewidth=1, linestyle=(0, (3, 2)), label="labels at other ε, not covered by any")
+    points([(math.inf, _without_noise(run))], "label", "o", "labels without noise, not covered", fillstyle="none")
+    for system, marker in zip(dict.fromkeys(row.system for row in theirs), "^v", strict=False):
+        rows = [row for row in theirs if row.system == system]
+        points([(row.epsilon, row.label) for row in rows], "published", marker, f"paper, {system}: labels", fillstyle="none")
+        points([(row.epsilon, row.student) for row in rows], "published", marker, f"paper, {system}: student")
+    front = {"markersize": 9, "markeredgecolor": INK["paper"], "zorder": 5}
+    points([(own, _label_accuracy(run))], "label", "o", "this run: labels", **front)
+    points([(own, _student_accuracy(run))], "student", "D", "this run: student", **front)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+
+def _epsilon_axis(axes: Axes, epsilons: Sequence[float]) -> Callable[[float], float]:
+    """Make the horizontal axis logarithmic with infinity at its end, and return where an epsilon lies on it."""
     finite = [epsilon for epsilon in epsilons if 0 < epsilon < math.inf] or [1.0]
     low, high = min(finite) / 1.6, max(finite) * 1.6
     infinity = high * (high / low) ** 0.1
+    axes.set_xscale("log")
+    axes.set_xlim(low, infinity * (high / low) ** 0.07)
+    axes.axvline(high, color=INK["muted"], linewidth=0.8, linestyle=(0, (1, 3)))
+    axes.xaxis.set_major_locator(FixedLocator([*(10.0**power for power in range(-6, 4) if low <= 10.0**power <= high), infinity]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: "∞" if value > high else f"{value:g}"))
+    axes.set_xlabel("ε")
+    return lambda epsilon: infinity if math.isinf(epsilon) else max(epsilon, low)
 
-    def place(epsilon: float) -> float:
-        return infinity if math.isinf(epsilon) else max(epsilon, low)
 
-    def draw(axes: Axes) -> None:
-        ink = {name: light for name, (light, _) in COLOURS.items()}
-        _accuracy_axis(axes, values)
-        axes.set_xscale("log")
-        if sweep:
-            x, mean, spread = (np.array([point[name] for point in sweep], float) for name in ("epsilon", "mean", "stddev"))
-            axes.fill_between(x, _shown(mean - spread), _shown(mean + spread), color=ink["label"], alpha=0.16, linewidth=0)
-            axes.plot(x, _shown(mean), color=ink["label"], linewidth=1, linestyle=(0, (3, 2)), label="labels at other ε (not covered by ε)")
-        if without_noise is not None:
-            axes.plot(infinity, _shown(without_noise), "o", color=ink["label"], fillstyle="none", label="labels without noise (not covered)")
-        for system, marker in zip(dict.fromkeys(row.system for row in theirs), "^vs", strict=False):
-            rows = [row for row in theirs if row.system == system]
-            style = {"linestyle": "none", "marker": marker, "color": ink["published"], "markersize": 6}
-            axes.plot([place(r.epsilon) for r in rows], [_shown(r.student) for r in rows], label=f"paper, {system}: student", **style)
-            named = [(place(row.epsilon), _shown(row.label)) for row in rows if row.label is not None]
-            if named:
-                axes.plot(*zip(*named, strict=True), fillstyle="none", label=f"paper, {system}: labels", **style)
-        for value, marker, colour, name in ours:
-            if value is not None:
-                spot = {"marker": marker, "color": ink[colour], "markersize": 9, "markeredgecolor": ink["paper"], "linestyle": "none"}
-                axes.plot(place(float(run.result["epsilon"])), _shown(value), label=f"this run: {name}", zorder=5, **spot)
-        ticks = [10.0**power for power in range(-5, 4) if low <= 10.0**power <= high]
-        axes.axvline(high, color=ink["line"], linewidth=0.8)
-        axes.set_xlim(low, infinity * (infinity / high) ** 0.7)
-        axes.xaxis.set_major_locator(FixedLocator([*ticks, infinity]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: "∞" if value > high else f"{value:g}"))
-        axes.set_xlabel("ε")
-        axes.set_ylabel("accuracy")
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+def _accuracy_axis(axes: Axes, values: Sequence[float | None], name: str) -> None:
+    """Stretch the vertical axis towards 100%, where the differences are."""
+    log_odds = special.logit(_shown([value for value in values if value is not None]))
+    low, high = special.expit([log_odds.min() - 0.4, log_odds.max() + 0.4])
+    marks = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998]
+    marks = [mark for mark in marks if low <= mark <= high]
+    axes.set_yscale("logit")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator(marks if len(marks) > 1 else [low, high]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
+    axes.set_ylabel(name)
 
-    return chart("epsilon", draw)
+
+def _shown(accuracy: Any) -> np.ndarray:
+    """Keep accuracies off 0 and 1, which the stretched axis does not have."""
+    return np.clip(accuracy, 0.001, 0.999)
 
 
 def chart(name: str, draw: Callable[[Axes], None]) -> Markup:
@@ -544,38 +571,35 @@ def chart(name: str, draw: Callable[[Axes], None]) -> Markup:
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # the same in every chart, and a page must not repeat them
-    for colour, (light, _) in COLOURS.items():
+    for colour, light in INK.items():
         svg = svg.replace(light, f"var(--{colour})")
     return Markup(svg)  # matplotlib escapes the text that it is given
-
-
-def _accuracy_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Stretch the vertical axis towards 100%, where the differences are."""
-    shown = _shown(np.array(values))
-    axes.set_yscale("logit")
-    bounds = np.array([shown.min(), shown.max()])
-    low, high = 1 / (1 + np.exp(-(np.log(bounds / (1 - bounds)) + np.array([-0.4, 0.4]))))
-    axes.set_ylim(low, high)
-    marks = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998]
-    marks = [mark for mark in marks if low <= mark <= high]
-    axes.yaxis.set_major_locator(FixedLocator(marks if len(marks) > 1 else [low, *marks, high]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
-
-
-def _shown(accuracy: Any) -> Any:
-    """Keep accuracies off 0 and 1, which the stretched axis does not have."""
-    return np.clip(accuracy, 0.001, 0.999)
 
 
 def _benchmark(run: Run) -> str:
     return str(run.config["dataset"]).removeprefix("tfds:")
 
 
+def _label_accuracy(run: Run) -> float | None:
+    return run.result.get("label_accuracy")
+
+
+def _student_accuracy(run: Run) -> float | None:
+    return run.result.get("test_accuracy")
+
+
+def _sweep(run: Run) -> list[dict[str, float]]:
+    return (run.result.get("not_covered_by_epsilon") or {}).get("label_accuracy_by_epsilon") or []
+
+
+def _without_noise(run: Run) -> float | None:
+    return (run.result.get("not_covered_by_epsilon") or {}).get("nonprivate_label_accuracy")
+
+
 def published(run: Run) -> list[Published]:
     """Return the paper's rows for this data set, with this run's on top; empty where the paper has none."""
-    theirs, student = PUBLISHED.get(_benchmark(run), ()), run.result.get("test_accuracy")
-    own = Published("this run", float(run.result["epsilon"]), run.result.get("label_accuracy"), student)
+    own = Published("this run", float(run.result["epsilon"]), _label_accuracy(run), _student_accuracy(run))
+    theirs = PUBLISHED.get(_benchmark(run), ())
     return [own, *theirs] if theirs else []
 
 
@@ -605,12 +629,11 @@ def time_spent(run: Run) -> dict[str, float] | None:
     return {"total": total, "student": student, "rest": max(total - student, 0.0), "epochs": len(run.metrics)}
 
 
-def command(run: Run) -> str:
-    """Return the command that repeats the run, every setting spelled out, so that a later default does not change it."""
+def command(run: Run) -> list[str]:
+    """Return the parts of the command that repeats the run, every setting spelled out, so that a later default does not change it."""
     given = run.config | ({"queries": run.config["resolved_queries"]} if run.config.get("resolved_queries") else {})
     names = [field.name for field in fields(Experiment) if field.name != "out" and given.get(field.name) is not None]
-    settings = [f"--{name.replace('_', '-')} {shlex.quote(str(given[name]))}" for name in names]
-    return " ".join(["python -m train.distill", *settings])
+    return ["python -m train.distill", *(f"--{name.replace('_', '-')} {shlex.quote(str(given[name]))}" for name in names)]
 
 
 def cli() -> int:

@@ -226,9 +226,9 @@ def random_displacement(key: jax.Array, num_images: int, height: int, width: int
     rotation = jnp.asarray([[jnp.cos(angle), -jnp.sin(angle)], [jnp.sin(angle), jnp.cos(angle)]])
     stretch = jnp.asarray([[1 + tall, shear], [jnp.zeros_like(shear), 1 + wide]])
     matrix = jnp.einsum("ijn,jkn->nik", rotation, stretch)
-    size = jnp.asarray([height, width], jnp.float32)
+    size = jnp.asarray([[height, width]], jnp.float32)
     shift = jax.random.uniform(shift_key, (num_images, 2), minval=-1, maxval=1) * (size * 2.5 / 28)
-    grid = 0.03 * size * jax.random.normal(elastic_key, (num_images, 5, 5, 2))
+    grid = 0.03 * size[:, None, None] * jax.random.normal(elastic_key, (num_images, 5, 5, 2))
     elastic = jax.image.resize(grid, (num_images, height, width, 2), "cubic")
     return affine_displacement(matrix, shift, height, width) + elastic
 
@@ -300,7 +300,8 @@ def _step(
         return jnp.mean(weights * present * cross_entropy(logits, targets, config.label_smoothing)), updates
 
     (loss, updates), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.variables["params"])
-    change, optimizer = _optimizer(config, num_steps).update(gradient, state.optimizer, state.variables["params"])
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+        change, optimizer = _optimizer(config, num_steps).update(gradient, state.optimizer, state.variables["params"])
     variables = {"params": optax.apply_updates(state.variables["params"], change), **updates}
     return _State(state.step + 1, variables, average(state.average, variables, state.step, config.ema_decay), optimizer), loss
 

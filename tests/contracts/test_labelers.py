@@ -1,0 +1,75 @@
+"""Every labeler against its contract: shapes, a guarantee that travels with the answers, and keys that decide the noise."""
+
+import dataclasses
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax import labelers
+from rknn_jax.queries import kmeans
+from rknn_jax.representations import pixels
+from rknn_jax.types import Answers, Card, Public, Records, Task
+from tests.conftest import modules
+
+EXAMPLES = [(module, config) for module in modules(labelers) for config in module.EXAMPLES]
+each = pytest.mark.parametrize(("labeler", "config"), EXAMPLES, ids=[f"{module.__name__}-{i}" for i, (module, _) in enumerate(EXAMPLES)])
+
+
+def tiny_task(seed=0):
+    """Three classes, each a bright quarter of a 6x6 image."""
+    rng = np.random.default_rng(seed)
+
+    def draw(n):
+        labels = rng.integers(0, 3, n).astype(np.int32)
+        images = rng.integers(0, 60, (n, 6, 6, 1)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 180
+        return images, labels
+
+    (public, truth), private, test = draw(40), draw(300), draw(20)
+    parts = [np.arange(a, b) for a, b in ((0, 40), (40, 340), (340, 360))]
+    return Task(Card("tiny", "made here", "none", ("a", "b", "c")), Public(public, truth), Records(*private), Records(*test), *parts)
+
+
+def run(labeler, config, noise=0):
+    task = tiny_task()
+    encode = pixels.fit(jax.random.key(0), task.public.images)
+    queries = kmeans.select(jax.random.key(1), encode(task.public.images), 4)
+    return task, queries, labeler.label(jax.random.key(noise), task, encode, queries, config)
+
+
+@each
+def test_answers_are_complete_and_carry_their_guarantee(labeler, config):
+    task, queries, answers = run(labeler, config)
+    assert isinstance(answers, Answers)
+    chex.assert_shape([answers.probabilities, answers.counts, answers.stddev], (4, 3))
+    chex.assert_shape([answers.labels, answers.answered], (4,))
+    np.testing.assert_allclose(answers.probabilities.sum(1), 1, rtol=1e-5)
+    assert 0 <= answers.labels.min() <= answers.labels.max() < 3
+    assert answers.guarantee.epsilon == config.epsilon
+    assert answers.guarantee.sampler == "simulation"
+
+
+@each
+def test_labels_are_right_where_the_classes_are_plain(labeler, config):
+    """300 records on 4 queries at epsilon >= 1: votes of 70 against noise of 4 or 20."""
+    task, queries, answers = run(labeler, config)
+    assert np.mean(answers.labels[queries.cluster] == task.public.true_labels) > 0.9
+
+
+@each
+def test_the_public_truth_is_never_used(labeler, config):
+    task, queries, answers = run(labeler, config)
+    blind = dataclasses.replace(task, public=Public(task.public.images, np.zeros_like(task.public.true_labels)))
+    encode = pixels.fit(jax.random.key(0), task.public.images)
+    again = labeler.label(jax.random.key(0), blind, encode, queries, config)
+    np.testing.assert_array_equal(answers.counts, again.counts)
+
+
+@each
+def test_the_noise_is_the_keys_alone(labeler, config):
+    first, again, other = (run(labeler, config, noise)[2].counts for noise in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
