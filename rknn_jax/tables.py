@@ -200,7 +200,7 @@ def _plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
     if kind not in "biuf":
         raise ValueError(f"Expected labels as class numbers or text in {where}, got dtype {labels.dtype}; save labels.astype(str).")
     values = labels.astype(np.float64)
-    wrong = ~np.isnan(values) & ((values != np.round(values)) | (np.abs(values) >= 2**31))
+    wrong = ~np.isnan(values) & ((values != np.round(values)) | (values >= 2**31))
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(f"Expected class numbers from 0 on in {where}, got {labels[row]} in row {row}; number the classes 0..C-1.")

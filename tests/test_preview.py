@@ -79,7 +79,7 @@ def test_records_needed_are_just_enough_for_the_median_query():
 
 @pytest.mark.parametrize(
     ("num_queries", "num_records", "words"),
-    [(40, 1000, "fewer queries"), (5, 60, "raise --epsilon"), (5, 100_000, "try more queries"), (10, 1300, "suits")],
+    [(80, 1000, "fewer queries"), (5, 60, "raise --epsilon"), (5, 100_000, "try more queries"), (10, 1300, "suits")],
 )
 def test_advice_follows_the_numbers(num_queries, num_records, words):
     mechanism = make("discrete_laplace", num_queries=num_queries)

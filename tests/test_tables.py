@@ -238,10 +238,16 @@ def test_a_damaged_file_gives_a_matrix_or_a_clear_error(tmp_path, suffix, data):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path / f"a{suffix}"
     path.write_bytes(content)
-    try:
-        found = tables.read_embeddings(path, "--public")
-    except ValueError as error:
-        assert "--public" in str(error)
+    found = embeddings_or_error(path)
+    if isinstance(found, ValueError):
+        assert "--public" in str(found)
     else:
         assert found.ndim == 2
         assert np.isfinite(found).all()
+
+
+def embeddings_or_error(path):
+    try:
+        return tables.read_embeddings(path, "--public")
+    except ValueError as error:
+        return error

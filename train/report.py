@@ -35,6 +35,7 @@ from PIL import Image
 from rich.console import Console
 from scipy import special
 
+from rknn_jax import bsvs
 from train.experiment import Experiment
 
 MOST_QUERIES_SHOWN = 60
@@ -379,7 +380,7 @@ def card(run: Run, row: int) -> dict[str, Any]:
         "public_index": int(queries["public_index"][row]),
         "bars": bars(counts, queries["stddev"][row], label, truth) if run.counts_released else None,
         "counts": ", ".join(f"{name}: {count:.4g}" for name, count in zip(run.classes, counts, strict=True) if abs(count) >= 0.5),
-        "votes": f"{counts[label]:,.0f}",
+        "votes": round(float(counts[label])),
     }
 
 
@@ -410,16 +411,23 @@ def bars(counts: np.ndarray, stddev: np.ndarray, label: int, truth: int | None) 
     return paths | {"zero": f"{zero:.4g}"}
 
 
-def needed_lead(mechanism: str, num_classes: int, flip_prob: float) -> float:
+def needed_lead(mechanism: str, stddev: float, num_classes: int, flip_prob: float) -> float:
     """Return the true lead at which noise flips a label with at most this probability, in standard deviations of the lead's noise.
 
-    A union bound over rivals that all trail by the lead. The difference of two Laplace noises of scale b has the tail
-    e^(-g/b) (2 + g/b) / 4 and the standard deviation 2b; whatever is not Gaussian is taken for it, as the heavier tail.
+    All rivals trail by the lead, which is the worst case. Exact for discrete Laplace noise (`bsvs.required_gap`), and close for continuous
+    one; a union bound for any other noise, which is taken for Gaussian.
+
+    Args:
+      mechanism: a file of rknn_jax/mechanisms.
+      stddev: of the noise of one count, in votes.
+      num_classes: |Y|.
+      flip_prob: in (0, 1/2).
     """
-    target = flip_prob / (num_classes - 1)
-    if mechanism == "gaussian":
-        return float(-special.ndtri(target))
-    return float(-special.lambertw(-4 * target * math.exp(-2), -1).real / 2 - 1)
+    if "laplace" not in mechanism:
+        return float(-special.ndtri(flip_prob / (num_classes - 1)))
+    scale = 0.5 / math.asinh(math.sqrt(0.5) / stddev)
+    coarse = max(1.0, scale / 1000)  # beyond 1,000 votes only the ratio matters, and the exact sum would be long
+    return bsvs.required_gap(scale / coarse, num_classes, flip_prob) * coarse / (math.sqrt(2) * stddev)
 
 
 def leads(run: Run) -> dict[str, Any] | None:
@@ -427,13 +435,15 @@ def leads(run: Run) -> dict[str, Any] | None:
     stddev = run.lead_stddev
     if not np.all(stddev > 0):
         return None
-    needed = [needed_lead(run.config.get("mechanism", ""), len(run.classes), flip_prob) for flip_prob in (0.1, 0.01)]
+    middle = float(np.median(stddev))
+    mechanism, num_classes = run.config.get("mechanism", ""), len(run.classes)
+    needed = [needed_lead(mechanism, middle / math.sqrt(2), num_classes, flip_prob) for flip_prob in (0.1, 0.01)]
     in_votes = bool(np.ptp(stddev) < 1e-3 * stddev[0])  # else every query has its own noise, and the axis counts in that
     return {
         "svg": chart("leads", partial(_draw_leads, run, needed, stddev if in_votes else np.ones_like(stddev), in_votes)),
-        "stddev": float(np.median(stddev)),
+        "stddev": middle,
         "in_votes": in_votes,
-        "needed": [lead * float(np.median(stddev)) for lead in needed],
+        "needed": [lead * middle for lead in needed],
         "unsure": int(np.sum(run.lead < needed[1] * stddev)),
         "overruled": int(np.sum(run.lead < 0)),
     }
@@ -570,7 +580,7 @@ def chart(name: str, draw: Callable[[Axes], None]) -> Markup:
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # the same in every chart, and a page must not repeat them
+    svg = re.sub(r' id="[^"]*_\d{1,4}"', "", svg)  # such as line2d_7: nothing refers to them, and they recur in every chart
     for colour, light in INK.items():
         svg = svg.replace(light, f"var(--{colour})")
     return Markup(svg)  # matplotlib escapes the text that it is given

@@ -3,7 +3,7 @@
     conv 5x5 valid 32, 64, 96, 128, 160; flatten; dense; batch normalisation
 
 without biases, batch normalisation and ReLU after every convolution, input 2(x - 0.5). 137 million multiplications an image forward make
-it dear on a CPU, where XLA's own convolution reaches a fifth of the speed of its matrix product. So on a CPU the convolutions are
+it dear on a CPU, where XLA's own convolution reaches a quarter of the speed of its matrix product. So on a CPU the convolutions are
 Winograd's F(4x4, 5x5): an 8x8 tile of the input gives 4x4 outputs by 64 products a channel pair where the sum itself takes 400,
 
     Y = A' [(G W G') * (B' X B)] A

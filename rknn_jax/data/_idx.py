@@ -1,0 +1,39 @@
+"""Read idx files, plain or gzipped: MNIST's format of a big-endian header and array."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def read(folder: Path, name: str) -> np.ndarray:
+    """Return the array of `folder/name` or `folder/name.gz`.
+
+    Raises:
+      FileNotFoundError: where neither is there.
+      ValueError: where it is not an idx file, is cut short or too long, or does not unzip.
+    """
+    path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    if path is None:
+        raise FileNotFoundError(f"There is no {name} or {name}.gz in data_dir={folder}; put the data set's idx files there.")
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"Cannot read {path}: {error}; fetch the file again.") from error
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in DTYPES or len(data) < 4 + 4 * data[3]:
+        raise ValueError(f"{path} is not an idx file (it starts with {data[:4].hex() or 'nothing'}); fetch the file again.")
+    dtype, shape = np.dtype(DTYPES[data[2]]), tuple(np.frombuffer(data, ">i4", data[3], 4).tolist())
+    expected = 4 + 4 * data[3] + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    if len(data) != expected:
+        raise ValueError(f"{path} holds {len(data)} bytes where its header tells {expected}; fetch the file again.")
+    return np.frombuffer(data, dtype, offset=4 + 4 * data[3]).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def write(path: Path, array: np.ndarray) -> None:
+    """Write an array as idx, gzipped where the name ends in .gz."""
+    code = next(code for code, dtype in DTYPES.items() if np.dtype(dtype) == array.dtype.newbyteorder(">"))
+    data = bytes([0, 0, code, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(DTYPES[code]).tobytes()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)

@@ -1,0 +1,90 @@
+"""Any folder of images: `train/<class>/*` and `test/<class>/*`, as JPEG or PNG.
+
+The training images are split by the seed into public and private ones, the test folder tests the student. Classes are the folders' names in
+alphabetical order.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from rknn_jax.data import _pool
+from rknn_jax.types import Card, Task
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+def load(seed: int, data_dir: Path | None = None, *, num_public: int | None = None, num_private: int | None = None, size: int | None = None) -> Task:
+    """Read the images and split the training ones.
+
+    Args:
+      seed: of the split, 0 to 2^32 - 1.
+      data_dir: holds `train` and `test`.
+      num_public: public images; half of the training images where it is not given.
+      num_private: private images; the rest of the training images where it is not given.
+      size: resize all images to `size` x `size`; without it they must all be of one size.
+
+    Raises:
+      FileNotFoundError: where a folder is missing or holds no image.
+      ValueError: for an unreadable image, several sizes or classes of test that train does not have.
+    """
+    folder = _pool.folder(data_dir, "image_folder")
+    classes = _classes(folder / "train")
+    if _classes(folder / "test") != classes:
+        raise ValueError(f"Expected the classes of {folder / 'train'} in {folder / 'test'} too, got {_classes(folder / 'test')} for {classes}.")
+    files = [(path, label) for part in ("train", "test") for label, name in enumerate(classes) for path in _files(folder / part / name)]
+    num_train = sum(path.parent.parent.name == "train" for path, _ in files)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        images = list(pool.map(lambda file: _read(file[0], size), files))
+    shapes = {image.shape for image in images}
+    if len(shapes) != 1:
+        raise ValueError(f"Expected images of one size in data_dir={folder}, got {sorted(shapes)[:3]} and more; pass a size to resize to.")
+    num_public = num_train // 2 if num_public is None else num_public
+    num_private = num_train - num_public if num_private is None else num_private
+    if num_public + num_private > num_train:
+        raise ValueError(f"Expected num_public + num_private <= {num_train} training images, got {num_public} + {num_private}.")
+    order = np.random.RandomState(seed).permutation(num_train)
+    public, private = order[:num_public], order[num_public : num_public + num_private]
+    card = Card(f"image_folder:{folder.name}", str(folder), "as the images' owner says", tuple(classes))
+    return _pool.task(card, np.stack(images), np.array([label for _, label in files]), public, private, np.arange(num_train, len(files)))
+
+
+def _classes(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}; expected train/<class>/*.jpg and test/<class>/*.jpg under data_dir.")
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not files:
+        raise FileNotFoundError(f"There is no image in {folder}; expected files ending in {', '.join(SUFFIXES)}.")
+    return files
+
+
+def _read(path: Path, size: int | None) -> np.ndarray:
+    try:
+        with Image.open(path) as image:
+            image = image if image.mode in ("L", "RGB") else image.convert("RGB")
+            image = image if size is None else image.resize((size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(image)
+    except (OSError, UnidentifiedImageError) as error:
+        raise ValueError(f"Cannot read the image {path}: {error}; repair or remove it.") from error
+    return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _example(folder: Path, seed: int) -> Task:
+    """Write 24 made-up colour images of two classes and load them."""
+    random = np.random.RandomState(0)
+    for part, count in (("train", 9), ("test", 3)):
+        for name in ("cat", "dog"):
+            (folder / part / name).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                Image.fromarray(random.randint(0, 256, (6, 5, 3)).astype(np.uint8)).save(folder / part / name / f"{i:04}.png")
+    return load(seed, folder)
+
+
+EXAMPLES = (_example,)

@@ -1,0 +1,514 @@
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.datasets import load_digits
+
+from rknn_jax import bsvs, label
+from rknn_jax.cli import main
+from rknn_jax.privacy.ledger import Ledger
+
+ALMOST_NO_NOISE = "1e6"  # a draw other than 0 has probability below exp(-1e5): counts come out exact
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.out.splitlines()[-1])
+
+
+@pytest.fixture
+def rknn(capsys, monkeypatch, tmp_path):
+    """Run the program in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv) -> Result:
+        capsys.readouterr()
+        try:
+            status = main([str(word) for word in argv])
+        except SystemExit as exit:  # by tyro
+            status = exit.code
+        return Result(status, *capsys.readouterr())
+
+    return run
+
+
+def blobs(num_rows, seed):
+    generator = np.random.default_rng(seed)
+    labels = np.arange(num_rows) % 3
+    centres = 8 * np.eye(3, 4)
+    return (centres[labels] + generator.normal(size=(num_rows, 4))).astype(np.float32), labels
+
+
+def make_files(folder: Path):
+    public, _ = blobs(60, 0)
+    private, labels = blobs(90, 1)
+    np.savez(folder / "P.npz", embeddings=public)
+    np.savez(folder / "R.npz", embeddings=private, labels=labels)
+
+
+def arguments(**changes):
+    """Return a good command line, but for `changes`; None leaves an argument out."""
+    given = {"public": "P.npz", "private": "R.npz", "epsilon": 1, "queries": 4, "out": "new"} | changes
+    return ["label", *(word for name, value in given.items() if value is not None for word in (f"--{name.replace('_', '-')}", value))]
+
+
+@pytest.fixture
+def files(tmp_path):
+    make_files(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory):
+    """A folder with both files, an earlier release in `earlier`, and its ledger, which has 9 of 10 left."""
+    folder = tmp_path_factory.mktemp("used")
+    make_files(folder)
+    words = {"public": folder / "P.npz", "private": folder / "R.npz", "out": folder / "earlier", "budget": 10}
+    assert main([str(word) for word in arguments(**words)]) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(used, tmp_path):
+    shutil.copytree(used, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def arrays(path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(images))
+    public, private = order[:500], order[500:]
+    np.savez(folder / "P.npz", embeddings=images[public])
+    np.savez(folder / "R.npz", embeddings=images[private], labels=labels[private])
+    np.save(folder / "truth.npy", labels[public])
+    return folder
+
+
+def test_defaults_label_the_digits(digits, rknn, tmp_path):
+    done = rknn("label", "--public", digits / "P.npz", "--private", digits / "R.npz", "--epsilon", 1, "--budget", 2, "--json")
+    assert done.status == 0, done.err
+    folder = Path(done.json["files"]["labels"]).parent
+    rows, asked = arrays(folder / "labels.npz"), arrays(folder / "queries.npz")
+    assert {name: (a.dtype.name, a.shape) for name, a in rows.items()} == {
+        "label": ("int32", (500,)),
+        "query": ("int32", (500,)),
+        "probability": ("float32", (500, 10)),
+    }
+    assert np.mean(rows["label"] == np.load(digits / "truth.npy")) > 0.7  # chance is 0.1
+    np.testing.assert_array_equal(rows["label"], asked["label"][rows["query"]])
+    np.testing.assert_allclose(rows["probability"].sum(axis=1), 1, rtol=1e-5)
+    assert asked["noisy_counts"].dtype == np.int64
+    card = json.loads((folder / "privacy.json").read_text())
+    assert card["guarantee"]["sampler"] == "release"
+    assert card["statement"] in done.err
+    assert "epsilon = 1 (pure)" in card["statement"]
+    assert card["ledger"]["spent"]["epsilon"] == card["ledger"]["remaining"]["epsilon"] == 1
+    assert all(line in done.err for line in [card["ledger"]["head"], *card["not_covered"]])
+
+
+def test_two_releases_share_the_clustering_and_not_the_noise(files, rknn):
+    for name in ("a", "b"):
+        assert rknn(*arguments(out=name, budget=2, epsilon=0.5)).status == 0
+    first, second = (arrays(files / name / "queries.npz") for name in ("a", "b"))
+    np.testing.assert_array_equal(first["index"], second["index"])
+    np.testing.assert_array_equal(arrays(files / "a/labels.npz")["query"], arrays(files / "b/labels.npz")["query"])
+    assert (first["noisy_counts"] != second["noisy_counts"]).any()  # 12 cells at scale 4 agree with probability 1e-12
+
+
+def test_the_first_budget_is_one_release_and_a_second_needs_the_owner(files, rknn):
+    assert rknn(*arguments(out="a", epsilon=0.3)).status == 0
+    ledger, before = files / "R.npz.ledger.jsonl", contents(files)
+    refused = rknn(*arguments(out="b", epsilon=0.3))
+    assert refused.status == 3
+    assert f"rknn budget raise {ledger} --epsilon 0.6" in refused.err
+    assert contents(files) == before
+    assert rknn("budget", "raise", ledger, "--epsilon", 0.6, "--reason", "the board said so").status == 0
+    assert rknn(*arguments(out="b", epsilon=0.3)).status == 0
+    shown = rknn("budget", "show", ledger, "--json").json
+    assert (shown["budget"]["epsilon"], shown["spent"]["epsilon"], shown["remaining"]["epsilon"]) == (0.6, 0.6, 0)
+    assert [entry["kind"] for entry in shown["entries"]] == ["create", "spend", "budget", "spend"]
+    assert "the board said so" in rknn("budget", "show", ledger).out
+
+
+@pytest.mark.parametrize("neighbors", [1, 2])
+def test_every_labelled_record_votes_for_its_nearest_queries_and_no_other_does(files, rknn, neighbors):
+    embeddings, labels = blobs(90, 1)
+    labels = np.where(np.arange(90) % 4 == 0, np.nan, labels)
+    np.savez(files / "R.npz", embeddings=embeddings, labels=labels)
+    assert rknn(*arguments(epsilon=ALMOST_NO_NOISE, neighbors=neighbors, classes=3)).status == 0
+    asked = arrays(files / "new/queries.npz")
+    known = labels[~np.isnan(labels)].astype(int)
+    np.testing.assert_array_equal(asked["noisy_counts"].sum(axis=0), neighbors * np.bincount(known, minlength=3))
+    assert asked["noisy_counts"].sum(axis=1).min() > 0
+
+
+def write_as(form: str, folder: Path, embeddings: np.ndarray, labels: np.ndarray) -> dict:
+    if form == "npy":
+        np.save(folder / "e.npy", embeddings)
+        np.save(folder / "l.npy", labels)
+        return {"private": "e.npy", "private_labels": "l.npy"}
+    columns = {"embeddings": embeddings.tolist()} if form == "list" else {f"e{i}": embeddings[:, i] for i in range(embeddings.shape[1])}
+    pq.write_table(pa.table(columns | {"labels": labels}), folder / "r.parquet")
+    return {"private": "r.parquet"}
+
+
+@pytest.mark.parametrize("form", ["npy", "list", "columns"])
+def test_the_file_format_changes_nothing(files, rknn, form):
+    embeddings, labels = blobs(90, 1)
+    assert rknn(*arguments(epsilon=ALMOST_NO_NOISE, out="a")).status == 0
+    assert rknn(*arguments(epsilon=ALMOST_NO_NOISE, out="b", **write_as(form, files, embeddings, labels))).status == 0
+    for name in ("labels.npz", "queries.npz"):
+        for one, other in zip(arrays(files / "a" / name).values(), arrays(files / "b" / name).values(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_text_labels_come_back_by_name(files, rknn):
+    embeddings, labels = blobs(90, 1)
+    names = np.array(["wolf", "ant", "bee"])
+    np.savez(files / "R.npz", embeddings=embeddings, labels=names[labels])
+    done = rknn(*arguments(epsilon=ALMOST_NO_NOISE))
+    rows = arrays(files / "new/labels.npz")
+    assert rows["class_names"].tolist() == ["ant", "bee", "wolf"]
+    np.testing.assert_array_equal(rows["class_names"][rows["label"]], names[np.arange(60) % 3])
+    assert "wolf 20" in done.err
+
+
+def test_cosine_takes_no_notice_of_length(files, rknn):
+    lengths = np.random.default_rng(2).uniform(0.01, 100, (90, 1))
+    np.savez(files / "Q.npz", embeddings=blobs(60, 0)[0] * lengths[:60])
+    np.savez(files / "S.npz", embeddings=blobs(90, 1)[0] * lengths, labels=blobs(90, 1)[1])
+    for out, public, private in (("a", "P.npz", "R.npz"), ("b", "Q.npz", "S.npz")):
+        done = rknn(*arguments(epsilon=ALMOST_NO_NOISE, out=out, public=public, private=private, metric="cosine"))
+        assert done.status == 0, done.err
+    np.testing.assert_array_equal(arrays(files / "a/labels.npz")["query"], arrays(files / "b/labels.npz")["query"])
+    np.testing.assert_array_equal(arrays(files / "a/queries.npz")["noisy_counts"], arrays(files / "b/queries.npz")["noisy_counts"])
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "delta", "words"), [("permute_and_flip", 0, "epsilon = 1 (pure)"), ("gaussian", 1e-5, "epsilon = 1, delta = 1e-05")]
+)
+def test_other_mechanisms_release_and_say_what_they_cost(files, rknn, mechanism, delta, words):
+    done = rknn(*arguments(mechanism=mechanism, delta=delta), "--json")
+    assert done.status == 0, done.err
+    assert words in done.json["statement"]
+    assert ("noisy_counts" in arrays(files / "new/queries.npz")) == (mechanism == "gaussian")
+    assert (done.json["unsure"] is None) == (mechanism == "permute_and_flip")
+    spent = Ledger.open(files / "R.npz.ledger.jsonl").spent
+    assert (float(spent.epsilon), float(spent.delta)) == (1, delta)
+
+
+def test_under_add_remove_n_is_not_told(files, rknn):
+    embeddings, labels = blobs(977, 1)
+    np.savez(files / "R.npz", embeddings=embeddings, labels=labels)
+    for more in ([], ["--dry-run"]):
+        done = rknn(*arguments(relation="add-remove", out="dry" if more else "new"), *more, "--json")
+        assert done.status == 0, done.err
+        assert "977" not in done.out + done.err
+        assert done.json["num_records"] is None
+    card = json.loads((files / "new/privacy.json").read_text())
+    assert card["guarantee"]["relation"] == "add-remove"
+    assert not any("number of private records" in line for line in card["not_covered"])
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"), [(None, "read from the private labels"), ("3", "taken as public"), ("a,b,c", "taken as public")]
+)
+def test_the_statement_says_where_the_classes_come_from(files, rknn, classes, words):
+    assert words in rknn(*arguments(classes=classes)).err
+
+
+def test_the_fingerprint_of_the_private_data_stays_in_the_ledger(files, rknn):
+    done = rknn(*arguments(), "--json")
+    header = json.loads((files / "R.npz.ledger.jsonl").read_text().splitlines()[0])
+    fingerprint = header["dataset"].removeprefix("sha256:")
+    assert len(fingerprint) == 64
+    assert fingerprint not in done.out + done.err + (files / "new/privacy.json").read_text()
+
+
+def test_a_corrected_label_and_a_link_share_the_budget(copy, rknn):
+    embeddings, labels = blobs(90, 1)
+    np.savez(copy / "R.npz", embeddings=embeddings.astype(np.float64), labels=labels[::-1])
+    (copy / "link.npz").symlink_to("R.npz")
+    assert rknn(*arguments(private="link.npz")).status == 0
+    assert Ledger.open(copy / "R.npz.ledger.jsonl").spent.epsilon == 2
+
+
+def test_a_dry_run_reads_no_private_label_and_changes_nothing(files, rknn):
+    embeddings, labels = blobs(90, 1)
+    np.savez(files / "R.npz", embeddings=embeddings, labels=np.array([{}] * 90, dtype=object))  # reading these is an error
+    before = contents(files)
+    done = rknn(*arguments(), "--dry-run", "--classes", 3, "--json")
+    assert done.status == 0, done.err
+    assert contents(files) == before
+    told = done.json
+    assert told["required_gaps"] == {str(p): bsvs.required_gap(2.0, 3, p) for p in (0.05, 0.01, 0.001)}
+    assert told["affordable"]
+    assert str(told["required_gaps"]["0.05"]) in done.err
+    assert told["advice"] in done.err
+
+
+def test_a_dry_run_without_classes_says_what_it_assumes(files, rknn):
+    assert "10 classes assumed" in rknn(*arguments(), "--dry-run").err
+
+
+def test_a_dry_run_tells_that_a_release_would_be_refused(copy, rknn):
+    done = rknn(*arguments(epsilon=9.5), "--dry-run", "--json")
+    assert done.status == 0
+    assert not done.json["affordable"]
+    assert "would be refused" in done.err
+
+
+def test_more_queries_than_public_rows_are_not_chosen(files, rknn):
+    done = rknn(*arguments(epsilon=1000, queries=None), "--dry-run", "--json")
+    assert done.json["num_queries"] <= 60
+    public, _ = blobs(5, 0)
+    np.savez(files / "P.npz", embeddings=public)
+    done = rknn(*arguments(epsilon=1000, queries=None), "--dry-run", "--json")
+    assert done.json["num_queries"] == 5
+    assert "no more public rows" in done.err
+
+
+@pytest.mark.parametrize(("error", "status"), [(OSError(28, "No space left on device"), 2), (KeyboardInterrupt(), 130)])
+def test_a_spend_stands_where_the_labels_could_not_be_written(copy, rknn, monkeypatch, error, status):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(label, "write", fail)
+    done = rknn(*arguments(), "--json")
+    assert done.status == status
+    assert "new/labels.npz" in done.err
+    assert "the spend stands" in done.err
+    assert "the spend stands" in done.json["error"]
+    assert Ledger.open(copy / "R.npz.ledger.jsonl").spent.epsilon == 2
+    assert not (copy / "new").exists()
+
+
+def test_what_fails_before_the_charge_says_nothing_of_a_spend(copy, rknn, monkeypatch):
+    before = contents(copy)
+    monkeypatch.setattr(Ledger, "charge", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+    done = rknn(*arguments())
+    assert done.status == 2
+    assert "spend" not in done.err
+    assert contents(copy) == before
+
+
+def test_the_ledger_is_charged_before_the_noise_is_drawn(files, rknn, monkeypatch):
+    from rknn_jax.privacy import release
+
+    def spent(counts, scale):
+        assert Ledger.open(files / "R.npz.ledger.jsonl").spent.epsilon == 1
+        raise ValueError("drawn")
+
+    monkeypatch.setattr(release, "discrete_laplace", spent)
+    assert "drawn The labels did not reach" in rknn(*arguments()).err
+
+
+def changed(**fields):
+    """Return arguments for a private file with these arrays in place of the good ones; None leaves one out."""
+
+    def make(folder):
+        embeddings, labels = blobs(90, 1)
+        kept = {name: a for name, a in ({"embeddings": embeddings, "labels": labels} | fields).items() if a is not None}
+        np.savez(folder / "bad.npz", **kept)
+        return {"private": "bad.npz", "ledger": "R.npz.ledger.jsonl"}
+
+    return make
+
+
+def public(embeddings):
+    def make(folder):
+        np.savez(folder / "bad.npz", embeddings=embeddings)
+        return {"public": "bad.npz"}
+
+    return make
+
+
+def damaged(name, content):
+    def make(folder):
+        (folder / name).write_bytes(content((folder / "R.npz").read_bytes()))
+        return {"private": name, "ledger": "R.npz.ledger.jsonl"}
+
+    return make
+
+
+def with_ledger(text_change):
+    def make(folder):
+        (folder / "other.jsonl").write_bytes(text_change((folder / "R.npz.ledger.jsonl").read_bytes()))
+        return {"ledger": "other.jsonl"}
+
+    return make
+
+
+def truncated_parquet(folder):
+    pq.write_table(pa.table({"embeddings": blobs(90, 1)[0].tolist(), "labels": blobs(90, 1)[1]}), folder / "bad.parquet")
+    (folder / "bad.parquet").write_bytes((folder / "bad.parquet").read_bytes()[:-20])
+    return {"private": "bad.parquet", "ledger": "R.npz.ledger.jsonl"}
+
+
+def file_in_the_way(folder):
+    (folder / "plain").write_text("a file")
+    return {"out": "plain/new"}
+
+
+def lonely_npy(folder):
+    np.save(folder / "e.npy", blobs(90, 1)[0])
+    return {"private": "e.npy", "ledger": "R.npz.ledger.jsonl"}
+
+
+EMBEDDINGS, LABELS = blobs(90, 1)
+NAN = np.where(np.arange(4) == 2, np.nan, EMBEDDINGS)
+HUGE = np.where(np.arange(4) == 2, 1e30, EMBEDDINGS)
+BAD = {
+    "NaN": (changed(embeddings=NAN), ["--private bad.npz", "NaN", "row 0", "repair"]),
+    "infinite": (changed(embeddings=np.where(np.isnan(NAN), -np.inf, NAN)), ["--private bad.npz", "infinity", "repair"]),
+    "public NaN": (public(NAN), ["--public bad.npz", "NaN"]),
+    "huge": (changed(embeddings=HUGE), ["--private bad.npz", "rescale"]),
+    "width": (changed(embeddings=EMBEDDINGS[:, :3]), ["--public P.npz of 4", "bad.npz of 3", "same model"]),
+    "label too large": (dict(classes="2"), ["from 0 to 1", "got 2 in row 2", "--classes"]),
+    "label a fraction": (changed(labels=LABELS + 0.5), ["bad.npz", "got 0.5 in row 0"]),
+    "labels missing": (changed(labels=None), ["'labels'", "bad.npz", "found embeddings", "--private-labels"]),
+    "labels of no record": (changed(labels=np.full(90, -1)), ["classes", "got 0", "--classes"]),
+    "embeddings missing": (changed(embeddings=None, X=EMBEDDINGS), ["'embeddings'", "found labels, X", "rename"]),
+    "labels too few": (changed(labels=LABELS[:-1]), ["89 labels", "90 embeddings", "same order"]),
+    "k > s": (dict(neighbors=5), ["--neighbors 5", "--queries 4", "fewer neighbors"]),
+    "k = 0": (dict(neighbors=0), ["--neighbors 0"]),
+    "s = 0": (dict(queries=0), ["--queries 0"]),
+    "s > public rows": (dict(queries=61), ["61 queries", "60 rows", "P.npz", "fewer --queries"]),
+    "s > distinct public rows": (public(np.repeat(EMBEDDINGS[:3], 20, axis=0)), ["4 distinct", "got 3", "--queries 3"]),
+    "k > n": (lambda folder: changed(embeddings=EMBEDDINGS[:2], labels=LABELS[:2])(folder) | {"neighbors": 3}, ["--neighbors 3", "got 2"]),
+    "no record": (changed(embeddings=EMBEDDINGS[:0], labels=LABELS[:0]), ["--private bad.npz", "(0, 4)", "one row a record"]),
+    "no public row": (public(EMBEDDINGS[:0]), ["--public bad.npz", "(0, 4)"]),
+    "no dimension": (changed(embeddings=EMBEDDINGS[:, :0]), ["--private bad.npz", "(90, 0)"]),
+    "one axis": (changed(embeddings=EMBEDDINGS[:, 0]), ["--private bad.npz", "(90,)"]),
+    "complex": (changed(embeddings=EMBEDDINGS.astype(complex)), ["--private bad.npz", "complex128", "float32"]),
+    "text embeddings": (changed(embeddings=EMBEDDINGS.astype(str)), ["--private bad.npz", "<U"]),
+    "pickled embeddings": (changed(embeddings=EMBEDDINGS.astype(object)), ["--private bad.npz", "never loaded", "can run code"]),
+    "pickled labels": (changed(labels=LABELS.astype(object)), ["--private bad.npz", "never loaded", "astype(str)"]),
+    "one class": (changed(labels=LABELS * 0), ["2 classes", "got 1", "--classes"]),
+    "public is private": (dict(public="R.npz"), ["--public", "R.npz", "is public"]),
+    "epsilon 0": (dict(epsilon="0"), ["--epsilon 0.0", "finite"]),
+    "epsilon negative": (dict(epsilon="-1"), ["--epsilon -1.0"]),
+    "epsilon NaN": (dict(epsilon="nan"), ["--epsilon nan"]),
+    "epsilon infinite": (dict(epsilon="inf"), ["--epsilon inf"]),
+    "epsilon a word": (dict(epsilon="much"), ["--epsilon"]),
+    "delta 1": (dict(delta="1", mechanism="gaussian"), ["--delta 1.0", "1e-5"]),
+    "delta negative": (dict(delta="-0.1", mechanism="gaussian"), ["--delta -0.1"]),
+    "delta NaN": (dict(delta="nan", mechanism="gaussian"), ["--delta nan"]),
+    "gaussian without delta": (dict(mechanism="gaussian"), ["gaussian", "--delta 0", "--delta 1e-5"]),
+    "delta for nothing": (dict(delta="1e-5"), ["discrete_laplace", "--delta 1e-05", "leave it out"]),
+    "unknown mechanism": (dict(mechanism="laplace"), ["--mechanism"]),
+    "unknown option": (dict(noise_seed="1"), ["--noise-seed"]),
+    "n private and no s": (dict(relation="add-remove", queries=None), ["--queries", "add-remove", "private"]),
+    "other relation": (dict(relation="add-remove"), ["relation", "replace-one"]),
+    "seed": (dict(seed="-1"), ["--seed -1"]),
+    "no file": (dict(private="none.npz"), ["--private none.npz", "No such file"]),
+    "a folder": (lambda folder: (folder / "x.npz").mkdir() or {"private": "x.npz"}, ["--private x.npz", "directory"]),
+    "unknown format": (dict(private="R.csv"), ["--private R.csv", ".parquet"]),
+    "truncated npz": (damaged("bad.npz", lambda data: data[:-100]), ["--private bad.npz", "damaged"]),
+    "truncated npy": (damaged("bad.npy", lambda data: data[:50]), ["bad.npy"]),
+    "empty file": (damaged("bad.npz", lambda data: b""), ["--private bad.npz", "damaged"]),
+    "no npz at all": (damaged("bad.npz", lambda data: b"embeddings,labels\n"), ["--private bad.npz", "NumPy"]),
+    "truncated Parquet": (truncated_parquet, ["--private bad.parquet", "damaged"]),
+    "no Parquet at all": (damaged("bad.parquet", lambda data: data), ["--private bad.parquet", "damaged"]),
+    "npy without labels": (lonely_npy, ["--private-labels", "e.npy"]),
+    "folder not writable": (file_in_the_way, ["--out plain/new", "name another"]),
+    "folder holds a release": (dict(out="earlier"), ["--out earlier", "labels.npz", "another folder"]),
+    "ledger of other data": (changed(embeddings=EMBEDDINGS + 1), ["R.npz.ledger.jsonl", "data set"]),
+    "budget differs": (dict(budget="5"), ["--budget 10.0", "--budget 5.0", "rknn budget raise"]),
+    "budget delta differs": (dict(budget_delta="1e-6"), ["--budget-delta 0.0", "rknn budget raise"]),
+    "budget NaN": (dict(budget="nan"), ["--budget nan"]),
+}
+REFUSED = {
+    "budget spent": (dict(epsilon="9.5"), ["epsilon=9.5", "epsilon=9.0", "rknn budget raise"]),
+    "delta never allowed": (dict(mechanism="gaussian", delta="1e-5"), ["delta=1e-05", "delta=0.0", "rknn budget raise"]),
+    "first budget below epsilon": (dict(ledger="fresh.jsonl", budget="0.5"), ["epsilon=1.0", "epsilon=0.5", "ask for less"]),
+}
+CORRUPT = {
+    "ledger changed": (with_ledger(lambda text: text.replace(b'"10"', b'"99"')), ["other.jsonl", "good copy"]),
+    "ledger is another file": (dict(ledger="P.npz"), ["P.npz", "good copy"]),
+    "ledger empty": (with_ledger(lambda text: b""), ["other.jsonl", "good copy"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "change", "words"),
+    [pytest.param(status, *case, id=name) for status, cases in ((2, BAD), (3, REFUSED), (5, CORRUPT)) for name, case in cases.items()],
+)
+def test_bad_input_is_named_and_changes_nothing(copy, rknn, status, change, words):
+    changes = change(copy) if callable(change) else change
+    before = contents(copy)
+    done = rknn(*arguments(**changes))
+    assert done.status == status, done.err
+    missing = [word for word in words if word not in " ".join(done.err.split())]
+    assert not missing, done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
+    assert contents(copy) == before
+
+
+def test_json_is_the_last_line_also_of_a_refusal(copy, rknn):
+    done = rknn(*arguments(epsilon="9.5"), "--json")
+    assert done.json["exit_status"] == done.status == 3
+    assert done.json["error"] in done.err
+    assert len(done.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "words"),
+    [
+        (["show", "none.jsonl"], 2, "none.jsonl"),
+        (["show", "P.npz"], 5, "good copy"),
+        (["raise", "R.npz.ledger.jsonl", "--epsilon", "0.5", "--reason", "less"], 2, "at least the epsilon=1.0"),
+        (["raise", "R.npz.ledger.jsonl", "--epsilon", "nan", "--reason", "more"], 2, "epsilon=nan"),
+        (["raise", "R.npz.ledger.jsonl", "--epsilon", "20", "--reason", " "], 2, "reason"),
+        (["raise", "R.npz.ledger.jsonl", "--epsilon", "20"], 2, "--reason"),
+    ],
+)
+def test_a_bad_budget_command_changes_nothing(copy, rknn, argv, status, words):
+    before = contents(copy)
+    done = rknn("budget", *argv)
+    assert done.status == status
+    assert words in done.err
+    assert contents(copy) == before
+
+
+def test_raising_keeps_delta_unless_it_is_given(copy, rknn):
+    ledger = copy / "R.npz.ledger.jsonl"
+    assert rknn("budget", "raise", ledger, "--epsilon", 20, "--reason", "a", "--delta", 1e-4).status == 0
+    assert rknn("budget", "raise", ledger, "--epsilon", 30, "--reason", "b", "--json").json["budget"] == {"epsilon": 30, "delta": 1e-4}
+
+
+def test_the_console_script_answers_without_loading_jax(copy):
+    script = Path(sysconfig.get_path("scripts")) / "rknn"
+    done = subprocess.run([script, "budget", "show", "R.npz.ledger.jsonl", "--json"], cwd=copy, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1])["remaining"]["epsilon"] == 9
+    code = "import sys, rknn_jax.cli\ntry: rknn_jax.cli.main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_progress_shows_on_a_terminal_only(files, rknn):
+    assert "clustering" not in rknn(*arguments(), "--dry-run").err
