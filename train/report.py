@@ -76,7 +76,6 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 9,
     "text.color": INK["ink"],
-    "text.parse_math": False,
     "axes.edgecolor": INK["line"],
     "axes.labelcolor": INK["muted"],
     "axes.spines.top": False,

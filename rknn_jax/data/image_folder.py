@@ -17,7 +17,9 @@ from rknn_jax.types import Card, Task
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
-def load(seed: int, data_dir: Path | None = None, *, num_public: int | None = None, num_private: int | None = None, size: int | None = None) -> Task:
+def load(
+    seed: int, data_dir: Path | None = None, *, num_public: int | None = None, num_private: int | None = None, size: int | None = None
+) -> Task:
     """Read the images and split the training ones.
 
     Args:
@@ -34,7 +36,9 @@ def load(seed: int, data_dir: Path | None = None, *, num_public: int | None = No
     folder = _pool.folder(data_dir, "image_folder")
     classes = _classes(folder / "train")
     if _classes(folder / "test") != classes:
-        raise ValueError(f"Expected the classes of {folder / 'train'} in {folder / 'test'} too, got {_classes(folder / 'test')} for {classes}.")
+        raise ValueError(
+            f"Expected the classes of {folder / 'train'} in {folder / 'test'} too, got {_classes(folder / 'test')} for {classes}."
+        )
     files = [(path, label) for part in ("train", "test") for label, name in enumerate(classes) for path in _files(folder / part / name)]
     num_train = sum(path.parent.parent.name == "train" for path, _ in files)
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -1,15 +1,13 @@
 """Data sets that tensorflow-datasets has prepared on this machine, read without TensorFlow.
 
-`tfds:<name>` looks for `<data_dir>/<name>/<version>` in the ArrayRecord format, which is random access and needs no TensorFlow. Preparing one
-from its source does need TensorFlow, once and anywhere:
+`tfds:<name>` reads `<data_dir>/<name>/<version>` in the ArrayRecord format, which needs no TensorFlow. To prepare one from its source does
+need TensorFlow, once and anywhere:
 
     tfds build mnist --file_format=array_record --data_dir DIR
-
-Images are compared with a student's test set as the papers do: SVHN's extra images are private, CIFAR-10's training images are split.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,22 +20,168 @@ from rknn_jax.data import _pool
 from rknn_jax.types import Card, Task
 
 DIGITS = tuple("0123456789")
+BATCH = 1000  # records read at once
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a data set becomes a task.
+    """How a data set's splits become a task.
 
     Attributes:
-      classes: names of the classes.
-      private: splits that are private.
-      held: split of which `num_test` records test and the others are public.
-      num_test: how many.
-      test: split that tests, where the held one is public and private instead: then `num_test` of it are private.
-      attribute: of CelebA, the label.
-      size: to which images are resized.
+      card: source, licence and classes.
+      train: splits of private records.
+      test: split of public and test records, or of test records alone where `num_public` are taken from `train`.
+      num_test: how many of `test` test the student, the others being public; None for half of them.
+      num_public: taken from `train`, at random; 0 takes the public records from `test`.
+      attribute: the label among CelebA's attributes.
+      size: side to which images are resized.
     """
 
-    classes: tuple[str, ...]
-    private: tuple[str, ...]
-    public: tuple[str, float] | None = None
+    card: Card
+    train: tuple[str, ...] = ("train",)
+    test: str = "test"
+    num_test: int | None = None
+    num_public: int = 0
+    attribute: str | None = None
+    size: int | None = None
+
+
+LAYOUTS = {
+    "mnist": Layout(Card("mnist", "LeCun, Cortes & Burges", "CC BY-SA 3.0", DIGITS)),
+    "fashion_mnist": Layout(
+        Card(
+            "fashion_mnist",
+            "Xiao, Rasul & Vollgraf, Zalando Research, 2017",
+            "MIT",
+            ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+        )
+    ),
+    "svhn_cropped": Layout(
+        Card("svhn_cropped", "Netzer et al., Reading Digits in Natural Images, 2011", "non-commercial use", DIGITS),
+        train=("train", "extra"),
+        num_test=1000,
+    ),
+    "cifar10": Layout(
+        Card(
+            "cifar10",
+            "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
+            "unstated by its author",
+            ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        ),
+        num_public=29_000,
+    ),
+    "celeb_a": Layout(
+        Card("celeb_a", "Liu et al., Deep Learning Face Attributes in the Wild, 2015", "non-commercial research", ("not Male", "Male")),
+        attribute="Male",
+        size=64,
+    ),
+}
+"""The papers' data sets."""
+
+
+def load(seed: int, data_dir: Path | None = None, name: str = "mnist") -> Task:
+    """Read a prepared data set.
+
+    Args:
+      seed: of the split, 0 to 2^32 - 1.
+      data_dir: where it was prepared; `~/tensorflow_datasets` where it is not given.
+      name: one of `LAYOUTS`.
+
+    Raises:
+      ImportError: without tensorflow-datasets, with the command that installs it.
+      FileNotFoundError: where it is not prepared, with the command that does.
+      ValueError: for another name, or a set that is not in ArrayRecord format.
+    """
+    if name not in LAYOUTS:
+        raise ValueError(f"Expected dataset to be one of {', '.join(f'tfds:{known}' for known in LAYOUTS)}, got dataset='tfds:{name}'.")
+    layout = LAYOUTS[name]
+    builder = _builder(name, Path(data_dir) if data_dir else Path.home() / "tensorflow_datasets")
+    parts = [_read(builder.as_data_source(split), layout) for split in (*layout.train, layout.test)]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    num_train = len(images) - len(parts[-1][0])
+    random = np.random.RandomState(seed)
+    if layout.num_public:
+        order = random.permutation(num_train)
+        public, private = np.split(order, [layout.num_public])
+        test = np.arange(num_train, len(images))
+    else:
+        order = num_train + random.permutation(len(images) - num_train)
+        num_test = len(order) // 2 if layout.num_test is None else layout.num_test
+        public, test = np.split(order, [len(order) - num_test])
+        private = np.arange(num_train)
+    return _pool.task(layout.card, images, labels, public, private, test)
+
+
+def _builder(name: str, data_dir: Path) -> Any:
+    prepared = sorted((path.parent for path in (data_dir / name).glob("**/dataset_info.json")), key=lambda path: path.name)
+    if not prepared:
+        raise FileNotFoundError(
+            f"There is no prepared {name} in data_dir={data_dir}; prepare it with TensorFlow: "
+            f"tfds build {name} --file_format=array_record --data_dir {data_dir}"
+        )
+    return _library().builder_from_directory(prepared[-1])
+
+
+def _library() -> Any:
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ImportError("dataset=tfds:... needs tensorflow-datasets: pip install 'rknn-jax[tfds]'.") from error
+    return tensorflow_datasets
+
+
+def _read(source: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Return images uint8 `[n, h, w, c]` and labels of one split."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        batches = (source.__getitems__(list(range(start, min(start + BATCH, len(source))))) for start in range(0, len(source), BATCH))
+        records = [record for batch in batches for record in pool.map(lambda record: _record(record, layout), batch)]
+    images, labels = zip(*records, strict=True)
+    return np.stack(images), np.array(labels)
+
+
+def _record(record: dict[str, Any], layout: Layout) -> tuple[np.ndarray, int]:
+    image = np.asarray(record["image"], np.uint8)
+    if layout.size is not None:
+        image = np.asarray(Image.fromarray(image).resize((layout.size, layout.size), Image.Resampling.BILINEAR))
+    return image, int(record["attributes"][layout.attribute] if layout.attribute else record["label"])
+
+
+def prepare(name: str, data_dir: Path, splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write arrays as a prepared data set in ArrayRecord format, without TensorFlow.
+
+    Args:
+      name: of the data set, such as `mnist`.
+      data_dir: gets `<name>/1.0.0`.
+      splits: by split, records of equal structure: `{"image": uint8 [h, w, c], "label": int}`, or `attributes` of booleans for celeb_a.
+    """
+    tfds = _library()
+
+    def feature(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {field: feature(inner) for field, inner in value.items()}
+        value = np.asarray(value)
+        return tfds.features.Tensor(shape=value.shape, dtype=value.dtype)
+
+    first = next(iter(splits.values()))[0]
+    members = {
+        "__module__": __name__,
+        "VERSION": tfds.core.Version("1.0.0"),
+        "name": name,
+        "_info": lambda self: self.dataset_info_from_configs(features=tfds.features.FeaturesDict(feature(first))),
+        "_split_generators": lambda self, manager: {split: self._generate_examples(records) for split, records in splits.items()},
+        "_generate_examples": lambda self, records: enumerate(records),
+    }
+    with tfds.core.registered.skip_registration():
+        builder = type("Arrays", (tfds.core.GeneratorBasedBuilder,), members)
+    builder(data_dir=data_dir, file_format="array_record").download_and_prepare()
+
+
+def _example(folder: Path, seed: int) -> Task:
+    """Prepare 30 and 20 made-up records as fashion_mnist and load them."""
+    random = np.random.RandomState(0)
+    made_up = [{"image": random.randint(0, 256, (6, 6, 1)).astype(np.uint8), "label": random.randint(10)} for _ in range(50)]
+    prepare("fashion_mnist", folder, {"train": made_up[:30], "test": made_up[30:]})
+    return load(seed, folder, "fashion_mnist")
+
+
+EXAMPLES = (_example,)
