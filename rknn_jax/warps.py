@@ -17,8 +17,8 @@ def affine_displacement(matrix: jax.Array, shift: jax.Array, height: int, width:
     Returns:
       float32 `[n, height, width, 2]`.
     """
-    pixels = jnp.stack(jnp.meshgrid(jnp.arange(height) - (height - 1) / 2, jnp.arange(width) - (width - 1) / 2, indexing="ij"), -1)
-    return jnp.einsum("nij,hwj->nhwi", matrix - jnp.eye(2), pixels) + shift[:, None, None]
+    pixels = jnp.stack(jnp.meshgrid(centred(height), centred(width), indexing="ij"), -1)
+    return jnp.einsum("nij,hwj->nhwi", matrix - jnp.eye(2)[None], pixels) + shift[:, None, None]
 
 
 def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:
@@ -33,7 +33,17 @@ def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:
     """
 
     def read(channel: jax.Array, offset: jax.Array) -> jax.Array:
-        rows, columns = jnp.arange(channel.shape[0])[:, None], jnp.arange(channel.shape[1])[None]
+        rows, columns = jnp.arange(channel.shape[0], dtype=jnp.float32)[:, None], jnp.arange(channel.shape[1], dtype=jnp.float32)[None]
         return map_coordinates(channel, [rows + offset[..., 0], columns + offset[..., 1]], order=1, mode="nearest")
 
     return jax.vmap(jax.vmap(read, (2, None), 2))(images, displacement)
+
+
+def centred(size: int) -> jax.Array:
+    """Return pixel positions counted from the middle, float32 `[size]`."""
+    return jnp.arange(size, dtype=jnp.float32) - (size - 1) / 2
+
+
+def as_uint8(values: jax.Array) -> jax.Array:
+    """Round to uint8, what lies outside its range to the nearest end."""
+    return jnp.clip(jnp.round(values), 0, 255).astype(jnp.uint8)

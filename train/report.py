@@ -487,15 +487,17 @@ def epochs(run: Run) -> Markup | None:
 
 
 def _draw_epochs(metrics: Sequence[dict[str, Any]], label_accuracy: float | None, axes: Axes) -> None:
-    accuracy, rounds = [entry["test_accuracy"] for entry in metrics], [entry.get("round", 0) for entry in metrics]
+    accuracy, rounds = np.array([(entry["test_accuracy"], entry.get("round", 0)) for entry in metrics]).T
+    steps, starts = np.arange(1, len(accuracy) + 1), np.flatnonzero(np.diff(rounds)) + 1
     _accuracy_axis(axes, [*accuracy, label_accuracy], "test accuracy")
     if label_accuracy is not None:
         axes.axhline(float(_shown(label_accuracy)), color=INK["label"], linestyle=(0, (1, 2)), label=f"labels, {percent(label_accuracy)}")
-    student = f"student, {percent(accuracy[-1])} after the last epoch"
-    axes.plot(np.arange(1, len(accuracy) + 1), _shown(accuracy), "o-", color=INK["student"], markersize=3.5, label=student)
-    for start in np.flatnonzero(np.diff(rounds)) + 1:
+    for part in np.split(np.arange(len(accuracy)), starts):  # every round trains a student of its own
+        (line,) = axes.plot(steps[part], _shown(accuracy[part]), "o-", color=INK["student"], markersize=3.5)
+    line.set_label(f"student, {percent(accuracy[-1])} after the last epoch")
+    for start in starts:
         axes.axvline(start + 0.5, color=INK["muted"], linewidth=0.8)
-        axes.text(start + 0.6, 1.01, f"round {rounds[start] + 1}", color=INK["muted"], size=8, transform=axes.get_xaxis_transform())
+        axes.text(start + 0.6, 1.01, f"round {rounds[start] + 1:.0f}", color=INK["muted"], size=8, transform=axes.get_xaxis_transform())
     axes.set_xlim(0.5, len(accuracy) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from rknn_jax.types import Array
-from rknn_jax.warps import warp
+from rknn_jax.warps import as_uint8, centred, warp
 
 MOST_SHEAR = 1.5  # of a nearly horizontal stroke
 
@@ -14,20 +14,20 @@ def deskew(images: Array) -> jax.Array:
     """Shear and shift every image so that its intensity has no covariance between rows and columns, and its mean in the centre.
 
     Args:
-      images: `[n, h, w, 1]`, non-negative, background 0. A blank image is left as it is.
+      images: uint8 `[n, h, w, 1]`, background 0. A blank image is left as it is.
 
     Returns:
-      float32 `[n, h, w, 1]`, read bilinearly, in the range of the input.
+      uint8 `[n, h, w, 1]`, read bilinearly and rounded, so that background stays exactly flat.
     """
     images = jnp.asarray(images, jnp.float32)
     _, height, width, _ = images.shape
     ink = images[..., 0] / jnp.maximum(images.sum((1, 2)), 1e-12)[:, :, None]
-    rows = (jnp.arange(height) - (height - 1) / 2)[None, :, None]
-    columns = (jnp.arange(width) - (width - 1) / 2)[None, None, :]
+    rows = centred(height)[None, :, None]
+    columns = centred(width)[None, None, :]
     row_mean, column_mean = (ink * rows).sum((1, 2), keepdims=True), (ink * columns).sum((1, 2), keepdims=True)
     variance = (ink * (rows - row_mean) ** 2).sum((1, 2), keepdims=True)
     covariance = (ink * (rows - row_mean) * (columns - column_mean)).sum((1, 2), keepdims=True)
     shear = jnp.clip(covariance / jnp.maximum(variance, 1e-12), -MOST_SHEAR, MOST_SHEAR)
     down = jnp.broadcast_to(row_mean, ink.shape)
     across = column_mean + shear * rows + jnp.zeros((1, 1, width))
-    return warp(images, jnp.stack([down, across], axis=-1))
+    return as_uint8(warp(images, jnp.stack([down, across], axis=-1)))

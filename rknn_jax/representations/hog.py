@@ -132,7 +132,7 @@ def hog(
     vertical, horizontal = _gradient(jnp.sqrt(images) if transform_sqrt else jnp.asarray(images))
     beyond = _cumulated(vertical, horizontal, orientations)[:, :, : cell_rows * rows, : cell_columns * columns]
     cells = beyond.reshape(orientations + 1, n, cell_rows, rows, cell_columns, columns).mean((3, 5))
-    histogram = jnp.moveaxis(cells[:-1] - cells[1:], 0, -1)
+    histogram = jnp.maximum(jnp.moveaxis(cells[:-1] - cells[1:], 0, -1), 0)  # rounding must not make a root fail
     window = [histogram[:, i : i + down, j : j + right] for i in range(block_rows) for j in range(block_columns)]
     blocks = jnp.stack(window, axis=3).reshape(n, down, right, -1)
     return NORMS[block_norm](blocks).reshape(n, -1)
@@ -164,8 +164,8 @@ def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
     config = encoder.config
 
     def describe(image: jax.Array) -> jax.Array:
-        image = image[None].astype(jnp.float32) / 255
-        image = deskew(image) if config.deskew else image
+        # Not scaled to [0, 1]: equal pixels must differ by exactly 0, which a fused multiply-add would undo.
+        image = (deskew(image[None]) if config.deskew else image[None]).astype(jnp.float32)
         parts = [
             hog(
                 image,

@@ -26,7 +26,7 @@ from rknn_jax.neighbors import neighbor_graph, pairwise_sq_distances
 from rknn_jax.representations import hog, pca, pixels
 from rknn_jax.representations._deskew import deskew
 from rknn_jax.types import Array
-from rknn_jax.warps import affine_displacement, warp
+from rknn_jax.warps import affine_displacement, as_uint8, warp
 
 SMALLEST_FOR_HOG = 16  # pixels
 BLOCK_SIZE = 500  # images at a time: distances to all views of all public images are held for one block
@@ -121,7 +121,7 @@ def spectral_embedding(key: jax.Array, graph: scipy.sparse.csr_matrix, dimension
     degree = np.asarray(graph.sum(axis=1)).ravel()
     scaling = scipy.sparse.diags(1 / np.sqrt(np.maximum(degree, 1e-12)))
     start = np.asarray(jax.random.uniform(key, (len(degree),), minval=0.5), np.float64)
-    _, vectors = scipy.sparse.linalg.eigsh(scaling @ graph @ scaling, dimension, v0=start)
+    _, vectors = scipy.sparse.linalg.eigsh(scaling @ graph @ scaling, dimension, which="LA", v0=start)
     return _unit(jnp.asarray(vectors[:, ::-1], jnp.float32))
 
 
@@ -134,7 +134,7 @@ def _fit_descriptor(images: Array, config: Config) -> pca.Encoder:
 
 
 def _straighten(images: Array, config: Config) -> Array:
-    return _as_images(deskew(images)) if config.deskew and images.shape[-1] == 1 else images
+    return np.asarray(deskew(images)) if config.deskew and images.shape[-1] == 1 else images
 
 
 def _views(images: Array, config: Config) -> list[Array]:
@@ -149,12 +149,8 @@ def _transform(images: Array, matrix: np.ndarray) -> Array:
     displacement = affine_displacement(jnp.asarray(matrix, jnp.float32)[None], jnp.zeros((1, 2)), *images.shape[1:3])
     blocks = [jnp.asarray(images[start : start + BLOCK_SIZE], jnp.float32) for start in range(0, len(images), BLOCK_SIZE)]
     return np.concatenate(
-        [_as_images(warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))) for block in blocks]
+        [as_uint8(warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))) for block in blocks]
     )
-
-
-def _as_images(values: jax.Array) -> np.ndarray:
-    return np.asarray(jnp.clip(jnp.round(values), 0, 255).astype(jnp.uint8))
 
 
 @functools.partial(jax.jit, static_argnames="count")

@@ -107,7 +107,7 @@ class Student:
         return self._apply(images, features=False)
 
     def features(self, images: Array) -> np.ndarray:
-        """Return the network's own features of unit length, float32 `[n, f]`: an encoder, record-local like any other."""
+        """Return the layer before the head, float32 `[n, f]`: an encoder, record-local like any other."""
         return self._apply(images, features=True)
 
     def _apply(self, images: Array, features: bool) -> np.ndarray:

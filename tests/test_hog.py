@@ -1,0 +1,111 @@
+"""HOG against scikit-image over its parameters; deskewing against its definition."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from skimage.feature import hog as reference
+
+from rknn_jax.representations import hog
+from rknn_jax.representations._deskew import deskew
+from rknn_jax.warps import affine_displacement, warp
+
+
+@given(
+    st.integers(0, 999),
+    st.tuples(st.integers(12, 30), st.integers(12, 30)),
+    st.sampled_from([1, 3]),
+    st.integers(1, 12),
+    st.tuples(st.integers(2, 5), st.integers(2, 5)),
+    st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.sampled_from(["L1", "L1-sqrt", "L2", "L2-Hys"]),
+    st.booleans(),
+    st.sampled_from([1.0, 1 / 255]),
+)
+def test_hog_equals_scikit_image_over_its_parameters(seed, size, channels, orientations, cell, block, norm, root, scale):
+    """Integer pixels put many gradients exactly on the edges of the bins, where a rounding error would show."""
+    images = (np.random.default_rng(seed).integers(0, 256, (2, *size, channels)) * scale).astype(np.float32)
+    options = {"orientations": orientations, "pixels_per_cell": cell, "cells_per_block": block, "block_norm": norm, "transform_sqrt": root}
+    expected = [reference(image, channel_axis=-1, **options) for image in images]
+    np.testing.assert_allclose(hog.hog(images, **options), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("orientations", [2, 4, 6, 8, 9, 12])
+def test_gradients_on_the_edge_of_a_bin_fall_where_scikit_image_puts_them(orientations):
+    """Ramps in eight exact directions, 45 degrees apart."""
+    rows, columns = np.mgrid[:16, :16]
+    images = np.stack([a * rows + b * columns + 40 for a in (-1, 0, 1) for b in (-1, 0, 1)]).astype(np.float32)[..., None]
+    expected = [reference(image[..., 0], orientations, (4, 4), (2, 2)) for image in images]
+    np.testing.assert_allclose(
+        hog.hog(images, orientations=orientations, pixels_per_cell=(4, 4), cells_per_block=(2, 2)), expected, atol=1e-4
+    )
+
+
+def test_the_encoder_joins_cell_sizes():
+    images = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 1)).astype(np.uint8)
+    parts = [[reference(image[..., 0], 9, (c, c), (2, 2)) for image in images] for c in (5, 4)]
+    np.testing.assert_allclose(hog.Encoder(hog.Config(cells=(5, 4)))(images), np.concatenate(parts, axis=1), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"cells": ()}, "cells"), ({"block": 0}, "block=0"), ({"orientations": 0}, "orientations=0"), ({"block_norm": "L3"}, "L3")],
+)
+def test_bad_settings_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        hog.Config(**fields)
+
+
+def test_images_too_small_or_coloured_are_named():
+    with pytest.raises(ValueError, match="at least 14x14"):
+        hog.Encoder(hog.Config())(np.zeros((2, 8, 8, 1), np.uint8))
+    with pytest.raises(ValueError, match="deskew=False"):
+        hog.Encoder(hog.Config(cells=(4,), deskew=True))(np.zeros((2, 8, 8, 3), np.uint8))
+
+
+def moments(image):
+    rows, columns = np.mgrid[: image.shape[0], : image.shape[1]]
+    ink = image / image.sum()
+    row, column = (ink * rows).sum(), (ink * columns).sum()
+    return row, column, (ink * (rows - row) * (columns - column)).sum() / (ink * (rows - row) ** 2).sum()
+
+
+def strokes():
+    """Three slanted, shifted strokes in a 28x28 image."""
+    rows, columns = np.mgrid[:28, :28]
+    return np.stack([255 * np.exp(-((columns - 12 - a * (rows - 15)) ** 2) / 4) * (abs(rows - 15) < 7) for a in (-0.6, 0.0, 0.5)])[
+        ..., None
+    ].astype(np.uint8)
+
+
+def test_deskewing_centres_the_ink_and_takes_its_slant_away():
+    before, after = strokes(), np.asarray(deskew(strokes()))
+    assert abs(moments(before[0, ..., 0])[2]) > 0.5
+    for image in after[..., 0]:
+        row, column, slant = moments(image)
+        assert abs(row - 13.5) < 0.1
+        assert abs(column - 13.5) < 0.1
+        assert abs(slant) < 0.05
+
+
+def test_deskewing_leaves_blank_and_straight_images_alone():
+    straight = np.zeros((2, 9, 9, 1), np.uint8)
+    straight[1, 2:7, 4] = 200
+    np.testing.assert_array_equal(deskew(straight), straight)
+
+
+def test_a_warp_reads_each_pixel_where_the_matrix_says():
+    """A quarter turn and a whole-pixel shift are exact."""
+    image = jnp.asarray(np.random.default_rng(0).normal(size=(1, 7, 7, 2)), jnp.float32)
+    turn = affine_displacement(jnp.array([[[0.0, -1.0], [1.0, 0.0]]]), jnp.zeros((1, 2)), 7, 7)
+    np.testing.assert_allclose(warp(image, turn)[0], np.rot90(image[0], -1), atol=1e-5)
+    shift = affine_displacement(jnp.eye(2)[None], jnp.array([[2.0, -1.0]]), 7, 7)
+    np.testing.assert_allclose(warp(image, shift)[0, :5, 1:], image[0, 2:, :6], atol=1e-5)
+
+
+def test_encoding_is_the_same_inside_and_outside_jit():
+    images = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 1)).astype(np.uint8)
+    encode = hog.Encoder(hog.Config(cells=(4,)))
+    np.testing.assert_allclose(jax.jit(lambda x: encode(x))(images), encode(images), atol=1e-6)
