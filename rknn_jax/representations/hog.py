@@ -1,8 +1,7 @@
 """Histograms of oriented gradients (HOG) of image batches, equal to `skimage.feature.hog`.
 
 Gradients are central differences, a colour image's are those of the channel of greatest magnitude. Unsigned orientations are binned per
-cell without trigonometry: an angle in [0, pi) is beyond the i-th bin's edge iff the gradient lies in a half-plane, so n half-plane tests
-give the cumulated histogram and differences give the histogram. Blocks of cells are normalised and concatenated.
+cell without trigonometry: an angle in [0, pi) has reached the i-th bin's edge iff the gradient lies in a half-plane. Blocks of cells are normalised and concatenated.
 
 Reference: Dalal & Triggs, "Histograms of Oriented Gradients for Human Detection", 2005.
 """
@@ -130,9 +129,8 @@ def hog(
             f"cells_per_block={cells_per_block}, got {height}x{width}; use smaller cells or blocks."
         )
     vertical, horizontal = _gradient(jnp.sqrt(images) if transform_sqrt else jnp.asarray(images))
-    beyond = _cumulated(vertical, horizontal, orientations)[:, :, : cell_rows * rows, : cell_columns * columns]
-    cells = beyond.reshape(orientations + 1, n, cell_rows, rows, cell_columns, columns).mean((3, 5))
-    histogram = jnp.maximum(jnp.moveaxis(cells[:-1] - cells[1:], 0, -1), 0)  # rounding must not make a root fail
+    binned = _binned(vertical, horizontal, orientations)[:, :, : cell_rows * rows, : cell_columns * columns]
+    histogram = jnp.moveaxis(binned.reshape(orientations, n, cell_rows, rows, cell_columns, columns).mean((3, 5)), 0, -1)
     window = [histogram[:, i : i + down, j : j + right] for i in range(block_rows) for j in range(block_columns)]
     blocks = jnp.stack(window, axis=3).reshape(n, down, right, -1)
     return NORMS[block_norm](blocks).reshape(n, -1)
@@ -149,14 +147,14 @@ def _gradient(images: jax.Array) -> tuple[jax.Array, jax.Array]:
     return vertical, horizontal
 
 
-def _cumulated(vertical: jax.Array, horizontal: jax.Array, orientations: int) -> jax.Array:
-    """Return each pixel's magnitude for every bin edge that its angle has reached, `[orientations + 1, n, h, w]`; none reaches the last."""
+def _binned(vertical: jax.Array, horizontal: jax.Array, orientations: int) -> jax.Array:
+    """Return each pixel's magnitude in the bin of its angle and 0 in the others, `[orientations, n, h, w]`."""
     magnitude = jnp.sqrt(vertical**2 + horizontal**2)
     upper = (vertical > 0) | ((vertical == 0) & (horizontal >= 0))
     vertical, horizontal = jnp.where(upper, vertical, -vertical), jnp.where(upper, horizontal, -horizontal)
     edges = [(round(float(np.cos(angle)), 15), float(np.sin(angle))) for angle in np.pi * np.arange(1, orientations) / orientations]
-    reached = [magnitude] + [jnp.where(vertical * cos >= horizontal * sin, magnitude, 0) for cos, sin in edges]
-    return jnp.stack([*reached, jnp.zeros_like(magnitude)])
+    reached = [jnp.ones_like(upper), *(vertical * cos >= horizontal * sin for cos, sin in edges), jnp.zeros_like(upper)]
+    return jnp.stack([jnp.where(reached[i] & ~reached[i + 1], magnitude, 0) for i in range(orientations)])
 
 
 @jax.jit
