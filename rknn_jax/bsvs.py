@@ -27,6 +27,9 @@ MARGIN = 4
 MOST_QUERIES = 500
 """More have not paid on any data set of the paper."""
 
+LARGE_SCALE = 1000.0
+"""Noise beyond this many votes is scale free to 0.1%, and enumerating it vote by vote would only cost memory."""
+
 
 def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
     """Return the cells that every record votes for.
@@ -100,6 +103,8 @@ def flip_prob(gap: float, scale: float, num_classes: int) -> float:
       scale: b of the noise, in votes.
       num_classes: |Y|.
     """
+    coarse = max(1.0, scale / LARGE_SCALE)  # votes that are counted as one
+    gap, scale = gap / coarse, scale / coarse
     alpha = math.exp(-1 / scale)
     reach = math.ceil(40 * scale) + 1
     noise = np.arange(-reach, reach + 1)

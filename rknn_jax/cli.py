@@ -49,7 +49,7 @@ class Label:
       mechanism: discrete_laplace; permute_and_flip for fewer wrong labels but no probabilities; gaussian for many neighbors.
       relation: replace-one takes n as public; add-remove hides n, and needs --queries.
       metric: of the embeddings.
-      smoothing: auto lets similar queries share votes as far as the noise asks for it.
+      smoothing: auto lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; none does neither.
       classes: number of classes, or their names with commas between them.
       budget: epsilon that may be spent on this data set in all, set at its first release; this epsilon where it is not given.
       budget_delta: likewise for delta.
@@ -153,7 +153,7 @@ def label(settings: Label) -> dict[str, Any]:
         plan = job.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
-        expected = preview.preview(plan.mechanism, plan.sizes, plan.num_records)
+        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records)
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {"num_queries": plan.mechanism.num_queries, "num_classes": plan.data.classes.count, "num_records": plan.num_records}
@@ -220,7 +220,7 @@ def _tell_account(told: Console, ledger: Ledger) -> None:
 def _tell_plan(plan: "Plan") -> None:
     from rknn_jax import preview
 
-    data, sizes, settings = plan.data, plan.sizes, plan.settings
+    data, sizes, settings = plan.data, plan.queries.size, plan.settings
     records = "private records" if plan.num_records is None else f"{plan.num_records:,} private records"
     assumed = " assumed, since a dry run reads no labels (pass --classes)" if data.classes.source == "assumed" else ""
     _tell(
@@ -252,7 +252,7 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
 
 def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
     classes, account = plan.data.classes, done.card["ledger"]
-    per_class = np.bincount(done.answers.labels[plan.queries.cluster], minlength=classes.count)
+    per_class = np.bincount(done.labels, minlength=classes.count)
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
     rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
     _tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)

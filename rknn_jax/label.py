@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from rknn_jax import mechanisms, preview, tables
 from rknn_jax.keys import Stage, stage_key
@@ -71,6 +72,7 @@ class Plan:
       data: see `Data`.
       mechanism: calibrated.
       queries: public.
+      graph: of the public rows, along which labels are spread; see `rknn.public_graph`.
       ledger: that would be charged; None where it has to be made.
     """
 
@@ -79,12 +81,8 @@ class Plan:
     data: Data
     mechanism: CentralMechanism
     queries: Queries
+    graph: csr_matrix | None
     ledger: Ledger | None
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Public records of each query, int64 `[num_queries]`."""
-        return np.bincount(self.queries.cluster, minlength=self.mechanism.num_queries)
 
     @property
     def num_records(self) -> int | None:
@@ -104,13 +102,20 @@ class Release:
 
     Attributes:
       answers: of the queries.
+      probabilities: float32 `[m, num_classes]`, soft labels of the public rows.
       counts: int64 `[num_queries, num_classes]`, noisy; None where the mechanism releases labels alone.
       card: what `privacy.json` says.
     """
 
     answers: Answers
+    probabilities: np.ndarray
     counts: np.ndarray | None
     card: dict[str, Any]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Int32 `[m]`, the most probable class of each public row."""
+        return self.probabilities.argmax(axis=1).astype(np.int32)
 
 
 def prepare(settings: "Label") -> Plan:
@@ -128,7 +133,9 @@ def prepare(settings: "Label") -> Plan:
     ledger = open_ledger(settings, data.dataset)
     mechanism = calibrated(settings, data)
     queries = cluster(settings, data.public, mechanism.num_queries)
-    return Plan(settings, folder, data, mechanism, queries, ledger)
+    # Before anything is spent, because it takes long; a dry run spreads nothing.
+    graph = None if settings.dry_run else rknn.public_graph(data.public, mechanism.num_queries, _labeler(settings))
+    return Plan(settings, folder, data, mechanism, queries, graph, ledger)
 
 
 def release(plan: Plan) -> Release:
@@ -151,7 +158,8 @@ def release(plan: Plan) -> Release:
         counts, guarantee = release_counts(plan.mechanism, cells, ledger, purpose)
         answers = rknn.answer(counts, plan.mechanism.stddev(counts), guarantee, queries, config)
         shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
-        done = Release(answers, shown, card(plan, guarantee, ledger))
+        probabilities = rknn.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
+        done = Release(answers, probabilities, shown, card(plan, guarantee, ledger))
         write(staging, plan, done)
     return done
 
@@ -340,9 +348,9 @@ def unsure_share(plan: Plan, counts: np.ndarray) -> float:
 
 def write(staging: Path, plan: Plan, done: Release) -> None:
     """Write the results, each file whole or not at all, and `privacy.json` last: it says that the release is complete."""
-    answers, names, cluster = done.answers, plan.data.classes.names, plan.queries.cluster
-    rows = {"label": answers.labels[cluster], "query": cluster, "probability": answers.probabilities[cluster]}
-    asked = {"index": plan.queries.index, "label": answers.labels}
+    names = plan.data.classes.names
+    rows = {"label": done.labels, "query": plan.queries.cluster, "probability": done.probabilities}
+    asked = {"index": plan.queries.index, "label": done.answers.labels}
     _save(staging / "labels.npz", rows | ({"class_names": np.array(names)} if names else {}))
     _save(staging / "queries.npz", asked | ({} if done.counts is None else {"noisy_counts": done.counts}))
     (staging / "privacy.json").write_text(json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n")

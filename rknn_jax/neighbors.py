@@ -72,6 +72,24 @@ def nearest(points: Array, references: Array, num_neighbors: int, *, metric: Met
     return _nearest(points, references, num_neighbors, metric)
 
 
+def self_graph(
+    features: Array, num_neighbors: int = 10, tuning_neighbor: int = 7, *, metric: Metric = "sqeuclidean"
+) -> scipy.sparse.csr_matrix:
+    """Join each of m points `[m, f]` to its nearest others by `neighbor_graph`; fewer points have fewer neighbours."""
+    count = min(max(num_neighbors, tuning_neighbor) + 1, len(features))
+    index, distance = without_itself(*map(np.asarray, nearest(features, features, count, metric=metric)))
+    scale = np.sqrt(distance[:, min(tuning_neighbor, count - 1) - 1]) + 1e-12
+    return neighbor_graph(index[:, :num_neighbors], distance[:, :num_neighbors], scale)
+
+
+def without_itself(index: np.ndarray, distance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drop each of m points from its own neighbours `[m, k]`, or the last one where a duplicate took its place; `[m, k - 1]`."""
+    own = index == np.arange(len(index))[:, None]
+    drop = np.where(own.any(axis=1), own.argmax(axis=1), index.shape[1] - 1)
+    keep = np.arange(index.shape[1])[None] != drop[:, None]
+    return index[keep].reshape(len(index), -1), distance[keep].reshape(len(index), -1)
+
+
 def neighbor_graph(index: Array, distance: Array, scale: Array) -> scipy.sparse.csr_matrix:
     """Join every point to its nearest ones with self-tuned weights, symmetrically.
 

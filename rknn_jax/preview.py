@@ -20,9 +20,6 @@ PURITIES = (1.0, 0.9, 0.7)
 LINE = FLIPS[0]
 """A query stands clear where the noise changes its label with at most this probability."""
 
-LARGE_NOISE = 1000.0
-"""Above this the integer laws are scale free to 0.1%, and enumerating them would only cost memory."""
-
 
 @dataclass(frozen=True)
 class Preview:
@@ -73,26 +70,24 @@ def preview(mechanism: CentralMechanism, sizes: np.ndarray, num_records: int | N
 
 def required_gap(mechanism: CentralMechanism, failure_prob: float) -> int:
     """Return the least lead, in votes, that the mechanism turns over with at most this probability, whatever the rivals have."""
-    unit = max(1.0, noise_scale(mechanism) / LARGE_NOISE)
     high = 1
-    while flip_prob(mechanism, high * unit, unit) > failure_prob:
+    while flip_prob(mechanism, high) > failure_prob:
         high *= 2
     low = high // 2
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if flip_prob(mechanism, middle * unit, unit) <= failure_prob else (middle + 1, high)
-    return math.ceil(low * unit)
+        low, high = (low, middle) if flip_prob(mechanism, middle) <= failure_prob else (middle + 1, high)
+    return low
 
 
-def flip_prob(mechanism: CentralMechanism, gap: float, unit: float = 1.0) -> float:
+def flip_prob(mechanism: CentralMechanism, gap: float) -> float:
     """Return how probably the mechanism changes a label where every rival trails by `gap`; a tie counts as a change.
 
     Args:
       mechanism: calibrated.
       gap: in votes.
-      unit: votes that are counted as one, to keep large noise cheap.
     """
-    noise, gap, num_classes = noise_scale(mechanism) / unit, gap / unit, mechanism.num_classes
+    noise, num_classes = noise_scale(mechanism), mechanism.num_classes
     if isinstance(mechanism, PermuteAndFlip):
         return _exponential_flip_prob(gap, noise, num_classes)
     if isinstance(mechanism, Gaussian):
@@ -103,8 +98,7 @@ def flip_prob(mechanism: CentralMechanism, gap: float, unit: float = 1.0) -> flo
 def suggested_num_queries(mechanism: CentralMechanism, num_records: int) -> int:
     """Suggest s for n records; see `bsvs.suggested_num_queries`. The mechanism's own s plays no part."""
     scale = noise_scale(mechanism) / (math.sqrt(2) if isinstance(mechanism, Gaussian) else 1)  # Laplace of the same spread
-    unit = max(1.0, scale / LARGE_NOISE)
-    return bsvs.suggested_num_queries(int(num_records / unit), mechanism.num_classes, scale / unit, mechanism.num_neighbors)
+    return bsvs.suggested_num_queries(num_records, mechanism.num_classes, scale, mechanism.num_neighbors)
 
 
 def noise_scale(mechanism: CentralMechanism) -> float:
@@ -125,6 +119,8 @@ def _exponential_flip_prob(gap: float, scale: float, num_classes: int) -> float:
 
 def _gaussian_flip_prob(gap: float, stddev: float, num_classes: int) -> float:
     """Enumerate the discrete Gaussian."""
+    coarse = max(1.0, stddev / bsvs.LARGE_SCALE)
+    gap, stddev = gap / coarse, stddev / coarse
     reach = math.ceil(10 * stddev) + 1
     noise = np.arange(-reach, reach + 1)
     pmf = np.exp(-((noise / stddev) ** 2) / 2)

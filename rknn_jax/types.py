@@ -88,11 +88,13 @@ class Queries:
       features: float32 `[num_queries, f]`, what private records are compared with.
       index: int32 `[num_queries]`, the public record that stands for each query.
       cluster: int32 `[m]`, the query whose label each public record takes, -1 for none.
+      size: int64 `[num_queries]`, public records nearest to each query, from which its share of the votes can be told beforehand.
     """
 
     features: jax.Array
     index: np.ndarray
     cluster: np.ndarray
+    size: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -118,8 +118,10 @@ def test_defaults_label_the_digits(digits, rknn, tmp_path):
         "query": ("int32", (500,)),
         "probability": ("float32", (500, 10)),
     }
-    assert np.mean(rows["label"] == np.load(digits / "truth.npy")) > 0.7  # chance is 0.1
-    np.testing.assert_array_equal(rows["label"], asked["label"][rows["query"]])
+    truth = np.load(digits / "truth.npy")
+    assert np.mean(rows["label"] == truth) > 0.7  # chance is 0.1
+    assert np.mean(rows["label"] == truth) > np.mean(asked["label"][rows["query"]] == truth), "similar rows share their labels"
+    np.testing.assert_array_equal(rows["label"], rows["probability"].argmax(axis=1))
     np.testing.assert_allclose(rows["probability"].sum(axis=1), 1, rtol=1e-5)
     assert asked["noisy_counts"].dtype == np.int64
     card = json.loads((folder / "privacy.json").read_text())
@@ -128,6 +130,13 @@ def test_defaults_label_the_digits(digits, rknn, tmp_path):
     assert "epsilon = 1 (pure)" in card["statement"]
     assert card["ledger"]["spent"]["epsilon"] == card["ledger"]["remaining"]["epsilon"] == 1
     assert all(line in done.err for line in [card["ledger"]["head"], *card["not_covered"]])
+
+
+def test_without_smoothing_a_row_has_the_label_of_its_query(digits, rknn):
+    done = rknn("label", "--public", digits / "P.npz", "--private", digits / "R.npz", "--epsilon", 1, "--smoothing", "none", "--json")
+    rows, asked = arrays(done.json["files"]["labels"]), arrays(done.json["files"]["queries"])
+    np.testing.assert_array_equal(rows["label"], asked["label"][rows["query"]])
+    np.testing.assert_array_equal(asked["label"], asked["noisy_counts"].argmax(axis=1))
 
 
 def test_two_releases_share_the_clustering_and_not_the_noise(files, rknn):

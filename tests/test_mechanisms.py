@@ -69,7 +69,7 @@ def test_discrete_laplace_variance_is_exact_and_below_the_continuous_one(scale, 
 @pytest.mark.parametrize(("relation", "factor"), [("replace-one", 2), ("add-remove", 1)])
 @pytest.mark.parametrize("name", mechanisms.names())
 def test_the_declared_sensitivity_is_the_one_found_by_search(name, relation, factor):
-    """Every pair of one-record data sets with k = 2 (and none, for add-remove): L1 and squared L2 of the change are `changed_cells` at most."""
+    """All pairs of one-record data sets with k = 2 (and none, for add-remove): L1 and squared L2 of the change reach `changed_cells`."""
     s, num_classes, k = 3, 2, 2
     mechanism = mechanisms.make(name, epsilon=1.0, num_queries=s, num_classes=num_classes, num_neighbors=k, relation=relation)
     votes = [

@@ -115,3 +115,17 @@ def test_the_first_row_that_is_not_finite_is_named():
 
 def test_a_zero_vector_is_at_cosine_distance_one():
     np.testing.assert_allclose(neighbors.pairwise_cosine_distances(np.zeros((1, 3), np.float32), np.eye(3, dtype=np.float32)), 1)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_no_point_is_its_own_neighbour_even_among_duplicates(copies):
+    points = np.repeat(np.random.default_rng(0).normal(size=(30, 3)), copies, axis=0).astype(np.float32)
+    graph = neighbors.self_graph(points, 4, 3)
+    assert graph.diagonal().max() == 0
+    assert np.isfinite(graph.data).all()
+    assert ((graph > 0).sum(axis=1) >= 4).all()
+    assert abs(graph - graph.T).max() < 1e-7
+
+
+def test_a_graph_of_few_points_has_fewer_neighbours():
+    assert neighbors.self_graph(np.float32([[0.0], [1.0]])).nnz == 2

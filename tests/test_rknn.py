@@ -99,3 +99,16 @@ def test_more_neighbours_than_queries_is_refused_before_any_vote():
     features, labels, queries = data(0)
     with pytest.raises(ValueError, match="num_neighbors=9"):
         rknn.votes(features, labels, queries, 4, rknn.Config(num_neighbors=9))
+
+
+def test_public_labels_spread_only_where_they_may():
+    features = np.concatenate([np.zeros((20, 2)), np.full((20, 2), 9.0)]).astype(np.float32)
+    features += np.random.default_rng(0).normal(size=features.shape).astype(np.float32)
+    labels = np.eye(2, dtype=np.float32)[np.repeat([0, 1], 20)]
+    wrong = labels.copy()
+    wrong[[3, 30]] = labels[[30, 3]]
+    graph = rknn.public_graph(features, 4, rknn.Config())
+    np.testing.assert_array_equal(rknn.public_labels(graph, wrong, 4).argmax(1), labels.argmax(1))
+    assert rknn.public_graph(features, 4, rknn.Config(smoothing="none")) is None
+    assert rknn.public_graph(features, 40, rknn.Config()) is None, "every record is a query"
+    np.testing.assert_array_equal(rknn.public_labels(None, wrong, 4), wrong)

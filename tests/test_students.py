@@ -234,6 +234,20 @@ def test_a_record_counts_as_much_as_its_weight(data):
     np.testing.assert_allclose(student.predict_proba(images).mean(axis=0), expected, atol=0.07)
 
 
+def test_the_filler_of_the_last_batch_does_not_enter_the_loss(data):
+    images, targets = data
+    index, present = np.arange(8, dtype=np.int32), np.float32([1, 1, 1, 1, 1, 1, 1, 0])
+    weights, other = np.ones(20, np.float32), np.roll(targets, 1, axis=1)
+
+    def loss(targets):
+        variables = students._init(cnn.CNN(3), jax.random.key(0), images[:1])
+        state = students._initial(SMALL, 75, variables)
+        return students._step(SMALL, 75, jax.random.key(1), state, jax.device_put((images, targets, weights)), index, present)[1]
+
+    assert loss(targets) == loss(np.where(np.arange(20)[:, None] == 7, other, targets))
+    assert loss(targets) != loss(np.where(np.arange(20)[:, None] == 6, other, targets))
+
+
 def test_training_warps_images_and_traces_its_step_once(data, trained, monkeypatch):
     traces = []
     monkeypatch.setattr(students, "warp", lambda images, displacement: traces.append(images.shape) or warp(images, displacement))

@@ -41,7 +41,7 @@ def test_only_queries_that_drown_listen_to_others():
 
 
 def test_smoothing_rescues_labels_that_noise_would_flip():
-    """A query has half its noise in votes, a group of ten has 1.6 times: 40% wrong against 15%, 20 repetitions of 20 queries, fixed seed."""
+    """A query has half its noise in votes, a group of ten 1.6 times: 40% wrong against 15%, 20 x 20 queries, fixed seed."""
     features, truth = two_groups()
     rng = np.random.default_rng(1)
     weights = voting.smoothing_weights(features, np.ones(20), votes=20 * 30.0, stddev=60.0)

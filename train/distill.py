@@ -10,6 +10,7 @@ records enter on one line, `rknn.votes`. Everything here is a simulation on benc
 import importlib
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans, uncertainty
 from rknn_jax.students import fit as students
-from rknn_jax.types import Answers, Encoder, Queries, Task
+from rknn_jax.types import Answers, Array, Encoder, Queries, Task
 from train import experiment as runs
 from train import report, truth
 from train.experiment import Experiment, Labels
 
-console = Console(stderr=True)
+console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 
 def main(experiment: Experiment) -> Path:
@@ -43,7 +44,8 @@ def main(experiment: Experiment) -> Path:
     num_classes = task.card.num_classes
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
-    runs.write_json(folder / "config.json", runs.settings(experiment) | {"resolved_queries": num_queries} | runs.environment())
+    resolved = {"resolved_queries": num_queries, "classes": task.card.classes}
+    runs.write_json(folder / "config.json", runs.settings(experiment) | resolved | runs.environment())
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
     )
@@ -54,12 +56,15 @@ def main(experiment: Experiment) -> Path:
     student: students.Student | None = None
     not_covered: dict[str, Any] = {}
     for step in range(experiment.rounds):
-        queries = select_queries(stage_key(root, Stage.QUERIES, step), task, encode, num_queries, student, experiment)
+        features = encode(task.public.images)
+        queries = select_queries(stage_key(root, Stage.QUERIES, step), task, features, num_queries, student, experiment)
         cells = rknn.votes(encode(task.private.images), task.private.labels, queries, num_classes, config)
         answers = rknn.tally(stage_key(noise, Stage.NOISE, step), cells, queries, num_classes, config)
-        labels = labels.updated(queries, answers, step * num_queries, soft=experiment.targets == "soft")
+        labels = labels.updated(queries, answers, step * num_queries)
+        graph = rknn.public_graph(features, num_queries, config)
+        labels = replace(labels, probabilities=rknn.public_labels(graph, labels.probabilities, num_queries))
         rounds.append((queries, answers))
-        not_covered = not_covered or truth.not_covered(stage_key(noise, Stage.BENCHMARK), task, cells, queries, config)
+        not_covered = not_covered or truth.not_covered(stage_key(noise, Stage.BENCHMARK), task, cells, queries, graph, config)
         console.print(
             f"round {step + 1}: {num_queries} queries answered, {truth.label_accuracy(task, labels):.2%} of the public labels right"
         )
@@ -102,10 +107,9 @@ def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> En
 
 
 def select_queries(
-    key: jax.Array, task: Task, encode: Encoder, num_queries: int, student: students.Student | None, experiment: Experiment
+    key: jax.Array, task: Task, features: Array, num_queries: int, student: students.Student | None, experiment: Experiment
 ) -> Queries:
     """Cluster all public records in the first round, and those that the student is least sure of in later ones, in its own features."""
-    features = encode(task.public.images)
     if student is None:
         return kmeans.select(key, features, num_queries)
     config = uncertainty.Config(experiment.uncertain)
@@ -123,7 +127,13 @@ def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experime
         console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
 
     try:
-        return students.fit(key, task.public.images[labels.known], labels.targets[labels.known], student_config(experiment), on_epoch=log)
+        return students.fit(
+            key,
+            task.public.images[labels.known],
+            labels.targets(experiment.targets)[labels.known],
+            student_config(experiment),
+            on_epoch=log,
+        )
     except KeyboardInterrupt:
         console.print("Stopped before the student's first epoch; keeping the labels.")
         return None
@@ -141,7 +151,7 @@ def cli() -> int:
     try:
         main(tyro.cli(Experiment, description=__doc__))
     except (ValueError, OSError) as error:
-        console.print(f"[bold red]error:[/] {error}", highlight=False)
+        console.print(f"error: {error}")
         return 2
     except KeyboardInterrupt:
         console.print("Stopped before anything was labelled.")

@@ -50,7 +50,7 @@ class Experiment:
       representation: learned on public data; spectral is the best for images.
       mechanism: a file of rknn_jax/mechanisms.
       relation: which data sets are neighbours.
-      smoothing: auto borrows votes from similar queries as far as the noise asks for it.
+      smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads labels between similar public records.
       targets: train the student on hard or on soft labels.
       uncertain: share of the public records that a later round asks about.
       student: a file of rknn_jax/students/models; m5 for mnist and cnn for the rest where it is not given.
@@ -102,11 +102,11 @@ class Labels:
     """What the public records are called so far.
 
     Attributes:
-      targets: float32 `[m, num_classes]`, hard or soft labels; 0 where there is none.
+      probabilities: float32 `[m, num_classes]`, soft labels; 0 where there is none.
       query: int32 `[m]`, the query that named each record, counted over all rounds; -1 where none has.
     """
 
-    targets: np.ndarray
+    probabilities: np.ndarray
     query: np.ndarray
 
     @classmethod
@@ -119,12 +119,20 @@ class Labels:
         """Bool `[m]`."""
         return self.query >= 0
 
-    def updated(self, queries: Queries, answers: Answers, first_query: int, *, soft: bool) -> "Labels":
+    @property
+    def hard(self) -> np.ndarray:
+        """Int32 `[m]`, the most probable class."""
+        return self.probabilities.argmax(axis=1).astype(np.int32)
+
+    def targets(self, kind: Literal["hard", "soft"]) -> np.ndarray:
+        """Return what a student is trained on, float32 `[m, num_classes]`."""
+        return self.probabilities if kind == "soft" else np.eye(self.probabilities.shape[1], dtype=np.float32)[self.hard]
+
+    def updated(self, queries: Queries, answers: Answers, first_query: int) -> "Labels":
         """Return the labels after a round whose queries are counted from `first_query` on: a later answer takes an earlier one's place."""
         asked = (queries.cluster >= 0) & answers.answered[queries.cluster]
-        one_hot = np.eye(self.targets.shape[1], dtype=np.float32)[answers.labels]
-        named = (answers.probabilities if soft else one_hot)[queries.cluster]
-        return Labels(np.where(asked[:, None], named, self.targets), np.where(asked, first_query + queries.cluster, self.query))
+        named = answers.probabilities[queries.cluster]
+        return Labels(np.where(asked[:, None], named, self.probabilities), np.where(asked, first_query + queries.cluster, self.query))
 
 
 def make_folder(experiment: Experiment) -> Path:
@@ -210,7 +218,7 @@ def finish(
       seconds: the run took.
     """
     predicted = None if student is None else student.predict_proba(task.test.images).argmax(axis=1)
-    right = labels.known & (labels.targets.argmax(axis=1) == task.public.true_labels)
+    right = labels.known & (labels.hard == task.public.true_labels)
     result = {
         "label_accuracy": float(right.mean()),
         "test_accuracy": None if predicted is None else float(np.mean(predicted == task.test.labels)),
@@ -239,9 +247,9 @@ def finish(
     }
     _write_arrays(
         folder / "labels.npz",
-        label=np.where(labels.known, labels.targets.argmax(axis=1), -1).astype(np.int32),
+        label=np.where(labels.known, labels.hard, -1),
         query=labels.query,
-        probability=labels.targets,
+        probability=labels.probabilities,
         true_label=task.public.true_labels,
     )
     _write_arrays(folder / "queries.npz", **_queries(task, labels, rounds))
@@ -270,7 +278,7 @@ def _queries(task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers
     }
 
 
-def _write_arrays(path: Path, **arrays: np.ndarray) -> None:
+def _write_arrays(path: Path, **arrays: Any) -> None:
     partial = path.with_suffix(".partial.npz")
     np.savez_compressed(partial, **arrays)
     partial.replace(path)

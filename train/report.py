@@ -425,8 +425,7 @@ def needed_lead(mechanism: str, stddev: float, num_classes: int, flip_prob: floa
     if "laplace" not in mechanism:
         return float(-special.ndtri(flip_prob / (num_classes - 1)))
     scale = 0.5 / math.asinh(math.sqrt(0.5) / stddev)
-    coarse = max(1.0, scale / 1000)  # beyond 1,000 votes only the ratio matters, and the exact sum would be long
-    return bsvs.required_gap(scale / coarse, num_classes, flip_prob) * coarse / (math.sqrt(2) * stddev)
+    return bsvs.required_gap(scale, num_classes, flip_prob) / (math.sqrt(2) * stddev)
 
 
 def leads(run: Run) -> dict[str, Any] | None:

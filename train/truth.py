@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from rknn_jax.labelers import rknn
 from rknn_jax.types import Array, Queries, Task
@@ -24,10 +25,12 @@ NOTE = (
 
 def label_accuracy(task: Task, labels: Labels) -> float:
     """Return the share of all public records whose label is right; one without a label is wrong."""
-    return float(np.mean(labels.known & (labels.targets.argmax(axis=1) == task.public.true_labels)))
+    return float(np.mean(labels.known & (labels.hard == task.public.true_labels)))
 
 
-def not_covered(key: jax.Array, task: Task, cells: Array, queries: Queries, config: rknn.Config) -> dict[str, Any]:
+def not_covered(
+    key: jax.Array, task: Task, cells: Array, queries: Queries, graph: csr_matrix | None, config: rknn.Config
+) -> dict[str, Any]:
     """Return the accuracy of one round's labels without noise and over epsilons, from the private votes themselves.
 
     Args:
@@ -35,13 +38,14 @@ def not_covered(key: jax.Array, task: Task, cells: Array, queries: Queries, conf
       task: a benchmark's.
       cells: int32 `[n, k·r]`, private.
       queries: that were voted for.
+      graph: of the public records; see `rknn.public_graph`.
       config: of the run; its epsilon is replaced.
     """
 
     def accuracy(key: jax.Array, epsilon: float) -> float:
         answers = rknn.tally(key, cells, queries, task.card.num_classes, replace(config, epsilon=epsilon))
-        empty = Labels.none(len(task.public.images), task.card.num_classes)
-        return label_accuracy(task, empty.updated(queries, answers, 0, soft=False))
+        labels = rknn.public_labels(graph, answers.probabilities[queries.cluster], len(answers.labels))
+        return float(np.mean(labels.argmax(axis=1) == task.public.true_labels))
 
     sweep = []
     for step, epsilon in enumerate(EPSILONS):

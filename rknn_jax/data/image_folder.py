@@ -71,8 +71,8 @@ def _files(folder: Path) -> list[Path]:
 
 def _read(path: Path, size: int | None) -> np.ndarray:
     try:
-        with Image.open(path) as image:
-            image = image if image.mode in ("L", "RGB") else image.convert("RGB")
+        with Image.open(path) as file:
+            image: Image.Image = file if file.mode in ("L", "RGB") else file.convert("RGB")
             image = image if size is None else image.resize((size, size), Image.Resampling.BILINEAR)
             pixels = np.asarray(image)
     except (OSError, UnidentifiedImageError) as error:

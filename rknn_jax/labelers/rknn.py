@@ -12,12 +12,15 @@ from typing import Literal
 
 import jax
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from rknn_jax import bsvs, mechanisms, voting
 from rknn_jax.mechanisms.base import estimate_counts
-from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.neighbors import Metric, nearest, self_graph
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
+
+LARGEST_GRAPH = 100_000  # public records
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Config:
       mechanism: a file of `rknn_jax.mechanisms`.
       relation: which data sets are neighbours.
       metric: of the features.
-      smoothing: `auto` borrows votes from similar queries as far as the noise asks for it, `none` does not.
+      smoothing: `auto` borrows votes from similar queries as far as the noise asks for it, and spreads labels over the neighbour graph of
+        the public records; `none` does neither.
     """
 
     epsilon: float = 0.1
@@ -105,10 +109,43 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
     counts, stddev = np.asarray(counts, np.float32), np.asarray(stddev, np.float32)
     heard = counts
     if config.smoothing == "auto" and stddev.max() > 0:
-        sizes = np.bincount(queries.cluster[queries.cluster >= 0], minlength=len(counts))
         # The number of votes is read off the noisy counts: under add-remove n itself is private.
-        heard = voting.smoothing_weights(queries.features, sizes, float(max(counts.sum(), 0)), float(stddev.max())) @ counts
+        heard = voting.smoothing_weights(queries.features, queries.size, float(max(counts.sum(), 0)), float(stddev.max())) @ counts
     return Answers(voting.noisy_max(heard), np.ones(len(counts), bool), voting.soft_labels(heard), counts, stddev, guarantee)
+
+
+def public_graph(features: Array, num_queries: int, config: Config) -> csr_matrix | None:
+    """Return the neighbour graph along which `public_labels` spreads.
+
+    Args:
+      features: float32 `[m, f]`, of the public records.
+      num_queries: s.
+      config: see `Config`.
+
+    Returns:
+      `[m, m]`, or None where nothing is to be spread: with `smoothing` none, where every record is a query, and beyond `LARGEST_GRAPH`
+      records, whose graph would take hours.
+    """
+    if config.smoothing == "none" or not num_queries < len(features) <= LARGEST_GRAPH:
+        return None
+    return self_graph(features, metric=config.metric)
+
+
+def public_labels(graph: csr_matrix | None, probabilities: Array, num_queries: int) -> np.ndarray:
+    """Spread the public records' labels over their neighbour graph, by post-processing alone.
+
+    Args:
+      graph: from `public_graph`; None leaves the labels as they are.
+      probabilities: float32 `[m, num_classes]`, each record's own query's soft label.
+      num_queries: s, from which the strength follows.
+
+    Returns:
+      float32 `[m, num_classes]`.
+    """
+    probabilities = np.asarray(probabilities, np.float32)
+    if graph is None:
+        return probabilities
+    return voting.propagate(graph, probabilities, voting.propagation_strength(num_queries, len(probabilities)))
 
 
 def label(key: jax.Array, task: Task, encode: Encoder, queries: Queries, config: Config = Config()) -> Answers:

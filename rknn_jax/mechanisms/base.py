@@ -18,13 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import bsvs
+from rknn_jax import bsvs, pytree
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.types import Array
 
 CLIENTS_PER_BLOCK = 8192
-STATIC = {"static": True}  # field metadata: part of the trace, not a leaf
 
 
 class Mechanism(Protocol):
@@ -64,11 +63,11 @@ class CentralMechanism(abc.ABC):
     """
 
     epsilon: float
-    num_queries: int = field(metadata=STATIC)
-    num_classes: int = field(metadata=STATIC)
-    num_neighbors: int = field(default=1, metadata=STATIC)
-    labels_per_record: int = field(default=1, metadata=STATIC)
-    relation: Relation = field(default="replace-one", metadata=STATIC)
+    num_queries: int = field(metadata=pytree.STATIC)
+    num_classes: int = field(metadata=pytree.STATIC)
+    num_neighbors: int = field(default=1, metadata=pytree.STATIC)
+    labels_per_record: int = field(default=1, metadata=pytree.STATIC)
+    relation: Relation = field(default="replace-one", metadata=pytree.STATIC)
 
     unbiased: ClassVar[bool] = True
 

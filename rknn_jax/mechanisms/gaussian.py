@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy import accounting, release
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.types import Array
 
 
-@jax.tree_util.register_dataclass
+@pytree.register
 @dataclass(frozen=True)
 class Gaussian(CentralMechanism):
     """(epsilon, delta)-DP.

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.types import Array
 
 
-@jax.tree_util.register_dataclass
+@pytree.register
 @dataclass(frozen=True)
 class Laplace(CentralMechanism):
     """epsilon-DP. Variance of each cell 2·scale².

@@ -66,7 +66,8 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     centres = jnp.asarray(model.cluster_centers_, jnp.float32)
     index = np.asarray(nearest(centres, features, 1)[0][:, 0])
     chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres
-    return Queries(chosen, index, model.labels_.astype(np.int32))
+    cluster = model.labels_.astype(np.int32)
+    return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))
 
 
 EXAMPLES = (select, functools.partial(select, config=Config(query="medoid", num_starts=1)))

@@ -1,7 +1,11 @@
 """Queries for later rounds: the public records that the student is least sure of, clustered in the student's own features.
 
-Algorithm 1 asks the next round's budget where it helps. The most uncertain share of the public records, by the entropy of the student's
-prediction, is clustered by k-means; all other records keep the label that they have.
+Algorithm 1 spends the next round's budget where it helps. The most uncertain share of the public records, by the entropy of the
+student's prediction, is clustered by k-means; all other records keep the label that they have.
+
+**Bystanders.** If only uncertain records were queries, every private record would have to vote for one of them, however far, and the bulk
+of the data would outvote those that are really near. So half of the queries are clusters of the other records. They take the votes of
+the bulk and name nobody. This stays record-local and costs no privacy, which depends on k and not on the number of queries.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
 """
@@ -10,6 +14,7 @@ import functools
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.special import entr
 
@@ -45,17 +50,25 @@ def select(key: jax.Array, features: Array, probabilities: Array, num_queries: i
       config: see `Config`.
 
     Returns:
-      Queries whose `cluster` is -1 for every record that is not asked about.
+      Queries, those that name uncertain records first; `cluster` is -1 for every record that is not asked about.
 
     Raises:
       ValueError: where there are fewer uncertain records than queries.
     """
     entropy = entr(np.asarray(probabilities, np.float64)).sum(axis=1)
     asked = np.sort(np.argsort(-entropy, kind="stable")[: max(1, round(config.fraction * len(entropy)))])
-    chosen = kmeans.select(key, np.asarray(features)[asked], num_queries, config.clustering)
+    others = np.setdiff1d(np.arange(len(entropy)), asked)
+    num_bystanders = min(num_queries // 2, len(others))
+    asked_key, other_key = jax.random.split(key)
+    chosen = kmeans.select(asked_key, np.asarray(features)[asked], num_queries - num_bystanders, config.clustering)
     cluster = np.full(len(entropy), -1, np.int32)
     cluster[asked] = chosen.cluster
-    return Queries(chosen.features, asked[chosen.index].astype(np.int32), cluster)
+    if not num_bystanders:
+        return Queries(chosen.features, asked[chosen.index].astype(np.int32), cluster, chosen.size)
+    standing_by = kmeans.select(other_key, np.asarray(features)[others], num_bystanders, config.clustering)
+    index = np.concatenate([asked[chosen.index], others[standing_by.index]]).astype(np.int32)
+    size = np.concatenate([chosen.size, standing_by.size])
+    return Queries(jnp.concatenate([chosen.features, standing_by.features]), index, cluster, size)
 
 
 def _example(key: jax.Array, features: Array, num_queries: int, fraction: float) -> Queries:

@@ -1,7 +1,8 @@
 """Histograms of oriented gradients (HOG) of image batches, equal to `skimage.feature.hog`.
 
 Gradients are central differences, a colour image's are those of the channel of greatest magnitude. Unsigned orientations are binned per
-cell without trigonometry: an angle in [0, pi) has reached the i-th bin's edge iff the gradient lies in a half-plane. Blocks of cells are normalised and concatenated.
+cell without trigonometry: an angle in [0, pi) has reached the i-th bin's edge iff the gradient lies in a half-plane. Blocks of
+cells are normalised and concatenated.
 
 Reference: Dalal & Triggs, "Histograms of Oriented Gradients for Human Detection", 2005.
 """
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import pytree
 from rknn_jax.representations._deskew import deskew
 from rknn_jax.types import Array
 
@@ -69,12 +71,12 @@ class Config:
             raise ValueError(f"Expected block_norm to be one of {tuple(NORMS)}, got block_norm={self.block_norm!r}.")
 
 
-@jax.tree_util.register_dataclass
+@pytree.register
 @dataclass(frozen=True)
 class Encoder:
     """HOG of every image by itself; nothing is learned."""
 
-    config: Config = field(metadata={"static": True})
+    config: Config = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
         """Return float32 `[n, f]` from uint8 `[n, h, w, c]`; row i depends on image i alone.

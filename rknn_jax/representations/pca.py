@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import pytree
 from rknn_jax.representations import hog, pixels
 from rknn_jax.types import Array
 
@@ -35,7 +36,7 @@ class Config:
             raise ValueError(f"Expected base to be 'pixels' or 'hog', got base={self.base!r}.")
 
 
-@jax.tree_util.register_dataclass
+@pytree.register
 @dataclass(frozen=True)
 class Encoder:
     """Projects described images on principal components of the public ones.

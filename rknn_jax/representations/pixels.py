@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from rknn_jax import pytree
 from rknn_jax.types import Array
 
 
@@ -13,7 +14,7 @@ class Config:
     """Nothing to choose."""
 
 
-@jax.tree_util.register_dataclass
+@pytree.register
 @dataclass(frozen=True)
 class Encoder:
     """Flattens images. Nothing is learned."""

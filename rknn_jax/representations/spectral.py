@@ -22,7 +22,8 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from rknn_jax.neighbors import neighbor_graph, pairwise_sq_distances
+from rknn_jax import pytree
+from rknn_jax.neighbors import neighbor_graph, pairwise_sq_distances, without_itself
 from rknn_jax.representations import hog, pca, pixels
 from rknn_jax.representations._deskew import deskew
 from rknn_jax.types import Array
@@ -64,7 +65,7 @@ class Config:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
 
 
-@jax.tree_util.register_dataclass
+@pytree.register
 @dataclass(frozen=True)
 class Encoder:
     """Places images in the spectral embedding of the public ones. Holds public data only.
@@ -81,7 +82,7 @@ class Encoder:
     views: jax.Array
     scale: jax.Array
     embedding: jax.Array
-    config: Config = field(metadata={"static": True})
+    config: Config = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
         """Return unit vectors, float32 `[n, dimension]`, from uint8 `[n, h, w, c]`; row i depends on image i alone."""
@@ -109,7 +110,7 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
     views = jnp.stack([describe(view) for view in _views(images, config)])
     count = max(config.num_neighbors, config.tuning_neighbor) + 1
     found = [_nearest_views(views[0, start : start + BLOCK_SIZE], views, count) for start in range(0, num_images, BLOCK_SIZE)]
-    index, distance = _without_itself(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    index, distance = without_itself(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
     scale = np.sqrt(distance[:, config.tuning_neighbor - 1]) + 1e-12
     graph = neighbor_graph(index[:, : config.num_neighbors], distance[:, : config.num_neighbors], scale)
     embedding = spectral_embedding(key, graph, config.dimension)
@@ -159,14 +160,6 @@ def _nearest_views(points: jax.Array, views: jax.Array, count: int) -> tuple[jax
     distances = jnp.min(jax.vmap(lambda view: pairwise_sq_distances(points, view))(views), axis=0)
     negative, index = jax.lax.top_k(-distances, count)
     return index.astype(jnp.int32), -negative
-
-
-def _without_itself(index: np.ndarray, distance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop each image from its own neighbours, or the last one where a duplicate took its place."""
-    own = index == np.arange(len(index))[:, None]
-    drop = np.where(own.any(axis=1), own.argmax(axis=1), index.shape[1] - 1)
-    keep = np.arange(index.shape[1])[None] != drop[:, None]
-    return index[keep].reshape(len(index), -1), distance[keep].reshape(len(index), -1)
 
 
 @jax.jit
