@@ -36,7 +36,7 @@ def test_leaves_come_back_and_are_named():
 
 
 def test_no_two_mechanisms_share_a_structure():
-    """With jaxlib's own registration all of these were equal, and one run of the tests in about fifty drew another mechanism's noise."""
+    """With jaxlib's own registration these compared equal, and one run of the tests drew another mechanism's noise."""
     structures = [
         jax.tree.structure(example) for module in modules(rknn_jax.mechanisms, leave_out=("base",)) for example in module.EXAMPLES
     ]

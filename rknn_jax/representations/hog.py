@@ -121,6 +121,23 @@ def hog(
     Raises:
       ValueError: for images smaller than one block.
     """
+    images = jnp.asarray(images)
+    return _in_blocks(lambda image: _hog(image, orientations, pixels_per_cell, cells_per_block, block_norm, transform_sqrt), images)
+
+
+def _in_blocks(describe: Callable[[jax.Array], jax.Array], images: jax.Array) -> jax.Array:
+    """Apply `describe` to each image, `BLOCK_SIZE` at a time, which keeps the gradients in the cache."""
+    return jax.lax.map(lambda image: describe(image[None])[0], images, batch_size=min(BLOCK_SIZE, len(images)))
+
+
+def _hog(
+    images: jax.Array,
+    orientations: int,
+    pixels_per_cell: tuple[int, int],
+    cells_per_block: tuple[int, int],
+    block_norm: BlockNorm,
+    transform_sqrt: bool,
+) -> jax.Array:
     n, height, width, _ = images.shape
     (rows, columns), (block_rows, block_columns) = pixels_per_cell, cells_per_block
     cell_rows, cell_columns = height // rows, width // columns
@@ -130,7 +147,7 @@ def hog(
             f"Expected images of at least {rows * block_rows}x{columns * block_columns} pixels for pixels_per_cell={pixels_per_cell} and "
             f"cells_per_block={cells_per_block}, got {height}x{width}; use smaller cells or blocks."
         )
-    vertical, horizontal = _gradient(jnp.sqrt(images) if transform_sqrt else jnp.asarray(images))
+    vertical, horizontal = _gradient(jnp.sqrt(images) if transform_sqrt else images)
     binned = _binned(vertical, horizontal, orientations)[:, :, : cell_rows * rows, : cell_columns * columns]
     histogram = jnp.moveaxis(binned.reshape(orientations, n, cell_rows, rows, cell_columns, columns).mean((3, 5)), 0, -1)
     window = [histogram[:, i : i + down, j : j + right] for i in range(block_rows) for j in range(block_columns)]
@@ -165,20 +182,11 @@ def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
 
     def describe(image: jax.Array) -> jax.Array:
         # Not scaled to [0, 1]: equal pixels must differ by exactly 0, which a fused multiply-add would undo.
-        image = (deskew(image[None]) if config.deskew else image[None]).astype(jnp.float32)
-        parts = [
-            hog(
-                image,
-                orientations=config.orientations,
-                pixels_per_cell=(cell, cell),
-                cells_per_block=(config.block, config.block),
-                block_norm=config.block_norm,
-            )
-            for cell in config.cells
-        ]
-        return jnp.concatenate(parts, axis=1)[0]
+        image = (deskew(image) if config.deskew else image).astype(jnp.float32)
+        block = (config.block, config.block)
+        return jnp.concatenate([_hog(image, config.orientations, (c, c), block, config.block_norm, False) for c in config.cells], axis=1)
 
-    return jax.lax.map(describe, images, batch_size=min(BLOCK_SIZE, len(images)))
+    return _in_blocks(describe, images)
 
 
 EXAMPLES = (Config(cells=(2,), block=2), Config(cells=(3, 2), block=1, orientations=4, block_norm="L1-sqrt", deskew=True))

@@ -1,0 +1,46 @@
+"""What every benchmark shares: how to time, and how to keep what was measured."""
+
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from train.experiment import environment, write_json
+
+RESULTS = Path(__file__).parent / "results"
+MNIST = Path(os.environ.get("MNIST_DIR", "../shared/data/mnist"))
+
+
+def seconds(run: Callable[[], Any], repeats: int = 5) -> float:
+    """Return the median time of `run`, after one call that compiles."""
+    jax.block_until_ready(run())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def peak_memory() -> int:
+    """Return the greatest resident size of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def summary(values: list[float]) -> dict[str, Any]:
+    """Return mean and standard deviation over seeds, with the values."""
+    return {"mean": statistics.mean(values), "stddev": statistics.stdev(values) if len(values) > 1 else None, "values": values}
+
+
+def save(name: str, results: Any, **about: Any) -> None:
+    """Write `benchmarks/results/<name>.json`: the results, with device, date, versions and command."""
+    RESULTS.mkdir(exist_ok=True)
+    command = f"python -m benchmarks.{name} {' '.join(sys.argv[1:])}".strip()
+    write_json(RESULTS / f"{name}.json", {"command": command, **about, **environment(), "results": results})
+    print(f"wrote {RESULTS / name}.json")

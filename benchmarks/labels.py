@@ -1,0 +1,70 @@
+"""Accuracy of MNIST's public labels over representations, queries and epsilons, with and without what public data add for free.
+
+`plain` is the paper's arg max; `queries` lets queries borrow votes; `auto`, the default, spreads the labels over the public graph as well.
+"""
+
+import importlib
+import math
+import sys
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from benchmarks._measure import MNIST, save, summary
+from rknn_jax import data
+from rknn_jax.keys import Stage, stage_key
+from rknn_jax.labelers import rknn
+from rknn_jax.queries import kmeans
+
+SEEDS = (42, 0, 1, 2, 3)
+REPRESENTATIONS = ("pixels", "pca", "hog", "spectral")
+QUERIES = (10, 40, 100, 300)
+EPSILONS = (0.005, 0.01, 0.02, 0.05, 0.1, math.inf)
+
+
+def measure(seed: int, representation: str) -> list[dict[str, object]]:
+    """Label the public records of one split."""
+    task, root = data.load("mnist", seed, MNIST), jax.random.key(seed)
+    module = importlib.import_module(f"rknn_jax.representations.{representation}")
+    config = module.Config(dimension=10) if representation == "spectral" else module.Config()
+    encode = module.fit(stage_key(root, Stage.ENCODER), task.public.images, config)
+    public, private = encode(task.public.images), encode(task.private.images)
+    rows = []
+    for num_queries in QUERIES:
+        queries = kmeans.select(stage_key(root, Stage.QUERIES), public, num_queries)
+        graph = rknn.public_graph(public, num_queries, rknn.Config())
+        cells = rknn.votes(private, task.private.labels, queries, 10, rknn.Config())
+        for step, epsilon in enumerate(EPSILONS):
+            auto = rknn.Config(epsilon=epsilon)
+            key = jax.random.fold_in(stage_key(root, Stage.NOISE), step)
+            plain, shared = (rknn.tally(key, cells, queries, 10, c) for c in (replace(auto, smoothing="none"), auto))
+            labels = {
+                "plain": plain.labels[queries.cluster],
+                "queries": shared.labels[queries.cluster],
+                "auto": rknn.public_labels(graph, shared.probabilities[queries.cluster], num_queries).argmax(axis=1),
+            }
+            accuracy = {name: float(np.mean(found == task.public.true_labels)) for name, found in labels.items()}
+            rows.append({"representation": representation, "queries": num_queries, "epsilon": epsilon, "seed": seed} | accuracy)
+    return rows
+
+
+def averaged(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Return mean and standard deviation over the seeds."""
+    groups: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for row in rows:
+        groups.setdefault((row["representation"], row["queries"], row["epsilon"]), []).append(row)
+    return [
+        dict(zip(("representation", "queries", "epsilon"), group, strict=True))
+        | {name: summary([float(str(row[name])) for row in found]) for name in ("plain", "queries", "auto")}
+        for group, found in groups.items()
+    ]
+
+
+if __name__ == "__main__":
+    rows = []
+    for seed in SEEDS:
+        for representation in REPRESENTATIONS:
+            rows += measure(seed, representation)
+            print(seed, representation, file=sys.stderr)
+    save("labels", averaged(rows), seeds=SEEDS)
