@@ -1,0 +1,173 @@
+"""Algorithm 1 as a program: what it leaves behind is true, private records enter on one line, and nothing is lost where it stops."""
+
+import dataclasses
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from rknn_jax import bsvs, data
+from rknn_jax.labelers import rknn
+from rknn_jax.students import fit as students
+from train import distill
+from train.experiment import Experiment
+
+TINY = Experiment(dataset="digits", epsilon=4.0, queries=20, epochs=1, noise_seed=0, representation="pca")
+FILES = {"config.json", "result.json", "privacy.json", "metrics.jsonl", "labels.npz", "queries.npz", "student", "report.html"}
+
+
+def run(folder, **changes):
+    return distill.main(dataclasses.replace(TINY, out=folder, **changes))
+
+
+def told(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def arrays(folder, name):
+    with np.load(folder / name) as file:
+        return dict(file)
+
+
+def epochs(folder):
+    return [json.loads(line) | {"seconds": None} for line in (folder / "metrics.jsonl").open()]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("once") / "run")
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("twice") / "run", rounds=2, neighbors=2, uncertain=0.3)
+
+
+def test_every_file_is_there_and_the_accuracies_are_those_of_the_files(once):
+    assert {path.name for path in once.iterdir()} == FILES
+    result, labels, task = told(once, "result.json"), arrays(once, "labels.npz"), data.load("digits", TINY.seed)
+    assert result["label_accuracy"] == pytest.approx(np.mean(labels["label"] == task.public.true_labels))
+    student = students.load(once / "student")
+    assert result["test_accuracy"] == pytest.approx(np.mean(student.predict_proba(task.test.images).argmax(1) == task.test.labels))
+    assert [json.loads(line)["test_accuracy"] for line in (once / "metrics.jsonl").open()] == [pytest.approx(result["test_accuracy"])]
+    assert result["label_accuracy"] > 0.7  # chance is 0.1
+    assert (result["epsilon"], result["delta"], result["relation"], result["trust"]) == (4.0, 0.0, "replace-one", "central")
+    assert not result["interrupted"]
+    assert "nonprivate_label_accuracy" in result["not_covered_by_epsilon"]
+    assert not any("nonprivate" in name for name in result)
+
+
+def test_the_rounds_share_epsilon_and_later_ones_ask_about_less(twice):
+    privacy, labels, queries = told(twice, "privacy.json"), arrays(twice, "labels.npz"), arrays(twice, "queries.npz")
+    assert [one["epsilon"] for one in privacy["rounds"]] == [2.0, 2.0]
+    assert privacy["whole"]["epsilon"] == pytest.approx(4.0)
+    assert queries["stddev"] == pytest.approx(np.sqrt(2 * np.exp(-0.5)) / (1 - np.exp(-0.5)))  # scale 2k / (epsilon / 2) = 2
+    assert queries["round"].tolist() == [0] * 20 + [1] * 20
+    assert np.mean(labels["query"] >= 20) == pytest.approx(0.3)
+    assert len((twice / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_noise_seed_repeats_a_run_and_without_one_the_noise_is_new(once, tmp_path):
+    again, fresh = run(tmp_path / "again"), run(tmp_path / "fresh", noise_seed=None)
+    for name, array in arrays(once, "queries.npz").items():
+        np.testing.assert_array_equal(arrays(again, "queries.npz")[name], array, err_msg=name)
+    np.testing.assert_array_equal(arrays(again, "labels.npz")["probability"], arrays(once, "labels.npz")["probability"])
+    assert np.any(arrays(fresh, "queries.npz")["noisy_counts"] != arrays(once, "queries.npz")["noisy_counts"])
+
+
+def test_private_records_enter_by_their_votes_alone(once, tmp_path, monkeypatch):
+    """With the votes held fixed, replacing every private record changes nothing that epsilon covers."""
+    task = data.load("digits", TINY.seed)
+    cells = []
+    votes = rknn.votes
+    monkeypatch.setattr(rknn, "votes", lambda *given: cells.append(votes(*given)) or cells[-1])
+    run(tmp_path / "true", rounds=2)
+
+    other = np.random.default_rng(1)
+    private = dataclasses.replace(
+        task.private, images=other.integers(0, 256, task.private.images.shape, np.uint8), labels=other.integers(0, 10, 1000, np.int32)
+    )
+    monkeypatch.setattr(data, "load", lambda *_: dataclasses.replace(task, private=private))
+    held = iter(cells)
+    monkeypatch.setattr(rknn, "votes", lambda *_: next(held))
+    run(tmp_path / "other", rounds=2)
+    for name in ("labels.npz", "queries.npz"):
+        for field, array in arrays(tmp_path / "true", name).items():
+            np.testing.assert_array_equal(arrays(tmp_path / "other", name)[field], array, err_msg=field)
+    assert epochs(tmp_path / "other") == epochs(tmp_path / "true")
+    assert told(tmp_path / "other", "privacy.json") == told(tmp_path / "true", "privacy.json")
+
+
+def test_one_private_record_moves_at_most_2k_votes_of_a_run(tmp_path, monkeypatch):
+    """The whole program at infinite epsilon, with one record replaced by one of the opposite kind."""
+    task = data.load("digits", TINY.seed)
+    run(tmp_path / "before", epsilon=float("inf"), neighbors=3, smoothing="none")
+    images, labels = task.private.images.copy(), task.private.labels.copy()
+    images[17], labels[17] = 255 - images[17], (labels[17] + 1) % 10
+    private = dataclasses.replace(task.private, images=images, labels=labels)
+    monkeypatch.setattr(data, "load", lambda *_: dataclasses.replace(task, private=private))
+    run(tmp_path / "after", epsilon=float("inf"), neighbors=3, smoothing="none")
+    before, after = (arrays(tmp_path / name, "queries.npz")["noisy_counts"] for name in ("before", "after"))
+    assert 0 < np.abs(before - after).sum() <= 6
+    assert np.abs(before - after).max() == 1
+
+
+def test_stopped_in_its_first_epoch_a_run_keeps_the_labels(once, tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(students, "fit", stop)
+    folder = run(tmp_path / "run", rounds=2)
+    result = told(folder, "result.json")
+    assert result["interrupted"]
+    assert result["test_accuracy"] is None
+    assert result["epsilon"] == 2.0, "the second round was not asked and cost nothing"
+    assert {path.name for path in folder.iterdir()} == FILES - {"student", "metrics.jsonl"}
+
+
+def test_the_default_number_of_queries_follows_the_noise(tmp_path, monkeypatch):
+    task = data.load("digits", 42)
+    few, many = (distill.default_num_queries(task, rknn.Config(epsilon=e), TINY) for e in (1e-9, 100.0))
+    assert few == 10, "never fewer than the classes"
+    assert many > 100
+    assert bsvs.required_gap(2 / 100.0, 10, 0.01) * many * bsvs.MARGIN <= 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--epsilon", "0"], "epsilon=0.0"),
+        (["--epsilon", "nan"], "epsilon=nan"),
+        (["--delta", "1"], "delta=1.0"),
+        (["--mechanism", "gaussian"], "delta > 0"),
+        (["--queries", "3", "--neighbors", "4"], "neighbors=4, queries=3"),
+        (["--rounds", "0"], "rounds=0"),
+        (["--dataset", "nowhere"], "nowhere"),
+        (["--dataset", "mnist"], "data_dir"),
+        (["--dataset", "mnist", "--data-dir", "/nowhere"], "/nowhere"),
+        (["--queries", "501"], "num_queries=501"),
+    ],
+)
+def test_bad_settings_are_named_and_exit_with_2(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["distill", "--representation", "pixels", *arguments])
+    with pytest.raises(SystemExit, match="^2$"):
+        sys.exit(distill.cli())
+    error = capsys.readouterr().err
+    assert words in re.sub(r"[\s│]+", " ", error), error
+    assert "Traceback" not in error
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_left_alone(once):
+    before = {path: path.read_bytes() for path in once.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="already holds a run"):
+        run(once)
+    assert {path: path.read_bytes() for path in once.rglob("*") if path.is_file()} == before
+
+
+def test_settings_reach_the_mechanism_and_the_student(tmp_path):
+    config = distill.round_config(dataclasses.replace(TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", neighbors=3))
+    assert config == rknn.Config(2.0, 5e-7, 3, "gaussian", "add-remove")
+    assert distill.student_config(dataclasses.replace(TINY, dataset="mnist", epochs=None)).model == "m5"
