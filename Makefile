@@ -22,7 +22,7 @@ lint: $(VENV)/.dev
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-bench: $(VENV)/.dev  ## every benchmark; JSON in benchmarks/results, tables in the README by benchmarks/tables.py
+bench: $(VENV)/.dev  ## every benchmark, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in the README
 	for file in benchmarks/[!_]*.py; do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 $(VENV)/.uv: Makefile

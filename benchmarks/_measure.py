@@ -14,7 +14,13 @@ import jax
 from train.experiment import environment, write_json
 
 RESULTS = Path(__file__).parent / "results"
-MNIST = Path(os.environ.get("MNIST_DIR", "../shared/data/mnist"))
+
+
+def mnist_folder() -> Path:
+    """Return the folder of MNIST's idx files that the environment names, as for the slow tests."""
+    if "RKNN_MNIST_DIR" not in os.environ:
+        sys.exit("Expected RKNN_MNIST_DIR to name a folder of MNIST's four idx files, got nothing; set it.")
+    return Path(os.environ["RKNN_MNIST_DIR"])
 
 
 def seconds(run: Callable[[], Any], repeats: int = 5) -> float:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from sklearn.cluster import KMeans
 
-from benchmarks._measure import MNIST, save
+from benchmarks._measure import mnist_folder, save
 from rknn_jax import data
 from rknn_jax.representations import spectral
 
@@ -17,7 +17,7 @@ ITERATIONS = 100
 
 def features() -> dict[str, np.ndarray]:
     """Return public MNIST as pixels and as the spectral representation."""
-    task = data.load("mnist", 42, MNIST)
+    task = data.load("mnist", 42, mnist_folder())
     encode = spectral.fit(jax.random.key(0), task.public.images, spectral.Config(dimension=10))
     return {
         "pixels": task.public.images.reshape(len(task.public.images), -1).astype(np.float32) / 255,

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks._measure import MNIST, save, summary
+from benchmarks._measure import mnist_folder, save, summary
 from train import distill
 from train.experiment import Experiment
 
@@ -12,9 +12,9 @@ RUNS = Path("runs/benchmark")
 SETTINGS = {
     "digits, epsilon 1": Experiment(dataset="digits", epsilon=1.0),
     "digits, epsilon 1, two rounds": Experiment(dataset="digits", epsilon=1.0, rounds=2),
-    "mnist, epsilon 0.01": Experiment(dataset="mnist", data_dir=MNIST, epsilon=0.01),
-    "mnist, epsilon 0.1": Experiment(dataset="mnist", data_dir=MNIST, epsilon=0.1),
-    "mnist, epsilon 0.1, two rounds": Experiment(dataset="mnist", data_dir=MNIST, epsilon=0.1, rounds=2),
+    "mnist, epsilon 0.01": Experiment(dataset="mnist", data_dir=mnist_folder(), epsilon=0.01),
+    "mnist, epsilon 0.1": Experiment(dataset="mnist", data_dir=mnist_folder(), epsilon=0.1),
+    "mnist, epsilon 0.1, two rounds": Experiment(dataset="mnist", data_dir=mnist_folder(), epsilon=0.1, rounds=2),
 }
 SEEDS = {"digits": range(10), "mnist": (42, 0, 1)}
 

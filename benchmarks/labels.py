@@ -1,6 +1,6 @@
 """Accuracy of MNIST's public labels over representations, queries and epsilons, with and without what public data add for free.
 
-`plain` is the paper's arg max; `queries` lets queries borrow votes; `auto`, the default, spreads the labels over the public graph as well.
+`plain` is the paper's arg max; `shared` lets queries borrow votes; `spread`, the default, spreads labels over the public graph as well.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from benchmarks._measure import MNIST, save, summary
+from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import data
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
@@ -25,7 +25,7 @@ EPSILONS = (0.005, 0.01, 0.02, 0.05, 0.1, math.inf)
 
 def measure(seed: int, representation: str) -> list[dict[str, object]]:
     """Label the public records of one split."""
-    task, root = data.load("mnist", seed, MNIST), jax.random.key(seed)
+    task, root = data.load("mnist", seed, mnist_folder()), jax.random.key(seed)
     module = importlib.import_module(f"rknn_jax.representations.{representation}")
     config = module.Config(dimension=10) if representation == "spectral" else module.Config()
     encode = module.fit(stage_key(root, Stage.ENCODER), task.public.images, config)
@@ -41,8 +41,8 @@ def measure(seed: int, representation: str) -> list[dict[str, object]]:
             plain, shared = (rknn.tally(key, cells, queries, 10, c) for c in (replace(auto, smoothing="none"), auto))
             labels = {
                 "plain": plain.labels[queries.cluster],
-                "queries": shared.labels[queries.cluster],
-                "auto": rknn.public_labels(graph, shared.probabilities[queries.cluster], num_queries).argmax(axis=1),
+                "shared": shared.labels[queries.cluster],
+                "spread": rknn.public_labels(graph, shared.probabilities[queries.cluster], num_queries).argmax(axis=1),
             }
             accuracy = {name: float(np.mean(found == task.public.true_labels)) for name, found in labels.items()}
             rows.append({"representation": representation, "queries": num_queries, "epsilon": epsilon, "seed": seed} | accuracy)
@@ -56,7 +56,7 @@ def averaged(rows: list[dict[str, object]]) -> list[dict[str, object]]:
         groups.setdefault((row["representation"], row["queries"], row["epsilon"]), []).append(row)
     return [
         dict(zip(("representation", "queries", "epsilon"), group, strict=True))
-        | {name: summary([float(str(row[name])) for row in found]) for name in ("plain", "queries", "auto")}
+        | {name: summary([float(str(row[name])) for row in found]) for name in ("plain", "shared", "spread")}
         for group, found in groups.items()
     ]
 

@@ -1,0 +1,78 @@
+"""Put what was measured into the README: each table between `<!-- name -->` and `<!-- end -->` is made from `benchmarks/results/*.json`."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks._measure import RESULTS
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def load(name: str) -> dict[str, Any]:
+    """Read one file of results."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def percent(values: dict[str, Any]) -> str:
+    """Show a mean and standard deviation of shares."""
+    return f"{values['mean']:.2%} ± {100 * values['stddev']:.2f}"
+
+
+def table(header: list[str], rows: list[list[str]], name: str) -> str:
+    """Return a Markdown table with a line that says where it comes from."""
+    found = load(name)
+    lines = [header, ["---"] * len(header), *rows]
+    source = f"`{found['command']}`, {found['date'][:10]}, {found['device']} with {found['cores']} cores, jax {found['versions']['jax']}."
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source}"
+
+
+def distill() -> str:
+    """Whole runs."""
+    rows = [
+        [
+            row["name"],
+            percent(row["label_accuracy"]),
+            percent(row["test_accuracy"]),
+            f"{row['seconds']['mean']:.0f} s",
+            ", ".join(map(str, row["seeds"])) if len(row["seeds"]) < 6 else f"{row['seeds'][0]} to {row['seeds'][-1]}",
+        ]
+        for row in load("distill")["results"]
+    ]
+    return table(["run", "public labels right", "student on the test set", "time", "seeds"], rows, "distill")
+
+
+def labels() -> str:
+    """Labels by representation, epsilon and post-processing."""
+    rows = [
+        [row["representation"], str(row["queries"]), f"{row['epsilon']:g}", *(percent(row[kind]) for kind in ("plain", "shared", "spread"))]
+        for row in load("labels")["results"]
+        if row["queries"] in (10, 100) and row["epsilon"] in (0.01, 0.1)
+    ]
+    header = ["representation", "queries", "epsilon", "arg max alone", "queries share votes", "and records share labels"]
+    return table(header, rows, "labels")
+
+
+def speed() -> str:
+    """HOG and neighbours."""
+    rows = [
+        [f"HOG, cells of {row['cell']}, blocks of {row['block']}", "scikit-image", f"{row['ratio']:.1f}"] for row in load("hog")["results"]
+    ] + [
+        ["{:,} × {:,} × {}, k = ".format(*row["size"]) + str(row["num_neighbors"]), "scikit-learn", f"{row['ratio']:.1f}"]
+        for row in load("neighbors")["results"]["speed"]
+    ]
+    return table(["work", "peer", "times as fast"], rows, "neighbors")
+
+
+def main() -> None:
+    """Rewrite the README's tables."""
+    text = README.read_text()
+    for name, make in {"distill": distill, "labels": labels, "speed": speed}.items():
+        text, count = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=make(): f"{m[1]}\n{t}\n\n{m[2]}", text, flags=re.DOTALL)
+        assert count == 1, f"README has {count} places for the table {name}"
+    README.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
