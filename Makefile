@@ -4,6 +4,7 @@ UV_VERSION = 0.13.8
 VENV = .venv
 RUN = $(VENV)/bin/python
 DEMO_OUT = runs/demo
+export UV_PROJECT_ENVIRONMENT = $(VENV)
 
 .PHONY: demo test test-all lint bench clean
 
