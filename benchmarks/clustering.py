@@ -34,7 +34,7 @@ def ott(points: np.ndarray, num_clusters: int, seed: int) -> float:
     """Return the inertia."""
     from ott.tools.k_means import k_means
 
-    return float(k_means(points, num_clusters, n_init=STARTS, max_iterations=ITERATIONS, rng=jax.random.key(seed)).error)
+    return float(k_means(jax.numpy.asarray(points), num_clusters, n_init=STARTS, max_iterations=ITERATIONS, rng=jax.random.key(seed)).error)
 
 
 def measure(name: str, points: np.ndarray, num_clusters: int) -> list[dict[str, object]]:
