@@ -156,7 +156,7 @@ def release(plan: Plan) -> Release:
     with _staging(plan.folder) as staging, _spend_stands(settings.ledger_path, plan.folder):
         ledger = plan.ledger or _new_ledger(settings, data.dataset)
         counts, guarantee = release_counts(plan.mechanism, cells, ledger, purpose)
-        answers = rknn.answer(counts, plan.mechanism.stddev(counts), guarantee, queries, config)
+        answers = rknn.answer(counts, plan.mechanism.stddev(counts, len(cells)), guarantee, queries, config)
         shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
         probabilities = rknn.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
         done = Release(answers, probabilities, shown, card(plan, guarantee, ledger))

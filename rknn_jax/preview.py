@@ -108,7 +108,7 @@ def noise_scale(mechanism: CentralMechanism) -> float:
 
 def noise_stddev(mechanism: CentralMechanism) -> float:
     """Return the standard deviation of the noise on one cell, in votes, also where the noisy cells are not released."""
-    return noise_scale(mechanism) if isinstance(mechanism, PermuteAndFlip) else float(mechanism.stddev(np.zeros(1))[0])
+    return noise_scale(mechanism) if isinstance(mechanism, PermuteAndFlip) else float(mechanism.stddev(np.zeros(1), 1)[0])
 
 
 def _exponential_flip_prob(gap: float, scale: float, num_classes: int) -> float:

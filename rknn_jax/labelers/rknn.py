@@ -7,7 +7,7 @@ is post-processing.
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import jax
@@ -47,17 +47,21 @@ class Config:
     smoothing: Literal["auto", "none"] = "auto"
 
 
-def mechanism(queries: Queries, num_classes: int, config: Config) -> mechanisms.base.CentralMechanism:
+def mechanism(queries: Queries, num_classes: int, config: Config) -> mechanisms.base.Mechanism:
     """Return the mechanism that `config` names, calibrated for these queries."""
-    fields = {"delta": config.delta} if config.mechanism == "gaussian" else {}
-    return mechanisms.make(
-        config.mechanism,
+    named = mechanisms.named(config.mechanism)
+    takes = {field.name for field in fields(named)}
+    if "relation" not in takes and config.relation != "replace-one":
+        raise ValueError(
+            f"Expected relation replace-one with mechanism={config.mechanism}, got {config.relation}: a local message is of one record."
+        )
+    optional = {"delta": config.delta, "relation": config.relation}
+    return named(
         epsilon=config.epsilon,
         num_queries=len(queries.features),
         num_classes=num_classes,
         num_neighbors=config.num_neighbors,
-        relation=config.relation,
-        **fields,
+        **{name: value for name, value in optional.items() if name in takes},
     )
 
 
@@ -93,7 +97,8 @@ def tally(key: jax.Array, cells: Array, queries: Queries, num_classes: int, conf
     """
     private_step = mechanism(queries, num_classes, config)
     counts = estimate_counts(private_step, key, cells)
-    return answer(counts, private_step.stddev(counts), private_step.guarantee(len(cells)), queries, config)
+    stddev = private_step.stddev(np.asarray(counts), len(cells))
+    return answer(counts, stddev, private_step.guarantee(len(cells)), queries, config)
 
 
 def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: Config) -> Answers:

@@ -42,24 +42,23 @@ class Mechanism(Protocol):
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
         """Return float32 counts `[num_queries, num_classes]`, unbiased where `unbiased` says so. `key` is consumed."""
 
-    def stddev(self, counts: Array) -> np.ndarray:
-        """Return the estimate's standard deviation, `[num_queries, num_classes]`, where the true counts are `counts`."""
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
+        """Return the estimate's standard deviation, `[num_queries, num_classes]`, where the true counts of n records are `counts`."""
 
     def guarantee(self, num_records: int) -> Guarantee:
         """Return what one run guarantees. Concrete numbers only, on the host."""
 
 
 @dataclass(frozen=True)
-class CentralMechanism(abc.ABC):
-    """What central mechanisms share: a trusted curator counts the votes and adds the noise once.
+class CalibratedMechanism(abc.ABC):
+    """What all mechanisms are calibrated for.
 
     Attributes:
-      epsilon: privacy of one run; infinity adds no noise and guarantees nothing.
+      epsilon: privacy of one run; infinity guarantees nothing.
       num_queries: s.
       num_classes: |Y|.
       num_neighbors: k.
       labels_per_record: r.
-      relation: which data sets are neighbours.
     """
 
     epsilon: float
@@ -67,15 +66,12 @@ class CentralMechanism(abc.ABC):
     num_classes: int = field(metadata=pytree.STATIC)
     num_neighbors: int = field(default=1, metadata=pytree.STATIC)
     labels_per_record: int = field(default=1, metadata=pytree.STATIC)
-    relation: Relation = field(default="replace-one", metadata=pytree.STATIC)
 
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.epsilon, int | float) and not self.epsilon > 0:  # a tracer is checked where it was made
             raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
-        if self.relation not in RELATIONS:
-            raise ValueError(f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}.")
         for name in ("num_queries", "num_classes", "num_neighbors", "labels_per_record"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
@@ -91,14 +87,35 @@ class CentralMechanism(abc.ABC):
         return self.num_neighbors * self.labels_per_record
 
     @property
-    def changed_cells(self) -> int:
-        """How many cells a neighbouring data set changes, each by at most 1: the L1 and the squared L2 sensitivity."""
-        return self.votes_per_record * (2 if self.relation == "replace-one" else 1)
+    def num_cells(self) -> int:
+        """D = s·|Y|."""
+        return self.num_queries * self.num_classes
 
     @property
     def shape(self) -> tuple[int, int]:
         """`(num_queries, num_classes)`."""
         return self.num_queries, self.num_classes
+
+
+@dataclass(frozen=True)
+class CentralMechanism(CalibratedMechanism):
+    """What central mechanisms share: a trusted curator counts the votes and adds the noise once.
+
+    Attributes:
+      relation: which data sets are neighbours.
+    """
+
+    relation: Relation = field(default="replace-one", metadata=pytree.STATIC)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.relation not in RELATIONS:
+            raise ValueError(f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}.")
+
+    @property
+    def changed_cells(self) -> int:
+        """How many cells a neighbouring data set changes, each by at most 1: the L1 and the squared L2 sensitivity."""
+        return self.votes_per_record * (2 if self.relation == "replace-one" else 1)
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
         """Hand the cells on: the curator is trusted."""
@@ -107,7 +124,7 @@ class CentralMechanism(abc.ABC):
 
     def aggregate(self, messages: jax.Array) -> jax.Array:
         """Count the votes, int32 `[num_queries·num_classes]`."""
-        return bsvs.sum_votes(messages, self.num_queries * self.num_classes)
+        return bsvs.sum_votes(messages, self.num_cells)
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Return counts as `estimate` does, but with exact integer noise on the operating system's entropy.
@@ -131,7 +148,7 @@ class CentralMechanism(abc.ABC):
         """Add the noise; see `Mechanism`."""
 
     @abc.abstractmethod
-    def stddev(self, counts: Array) -> np.ndarray:
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return the noise's standard deviation; see `Mechanism`."""
 
     @abc.abstractmethod

@@ -44,8 +44,9 @@ class DiscreteLaplace(CentralMechanism):
         """Add exact noise; see `CentralMechanism.release`."""
         return release.discrete_laplace(totals, release.safe_scale(self.changed_cells, self.epsilon))
 
-    def stddev(self, counts: Array) -> np.ndarray:
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(2a)/(1 - a) for every cell."""
+        del num_records
         scale = float(self.scale)
         stddev = np.sqrt(2 * np.exp(-1 / scale)) / -np.expm1(-1 / scale) if scale > 0 else 0.0
         return np.broadcast_to(stddev, np.shape(counts))

@@ -65,8 +65,9 @@ class Gaussian(CentralMechanism):
         event = Event("discrete_gaussian", self._release_stddev(), self.changed_cells)
         return replace(self.guarantee(num_records), events=(event,), accountant="PLD", sampler="release")
 
-    def stddev(self, counts: Array) -> np.ndarray:
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sigma for every cell."""
+        del num_records
         return np.broadcast_to(self.sigma, np.shape(counts))
 
     def guarantee(self, num_records: int) -> Guarantee:

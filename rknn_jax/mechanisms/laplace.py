@@ -37,8 +37,9 @@ class Laplace(CentralMechanism):
         del num_records
         return totals.reshape(self.shape).astype(jnp.float32) + self.scale * jax.random.laplace(key, self.shape, jnp.float32)
 
-    def stddev(self, counts: Array) -> np.ndarray:
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(2)·scale for every cell."""
+        del num_records
         return np.broadcast_to(np.sqrt(2) * self.scale, np.shape(counts))
 
     def guarantee(self, num_records: int) -> Guarantee:

@@ -56,8 +56,9 @@ class PermuteAndFlip(CentralMechanism):
         winners = release.permute_and_flip(totals, release.safe_scale(self.changed_cells, self.epsilon))
         return np.eye(self.num_classes, dtype=np.int64)[winners]
 
-    def stddev(self, counts: Array) -> np.ndarray:
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return 0: the released labels are not estimates of the counts."""
+        del num_records
         return np.zeros(np.shape(counts))
 
     def guarantee(self, num_records: int) -> Guarantee:

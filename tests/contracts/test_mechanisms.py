@@ -14,8 +14,10 @@ from rknn_jax.mechanisms import base
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from tests.conftest import modules
 
-EXAMPLES = [example for module in modules(mechanisms, leave_out=("base",)) for example in module.EXAMPLES]
+EXAMPLES = [example for module in modules(mechanisms, leave_out=mechanisms.CONTRACTS) for example in module.EXAMPLES]
+CENTRAL = [example for example in EXAMPLES if isinstance(example, base.CentralMechanism)]
 each = pytest.mark.parametrize("mechanism", EXAMPLES, ids=str)
+each_central = pytest.mark.parametrize("mechanism", CENTRAL, ids=str)
 DRAWS = 4000
 
 
@@ -37,7 +39,7 @@ def test_shapes_dtypes_and_hashable_structure(mechanism):
     counts = base.estimate_counts(mechanism, jax.random.key(0), some_cells(mechanism))
     chex.assert_shape(counts, (mechanism.num_queries, mechanism.num_classes))
     chex.assert_type(counts, jnp.float32)
-    chex.assert_shape(mechanism.stddev(counts), counts.shape)
+    chex.assert_shape(mechanism.stddev(np.asarray(counts), 50), counts.shape)
     assert dataclasses.is_dataclass(mechanism)
     with pytest.raises(dataclasses.FrozenInstanceError):
         mechanism.epsilon = 1.0
@@ -54,12 +56,12 @@ def test_estimates_are_unbiased_with_the_stated_variance(mechanism):
     cells = some_cells(mechanism)
     keys = jax.random.split(jax.random.key(1), DRAWS)
     runs = np.asarray(jax.vmap(lambda key: base.estimate_counts(mechanism, key, cells))(keys), np.float64)
-    expected, stddev = exact_counts(mechanism, cells), mechanism.stddev(exact_counts(mechanism, cells))
+    expected, stddev = exact_counts(mechanism, cells), mechanism.stddev(exact_counts(mechanism, cells), len(cells))
     assert np.all(np.abs(runs.mean(0) - expected) < 5 * stddev / math.sqrt(DRAWS))
     np.testing.assert_allclose(runs.var(0), stddev**2, rtol=0.2)
 
 
-@each
+@each_central
 def test_without_noise_the_estimate_is_the_count(mechanism):
     noiseless = dataclasses.replace(mechanism, epsilon=math.inf)
     cells = some_cells(mechanism)
@@ -98,7 +100,7 @@ def test_one_trace_serves_a_sweep_over_epsilon_and_vmap_agrees(mechanism):
     chex.clear_trace_counter()
     run = jax.jit(chex.assert_max_traces(lambda m: base.estimate_counts(m, jax.random.key(5), cells), n=1))
     one_by_one = [run(m) for m in sweep]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, jnp.float32) for leaf in leaves]), *sweep)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *sweep)
     together = jax.vmap(lambda m: base.estimate_counts(m, jax.random.key(5), cells))(stacked)
     chex.assert_trees_all_close(together, jnp.stack(one_by_one), rtol=1e-4, atol=1e-2)
 
@@ -117,7 +119,7 @@ def test_the_guarantee_says_everything_and_is_what_the_fields_say(mechanism):
     guarantee = mechanism.guarantee(50)
     assert isinstance(guarantee, Guarantee)
     assert guarantee.epsilon == mechanism.epsilon
-    assert guarantee.relation == mechanism.relation
+    assert guarantee.relation == getattr(mechanism, "relation", "replace-one")
     assert guarantee.sampler == "simulation"
     assert "not a private release" in str(guarantee)
     assert all(isinstance(event, Event) and event.parameter > 0 for event in guarantee.events)
@@ -134,8 +136,14 @@ def test_votes_of_another_width_than_the_sensitivity_are_refused(mechanism):
 
 @each
 @pytest.mark.parametrize(
-    ("field", "value"), [("epsilon", 0.0), ("epsilon", -1.0), ("epsilon", math.nan), ("relation", "both"), ("num_neighbors", 99)]
+    ("field", "value"), [("epsilon", 0.0), ("epsilon", -1.0), ("epsilon", math.nan), ("num_classes", 0), ("num_neighbors", 99)]
 )
 def test_bad_fields_are_named(mechanism, field, value):
     with pytest.raises(ValueError, match=field):
         dataclasses.replace(mechanism, **{field: value})
+
+
+@each_central
+def test_an_unknown_relation_is_named(mechanism):
+    with pytest.raises(ValueError, match="relation='both'"):
+        dataclasses.replace(mechanism, relation="both")

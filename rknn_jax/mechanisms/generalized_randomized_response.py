@@ -1,0 +1,75 @@
+"""Generalized randomized response: publish the vote, or with the rest of the probability any other cell. For one vote a record.
+
+A message is one of d + 1 symbols, the last one for "no vote": p = e^ε/(e^ε + d) and q = 1/(e^ε + d). The simplest randomizer, and a good
+one where e^ε exceeds the number of cells.
+
+Reference: Kairouz, Oh & Viswanath, "Extremal Mechanisms for Local Differential Privacy", 2016.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import pytree
+from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1
+
+
+@pytree.register
+@dataclass(frozen=True)
+class GeneralizedRandomizedResponse(LocalRandomizer):
+    """Needs one vote a record: k = r = 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.votes_per_record != 1:
+            raise ValueError(
+                f"Expected num_neighbors = labels_per_record = 1, got {self.votes_per_record} votes a record; use SubsetSelection."
+            )
+
+    @property
+    def p(self) -> float:
+        """e^ε/(e^ε + d)."""
+        return 1 / (1 + self.num_cells * exp(-self.epsilon))
+
+    @property
+    def q(self) -> float:
+        """1/(e^ε + d)."""
+        return self.p * exp(-self.epsilon)
+
+    @property
+    def advantage(self) -> float:
+        """p(1 - e^-ε)."""
+        return -expm1(-self.epsilon) * self.p
+
+    @property
+    def message_bits(self) -> int:
+        """Of a cell or none."""
+        return math.ceil(math.log2(self.num_cells + 1))
+
+    def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
+        """Return a cell, int32, or d for none. `key` is consumed."""
+        keep_key, step_key = jax.random.split(key)
+        vote = jnp.where(cells[0] < 0, self.num_cells, cells[0])
+        step = jax.random.randint(step_key, (), 1, self.num_cells + 1)
+        keep = jax.random.uniform(keep_key) < self.p
+        return jnp.where(keep, vote, (vote + step) % (self.num_cells + 1)).astype(jnp.int32)
+
+    def support(self, message: jax.Array) -> jax.Array:
+        """Return the published cell."""
+        return message == jnp.arange(self.num_cells)
+
+    def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
+        """Return the log probability of each message; see `LocalRandomizer`."""
+        vote = cells[0] if cells[0] >= 0 else self.num_cells
+        return np.log(np.where(np.asarray(messages) == vote, self.p, self.q))
+
+    def alphabet(self, key: jax.Array) -> jax.Array:
+        """Return all symbols."""
+        del key
+        return jnp.arange(self.num_cells + 1)
+
+
+EXAMPLES = (GeneralizedRandomizedResponse(1.0, 2, 3),)

@@ -1,0 +1,153 @@
+"""What local randomizers share: every client randomizes its own votes, so nobody has to be trusted with them.
+
+A message supports some of the d = s·|Y| cells. A cell that the client votes for is supported with probability p, any other with q < p,
+so
+
+    count of a cell  ~  (support - n·q) / (p - q)
+
+is unbiased, with variance a·v1 + (n - a)·v0 where a clients voted for it: v1 = p(1 - p)/(p - q)² and v0 = q(1 - q)/(p - q)². What a file
+adds is how a message is drawn and what it supports. `log_prob` is the law of a message in float64, by which the tests enumerate the
+privacy loss over all inputs and outputs.
+
+The guarantee is of each record, whatever all the others do: epsilon is the privacy of one message, replace-one.
+
+Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017 (pure protocols).
+"""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax.mechanisms.base import CalibratedMechanism
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.types import Array
+
+MESSAGES_AT_ONCE = 16  # more would leave the registers and the cache of a CPU core
+WORD = 32
+
+
+@dataclass(frozen=True)
+class LocalRandomizer(CalibratedMechanism):
+    """A client's message is epsilon-DP by itself; see `CalibratedMechanism` for the fields."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.votes_per_record >= self.num_cells:
+            raise ValueError(
+                f"Expected num_neighbors * labels_per_record < num_queries * num_classes, got {self.votes_per_record} votes for "
+                f"{self.num_cells} cells; ask more queries."
+            )
+
+    @property
+    @abc.abstractmethod
+    def p(self) -> float:
+        """Probability that a message supports a cell that its client votes for."""
+
+    @property
+    @abc.abstractmethod
+    def q(self) -> float:
+        """Probability that a message supports any other cell."""
+
+    @property
+    @abc.abstractmethod
+    def advantage(self) -> float:
+        """P - q, without cancellation at a small epsilon."""
+
+    @property
+    @abc.abstractmethod
+    def message_bits(self) -> int:
+        """Size of a message in bits, without what a seed costs that the server could choose."""
+
+    @abc.abstractmethod
+    def support(self, messages: Any) -> jax.Array:
+        """Return which cells one message supports, bool `[d]`."""
+
+    @abc.abstractmethod
+    def log_prob(self, messages: Any, cells: np.ndarray) -> np.ndarray:
+        """Return the log probability of each of many messages given its public coins, float64, from a client's `cells` `[k·r]`."""
+
+    @abc.abstractmethod
+    def alphabet(self, key: jax.Array) -> Any:
+        """Return all messages that share public coins drawn from `key`. For small d: proofs and audits enumerate it."""
+
+    @property
+    def variances(self) -> tuple[float, float]:
+        """`(v1, v0)`: variance that one client adds to a cell that it votes for, and to any other."""
+        p, q = self.p, self.q
+        return p * (1 - p) / self.advantage**2, q * (1 - q) / self.advantage**2
+
+    @property
+    def mean_variance(self) -> float:
+        """Variance that one client adds to a cell, on average over all cells."""
+        member, other = self.variances
+        return other + (member - other) * self.votes_per_record / self.num_cells
+
+    def aggregate(self, messages: Any) -> jax.Array:
+        """Count the messages that support each cell, int32 `[d]`."""
+        leaves = jax.tree.leaves(messages)
+        whole = len(leaves[0]) // MESSAGES_AT_ONCE * MESSAGES_AT_ONCE
+
+        def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
+            return totals + jnp.sum(jax.vmap(self.support)(part), axis=0, dtype=jnp.int32), None
+
+        parts = jax.tree.map(lambda x: x[:whole].reshape(-1, MESSAGES_AT_ONCE, *x.shape[1:]), messages)
+        totals, _ = jax.lax.scan(add, jnp.zeros(self.num_cells, jnp.int32), parts)
+        return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
+
+    def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
+        """Return unbiased counts `[num_queries, num_classes]`, float64 from NumPy totals and float32 from JAX ones. `key` is not needed."""
+        del key
+        return ((totals.astype(float) - num_records * self.q) / self.advantage).reshape(self.shape)
+
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
+        """Return the estimate's standard deviation, float64 `[num_queries, num_classes]`, where the true counts are `counts`."""
+        member, other = self.variances
+        voted = np.clip(np.asarray(counts, np.float64), 0, num_records)
+        return np.sqrt(voted * member + (num_records - voted) * other)
+
+    def guarantee(self, num_records: int) -> Guarantee:
+        """Return the privacy of one message."""
+        del num_records
+        return Guarantee(self.epsilon, 0.0, "replace-one", "local", (Event("pure", self.epsilon, 1),))
+
+
+def exp(x: Any) -> Any:
+    """Return e^x, in float64 for a number and as traced for a tracer."""
+    return jnp.exp(x) if isinstance(x, jax.Array) else math.exp(x)
+
+
+def real(x: Any) -> Any:
+    """Return an integer field as a floating-point number, likewise."""
+    return x.astype(float) if isinstance(x, jax.Array) else float(x)
+
+
+def expm1(x: Any) -> Any:
+    """Return e^x - 1, likewise."""
+    return jnp.expm1(x) if isinstance(x, jax.Array) else math.expm1(x)
+
+
+def one_hot(cells: jax.Array, num_cells: int) -> jax.Array:
+    """Return which cells are voted for, bool `[num_cells]`, from cells `[k·r]` of which negative ones are no votes."""
+    return jnp.zeros(num_cells, bool).at[jnp.where(cells < 0, num_cells, cells)].set(True, mode="drop")
+
+
+def pack(bits: jax.Array) -> jax.Array:
+    """Pack bool `[d]` into uint32 `[ceil(d / 32)]`, cell 0 in the lowest bit."""
+    padded = jnp.pad(bits, (0, -len(bits) % WORD)).reshape(-1, WORD)
+    return jnp.sum(padded.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)[None], axis=1, dtype=jnp.uint32)
+
+
+def unpack(words: Array, num_cells: int) -> jax.Array:
+    """Undo `pack`, bool `[num_cells]`."""
+    bits = jnp.asarray(words)[:, None] >> jnp.arange(WORD, dtype=jnp.uint32)[None] & jnp.uint32(1)
+    return bits.ravel()[:num_cells].astype(bool)
+
+
+def all_bits(num_cells: int) -> jax.Array:
+    """Return every pattern of bits, packed, uint32 `[2^d, ceil(d / 32)]`."""
+    return jax.vmap(pack)(jnp.arange(2**num_cells)[:, None] >> jnp.arange(num_cells)[None] & 1 == 1)

@@ -1,0 +1,89 @@
+"""Optimized local hashing: hash one of the votes, chosen uniformly, to l = e^ε + 1 buckets and randomize the bucket.
+
+For kr = 1 it is the Collision mechanism. With more votes a client speaks of one of them only, p = (p₁ + (kr - 1)/l)/kr, and the server
+scales that up. Collision's joint randomization is better then; this is what users of other libraries have.
+
+Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import hashing, pytree
+from rknn_jax.mechanisms.collision import Message, best_num_buckets, buckets
+from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1, real
+
+
+@pytree.register
+@dataclass(frozen=True)
+class LocalHashing(LocalRandomizer):
+    """Hash to `num_buckets` buckets, l; chosen where it is not given."""
+
+    num_buckets: Any = None  # an int; a tracer under jit
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_buckets is None:
+            object.__setattr__(self, "num_buckets", best_num_buckets(self.epsilon, 1))
+        if isinstance(self.num_buckets, int) and not 2 <= self.num_buckets <= hashing.MOST_BUCKETS:
+            raise ValueError(
+                f"Expected 2 <= num_buckets <= {hashing.MOST_BUCKETS}, got num_buckets={self.num_buckets}; leave it out for the best."
+            )
+
+    @property
+    def kept(self) -> Any:
+        """p₁ = e^ε/(e^ε + l - 1), the probability that a bucket is published as it is."""
+        return 1 / (1 + (real(self.num_buckets) - 1) * exp(-self.epsilon))
+
+    @property
+    def p(self) -> float:
+        """(p₁ + (kr - 1)/l)/kr."""
+        return (self.kept + (self.votes_per_record - 1) * self.q) / self.votes_per_record
+
+    @property
+    def q(self) -> float:
+        """1/l."""
+        return 1 / real(self.num_buckets)
+
+    @property
+    def advantage(self) -> float:
+        """(p₁ - 1/l)/kr."""
+        return -(1 - self.q) * expm1(-self.epsilon) * self.kept / self.votes_per_record
+
+    @property
+    def message_bits(self) -> int:
+        """Of the bucket; the seed is 64 more."""
+        return math.ceil(math.log2(self.num_buckets))
+
+    def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
+        """Return a seed and a bucket. `key` is consumed."""
+        seed, draws = jnp.split(jax.random.bits(key, (5,), jnp.uint32), [2])
+        vote = cells[hashing.bucket(draws[0], len(cells))]
+        held = hashing.bucket(hashing.mix(seed, jnp.maximum(vote, 0)[None]), self.num_buckets)[0]
+        # One of the l - 1 others by a random step; without a vote any bucket, by a step of 0 to l - 1.
+        keep = (vote >= 0) & (draws[1].astype(jnp.float32) * 2.0**-32 < self.kept)
+        step = jnp.where(vote >= 0, 1 + hashing.bucket(draws[2], self.num_buckets - 1), hashing.bucket(draws[2], self.num_buckets))
+        return Message(seed, jnp.where(keep, held, (held + step) % self.num_buckets).astype(jnp.int32))
+
+    def support(self, message: Message) -> jax.Array:
+        """Return the cells that hash into the bucket."""
+        first, width = hashing.interval(message.bucket, self.num_buckets)
+        return hashing.mix(message.seed, jnp.arange(self.num_cells)) - first < width
+
+    def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
+        """Return the log probability of each message given its seed; see `LocalRandomizer`."""
+        held = np.asarray(buckets(messages.seed, np.maximum(cells, 0), self.num_buckets))
+        told = np.where(held == np.asarray(messages.bucket)[:, None], self.kept, (1 - self.kept) / (self.num_buckets - 1))
+        return np.log(np.where(np.asarray(cells)[None] < 0, self.q, told).mean(axis=1))
+
+    def alphabet(self, key: jax.Array) -> Message:
+        """Return every bucket under one seed."""
+        return Message(jnp.tile(jax.random.bits(key, (2,), jnp.uint32), (self.num_buckets, 1)), jnp.arange(self.num_buckets))
+
+
+EXAMPLES = (LocalHashing(1.0, 2, 3), LocalHashing(2.0, 3, 2, num_neighbors=2))

@@ -1,0 +1,68 @@
+"""Optimized unary encoding: one bit for every cell, a vote's kept with probability 1/2, any other set with q = 1/(e^(ε/kr) + 1).
+
+A replaced record loses kr votes and gains kr. A lost and a gained one together change the odds by at most e^(ε/kr). Few cells are voted
+for, so it pays to spend the budget on the zeros: never worse than randomized response at equal epsilon.
+
+Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import pytree
+from rknn_jax.mechanisms.local import LocalRandomizer, all_bits, exp, expm1, one_hot, pack, unpack
+from rknn_jax.mechanisms.randomized_response import bernoulli_bits
+
+
+@pytree.register
+@dataclass(frozen=True)
+class OptimizedUnaryEncoding(LocalRandomizer):
+    """Asymmetric flips; a message is d bits, packed."""
+
+    @property
+    def q(self) -> float:
+        """Probability that the bit of a cell without a vote is set."""
+        return 1 / (exp(self.epsilon / self.votes_per_record) + 1)
+
+    @property
+    def p(self) -> float:
+        """1/2."""
+        return 0.5
+
+    @property
+    def advantage(self) -> float:
+        """1/2 - q."""
+        return expm1(self.epsilon / self.votes_per_record) * self.q / 2
+
+    @property
+    def message_bits(self) -> int:
+        """One for every cell."""
+        return self.num_cells
+
+    def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
+        """Return bits, uint32 `[ceil(d / 32)]`. `key` is consumed."""
+        votes_key, other_key = jax.random.split(key)
+        kept = (cells >= 0) & (jax.random.bits(votes_key, cells.shape, jnp.uint32) >> 31 == 1)
+        voted, set_bits = pack(one_hot(cells, self.num_cells)), pack(one_hot(jnp.where(kept, cells, -1), self.num_cells))
+        return set_bits | ~voted & bernoulli_bits(other_key, self.q, self.num_cells)
+
+    def support(self, message: jax.Array) -> jax.Array:
+        """Return the bits."""
+        return unpack(message, self.num_cells)
+
+    def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
+        """Return the log probability of each message; see `LocalRandomizer`."""
+        voted = np.isin(np.arange(self.num_cells), cells)
+        chance = np.where(voted, self.p, self.q)
+        return np.where(np.asarray(jax.vmap(self.support)(messages)), np.log(chance), np.log1p(-chance)).sum(axis=-1)
+
+    def alphabet(self, key: jax.Array) -> jax.Array:
+        """Return all 2^d messages."""
+        del key
+        return all_bits(self.num_cells)
+
+
+EXAMPLES = (OptimizedUnaryEncoding(1.0, 2, 3), OptimizedUnaryEncoding(2.0, 3, 2, num_neighbors=2))

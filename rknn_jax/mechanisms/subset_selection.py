@@ -1,0 +1,136 @@
+"""Subset selection (PrivSet): publish m cells, a set that holds a vote being e^ε times as likely as one that holds none.
+
+Among D = d + kr cells, kr of them dummies that stand for missing votes, let A = C(D - kr, m)/C(D, m) be the share of sets without a
+vote. Then p = e^ε·(m/D)/(e^ε(1 - A) + A) and q = (m/D)(e^ε(1 - A') + A')/(e^ε(1 - A) + A) with A' = C(D - 1 - kr, m - 1)/C(D - 1, m -
+1), products of kr factors. The least error of all randomizers here, by up to 25% at kr = 4, and the largest message; the size m is the
+one of least mean variance.
+
+References: Wang et al., "PrivSet: Set-Valued Data Analyses with Local Differential Privacy", 2018; Ye & Barg, "Optimal Schemes for
+Discrete Distribution Estimation under Locally Differential Privacy", 2018.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import special
+
+from rknn_jax import pytree
+from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1, one_hot, pack, real, unpack
+
+
+@pytree.register
+@dataclass(frozen=True)
+class SubsetSelection(LocalRandomizer):
+    """Publish `subset_size` cells, m; chosen where it is not given. A message is D bits, packed."""
+
+    subset_size: Any = None  # an int; a tracer under jit
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.subset_size is None:
+            object.__setattr__(self, "subset_size", self._best_size())
+        if isinstance(self.subset_size, int) and not 1 <= self.subset_size < self.num_symbols:
+            raise ValueError(
+                f"Expected 1 <= subset_size < {self.num_symbols}, got subset_size={self.subset_size}; leave it out to have the best one."
+            )
+
+    @property
+    def num_symbols(self) -> int:
+        """D."""
+        return self.num_cells + self.votes_per_record
+
+    @property
+    def p(self) -> float:
+        """Probability that a vote is published."""
+        return self._probabilities(real(self.subset_size))[0]
+
+    @property
+    def q(self) -> float:
+        """Probability that any other cell is published."""
+        return self._probabilities(real(self.subset_size))[1]
+
+    @property
+    def advantage(self) -> float:
+        """P - q."""
+        return self._probabilities(real(self.subset_size))[2]
+
+    @property
+    def message_bits(self) -> int:
+        """One for every cell and dummy."""
+        return self.num_symbols
+
+    def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
+        """Return a set, uint32 `[ceil(D / 32)]`. `key` is consumed."""
+        count_key, votes_key, other_key = jax.random.split(key, 3)
+        votes = jnp.where(cells < 0, self.num_cells + jnp.arange(len(cells)), cells)
+        num_votes = jnp.sum(jax.random.uniform(count_key) > jnp.cumsum(self._hit_probabilities()))
+        priority = jax.random.bits(votes_key, votes.shape, jnp.uint32)
+        chosen = jnp.sum(priority[None] < priority[:, None], axis=1) < num_votes
+        others = jax.random.bits(other_key, (self.num_symbols,), jnp.uint32)
+        others = jnp.where(one_hot(votes, self.num_symbols), jnp.uint32(0xFFFFFFFF), others)
+        return pack(one_hot(jnp.where(chosen, votes, -1), self.num_symbols) | smallest(others, self.subset_size - num_votes))
+
+    def support(self, message: jax.Array) -> jax.Array:
+        """Return the published cells."""
+        return unpack(message, self.num_cells)
+
+    def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
+        """Return the log probability of each message; see `LocalRandomizer`."""
+        votes = np.where(np.asarray(cells) < 0, self.num_cells + np.arange(len(cells)), cells)
+        meets = np.asarray(jax.vmap(lambda message: unpack(message, self.num_symbols))(messages))[:, votes].any(axis=1)
+        symbols, size, c = self.num_symbols, self.subset_size, self.votes_per_record
+        without = special.comb(symbols - c, size)
+        return np.where(meets, 0.0, -self.epsilon) - np.log(special.comb(symbols, size) - without + without * np.exp(-self.epsilon))
+
+    def alphabet(self, key: jax.Array) -> jax.Array:
+        """Return all sets of m."""
+        del key
+        sets = np.array(list(itertools.combinations(range(self.num_symbols), self.subset_size or 1)))
+        bits = np.zeros((len(sets), self.num_symbols), bool)
+        np.put_along_axis(bits, sets, True, axis=1)
+        return jax.vmap(pack)(jnp.asarray(bits))
+
+    def _probabilities(self, size: Any) -> tuple[Any, Any, Any]:
+        """Return p, q and p - q for sets of `size`."""
+        symbols, odds = self.num_symbols, exp(-self.epsilon)
+        without = without_other = 1.0
+        for i in range(self.votes_per_record):
+            without = without * ((symbols - size - i) / (symbols - i))
+            without_other = without_other * ((symbols - size - i) / (symbols - 1 - i))
+        share = size / symbols / (1 - without + without * odds)
+        return share, share * (1 - without_other + without_other * odds), -share * without_other * expm1(-self.epsilon)
+
+    def _hit_probabilities(self) -> jax.Array:
+        """Probabilities of 0, 1, ..., kr - 1 votes in the set, float32 `[k·r]`."""
+        votes, size, rest = self.votes_per_record, real(self.subset_size), self.num_cells
+        hits = jnp.arange(votes + 1)
+        log_ways = sum(
+            jax.scipy.special.gammaln(n + 1.0) - jax.scipy.special.gammaln(k + 1.0) - jax.scipy.special.gammaln(n - k + 1.0)
+            for n, k in ((float(votes), hits.astype(jnp.float32)), (float(rest), size - hits.astype(jnp.float32)))
+        )
+        return jax.nn.softmax(jnp.where(hits > 0, self.epsilon, 0.0) + log_ways)[:-1]
+
+    def _best_size(self) -> int:
+        sizes = np.arange(1, self.num_symbols - 1, dtype=np.float64)
+        p, q, advantage = self._probabilities(sizes)
+        c, d = self.votes_per_record, self.num_cells
+        return int(sizes[np.argmin((c * p * (1 - p) + (d - c) * q * (1 - q)) / advantage**2)])
+
+
+def smallest(keys: jax.Array, count: Any) -> jax.Array:
+    """Return the `count` smallest of uint32 keys, bool `[m]`, by bisection on their bits, which sorts nothing; ties go to the first."""
+
+    def digit(i: jax.Array, least: jax.Array) -> jax.Array:
+        trial = least | jnp.uint32(1) << (31 - i).astype(jnp.uint32)
+        return jnp.where(jnp.sum(keys < trial) < count, trial, least)
+
+    last = jax.lax.fori_loop(0, 32, digit, jnp.uint32(0))  # the count-th smallest
+    below, equal = keys < last, keys == last
+    return below | equal & (jnp.cumsum(equal) <= count - jnp.sum(below))
+
+
+EXAMPLES = (SubsetSelection(1.0, 2, 3), SubsetSelection(2.0, 3, 2, num_neighbors=2))
