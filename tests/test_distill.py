@@ -127,6 +127,17 @@ def test_stopped_in_its_first_epoch_a_run_keeps_the_labels(once, tmp_path, monke
     assert {path.name for path in folder.iterdir()} == FILES - {"student", "metrics.jsonl"}
 
 
+@pytest.mark.parametrize(("trust", "delta"), [("local", 0.0), ("shuffle", 1e-6)])
+def test_nobody_has_to_be_trusted(trust, delta, tmp_path):
+    folder = run(tmp_path / "run", trust=trust, delta=delta, mechanism=None, queries=None, rounds=2)
+    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    assert (result["trust"], result["epsilon"]) == (trust, pytest.approx(4.0))
+    assert result["delta"] == pytest.approx(delta)
+    assert result["label_accuracy"] > 0.4
+    assert told(folder, "config.json")["mechanism"] == "collision"
+    assert [one["trust"] for one in privacy["rounds"]] == [trust] * 2
+
+
 def test_the_default_number_of_queries_follows_the_noise(tmp_path, monkeypatch):
     task = data.load("digits", 42)
     few, many = (distill.default_num_queries(task, rknn.Config(epsilon=e), TINY) for e in (1e-9, 100.0))
@@ -142,6 +153,9 @@ def test_the_default_number_of_queries_follows_the_noise(tmp_path, monkeypatch):
         (["--epsilon", "nan"], "epsilon=nan"),
         (["--delta", "1"], "delta=1.0"),
         (["--mechanism", "gaussian"], "delta > 0"),
+        (["--trust", "local", "--mechanism", "laplace"], "trust=local, got mechanism=laplace"),
+        (["--trust", "shuffle"], "delta > 0"),
+        (["--trust", "local", "--relation", "add-remove"], "relation=add-remove"),
         (["--queries", "3", "--neighbors", "4"], "neighbors=4, queries=3"),
         (["--rounds", "0"], "rounds=0"),
         (["--dataset", "nowhere"], "nowhere"),
@@ -169,5 +183,5 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(once):
 
 def test_settings_reach_the_mechanism_and_the_student(tmp_path):
     config = distill.round_config(dataclasses.replace(TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", neighbors=3))
-    assert config == rknn.Config(2.0, 5e-7, 3, "gaussian", "add-remove")
+    assert config == rknn.Config(2.0, 5e-7, 3, "gaussian", "central", "add-remove")
     assert distill.student_config(dataclasses.replace(TINY, dataset="mnist", epochs=None)).model == "m5"

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from rknn_jax import bsvs
 from rknn_jax.labelers import rknn
+from rknn_jax.mechanisms.collision import Collision
+from rknn_jax.privacy import amplification
 from rknn_jax.queries import kmeans
 from tests import reference
 
@@ -79,7 +81,7 @@ def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
     """`answer` sees counts, public queries and the guarantee; equal noisy counts give equal answers whatever the private records were."""
     _, _, queries = data(0)
     counts = np.random.default_rng(0).normal(size=(6, 4)) * 10
-    guarantee = rknn.mechanism(queries, 4, rknn.Config()).guarantee(1)
+    guarantee = rknn.mechanism(6, 4, 1, rknn.Config()).guarantee(1)
     first, second = (rknn.answer(counts, np.full((6, 4), 28.0), guarantee, queries, rknn.Config()) for _ in range(2))
     np.testing.assert_array_equal(first.labels, second.labels)
     np.testing.assert_allclose(first.probabilities.sum(1), 1, rtol=1e-5)
@@ -112,3 +114,32 @@ def test_public_labels_spread_only_where_they_may():
     assert rknn.public_graph(features, 4, rknn.Config(smoothing="none")) is None
     assert rknn.public_graph(features, 40, rknn.Config()) is None, "every record is a query"
     np.testing.assert_array_equal(rknn.public_labels(None, wrong, 4), wrong)
+
+
+def test_whom_the_records_trust_decides_what_epsilon_means():
+    features, labels, queries = data(0)
+    cells = rknn.votes(features, labels, queries, 4, rknn.Config())
+    local, shuffled = (
+        rknn.tally(jax.random.key(0), cells, queries, 4, rknn.Config(epsilon=1.0, delta=1e-6, mechanism="collision", trust=trust))
+        for trust in ("local", "shuffle")
+    )
+    assert (local.guarantee.trust, local.guarantee.epsilon, local.guarantee.delta) == ("local", 1.0, 0.0)
+    assert (shuffled.guarantee.trust, shuffled.guarantee.epsilon, shuffled.guarantee.delta) == ("shuffle", 1.0, 1e-6)
+    amplified = amplification.local_epsilon(1.0, 40, 1e-6)
+    assert amplified > 1
+    expected = Collision(amplified, 6, 4).stddev(shuffled.counts, 40)
+    np.testing.assert_allclose(shuffled.stddev, expected, rtol=1e-5)
+    assert shuffled.stddev.max() < local.stddev.max()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trust": "local"}, "mechanism=discrete_laplace"),
+        ({"mechanism": "collision"}, "mechanism=collision"),
+        ({"mechanism": "collision", "trust": "local", "relation": "add-remove"}, "relation=add-remove"),
+    ],
+)
+def test_a_mechanism_of_another_trust_model_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        rknn.mechanism(6, 4, 40, rknn.Config(**changes))

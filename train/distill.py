@@ -8,6 +8,7 @@ records enter on one line, `rknn.votes`. Everything here is a simulation on benc
 """
 
 import importlib
+import math
 import sys
 import time
 from dataclasses import replace
@@ -87,7 +88,8 @@ def round_config(experiment: Experiment) -> rknn.Config:
         epsilon=experiment.epsilon / experiment.rounds,
         delta=experiment.delta / experiment.rounds or rknn.Config.delta,
         num_neighbors=experiment.neighbors,
-        mechanism=experiment.mechanism,
+        mechanism=str(experiment.mechanism),
+        trust=experiment.trust,
         relation=experiment.relation,
         smoothing=experiment.smoothing,
     )
@@ -95,8 +97,12 @@ def round_config(experiment: Experiment) -> rknn.Config:
 
 def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment) -> int:
     """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
+    num_records, num_classes = len(task.private.labels), task.card.num_classes
     scale = 2 * config.num_neighbors / config.epsilon
-    return bsvs.suggested_num_queries(len(task.private.labels), task.card.num_classes, scale, config.num_neighbors)
+    if config.trust != "central":  # Laplace noise of the same spread; it hardly depends on the number of queries
+        spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(np.zeros(1), num_records)
+        scale = float(spread[0]) / math.sqrt(2)
+    return bsvs.suggested_num_queries(num_records, num_classes, scale, config.num_neighbors)
 
 
 def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> Encoder:

@@ -27,11 +27,25 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from rknn_jax import mechanisms
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Queries, Task
 
+Mechanism = Literal[
+    "discrete_laplace",
+    "laplace",
+    "gaussian",
+    "permute_and_flip",
+    "collision",
+    "subset_selection",
+    "randomized_response",
+    "optimized_unary_encoding",
+    "local_hashing",
+    "hadamard_response",
+    "generalized_randomized_response",
+]
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", "dp-accounting")
 
 
@@ -48,7 +62,8 @@ class Experiment:
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
       representation: learned on public data; spectral is the best for images.
-      mechanism: a file of rknn_jax/mechanisms.
+      trust: central, a curator sees the votes; local, epsilon is of each record's own message; shuffle, of all messages once shuffled.
+      mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision without where it is not given.
       relation: which data sets are neighbours.
       smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads labels between similar public records.
       targets: train the student on hard or on soft labels.
@@ -68,7 +83,8 @@ class Experiment:
     neighbors: int = 1
     rounds: int = 1
     representation: Literal["spectral", "hog", "pca", "pixels"] = "spectral"
-    mechanism: Literal["discrete_laplace", "laplace", "gaussian", "permute_and_flip"] = "discrete_laplace"
+    trust: Trust = "central"
+    mechanism: Mechanism | None = None
     relation: Relation = "replace-one"
     smoothing: Literal["auto", "none"] = "auto"
     targets: Literal["hard", "soft"] = "hard"
@@ -80,10 +96,20 @@ class Experiment:
     out: Path | None = None
 
     def __post_init__(self) -> None:
+        if self.mechanism is None:
+            object.__setattr__(self, "mechanism", "discrete_laplace" if self.trust == "central" else "collision")
         if math.isnan(self.epsilon) or self.epsilon <= 0:
             raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
         if not 0 <= self.delta < 1:
             raise ValueError(f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is pure privacy.")
+        if self.mechanism not in (choices := mechanisms.names(local=self.trust != "central")):
+            raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
+        if self.trust != "central" and self.relation != "replace-one":
+            raise ValueError(
+                f"Expected relation=replace-one with trust={self.trust}, got relation={self.relation}; the messages are counted."
+            )
+        if self.trust == "shuffle" and self.delta == 0:
+            raise ValueError("Expected delta > 0 with trust=shuffle, got delta=0.0; pass --delta 1e-6, shuffling amplifies at none.")
         if self.mechanism == "gaussian" and self.delta == 0:
             raise ValueError("Expected delta > 0 with mechanism=gaussian, got delta=0.0; pass --delta 1e-5 or use discrete_laplace.")
         for name in ("queries", "neighbors", "rounds", "epochs"):
@@ -234,10 +260,11 @@ def finish(
         "num_test": len(task.test.labels),
         "not_covered_by_epsilon": benchmark,
     }
+    events = [event for _, answers in rounds for event in answers.guarantee.events]
     privacy = {
         "whole": guarantee.asdict(),
         "rounds": [answers.guarantee.asdict() for _, answers in rounds],
-        "accountants": accounting.epsilons([event for _, answers in rounds for event in answers.guarantee.events], experiment.delta),
+        "accountants": accounting.epsilons(events, experiment.delta) if events else {guarantee.accountant: guarantee.epsilon},
         "covers": ["the noisy counts", "the labels of the public records", "the student"],
         "does_not_cover": [
             "the number of private records" + ("" if guarantee.relation == "add-remove" else ", which replace-one takes as public"),

@@ -7,6 +7,7 @@ is post-processing.
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -16,8 +17,10 @@ from scipy.sparse import csr_matrix
 
 from rknn_jax import bsvs, mechanisms, voting
 from rknn_jax.mechanisms.base import estimate_counts
+from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, nearest, self_graph
-from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy import amplification
+from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
 
 LARGEST_GRAPH = 100_000  # public records
@@ -32,6 +35,8 @@ class Config:
       delta: for mechanisms that need one.
       num_neighbors: k.
       mechanism: a file of `rknn_jax.mechanisms`.
+      trust: `central`, a curator sees the votes; `local`, every record randomizes its own and epsilon is that of one message; `shuffle`,
+        likewise, and epsilon and delta are those of all messages once they are shuffled.
       relation: which data sets are neighbours.
       metric: of the features.
       smoothing: `auto` borrows votes from similar queries as far as the noise asks for it, and spreads labels over the neighbour graph of
@@ -42,27 +47,49 @@ class Config:
     delta: float = 1e-5
     num_neighbors: int = 1
     mechanism: str = "discrete_laplace"
+    trust: Trust = "central"
     relation: Relation = "replace-one"
     metric: Metric = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
 
 
-def mechanism(queries: Queries, num_classes: int, config: Config) -> mechanisms.base.Mechanism:
-    """Return the mechanism that `config` names, calibrated for these queries."""
+def mechanism(num_queries: int, num_classes: int, num_records: int, config: Config) -> mechanisms.base.Mechanism:
+    """Return the mechanism that `config` names, calibrated.
+
+    Args:
+      num_queries: s.
+      num_classes: |Y|.
+      num_records: n; only shuffling depends on it.
+      config: see `Config`.
+    """
     named = mechanisms.named(config.mechanism)
     takes = {field.name for field in fields(named)}
-    if "relation" not in takes and config.relation != "replace-one":
+    is_local = issubclass(named, LocalRandomizer)
+    if is_local != (config.trust != "central"):
         raise ValueError(
-            f"Expected relation replace-one with mechanism={config.mechanism}, got {config.relation}: a local message is of one record."
+            f"Expected a {'local' if config.trust != 'central' else 'central'} mechanism with trust={config.trust}, got "
+            f"mechanism={config.mechanism}; choose one of {mechanisms.names(local=config.trust != 'central')}."
         )
+    if is_local and config.relation != "replace-one":
+        raise ValueError(
+            f"Expected relation=replace-one with trust={config.trust}, got relation={config.relation}; the messages are counted."
+        )
+    shuffled = config.trust == "shuffle" and config.epsilon < math.inf
     optional = {"delta": config.delta, "relation": config.relation}
     return named(
-        epsilon=config.epsilon,
-        num_queries=len(queries.features),
+        epsilon=amplification.local_epsilon(config.epsilon, num_records, config.delta) if shuffled else config.epsilon,
+        num_queries=num_queries,
         num_classes=num_classes,
         num_neighbors=config.num_neighbors,
         **{name: value for name, value in optional.items() if name in takes},
     )
+
+
+def guarantee(private_step: mechanisms.base.Mechanism, num_records: int, config: Config) -> Guarantee:
+    """Return what the mechanism's run costs: its own guarantee, or after shuffling the amplified one that it was calibrated for."""
+    if config.trust != "shuffle" or config.epsilon == math.inf:
+        return private_step.guarantee(num_records)
+    return Guarantee(config.epsilon, config.delta, "replace-one", "shuffle", (), accountant="amplification by shuffling, general bound")
 
 
 def votes(features: Array, labels: Array, queries: Queries, num_classes: int, config: Config) -> jax.Array:
@@ -95,10 +122,10 @@ def tally(key: jax.Array, cells: Array, queries: Queries, num_classes: int, conf
     Returns:
       Answers that carry their guarantee.
     """
-    private_step = mechanism(queries, num_classes, config)
+    private_step = mechanism(len(queries.features), num_classes, len(cells), config)
     counts = estimate_counts(private_step, key, cells)
     stddev = private_step.stddev(np.asarray(counts), len(cells))
-    return answer(counts, stddev, private_step.guarantee(len(cells)), queries, config)
+    return answer(counts, stddev, guarantee(private_step, len(cells), config), queries, config)
 
 
 def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: Config) -> Answers:

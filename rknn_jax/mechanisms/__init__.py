@@ -7,9 +7,10 @@ from typing import Any
 CONTRACTS = ("base", "local")
 
 
-def names() -> list[str]:
-    """Return the names of all mechanisms, which are the files of this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in CONTRACTS)
+def names(*, local: bool | None = None) -> list[str]:
+    """Return the names of all mechanisms, which are the files of this folder; or of the local, or of the central ones."""
+    every = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in CONTRACTS)
+    return every if local is None else [name for name in every if hasattr(named(name), "log_prob") == local]
 
 
 def named(name: str) -> type[Any]:

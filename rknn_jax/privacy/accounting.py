@@ -64,6 +64,8 @@ def compose(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guar
             raise ValueError(f"Expected guarantees of one {name} to compose, got {sorted(values)}; convert or report them apart.")
     epsilon, accountant, delta = min(_candidates(guarantees, _checked_delta(delta)), key=lambda candidate: candidate[0])
     first = guarantees[0]
+    if len(guarantees) == 1 and _opaque(guarantees):
+        accountant = first.accountant  # nothing was composed
     return Guarantee(
         epsilon,
         delta,
