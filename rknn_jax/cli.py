@@ -153,7 +153,7 @@ def label(settings: Label) -> dict[str, Any]:
         plan = job.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
-        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records)
+        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes))
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {"num_queries": plan.mechanism.num_queries, "num_classes": plan.data.classes.count, "num_records": plan.num_records}

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rknn_jax import mechanisms, preview, tables
+from rknn_jax import mechanisms, preview, tables, voting
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import CentralMechanism, release_counts
@@ -88,6 +88,11 @@ class Plan:
     def num_records(self) -> int | None:
         """Private records n, or None where n is private."""
         return len(self.data.private) if self.settings.relation == "replace-one" else None
+
+    @property
+    def num_votes(self) -> int | None:
+        """n·k, or None where n is private."""
+        return None if self.num_records is None else self.num_records * self.settings.neighbors
 
     @property
     def affordable(self) -> bool:
@@ -235,7 +240,7 @@ def calibrated(settings: "Label", data: Data) -> CentralMechanism:
         **({"delta": settings.delta} if settings.mechanism == "gaussian" else {}),
     )
     if settings.queries is None:
-        suggested = preview.suggested_num_queries(mechanism, len(data.private))
+        suggested = preview.suggested_num_queries(mechanism, len(data.private), shared=shares_votes(settings))
         mechanism = replace(mechanism, num_queries=max(min(suggested, len(data.public)), settings.neighbors))
     if mechanism.num_queries > len(data.public):
         raise ValueError(
@@ -338,11 +343,24 @@ def not_covered(plan: Plan) -> list[str]:
     ]
 
 
+def shares_votes(settings: "Label") -> bool:
+    """Return whether similar queries share votes: not where labels are released alone, without counts."""
+    return settings.smoothing == "auto" and settings.mechanism != "permute_and_flip"
+
+
+def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
+    """Return how much each query listens to each where so many votes are cast; None where none does, or nobody knows how many."""
+    if num_votes is None or not shares_votes(plan.settings):
+        return None
+    return voting.smoothing_weights(plan.queries.features, plan.queries.size, num_votes, preview.noise_stddev(plan.mechanism))
+
+
 def unsure_share(plan: Plan, counts: np.ndarray) -> float:
-    """Return the share of public records whose query's noisy lead is below the gap that noise turns over in 5% of the runs."""
-    ordered = np.sort(counts, axis=1)
-    gap = ordered[:, -1] - ordered[:, -2]
-    unsure = gap < preview.required_gap(plan.mechanism, preview.LINE)
+    """Return the share of public records whose query leads, in the noisy votes that it hears, by less than noise flips in 5% of the runs."""
+    listens = weights(plan, float(max(counts.sum(), 0)))
+    listens = np.eye(len(counts)) if listens is None else listens
+    ordered = np.sort(listens @ counts / np.linalg.norm(listens, axis=1, keepdims=True), axis=1)
+    unsure = ordered[:, -1] - ordered[:, -2] < preview.required_gap(plan.mechanism, preview.LINE)
     return float(unsure[plan.queries.cluster].mean())
 
 

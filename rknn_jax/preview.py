@@ -1,8 +1,8 @@
 """What error to expect of a release, told before anything is spent, from public quantities alone.
 
 A query keeps its label where its first class leads the second by enough votes. The noise says how many are enough (`required_gap`), and
-n, k and the public clusters say how many votes there are. Three assumptions, all stated to the user: private records fall into the
-clusters as public ones do, all of a query's dissenting votes go to one rival, and no votes are borrowed from similar queries.
+n, k and the public clusters say how many votes there are. Three assumptions: private records fall into the clusters as public ones do, all
+of a query's dissenting votes go to one rival, and similar queries that share votes are of one class.
 """
 
 import math
@@ -46,24 +46,27 @@ class Preview:
     advice: str
 
 
-def preview(mechanism: CentralMechanism, sizes: np.ndarray, num_records: int | None) -> Preview:
+def preview(mechanism: CentralMechanism, sizes: np.ndarray, num_records: int | None, weights: np.ndarray | None = None) -> Preview:
     """Tell what to expect of one release.
 
     Args:
       mechanism: calibrated.
       sizes: int `[num_queries]`, public records of each query.
       num_records: n, or None where it is private.
+      weights: `[num_queries, num_queries]`, how much each query listens to each; None for to itself alone.
     """
+    listens = np.eye(len(sizes)) if weights is None else weights
     gaps = {flips: required_gap(mechanism, flips) for flips in FLIPS}
     share = sizes * mechanism.num_neighbors / sizes.sum()  # of n
-    needed = math.ceil(gaps[LINE] / (0.8 * np.median(share)))
+    heard = listens @ share / np.linalg.norm(listens, axis=1)  # over the noise that comes along
+    needed = math.ceil(gaps[LINE] / (0.8 * np.median(heard)))
     noise, stddev = noise_scale(mechanism), noise_stddev(mechanism)
     if num_records is None:
         advice = f"n is private under {mechanism.relation}: go on if there are well over {needed:,} private records"
         return Preview(noise, stddev, gaps, None, None, needed, None, advice)
     votes = num_records * share
-    clear = {purity: float(sizes[votes * (2 * purity - 1) >= gaps[LINE]].sum() / sizes.sum()) for purity in PURITIES}
-    suggested = min(suggested_num_queries(mechanism, num_records), int(sizes.sum()))
+    clear = {purity: float(sizes[num_records * heard * (2 * purity - 1) >= gaps[LINE]].sum() / sizes.sum()) for purity in PURITIES}
+    suggested = min(suggested_num_queries(mechanism, num_records, shared=weights is not None), int(sizes.sum()))
     advice = _advice(mechanism, clear[0.9], suggested, needed)
     return Preview(noise, stddev, gaps, (float(votes.min()), float(np.median(votes))), clear, needed, suggested, advice)
 
@@ -95,10 +98,10 @@ def flip_prob(mechanism: CentralMechanism, gap: float) -> float:
     return bsvs.flip_prob(gap, noise, num_classes)
 
 
-def suggested_num_queries(mechanism: CentralMechanism, num_records: int) -> int:
+def suggested_num_queries(mechanism: CentralMechanism, num_records: int, *, shared: bool) -> int:
     """Suggest s for n records; see `bsvs.suggested_num_queries`. The mechanism's own s plays no part."""
     scale = noise_scale(mechanism) / (math.sqrt(2) if isinstance(mechanism, Gaussian) else 1)  # Laplace of the same spread
-    return bsvs.suggested_num_queries(num_records, mechanism.num_classes, scale, mechanism.num_neighbors)
+    return bsvs.suggested_num_queries(num_records, mechanism.num_classes, scale, mechanism.num_neighbors, shared=shared)
 
 
 def noise_scale(mechanism: CentralMechanism) -> float:

@@ -143,7 +143,7 @@ def test_the_default_number_of_queries_follows_the_noise(tmp_path, monkeypatch):
     few, many = (distill.default_num_queries(task, rknn.Config(epsilon=e), TINY) for e in (1e-9, 100.0))
     assert few == 10, "never fewer than the classes"
     assert many > 100
-    assert bsvs.required_gap(2 / 100.0, 10, 0.01) * many * bsvs.MARGIN <= 1000
+    assert bsvs.required_gap(2 / 100.0, 10, 0.01) * many * bsvs.SHARED_MARGIN <= 1000
 
 
 @pytest.mark.parametrize(

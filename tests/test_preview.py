@@ -89,3 +89,14 @@ def test_advice_follows_the_numbers(num_queries, num_records, words):
 def test_private_n_leaves_no_trace_in_the_preview():
     found = preview.preview(make("discrete_laplace", relation="add-remove"), np.full(4, 25), None)
     assert (found.expected_votes, found.clear, found.suggested_queries) == (None, None, None)
+
+
+def test_queries_that_share_votes_stand_clear_with_fewer_and_so_there_may_be_more_of_them():
+    mechanism, sizes = make("discrete_laplace", num_queries=12), np.full(12, 10)
+    groups = np.kron(np.eye(3), np.ones((4, 4)))  # four queries of a group hear each other: four times the votes, twice the noise
+    alone, together = (preview.preview(mechanism, sizes, 1000, weights) for weights in (None, groups))
+    assert together.records_needed == pytest.approx(alone.records_needed / 2, abs=1)
+    assert together.suggested_queries == pytest.approx(4 * alone.suggested_queries, abs=4)
+    needed = together.records_needed
+    assert preview.preview(mechanism, sizes, needed, groups).clear[0.9] == 1
+    assert preview.preview(mechanism, sizes, needed - 1, groups).clear[0.9] == 0

@@ -98,11 +98,12 @@ def round_config(experiment: Experiment) -> rknn.Config:
 def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment) -> int:
     """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
     num_records, num_classes = len(task.private.labels), task.card.num_classes
+    shared = config.smoothing == "auto" and config.mechanism != "permute_and_flip"
     scale = 2 * config.num_neighbors / config.epsilon
     if config.trust != "central":  # Laplace noise of the same spread; it hardly depends on the number of queries
         spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(np.zeros(1), num_records)
         scale = float(spread[0]) / math.sqrt(2)
-    return bsvs.suggested_num_queries(num_records, num_classes, scale, config.num_neighbors)
+    return bsvs.suggested_num_queries(num_records, num_classes, scale, config.num_neighbors, shared=shared)
 
 
 def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> Encoder:
