@@ -356,7 +356,7 @@ def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
 
 
 def unsure_share(plan: Plan, counts: np.ndarray) -> float:
-    """Return the share of public records whose query leads, in the noisy votes that it hears, by less than noise flips in 5% of the runs."""
+    """Return the share of public records whose query leads, among the votes that it hears, by less than noise flips in 5% of runs."""
     listens = weights(plan, float(max(counts.sum(), 0)))
     listens = np.eye(len(counts)) if listens is None else listens
     ordered = np.sort(listens @ counts / np.linalg.norm(listens, axis=1, keepdims=True), axis=1)
