@@ -49,11 +49,13 @@ def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float
       features: float32 `[num_queries, f]`.
       sizes: `[num_queries]`, public records of each query.
       votes: how many votes were cast, as the noisy counts tell.
-      stddev: of the noise of one cell, in votes.
+      stddev: of the noise of one cell, in votes; 0 needs no help.
 
     Returns:
       float32 `[num_queries, num_queries]`, the weight of query j's votes in query i's label; the identity where no query needs help.
     """
+    if stddev <= 0:
+        return np.eye(len(sizes), dtype=np.float32)
     features, sizes = jnp.asarray(features, jnp.float32), np.asarray(sizes, np.float64)
     distances = np.asarray(pairwise_sq_distances(features, features), np.float64)
     others = distances[~np.eye(len(distances), dtype=bool)]

@@ -140,7 +140,7 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
     """
     counts, stddev = np.asarray(counts, np.float32), np.asarray(stddev, np.float32)
     heard = counts
-    if config.smoothing == "auto" and stddev.max() > 0:
+    if config.smoothing == "auto":
         # The number of votes is read off the noisy counts: under add-remove n itself is private.
         heard = voting.smoothing_weights(queries.features, queries.size, float(max(counts.sum(), 0)), float(stddev.max())) @ counts
     return Answers(voting.noisy_max(heard), np.ones(len(counts), bool), voting.soft_labels(heard), counts, stddev, guarantee)
