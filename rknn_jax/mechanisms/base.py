@@ -208,18 +208,33 @@ def _checked(mechanism: Mechanism, cells: Array) -> jax.Array:
 
 
 @jax.jit
-def _estimate_counts(mechanism: Mechanism, key: jax.Array, cells: jax.Array) -> jax.Array:
-    client_key, noise_key = jax.random.split(key)
-    num_records = len(cells)
-    block = min(CLIENTS_PER_BLOCK, num_records)
+def client_totals(mechanism: Mechanism, key: jax.Array, cells: jax.Array, first_client: int | jax.Array = 0) -> jax.Array:
+    """Randomize and aggregate the votes of many clients in constant memory.
+
+    Args:
+      mechanism: any.
+      key: client i draws from `fold_in(key, i)`; totals of parts add up to the total.
+      cells: int32 `[num_clients, k·r]`.
+      first_client: number of the first one.
+
+    Returns:
+      int32 totals, as `Mechanism.aggregate`.
+    """
+    num_clients = len(cells)
+    block = min(CLIENTS_PER_BLOCK, num_clients)
 
     def totals_of(start: Any, size: int) -> jax.Array:
-        clients = start + jnp.arange(size)
-        keys = jax.vmap(lambda client: jax.random.fold_in(client_key, client))(clients)
+        clients = first_client + start + jnp.arange(size)
+        keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
         return mechanism.aggregate(jax.vmap(mechanism.randomize)(keys, jax.lax.dynamic_slice_in_dim(cells, start, size)))
 
     first = totals_of(0, block)
-    totals = jax.lax.fori_loop(1, num_records // block, lambda i, totals: totals + totals_of(i * block, block), first)
-    rest = num_records % block
-    totals = totals + totals_of(num_records - rest, rest) if rest else totals
-    return mechanism.estimate(noise_key, totals, num_records)
+    totals = jax.lax.fori_loop(1, num_clients // block, lambda i, totals: totals + totals_of(i * block, block), first)
+    rest = num_clients % block
+    return totals + totals_of(num_clients - rest, rest) if rest else totals
+
+
+@jax.jit
+def _estimate_counts(mechanism: Mechanism, key: jax.Array, cells: jax.Array) -> jax.Array:
+    client_key, noise_key = jax.random.split(key)
+    return mechanism.estimate(noise_key, client_totals(mechanism, client_key, cells), len(cells))

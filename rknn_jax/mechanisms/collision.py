@@ -91,6 +91,16 @@ class Collision(LocalRandomizer):
         words = hashing.mix(message.seed, jnp.arange(self.num_cells))
         return words - first < width
 
+    def hit_law(self, hits: np.ndarray) -> np.ndarray:
+        """Return p·(1/l)^(|A| - 1)·(1 - 1/l)^(c - |A|) for a set A of hits, and the rest for none; see `LocalRandomizer`.
+
+        Summed over the hashes that send exactly A to a bucket, which then has probability p, and over the l buckets. With fewer votes the
+        same law holds for those that there are.
+        """
+        size, c = hits.sum(axis=1), self.votes_per_record
+        law = self.p * self.q ** (size - 1.0) * (1 - self.q) ** (c - size)
+        return np.where(size > 0, law, 1 - law[size > 0].sum())
+
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
         held = np.asarray(buckets(messages.seed, np.asarray(cells)[np.asarray(cells) >= 0], self.num_buckets))

@@ -8,6 +8,7 @@ Reference: Kairouz, Oh & Viswanath, "Extremal Mechanisms for Local Differential 
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1
 @dataclass(frozen=True)
 class GeneralizedRandomizedResponse(LocalRandomizer):
     """Needs one vote a record: k = r = 1."""
+
+    independent_elsewhere: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +63,14 @@ class GeneralizedRandomizedResponse(LocalRandomizer):
     def support(self, message: jax.Array) -> jax.Array:
         """Return the published cell."""
         return message == jnp.arange(self.num_cells)
+
+    def sample_totals(self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray) -> np.ndarray:
+        """Draw the totals exactly: a message that is not the vote for sure is any symbol, the vote's too; see `LocalRandomizer`."""
+        symbols = np.where(votes[:, 0] < 0, self.num_cells, votes[:, 0])
+        told = rng.binomial(clients, self.advantage)
+        totals = rng.multinomial(clients.sum() - told.sum(), np.full(self.num_cells + 1, 1 / (self.num_cells + 1)))
+        np.add.at(totals, symbols, told)
+        return totals[:-1]
 
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""

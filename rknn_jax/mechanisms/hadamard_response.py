@@ -8,7 +8,7 @@ Reference: Acharya, Sun & Zhang, "Hadamard Response: Estimating Distributions Pr
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,8 @@ class Message(NamedTuple):
 @dataclass(frozen=True)
 class HadamardResponse(LocalRandomizer):
     """Sylvester's matrix of the least order above the number of cells; cell v has column v + 1."""
+
+    independent_elsewhere: ClassVar[bool] = False
 
     @property
     def order(self) -> int:

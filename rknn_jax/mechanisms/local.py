@@ -17,7 +17,7 @@ Reference: Wang et al., "Locally Differentially Private Protocols for Frequency 
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,9 @@ WORD = 32
 @dataclass(frozen=True)
 class LocalRandomizer(CalibratedMechanism):
     """A client's message is epsilon-DP by itself; see `CalibratedMechanism` for the fields."""
+
+    independent_elsewhere: ClassVar[bool] = True
+    """Whether a message is independent over the cells without a vote."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +101,46 @@ class LocalRandomizer(CalibratedMechanism):
         parts = jax.tree.map(lambda x: x[:whole].reshape(-1, MESSAGES_AT_ONCE, *x.shape[1:]), messages)
         totals, _ = jax.lax.scan(add, jnp.zeros(self.num_cells, jnp.int32), parts)
         return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
+
+    def hit_law(self, hits: np.ndarray) -> np.ndarray | None:
+        """Return the probability that a message supports exactly those of its client's votes that are marked; None where it is not known.
+
+        Args:
+          hits: bool `[2^(k·r), k·r]`, all patterns.
+        """
+        del hits
+        return None
+
+    def sample_totals(self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray) -> np.ndarray:
+        """Draw the totals of messages from their exact joint law, without messages: in time that does not grow with the number of clients.
+
+        A message is independent over the cells that its client does not vote for, and there supports each with probability q; the votes
+        that it supports follow `hit_law`. Both hold for an ideal hash, drawn anew by every client.
+
+        Args:
+          rng: of the draws.
+          votes: int `[g, k·r]`, different ways to vote; negative where a vote is missing.
+          clients: int `[g]`, how many vote so.
+
+        Returns:
+          int64 `[d]`.
+
+        Raises:
+          NotImplementedError: where the law is known for single cells only.
+        """
+        width = self.votes_per_record
+        hits = (np.arange(2**width)[:, None] >> np.arange(width)[None]) & 1 == 1
+        law = np.array([1 - self.p, self.p]) if width == 1 else self.hit_law(hits)
+        if law is None or not self.independent_elsewhere:
+            raise NotImplementedError(
+                f"{type(self).__name__} with {width} votes a record has no exact law of totals; simulate its messages instead."
+            )
+        supported = rng.multinomial(clients, law) @ hits
+        named = votes >= 0
+        counts, totals = np.zeros((2, self.num_cells), np.int64)
+        np.add.at(counts, votes[named], np.broadcast_to(clients[:, None], votes.shape)[named])
+        np.add.at(totals, votes[named], supported[named])
+        return totals + rng.binomial(clients.sum() - counts, self.q)
 
     def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
         """Return unbiased counts `[num_queries, num_classes]`, float64 from NumPy totals and float32 from JAX ones. `key` is not needed."""

@@ -75,6 +75,11 @@ class LocalHashing(LocalRandomizer):
         first, width = hashing.interval(message.bucket, self.num_buckets)
         return hashing.mix(message.seed, jnp.arange(self.num_cells)) - first < width
 
+    def hit_law(self, hits: np.ndarray) -> np.ndarray:
+        """Return the law of one vote that is told with p₁ and others that collide with 1/l; see `LocalRandomizer`."""
+        told, collides = np.where(hits, self.kept, 1 - self.kept), np.where(hits, self.q, 1 - self.q)
+        return np.mean(np.prod(collides, axis=1, keepdims=True) / collides * told, axis=1)
+
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
         held = np.asarray(buckets(messages.seed, np.maximum(cells, 0), self.num_buckets))

@@ -53,6 +53,10 @@ class OptimizedUnaryEncoding(LocalRandomizer):
         """Return the bits."""
         return unpack(message, self.num_cells)
 
+    def hit_law(self, hits: np.ndarray) -> np.ndarray:
+        """Return the law of independent bits; see `LocalRandomizer`."""
+        return np.prod(np.where(hits, self.p, 1 - self.p), axis=1)
+
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""
         voted = np.isin(np.arange(self.num_cells), cells)

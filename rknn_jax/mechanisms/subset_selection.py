@@ -11,7 +11,7 @@ Discrete Distribution Estimation under Locally Differential Privacy", 2018.
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1, one_hot, pack
 @dataclass(frozen=True)
 class SubsetSelection(LocalRandomizer):
     """Publish `subset_size` cells, m; chosen where it is not given. A message is D bits, packed."""
+
+    independent_elsewhere: ClassVar[bool] = False
 
     subset_size: Any = None  # an int; a tracer under jit
 
