@@ -3,6 +3,8 @@
     rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
     rknn label --public P.npz --private R.npz --epsilon 1
     rknn budget show R.npz.ledger.jsonl
+    rknn simulate --clients 1e6 --mechanism collision --epsilon 1
+    rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
     rknn budget raise R.npz.ledger.jsonl --epsilon 2 --reason "second study, approved by the review board"
 
 This file holds the settings and the words; `rknn_jax.label` does the work. Exit status: 0 done, 2 bad input, 3 budget refused, 5 corrupted
@@ -126,13 +128,96 @@ class Budget:
     action: Annotated[Show, subcommand("show")] | Annotated[Raise, subcommand("raise")]
 
 
+@dataclass(frozen=True)
+class Simulate:
+    """Simulate one-record clients under a local mechanism, and compare the error with what the exact variances say.
+
+    Attributes:
+      clients: number of clients, such as 1e6.
+      mechanism: a local one, or best.
+      queries: number of queries s.
+      classes: number of classes.
+      neighbors: number of queries k that each client votes for.
+      epsilon: of each client's message.
+      level: message draws every message; count draws the totals from their exact joint law.
+      seed: of votes and messages.
+      json: end with one line of JSON on stdout.
+    """
+
+    clients: float
+    mechanism: str = "collision"
+    queries: int = 100
+    classes: int = 10
+    neighbors: int = 1
+    epsilon: float = 1.0
+    level: Literal["message", "count"] = "message"
+    seed: int = 0
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Convert between the epsilon of one message and that of all messages once they are shuffled.
+
+    Attributes:
+      clients: number of clients, one message each.
+      delta: of the shuffled messages.
+      local_epsilon: of one message; give this or epsilon.
+      epsilon: of the shuffled messages; give this or local-epsilon.
+      bound: general is proved and tight; closed-form is what the papers print.
+      json: end with one line of JSON on stdout.
+    """
+
+    clients: float
+    delta: float
+    local_epsilon: float | None = None
+    epsilon: float | None = None
+    bound: Literal["general", "closed-form"] = "general"
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Tell what several releases on one data set cost together, by every accountant that applies.
+
+    Attributes:
+      epsilon: of each release.
+      rounds: number of releases.
+      delta: of all together; 0 adds epsilons up.
+      neighbors: number of queries k that each private record votes for.
+      mechanism: of each release.
+      relation: which data sets are neighbours.
+      json: end with one line of JSON on stdout.
+    """
+
+    epsilon: float
+    rounds: int
+    delta: float = 0.0
+    neighbors: int = 1
+    mechanism: Literal["discrete_laplace", "laplace", "permute_and_flip"] = "discrete_laplace"
+    relation: Relation = "replace-one"
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Account:
+    """Account for shuffling, or for several releases."""
+
+    action: Annotated[Shuffle, subcommand("shuffle")] | Annotated[Rounds, subcommand("rounds")]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    commands: Any = Annotated[Label, subcommand("label")] | Annotated[Budget, subcommand("budget")]
+    commands: Any = (
+        Annotated[Label, subcommand("label")]
+        | Annotated[Budget, subcommand("budget")]
+        | Annotated[Simulate, subcommand("simulate")]
+        | Annotated[Account, subcommand("account")]
+    )
     flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
     description = "Label public data with private records at a stated privacy, and keep the budget."
-    command: Label | Budget = tyro.cli(commands, args=argv, prog="rknn", description=description, config=flags)
-    action = command if isinstance(command, Label) else command.action
+    command: Label | Budget | Simulate | Account = tyro.cli(commands, args=argv, prog="rknn", description=description, config=flags)
+    action = command.action if isinstance(command, Budget | Account) else command
     try:
         result, status = _run(action), 0
     except (KeyboardInterrupt, ValueError, OSError) as error:
@@ -186,7 +271,83 @@ def raise_budget(settings: Raise) -> dict[str, Any]:
     return _account(ledger)
 
 
-def _run(action: Label | Show | Raise) -> dict[str, Any]:
+def simulate(settings: Simulate) -> dict[str, Any]:
+    """Simulate, and print the error. Returns what `--json` prints."""
+    with err.status("loading"):
+        from rknn_jax import mechanisms
+        from rknn_jax import simulate as job
+    sizes = {"num_queries": settings.queries, "num_classes": settings.classes, "num_neighbors": settings.neighbors}
+    if settings.mechanism == "best":
+        mechanism, reason = mechanisms.best(settings.epsilon, **sizes)
+        _tell(err, "best", reason)
+    else:
+        mechanism = job.make(settings.mechanism, epsilon=settings.epsilon, **sizes)
+    _tell(err, "mechanism", str(mechanism))
+    with err.status("simulating") as status:
+        found = job.simulate(
+            mechanism,
+            _whole("clients", settings.clients),
+            settings.level,
+            settings.seed,
+            on_progress=lambda share: status.update(f"simulating: {share:.0%}"),
+        )
+    _tell(err, "speed", f"{found.clients:,} clients in {found.seconds:.3g} s, {found.clients_per_second:,.0f} a second")
+    _tell(err, "error", f"mean square {found.mse:.6g}, predicted {found.predicted_mse:.6g}; bias {found.bias_z:+.2f} standard errors")
+    return asdict(found)
+
+
+def shuffle(settings: Shuffle) -> dict[str, Any]:
+    """Convert, and print both epsilons. Returns what `--json` prints."""
+    from rknn_jax.privacy import amplification
+
+    if (settings.local_epsilon is None) == (settings.epsilon is None):
+        raise ValueError(
+            f"Expected one of --local-epsilon and --epsilon, got --local-epsilon {settings.local_epsilon}, --epsilon {settings.epsilon}."
+        )
+    bound: Any = settings.bound.replace("-", " ")
+    clients = _whole("clients", settings.clients)
+    if settings.local_epsilon is not None:
+        local = settings.local_epsilon
+        central = amplification.epsilon(local, clients, settings.delta, bound)
+    else:
+        central = settings.epsilon or 0.0
+        local = amplification.local_epsilon(central, clients, settings.delta, bound)
+    told = err if settings.json else out
+    _tell(told, "one message", f"epsilon = {local:.6g} (pure)")
+    _tell(
+        told,
+        "shuffled",
+        f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one message each ({bound} bound)",
+    )
+    return {"epsilon": central, "local_epsilon": local, "bound": settings.bound, "clients": clients, "delta": settings.delta}
+
+
+def rounds(settings: Rounds) -> dict[str, Any]:
+    """Compose, and print every accountant's epsilon. Returns what `--json` prints."""
+    from rknn_jax import mechanisms
+    from rknn_jax.privacy import accounting
+
+    fields: dict[str, Any] = {"num_neighbors": settings.neighbors, "relation": settings.relation}
+    one = mechanisms.make(settings.mechanism, epsilon=settings.epsilon, num_queries=settings.neighbors, num_classes=2, **fields).guarantee(
+        1
+    )
+    every = [one] * _whole("rounds", settings.rounds)
+    found = accounting.epsilons([event for guarantee in every for event in guarantee.events], settings.delta)
+    told = err if settings.json else out
+    for name, epsilon in found.items():
+        _tell(told, name, f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}")
+    whole = accounting.compose(every, settings.delta)
+    _tell(told, "together", str(whole))
+    return {"accountants": found, **whole.asdict()}
+
+
+def _whole(name: str, number: float) -> int:
+    if not 1 <= number < 2**62 or number != int(number):
+        raise ValueError(f"Expected a whole number --{name} >= 1, got --{name} {number:g}.")
+    return int(number)
+
+
+def _run(action: Label | Show | Raise | Simulate | Shuffle | Rounds) -> dict[str, Any]:
     match action:
         case Label():
             return label(action)
@@ -194,6 +355,12 @@ def _run(action: Label | Show | Raise) -> dict[str, Any]:
             return show_budget(action)
         case Raise():
             return raise_budget(action)
+        case Simulate():
+            return simulate(action)
+        case Shuffle():
+            return shuffle(action)
+        case Rounds():
+            return rounds(action)
 
 
 def _status(error: BaseException) -> int:

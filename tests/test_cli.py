@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -521,3 +522,57 @@ def test_the_console_script_answers_without_loading_jax(copy):
 
 def test_progress_shows_on_a_terminal_only(files, rknn):
     assert "clustering" not in rknn(*arguments(), "--dry-run").err
+
+
+def test_simulate_ends_with_the_error_and_the_speed(rknn):
+    for level, clients in (("message", 20_000), ("count", 1e9)):
+        done = rknn("simulate", "--clients", clients, "--mechanism", "collision", "--queries", 20, "--level", level, "--json")
+        assert done.status == 0, done.err
+        told = done.json
+        assert (told["clients"], told["level"]) == (clients, level)
+        assert told["mse"] == pytest.approx(told["predicted_mse"], rel=0.45)  # 200 cells: 4.5 standard errors
+        assert abs(told["bias_z"]) < 4.5
+        assert told["clients_per_second"] == pytest.approx(told["clients"] / told["seconds"])
+
+
+def test_the_best_mechanism_is_named_with_its_reason(rknn):
+    done = rknn("simulate", "--clients", 1000, "--mechanism", "best", "--queries", 4, "--classes", 5)
+    assert re.search(r"best +variance .*subset_selection [\d.]+ at 21 bits, .*randomized_response", done.err)
+    assert "SubsetSelection(epsilon=1.0" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "epsilon", "local"),
+    [(("--epsilon", 1), 1, 7.2511), (("--local-epsilon", 4), 0.155431, 4), (("--epsilon", 0.1, "--bound", "closed-form"), 0.1, 1.0598)],
+)
+def test_account_shuffle_converts_both_ways(rknn, arguments, epsilon, local):
+    told = rknn("account", "shuffle", "--clients", 60_000, "--delta", 1e-6, *arguments, "--json").json
+    assert told["epsilon"] == pytest.approx(epsilon, abs=1e-5)
+    assert told["local_epsilon"] == pytest.approx(local, abs=3e-4)
+    assert told["bound"] in ("general", "closed-form")
+
+
+def test_account_rounds_names_the_tightest_accountant(rknn):
+    told = rknn("account", "rounds", "--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5, "--json").json
+    assert told["accountants"]["pure"] == pytest.approx(1)
+    assert told["epsilon"] == pytest.approx(0.7765, abs=1e-4)
+    assert told["accountant"] == "PLD"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("simulate", "--clients", 0.5), "--clients 0.5"),
+        (("simulate", "--clients", 10, "--mechanism", "laplace"), "mechanism='laplace'"),
+        (("simulate", "--clients", 10, "--mechanism", "subset_selection", "--level", "count"), "level=message"),
+        (("simulate", "--clients", 10, "--queries", 1, "--classes", 1), "ask more queries"),
+        (("account", "shuffle", "--clients", 100, "--delta", 1e-6), "--local-epsilon None"),
+        (("account", "shuffle", "--clients", 10_000, "--delta", 1e-6, "--local-epsilon", 4, "--bound", "closed-form"), "3.76301"),
+        (("account", "shuffle", "--clients", 100, "--delta", 0, "--epsilon", 1), "delta=0.0"),
+        (("account", "rounds", "--epsilon", 1, "--rounds", 0), "--rounds 0"),
+    ],
+)
+def test_what_cannot_be_calculated_is_named(rknn, arguments, words):
+    done = rknn(*arguments, "--json")
+    assert done.status == done.json["exit_status"] == 2
+    assert words in done.json["error"]

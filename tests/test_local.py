@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rknn_jax import hashing
+from rknn_jax import hashing, mechanisms
 from rknn_jax.mechanisms.collision import Collision, best_num_buckets
 from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRandomizedResponse
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse, entries
@@ -132,3 +132,17 @@ def test_bits_of_a_word_are_independent_with_the_asked_probability(probability):
     variance = probability * (1 - probability)
     assert abs(bits.mean() - probability) < 4.5 * np.sqrt(variance / len(bits))
     assert abs(np.mean((bits[1:] - probability) * (bits[:-1] - probability))) < 4.5 * variance / np.sqrt(len(bits))
+
+
+def test_the_best_mechanism_has_the_least_variance_within_the_message_size():
+    names = set(mechanisms.names(local=True))
+    for epsilon, fields in ((0.5, SMALL), (1.0, LARGE), (5.0, SMALL)):
+        chosen, reason = mechanisms.best(epsilon, **fields)
+        allowed = names - ({"generalized_randomized_response"} if fields is LARGE else set())
+        every = [mechanisms.make(name, epsilon=epsilon, **fields) for name in allowed]
+        assert chosen.mean_variance == min(mechanism.mean_variance for mechanism in every)
+        assert all(name in reason for name in allowed)
+    assert mechanisms.best(1.0, **SMALL, max_bits=2).mechanism == Collision(1.0, **SMALL)
+    assert mechanisms.best(1.0, **SMALL, max_bits=1).mechanism == HadamardResponse(1.0, **SMALL)
+    with pytest.raises(ValueError, match="max_bits >= 1, got max_bits=0"):
+        mechanisms.best(1.0, **SMALL, max_bits=0)

@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from typing import Any
+from typing import Any, NamedTuple
 
 CONTRACTS = ("base", "local")
 
@@ -22,6 +22,41 @@ def named(name: str) -> type[Any]:
     if name not in names():
         raise ValueError(f"Expected mechanism to be one of {names()}, got mechanism={name!r}.")
     return getattr(importlib.import_module(f"{__name__}.{name}"), name.title().replace("_", ""))
+
+
+class Choice(NamedTuple):
+    """A local mechanism and why it was chosen."""
+
+    mechanism: Any
+    reason: str
+
+
+def best(epsilon: float, num_queries: int, num_classes: int, *, max_bits: int | None = None, **fields: Any) -> Choice:
+    """Choose the local mechanism of least exact variance, averaged over the cells.
+
+    The number of clients plays no part: every mechanism's variance is that of one client times their number.
+
+    Args:
+      epsilon: of one message.
+      num_queries: s.
+      num_classes: |Y|.
+      max_bits: of a message; a seed that the server could choose is not counted.
+      **fields: `num_neighbors` and `labels_per_record`.
+
+    Raises:
+      ValueError: where no mechanism has so small a message.
+    """
+    found = []
+    for name in names(local=True):
+        if name != "generalized_randomized_response" or fields.get("num_neighbors", 1) * fields.get("labels_per_record", 1) == 1:
+            found.append((name, make(name, epsilon=epsilon, num_queries=num_queries, num_classes=num_classes, **fields)))
+    small = [(name, mechanism) for name, mechanism in found if max_bits is None or mechanism.message_bits <= max_bits]
+    if not small:
+        least = min(mechanism.message_bits for _, mechanism in found)
+        raise ValueError(f"Expected max_bits >= {least}, got max_bits={max_bits}; no mechanism's message is smaller.")
+    ranked = sorted(small, key=lambda pair: (pair[1].mean_variance, pair[1].message_bits))
+    words = [f"{name} {mechanism.mean_variance:.4g} at {mechanism.message_bits} bits" for name, mechanism in ranked]
+    return Choice(ranked[0][1], "variance of a cell for each client and size of a message: " + ", ".join(words))
 
 
 def make(name: str, **fields: Any) -> Any:

@@ -117,7 +117,7 @@ class SubsetSelection(LocalRandomizer):
         return jax.nn.softmax(jnp.where(hits > 0, self.epsilon, 0.0) + log_ways)[:-1]
 
     def _best_size(self) -> int:
-        sizes = np.arange(1, self.num_symbols - 1, dtype=np.float64)
+        sizes = np.arange(1, self.num_cells, dtype=np.float64)
         p, q, advantage = self._probabilities(sizes)
         c, d = self.votes_per_record, self.num_cells
         return int(sizes[np.argmin((c * p * (1 - p) + (d - c) * q * (1 - q)) / advantage**2)])
