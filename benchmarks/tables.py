@@ -65,10 +65,38 @@ def speed() -> str:
     return table(["work", "peer", "times as fast"], rows, "neighbors")
 
 
+def mechanisms() -> str:
+    """Local mechanisms."""
+    rows = []
+    for row in load("mechanisms")["results"]:
+        if "variance" in row:
+            speed = [f"{value:,.0f}" if value else "none" for value in row["clients_per_second"].values()]
+            variance = [f"{value:.4g}" for value in row["variance"].values()]
+            rows.append([row["problem"], f"`{row['name']}`", *variance, str(row["message_bits"]), *speed])
+    header = ["problem", "mechanism", "variance, ε = 0.4", "ε = 1", "ε = 4", "message, bits", "clients/s, messages", "clients/s, counts"]
+    return table(header, rows, "mechanisms")
+
+
+def local() -> str:
+    """Labels without a curator."""
+    found = load("local")["results"]
+    epsilons = sorted({row["epsilon"] for row in found})
+    kinds = list(dict.fromkeys((row["trust"], row["mechanism"]) for row in found))
+    rows = [
+        [
+            trust,
+            f"`{mechanism}`",
+            *(percent(row["label_accuracy"]) for row in found if (row["trust"], row["mechanism"]) == (trust, mechanism)),
+        ]
+        for trust, mechanism in kinds
+    ]
+    return table(["trust", "mechanism", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows, "local")
+
+
 def main() -> None:
     """Rewrite the README's tables."""
     text = README.read_text()
-    for name, make in {"distill": distill, "labels": labels, "speed": speed}.items():
+    for name, make in {"distill": distill, "labels": labels, "mechanisms": mechanisms, "local": local, "speed": speed}.items():
         text, count = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=make(): f"{m[1]}\n{t}\n\n{m[2]}", text, flags=re.DOTALL)
         assert count == 1, f"README has {count} places for the table {name}"
     README.write_text(text)

@@ -1,8 +1,9 @@
 """Private knowledge distillation by reverse k-NN labeling.
 
 Reading order: `types` (what flows), `neighbors` and `bsvs` (who votes for what, and the sum), `mechanisms.base` and
-`mechanisms.discrete_laplace` (the private step), `labelers.rknn` (the labels), `privacy.guarantee` (what it cost). `train/distill.py`, in a
-checkout, is Algorithm 1 from data to report.
+`mechanisms.discrete_laplace` (the private step), `labelers.rknn` (the labels), `privacy.guarantee` (what it cost). Where nobody is trusted:
+`mechanisms.local` and `mechanisms.collision`, `privacy.amplification`, `simulate`. `train/distill.py`, in a checkout, is Algorithm 1 from
+data to report.
 """
 
 __version__ = "0.1.0"
