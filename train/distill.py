@@ -11,7 +11,7 @@ import importlib
 import math
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def main(experiment: Experiment) -> Path:
     num_classes = task.card.num_classes
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
-    resolved = {"resolved_queries": num_queries, "classes": task.card.classes}
+    resolved = {"resolved_queries": num_queries, "resolved_student": asdict(student_config(experiment)), "classes": task.card.classes}
     runs.write_json(folder / "config.json", runs.settings(experiment) | resolved | runs.environment())
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
