@@ -73,7 +73,7 @@ def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float
 def propagation_strength(num_queries: int, num_public: int) -> float:
     """Return how far labels should travel, 1 - (s/m)^0.6: the farther, the more public records share a query.
 
-    The exponent is the best of 0.4 to 0.8 on the public labels of MNIST, for pixels and HOG with 10 to 500 queries.
+    The exponent was chosen on MNIST; what it gives there is in `benchmarks/results/labels.json`.
     """
     return 1 - (num_queries / num_public) ** 0.6
 
