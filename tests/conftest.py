@@ -6,6 +6,7 @@ from types import ModuleType
 
 import hypothesis
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -15,6 +16,21 @@ jax.config.update("jax_debug_key_reuse", True)
 # Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's; few examples, as each shape compiles.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=10)
 hypothesis.settings.load_profile("ci")
+
+from rknn_jax.mechanisms.local import LocalRandomizer  # noqa: E402 after the strict modes
+
+
+def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:
+    """Parametrize by mechanism: every one in `make test-all`; in `make test` a local one only with several votes, which is the harder case.
+
+    A mechanism that takes no more than one vote is always run.
+    """
+    several = {type(mechanism) for mechanism in mechanisms if mechanism.votes_per_record > 1}
+
+    def slow(mechanism) -> bool:
+        return isinstance(mechanism, LocalRandomizer) and type(mechanism) in several and mechanism.votes_per_record == 1
+
+    return pytest.mark.parametrize("mechanism", [pytest.param(m, marks=pytest.mark.slow) if slow(m) else m for m in mechanisms], ids=ids)
 
 
 def modules(package: ModuleType, *, leave_out: tuple[str, ...] = ()) -> list[ModuleType]:

@@ -12,11 +12,11 @@ import pytest
 from rknn_jax import bsvs, mechanisms
 from rknn_jax.mechanisms import base
 from rknn_jax.privacy.guarantee import Event, Guarantee
-from tests.conftest import modules
+from tests.conftest import modules, thin
 
 EXAMPLES = [example for module in modules(mechanisms, leave_out=mechanisms.CONTRACTS) for example in module.EXAMPLES]
 CENTRAL = [example for example in EXAMPLES if isinstance(example, base.CentralMechanism)]
-each = pytest.mark.parametrize("mechanism", EXAMPLES, ids=str)
+each = thin(EXAMPLES)
 each_central = pytest.mark.parametrize("mechanism", CENTRAL, ids=str)
 DRAWS = 4000
 
