@@ -7,8 +7,8 @@ from rknn_jax import mechanisms
 from rknn_jax.simulate import simulate
 
 SIZES = {
-    "s = 100, |Y| = 10, k = r = 1": {"num_queries": 100, "num_classes": 10},
-    "s = 200, |Y| = 50, k = r = 2": {"num_queries": 200, "num_classes": 50, "num_neighbors": 2, "labels_per_record": 2},
+    "100 queries, 10 classes, kr = 1": {"num_queries": 100, "num_classes": 10},
+    "200 queries, 50 classes, kr = 4": {"num_queries": 200, "num_classes": 50, "num_neighbors": 2, "labels_per_record": 2},
 }
 EPSILONS = (0.4, 1.0, 4.0)
 CLIENTS = {"message": 100_000, "count": 10**9}

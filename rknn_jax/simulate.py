@@ -82,7 +82,7 @@ def simulate(
         return _compared(mechanism, clients, level, seconds, totals, counts)
     size = min(CLIENTS_AT_ONCE, clients)
     draw = jax.jit(lambda first: _votes(mechanism, votes_key, first + jnp.arange(size)))
-    client_totals(mechanism, message_key, draw(0)).block_until_ready()  # compiles
+    client_totals(mechanism, message_key, draw(0), 0).block_until_ready()  # compiles
     totals, counts = np.zeros((2, mechanism.num_cells), np.int64)
     seconds = 0.0
     for first in range(0, clients, size):
