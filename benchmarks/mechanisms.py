@@ -33,7 +33,7 @@ def measure(name: str, fields: dict[str, int]) -> dict[str, object] | None:
 if __name__ == "__main__":
     results = []
     for problem, fields in SIZES.items():
-        for name in mechanisms.names(local=True):
+        for name in mechanisms.names("local"):
             print(problem, name, file=sys.stderr)
             results.append({"problem": problem} | row if (row := measure(name, fields)) else {"problem": problem, "name": name})
     save("mechanisms", results, epsilons=EPSILONS, clients=CLIENTS, seed=0)

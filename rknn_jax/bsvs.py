@@ -6,7 +6,7 @@ sparse (`cells`, int32 `[num_records, k·r]`) and counts stay int32: float32 sto
 **Sensitivity.** Replacing one record moves at most 2kr cells by at most 1 each, adding or removing one at most kr, because the cells of a
 record depend on that record and on public data alone. Everything in `rknn_jax.mechanisms` stands on this.
 
-References: Li et al., "Fine-grained Private Knowledge Distillation", Definition 2, Proposition 1 and Remark 1.
+References: Li et al., "Fine-grained Private Knowledge Distillation", Definition 2, Proposition 1, Remark 1 and Theorems 1 and 2.
 """
 
 import functools
@@ -142,3 +142,103 @@ def suggested_num_queries(num_records: int, num_classes: int, scale: float, num_
     """
     gap = required_gap(scale, num_classes, 0.01) if scale > 0 else 1
     return int(np.clip(num_records * num_neighbors / ((SHARED_MARGIN if shared else MARGIN) * max(gap, 1)), num_classes, MOST_QUERIES))
+
+
+def theorem_1_radius(epsilon: float, votes_per_record: int, num_records: int, num_classes: int, failure_prob: float) -> float:
+    """Bound the errors of randomized response on all cells of one query, as published (Theorem 1).
+
+    sqrt(3·n·q·ln(|Y|/beta))/(1 - 2q) with q = 1/(e^(ε/2kr) + 1). The proof bounds one tail, around n·q. By exact tails of both sides the
+    claim held in every case tried, with a factor of 2 to spare, where n·q >= 3·ln(|Y|/beta). Elsewhere it can fail: at n = 100, ε = 12 and
+    50 voters a cell errs by more with probability .0123 instead of .005. `bernstein_radius` is proved without a condition, and smaller at
+    n = 60000 by a fifth to two fifths.
+
+    Args:
+      epsilon: ε of one message.
+      votes_per_record: k·r.
+      num_records: n.
+      num_classes: |Y|.
+      failure_prob: beta.
+
+    Returns:
+      Votes that all |Y| estimates are closer to their counts than, with probability at least 1 - beta.
+
+    Raises:
+      ValueError: where n·q < 3·ln(|Y|/beta); it names the least n.
+    """
+    half = epsilon / (2 * votes_per_record)
+    q = math.exp(-half) / (1 + math.exp(-half))
+    log_ratio = math.log(num_classes / failure_prob)
+    if num_records * q < 3 * log_ratio:
+        raise ValueError(
+            f"Expected n >= {math.ceil(3 * log_ratio / q)} for Theorem 1 to hold at epsilon={epsilon} and {votes_per_record} votes a "
+            f"record, got {num_records}; use bernstein_radius, which holds for any n."
+        )
+    return math.sqrt(3 * num_records * q * log_ratio) / math.tanh(half / 2)
+
+
+def theorem_2_radius_as_published(
+    epsilon: float, votes_per_record: int, num_records: int, num_classes: int, failure_prob: float, num_buckets: float | None = None
+) -> float:
+    """Return the radius published for Collision (Theorem 2), which is **too small** where many clients vote for a cell.
+
+    It fails from ε = 1.5 on, with two votes a record from ε = 1.
+
+    sqrt(2·n·ln(|Y|/beta)/l)/(p - q): one tail, with the constant of the lower one, and without the larger variance v1 of those who vote. At
+    n = 60000 and beta/|Y| = .005, a cell that a share of the clients votes for fails with probability
+
+        ε   k·r   none     a tenth  half     all
+        1   1     .00014   .00017   .00035   .00074
+        2   1     .00052   .0011    .0076    .0245
+        4   1     .0010    .031     .232     .385
+        1   4     .0008    .0013    .0050    .0139
+        4   4     .0011    .076     .363     .512
+
+    For comparison with the paper only; `bernstein_radius` holds everywhere.
+
+    Args:
+      epsilon: ε of one message.
+      votes_per_record: k·r.
+      num_records: n.
+      num_classes: |Y|.
+      failure_prob: beta.
+      num_buckets: l; where it is not given, the published kr·e^ε + 2kr - 1, not rounded.
+
+    Returns:
+      Votes.
+    """
+    odds = math.exp(epsilon)
+    buckets = votes_per_record * (odds + 2) - 1 if num_buckets is None else num_buckets
+    advantage = odds / (votes_per_record * odds + buckets - votes_per_record) - 1 / buckets
+    return math.sqrt(2 * num_records * math.log(num_classes / failure_prob) / buckets) / advantage
+
+
+def bernstein_radius(p: float, q: float, num_voters: int, num_records: int, num_classes: int, failure_prob: float) -> float:
+    """Bound the error of a pure local protocol's estimate of one cell: what Theorems 1 and 2 are for, at any p, q and n.
+
+    The estimate errs by a sum of n independent terms of mean 0, variance V = a·v1 + (n - a)·v0 together, and size at most
+    M = max(p, 1 - q)/(p - q). Bernstein: P(|error| >= η) <= 2·exp(-η²/(2V + 2Mη/3)), which is beta/|Y| at the root
+    η = ML/3 + sqrt((ML/3)² + 2VL), where L = ln(2|Y|/beta).
+
+    Args:
+      p: probability that a message supports a cell that its client votes for; see `rknn_jax.mechanisms.local`.
+      q: the same for any other cell.
+      num_voters: a, clients that vote for the cell.
+      num_records: n.
+      num_classes: |Y|.
+      failure_prob: beta.
+
+    Returns:
+      Votes that the estimate is closer to its count than, with probability at least 1 - beta/|Y|; thus all cells of a query, each within
+      its own radius, with probability at least 1 - beta.
+
+    Raises:
+      ValueError: unless 0 <= q < p <= 1 and 0 <= num_voters <= num_records.
+    """
+    if not 0 <= q < p <= 1:
+        raise ValueError(f"Expected 0 <= q < p <= 1, got p={p}, q={q}.")
+    if not 0 <= num_voters <= num_records:
+        raise ValueError(f"Expected 0 <= num_voters <= num_records, got {num_voters} of {num_records}.")
+    log_ratio = math.log(2 * num_classes / failure_prob)
+    variance = (num_voters * p * (1 - p) + (num_records - num_voters) * q * (1 - q)) / (p - q) ** 2
+    linear = max(p, 1 - q) / (p - q) * log_ratio / 3
+    return linear + math.sqrt(linear**2 + 2 * variance * log_ratio)

@@ -133,6 +133,6 @@ def make(name: str, **fields: Any) -> LocalRandomizer:
     Raises:
       ValueError: for a name that is none.
     """
-    if name not in mechanisms.names(local=True):
-        raise ValueError(f"Expected mechanism to be one of {mechanisms.names(local=True)}, got mechanism={name!r}.")
+    if name not in mechanisms.names("local"):
+        raise ValueError(f"Expected mechanism to be one of {mechanisms.names('local')}, got mechanism={name!r}.")
     return mechanisms.make(name, **fields)

@@ -135,7 +135,7 @@ def test_bits_of_a_word_are_independent_with_the_asked_probability(probability):
 
 
 def test_the_best_mechanism_has_the_least_variance_within_the_message_size():
-    names = set(mechanisms.names(local=True))
+    names = set(mechanisms.names("local"))
     for epsilon, fields in ((0.5, SMALL), (1.0, LARGE), (5.0, SMALL)):
         chosen, reason = mechanisms.best(epsilon, **fields)
         allowed = names - ({"generalized_randomized_response"} if fields is LARGE else set())

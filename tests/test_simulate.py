@@ -64,7 +64,7 @@ def test_the_number_of_supported_votes_has_the_golden_law(mechanism, golden):
 
 
 @pytest.mark.parametrize("level", ["message", "count"])
-@pytest.mark.parametrize("name", sorted(set(mechanisms.names(local=True)) - {"hadamard_response", "subset_selection"}))
+@pytest.mark.parametrize("name", sorted(set(mechanisms.names("local")) - {"hadamard_response", "subset_selection"}))
 def test_the_error_is_as_predicted_and_without_bias(name, level):
     """200 cells: the mean square within 4.5 standard errors, 45%, and the bias within 4.5 of its own; 14 cases."""
     found = simulate.simulate(simulate.make(name, epsilon=2.0, num_queries=20, num_classes=10), 200_000, level)

@@ -102,7 +102,7 @@ class Experiment:
             raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
         if not 0 <= self.delta < 1:
             raise ValueError(f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is pure privacy.")
-        if self.mechanism not in (choices := mechanisms.names(local=self.trust != "central")):
+        if self.mechanism not in (choices := mechanisms.names(self.trust)):
             raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
         if self.trust != "central" and self.relation != "replace-one":
             raise ValueError(

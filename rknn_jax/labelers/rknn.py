@@ -17,7 +17,6 @@ from scipy.sparse import csr_matrix
 
 from rknn_jax import bsvs, mechanisms, voting
 from rknn_jax.mechanisms.base import estimate_counts
-from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, nearest, self_graph
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
@@ -64,13 +63,12 @@ def mechanism(num_queries: int, num_classes: int, num_records: int, config: Conf
     """
     named = mechanisms.named(config.mechanism)
     takes = {field.name for field in fields(named)}
-    is_local = issubclass(named, LocalRandomizer)
-    if is_local != (config.trust != "central"):
+    if config.trust not in named.trusts:
         raise ValueError(
-            f"Expected a {'local' if config.trust != 'central' else 'central'} mechanism with trust={config.trust}, got "
-            f"mechanism={config.mechanism}; choose one of {mechanisms.names(local=config.trust != 'central')}."
+            f"Expected a mechanism for trust={config.trust}, got mechanism={config.mechanism}; "
+            f"choose one of {mechanisms.names(config.trust)}."
         )
-    if is_local and config.relation != "replace-one":
+    if config.trust != "central" and config.relation != "replace-one":
         raise ValueError(
             f"Expected relation=replace-one with trust={config.trust}, got relation={config.relation}; the messages are counted."
         )

@@ -4,13 +4,15 @@ import importlib
 import pkgutil
 from typing import Any, NamedTuple
 
+from rknn_jax.privacy.guarantee import Trust
+
 CONTRACTS = ("base", "local")
 
 
-def names(*, local: bool | None = None) -> list[str]:
-    """Return the names of all mechanisms, which are the files of this folder; or of the local, or of the central ones."""
+def names(trust: Trust | None = None) -> list[str]:
+    """Return the names of all mechanisms, which are the files of this folder; or of those that can label under `trust`."""
     every = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in CONTRACTS)
-    return every if local is None else [name for name in every if hasattr(named(name), "log_prob") == local]
+    return every if trust is None else [name for name in every if trust in named(name).trusts]
 
 
 def named(name: str) -> type[Any]:
@@ -46,10 +48,14 @@ def best(epsilon: float, num_queries: int, num_classes: int, *, max_bits: int | 
     Raises:
       ValueError: where no mechanism has so small a message.
     """
+    problem = {"epsilon": epsilon, "num_queries": num_queries, "num_classes": num_classes, **fields}
+    make("randomized_response", **problem)  # takes whatever any mechanism takes, so that bad fields are named
     found = []
-    for name in names(local=True):
-        if name != "generalized_randomized_response" or fields.get("num_neighbors", 1) * fields.get("labels_per_record", 1) == 1:
-            found.append((name, make(name, epsilon=epsilon, num_queries=num_queries, num_classes=num_classes, **fields)))
+    for name in names("local"):
+        try:
+            found.append((name, make(name, **problem)))
+        except ValueError:  # several votes where a mechanism takes one
+            continue
     small = [(name, mechanism) for name, mechanism in found if max_bits is None or mechanism.message_bits <= max_bits]
     if not small:
         least = min(mechanism.message_bits for _, mechanism in found)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import bsvs, pytree
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Trust
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.types import Array
 
@@ -28,6 +28,9 @@ CLIENTS_PER_BLOCK = 8192
 
 class Mechanism(Protocol):
     """The contract that `tests/contracts/test_mechanisms.py` holds every file of this folder to."""
+
+    trusts: ClassVar[tuple[Trust, ...]]
+    """Under which trust it can label."""
 
     @property
     def votes_per_record(self) -> int:
@@ -104,6 +107,8 @@ class CentralMechanism(CalibratedMechanism):
     Attributes:
       relation: which data sets are neighbours.
     """
+
+    trusts: ClassVar[tuple[Trust, ...]] = ("central",)
 
     relation: Relation = field(default="replace-one", metadata=pytree.STATIC)
 

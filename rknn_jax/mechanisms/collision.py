@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1, real
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, real
 
 
 class Message(NamedTuple):
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 @pytree.register
 @dataclass(frozen=True)
-class Collision(LocalRandomizer):
+class Collision(PureProtocol):
     """Hash to `num_buckets` buckets, l; chosen where it is not given."""
 
     num_buckets: Any = None  # an int; a tracer under jit
@@ -130,14 +130,19 @@ def distinct_buckets(seed: jax.Array, cells: jax.Array, num_buckets: Any) -> tup
 
 def best_num_buckets(epsilon: float, votes: int) -> int:
     """Return the integer l of least v0 = (l - 1)Ω²/((l - kr)²(e^ε - 1)²), at most `hashing.MOST_BUCKETS`."""
-    odds = math.exp(min(epsilon, 40.0))  # beyond, the cap decides
-    optimum = votes + (votes * odds + math.sqrt((votes * odds) ** 2 + 8 * votes * (votes - 1) * odds)) / 2
+    odds, optimum = math.exp(min(epsilon, 40.0)), best_real_buckets(epsilon, votes)
 
     def variance(count: int) -> float:
         return (count - 1) * ((votes * odds + count - votes) / (count - votes)) ** 2
 
     neighbours = (max(votes + 1, 2, math.floor(optimum)), math.floor(optimum) + 1)
     return min(min(neighbours, key=variance), hashing.MOST_BUCKETS)
+
+
+def best_real_buckets(epsilon: float, votes: int) -> float:
+    """Return the real l of least v0."""
+    odds = math.exp(min(epsilon, 40.0))  # beyond, the message's size decides
+    return votes + (votes * odds + math.sqrt((votes * odds) ** 2 + 8 * votes * (votes - 1) * odds)) / 2
 
 
 EXAMPLES = (Collision(1.0, 2, 3), Collision(2.0, 3, 2, num_neighbors=2), Collision(0.5, 4, 3, num_neighbors=3, num_buckets=5))

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import pytree
-from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1
 
 
 @pytree.register
 @dataclass(frozen=True)
-class GeneralizedRandomizedResponse(LocalRandomizer):
+class GeneralizedRandomizedResponse(PureProtocol):
     """Needs one vote a record: k = r = 1."""
 
     independent_elsewhere: ClassVar[bool] = False

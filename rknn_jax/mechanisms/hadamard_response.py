@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1
 
 
 class Message(NamedTuple):
@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 @pytree.register
 @dataclass(frozen=True)
-class HadamardResponse(LocalRandomizer):
+class HadamardResponse(PureProtocol):
     """Sylvester's matrix of the least order above the number of cells; cell v has column v + 1."""
 
     independent_elsewhere: ClassVar[bool] = False

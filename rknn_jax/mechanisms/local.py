@@ -1,7 +1,7 @@
 """What local randomizers share: every client randomizes its own votes, so nobody has to be trusted with them.
 
-A message supports some of the d = s·|Y| cells. A cell that the client votes for is supported with probability p, any other with q < p,
-so
+The messages of a pure protocol support some of the d = s·|Y| cells. A cell that the client votes for is supported with probability p, any
+other with q < p, so
 
     count of a cell  ~  (support - n·q) / (p - q)
 
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.mechanisms.base import CalibratedMechanism
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
 from rknn_jax.types import Array
 
 MESSAGES_AT_ONCE = 16  # more would leave the registers and the cache of a CPU core
@@ -35,8 +35,7 @@ WORD = 32
 class LocalRandomizer(CalibratedMechanism):
     """A client's message is epsilon-DP by itself; see `CalibratedMechanism` for the fields."""
 
-    independent_elsewhere: ClassVar[bool] = True
-    """Whether a message is independent over the cells without a vote."""
+    trusts: ClassVar[tuple[Trust, ...]] = ("local", "shuffle")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +44,84 @@ class LocalRandomizer(CalibratedMechanism):
                 f"Expected num_neighbors * labels_per_record < num_queries * num_classes, got {self.votes_per_record} votes for "
                 f"{self.num_cells} cells; ask more queries."
             )
+
+    @property
+    @abc.abstractmethod
+    def message_bits(self) -> int:
+        """Size of a message in bits, without what a seed costs that the server could choose."""
+
+    @property
+    @abc.abstractmethod
+    def mean_variance(self) -> float:
+        """Variance that one client adds to a cell, on average over all cells."""
+
+    @property
+    def num_totals(self) -> int:
+        """Length of what `support` returns and `aggregate` sums."""
+        return self.num_cells
+
+    @abc.abstractmethod
+    def support(self, message: Any) -> jax.Array:
+        """Return which cells one message supports, bool `[num_totals]`."""
+
+    @abc.abstractmethod
+    def log_prob(self, messages: Any, cells: np.ndarray) -> np.ndarray:
+        """Return the log probability of each of many messages given its public coins, float64, from a client's `cells` `[k·r]`."""
+
+    @abc.abstractmethod
+    def alphabet(self, key: jax.Array) -> Any:
+        """Return all messages that share public coins drawn from `key`. For small d: proofs and audits enumerate it."""
+
+    @abc.abstractmethod
+    def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
+        """Return counts `[num_queries, num_classes]`, float64 from NumPy totals and float32 from JAX ones. `key` is not needed."""
+
+    @abc.abstractmethod
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
+        """Return the estimate's standard deviation, float64 `[num_queries, num_classes]`, where the true counts are `counts`."""
+
+    def aggregate(self, messages: Any) -> jax.Array:
+        """Count the messages that support each cell, int32 `[num_totals]`."""
+        leaves = jax.tree.leaves(messages)
+        whole = len(leaves[0]) // MESSAGES_AT_ONCE * MESSAGES_AT_ONCE
+
+        def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
+            return totals + jnp.sum(jax.vmap(self.support)(part), axis=0, dtype=jnp.int32), None
+
+        parts = jax.tree.map(lambda x: x[:whole].reshape(-1, MESSAGES_AT_ONCE, *x.shape[1:]), messages)
+        totals, _ = jax.lax.scan(add, jnp.zeros(self.num_totals, jnp.int32), parts)
+        return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
+
+    def sample_totals(self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray) -> np.ndarray:
+        """Draw the totals of messages from their exact joint law, without messages: in time that does not grow with the number of clients.
+
+        Args:
+          rng: of the draws.
+          votes: int `[g, k·r]`, different ways to vote; negative where a vote is missing.
+          clients: int `[g]`, how many vote so.
+
+        Returns:
+          int64 `[num_totals]`.
+
+        Raises:
+          NotImplementedError: where the law is known for single cells only.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} with {self.votes_per_record} votes a record has no exact law of totals; simulate its messages instead."
+        )
+
+    def guarantee(self, num_records: int) -> Guarantee:
+        """Return the privacy of one message."""
+        del num_records
+        return Guarantee(self.epsilon, 0.0, "replace-one", "local", (Event("pure", self.epsilon, 1),))
+
+
+@dataclass(frozen=True)
+class PureProtocol(LocalRandomizer):
+    """A message supports each cell that its client votes for with probability p, and any other with q; see above."""
+
+    independent_elsewhere: ClassVar[bool] = True
+    """Whether a message is independent over the cells without a vote."""
 
     @property
     @abc.abstractmethod
@@ -62,23 +139,6 @@ class LocalRandomizer(CalibratedMechanism):
         """P - q, without cancellation at a small epsilon."""
 
     @property
-    @abc.abstractmethod
-    def message_bits(self) -> int:
-        """Size of a message in bits, without what a seed costs that the server could choose."""
-
-    @abc.abstractmethod
-    def support(self, messages: Any) -> jax.Array:
-        """Return which cells one message supports, bool `[d]`."""
-
-    @abc.abstractmethod
-    def log_prob(self, messages: Any, cells: np.ndarray) -> np.ndarray:
-        """Return the log probability of each of many messages given its public coins, float64, from a client's `cells` `[k·r]`."""
-
-    @abc.abstractmethod
-    def alphabet(self, key: jax.Array) -> Any:
-        """Return all messages that share public coins drawn from `key`. For small d: proofs and audits enumerate it."""
-
-    @property
     def variances(self) -> tuple[float, float]:
         """`(v1, v0)`: variance that one client adds to a cell that it votes for, and to any other."""
         p, q = self.p, self.q
@@ -90,18 +150,6 @@ class LocalRandomizer(CalibratedMechanism):
         member, other = self.variances
         return other + (member - other) * self.votes_per_record / self.num_cells
 
-    def aggregate(self, messages: Any) -> jax.Array:
-        """Count the messages that support each cell, int32 `[d]`."""
-        leaves = jax.tree.leaves(messages)
-        whole = len(leaves[0]) // MESSAGES_AT_ONCE * MESSAGES_AT_ONCE
-
-        def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
-            return totals + jnp.sum(jax.vmap(self.support)(part), axis=0, dtype=jnp.int32), None
-
-        parts = jax.tree.map(lambda x: x[:whole].reshape(-1, MESSAGES_AT_ONCE, *x.shape[1:]), messages)
-        totals, _ = jax.lax.scan(add, jnp.zeros(self.num_cells, jnp.int32), parts)
-        return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
-
     def hit_law(self, hits: np.ndarray) -> np.ndarray | None:
         """Return the probability that a message supports exactly those of its client's votes that are marked; None where it is not known.
 
@@ -112,29 +160,16 @@ class LocalRandomizer(CalibratedMechanism):
         return None
 
     def sample_totals(self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray) -> np.ndarray:
-        """Draw the totals of messages from their exact joint law, without messages: in time that does not grow with the number of clients.
+        """Draw the totals of messages from their exact joint law; see `LocalRandomizer`.
 
         A message is independent over the cells that its client does not vote for, and there supports each with probability q; the votes
         that it supports follow `hit_law`. Both hold for an ideal hash, drawn anew by every client.
-
-        Args:
-          rng: of the draws.
-          votes: int `[g, k·r]`, different ways to vote; negative where a vote is missing.
-          clients: int `[g]`, how many vote so.
-
-        Returns:
-          int64 `[d]`.
-
-        Raises:
-          NotImplementedError: where the law is known for single cells only.
         """
         width = self.votes_per_record
         hits = (np.arange(2**width)[:, None] >> np.arange(width)[None]) & 1 == 1
         law = np.array([1 - self.p, self.p]) if width == 1 else self.hit_law(hits)
         if law is None or not self.independent_elsewhere:
-            raise NotImplementedError(
-                f"{type(self).__name__} with {width} votes a record has no exact law of totals; simulate its messages instead."
-            )
+            return super().sample_totals(rng, votes, clients)
         supported = rng.multinomial(clients, law) @ hits
         named = votes >= 0
         counts, totals = np.zeros((2, self.num_cells), np.int64)
@@ -143,20 +178,15 @@ class LocalRandomizer(CalibratedMechanism):
         return totals + rng.binomial(clients.sum() - counts, self.q)
 
     def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
-        """Return unbiased counts `[num_queries, num_classes]`, float64 from NumPy totals and float32 from JAX ones. `key` is not needed."""
+        """Return unbiased counts; see `LocalRandomizer`."""
         del key
         return ((totals.astype(float) - num_records * self.q) / self.advantage).reshape(self.shape)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return the estimate's standard deviation, float64 `[num_queries, num_classes]`, where the true counts are `counts`."""
+        """Return the estimate's standard deviation; see `LocalRandomizer`."""
         member, other = self.variances
         voted = np.clip(np.asarray(counts, np.float64), 0, num_records)
         return np.sqrt(voted * member + (num_records - voted) * other)
-
-    def guarantee(self, num_records: int) -> Guarantee:
-        """Return the privacy of one message."""
-        del num_records
-        return Guarantee(self.epsilon, 0.0, "replace-one", "local", (Event("pure", self.epsilon, 1),))
 
 
 def exp(x: Any) -> Any:

@@ -16,12 +16,12 @@ import numpy as np
 
 from rknn_jax import hashing, pytree
 from rknn_jax.mechanisms.collision import Message, best_num_buckets, buckets
-from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1, real
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, real
 
 
 @pytree.register
 @dataclass(frozen=True)
-class LocalHashing(LocalRandomizer):
+class LocalHashing(PureProtocol):
     """Hash to `num_buckets` buckets, l; chosen where it is not given."""
 
     num_buckets: Any = None  # an int; a tracer under jit

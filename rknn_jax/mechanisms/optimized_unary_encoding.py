@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import pytree
-from rknn_jax.mechanisms.local import LocalRandomizer, all_bits, exp, expm1, one_hot, pack, unpack
+from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, one_hot, pack, unpack
 from rknn_jax.mechanisms.randomized_response import bernoulli_bits
 
 
 @pytree.register
 @dataclass(frozen=True)
-class OptimizedUnaryEncoding(LocalRandomizer):
+class OptimizedUnaryEncoding(PureProtocol):
     """Asymmetric flips; a message is d bits, packed."""
 
     @property

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import WORD, LocalRandomizer, all_bits, exp, expm1, one_hot, pack, unpack
+from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, one_hot, pack, unpack
 
 DIGITS = 24  # binary ones of a simulated probability
 
 
 @pytree.register
 @dataclass(frozen=True)
-class RandomizedResponse(LocalRandomizer):
+class RandomizedResponse(PureProtocol):
     """Symmetric flips; a message is d bits, packed."""
 
     @property

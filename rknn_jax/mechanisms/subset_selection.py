@@ -19,12 +19,12 @@ import numpy as np
 from scipy import special
 
 from rknn_jax import pytree
-from rknn_jax.mechanisms.local import LocalRandomizer, exp, expm1, one_hot, pack, real, unpack
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, one_hot, pack, real, unpack
 
 
 @pytree.register
 @dataclass(frozen=True)
-class SubsetSelection(LocalRandomizer):
+class SubsetSelection(PureProtocol):
     """Publish `subset_size` cells, m; chosen where it is not given. A message is D bits, packed."""
 
     independent_elsewhere: ClassVar[bool] = False

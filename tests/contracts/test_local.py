@@ -57,7 +57,7 @@ def test_the_privacy_loss_of_every_pair_of_inputs_is_at_most_epsilon(mechanism, 
 
 def free(mechanism):
     """Let a mechanism choose its own size again for another epsilon."""
-    return {name: None for name in ("num_buckets", "subset_size") if hasattr(mechanism, name)}
+    return {name: None for name in ("num_buckets", "subset_size", "arc_length") if hasattr(mechanism, name)}
 
 
 @each

@@ -1,0 +1,291 @@
+"""Balanced connections: every query heard by about as many private records, by prices that one record cannot move.
+
+Plain reverse k-NN gives some queries many votes and others few. Appendix C of the paper evens them out by choosing all connections
+together, and takes over the plain rule's sensitivity 2k because every record still connects to at most k queries. That does not follow:
+k bounds a record's own connections, not those that it makes others change. In a chain of records, each equally similar to two queries,
+replacing the first shifts all the others by one, and 2s votes move with k = 1 (`tests/test_connections.py`). So there are two forms:
+
+| form                                                  | a record connects to                       | votes that one record moves |
+|-------------------------------------------------------|--------------------------------------------|-----------------------------|
+| `priced_nearest`, prices public or paid for           | the k least of distance + price            | 2k, as without prices       |
+| `max_min`, `harmonic_mean`, optimal over all together | what is best for all, whatever that may be | grows with n; not released  |
+
+Prices that fit public records come for free (`public_prices`). Prices that fit the private ones cost a histogram of their connections
+(`noisy_degrees`, then `histogram_prices`); given the histogram each record again chooses for itself, so the two guarantees compose.
+A multiple of the prices balances more or less: 0 is plain reverse k-NN. Balance is paid for in purity: records are sent to queries that
+they resemble less (`benchmarks/results/balance.json`).
+
+Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix C.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import bsvs
+from rknn_jax.mechanisms.base import estimate_counts
+from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.neighbors import BLOCK_SIZE, nearest
+from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.types import Array
+
+STEPS = 200  # of the prices
+FIRST_STEP, LAST_STEP = 0.3, 0.003  # in units of the distance to the first query that a record does not connect to
+FEWEST = 0.01  # share of the even degree below which a query's degree no longer lowers its price faster
+
+LARGEST_ENUMERATION = 200_000  # joint connections that are tried one by one
+MAX_SWEEPS = 100  # of the local search, which ends by itself long before
+FLOOR = 1e-9  # added to totals in powers of them, as a query without records has a total of 0
+
+
+def priced_nearest(points: Array, references: Array, prices: Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
+    """Connect every point to the k references of least squared distance plus price, as `neighbors.nearest` does without prices.
+
+    Row i depends on point i, the references and the prices alone. A price is one more coordinate: with p >= 0, |x - q|² + p is the squared
+    distance of (x, 0) and (q, √p). Memory does not grow with n·s.
+
+    Args:
+      points: float32 `[n, f]`.
+      references: float32 `[s, f]`. For cosine distances give unit vectors: their squared distance is twice the cosine distance.
+      prices: float32 `[s]`, finite, of either sign; only their differences decide. Never from unreleased private data.
+      num_neighbors: k, between 1 and s.
+
+    Returns:
+      `(index, cost)`, int32 and float32 `[n, k]`, cheapest first; ties go to the lowest index.
+
+    Raises:
+      ValueError: for prices of another shape, and as `neighbors.nearest`.
+    """
+    points, references, prices = (jnp.asarray(array, jnp.float32) for array in (points, references, prices))
+    if prices.shape != (len(references),):
+        raise ValueError(f"Expected one price for each of {len(references)} references, got prices of shape {prices.shape}.")
+    return _priced_nearest(points, references, prices, num_neighbors)
+
+
+def public_prices(features: Array, queries: Array, num_neighbors: int = 1) -> jax.Array:
+    """Find prices under which public records connect evenly to the queries. Costs no privacy: private data are not looked at.
+
+    Args:
+      features: float32 `[m, f]`, of public records.
+      queries: float32 `[s, f]`.
+      num_neighbors: k.
+
+    Returns:
+      float32 `[s]`, the lowest 0, for `priced_nearest` of private records.
+    """
+    return _even_prices(features, queries, np.ones(len(features)), num_neighbors)
+
+
+@dataclass(frozen=True)
+class NoisyDegrees:
+    """How many private records are connected to each query, released.
+
+    Attributes:
+      counts: float32 `[s]`, noisy.
+      stddev: of the noise of each.
+      guarantee: what they cost.
+    """
+
+    counts: np.ndarray
+    stddev: float
+    guarantee: Guarantee
+
+
+def noisy_degrees(key: jax.Array, near: Array, num_queries: int, epsilon: float, *, relation: Relation = "replace-one") -> NoisyDegrees:
+    """Count how many private records are connected to each query, with discrete Laplace noise, in simulation.
+
+    Guarantee: a record adds 1 to at most k degrees, so replacing one changes them by at most 2k in all, and the degrees are epsilon-DP.
+    What is labelled afterwards costs extra: `accounting.compose` both guarantees. A release takes the same mechanism and cells through
+    `mechanisms.base.release_counts`.
+
+    Args:
+      key: is consumed.
+      near: int32 `[n, k]`, private, from `neighbors.nearest`; negative where a record has fewer than k.
+      num_queries: s.
+      epsilon: of the degrees alone.
+      relation: which data sets are neighbours.
+    """
+    cells = bsvs.cells(near, jnp.zeros(np.shape(near)[:1], jnp.int32), num_classes=1)
+    mechanism = DiscreteLaplace(epsilon, num_queries, num_classes=1, num_neighbors=cells.shape[1], relation=relation)
+    counts = np.asarray(estimate_counts(mechanism, key, cells))[:, 0]
+    return NoisyDegrees(counts, float(mechanism.stddev(counts, len(cells))[0]), mechanism.guarantee(len(cells)))
+
+
+def histogram_prices(degrees: NoisyDegrees, features: Array, queries: Array, num_neighbors: int = 1) -> jax.Array:
+    """Find prices under which private records connect evenly, from their noisy degrees and public data alone, by post-processing.
+
+    Public records stand in for the private ones, each weighted so that a query's public records weigh what its noisy degree says. As much
+    of the degrees' deviation from the public shares as noise explains is left out first, by positive-part James-Stein shrinkage: where
+    noise covers everything these are the public prices.
+
+    Args:
+      degrees: of connections without prices, by the same queries and k.
+      features: float32 `[m, f]`, of public records.
+      queries: float32 `[s, f]`.
+      num_neighbors: k.
+
+    Returns:
+      float32 `[s]`, the lowest 0, for `priced_nearest` of private records.
+    """
+    near = np.asarray(nearest(features, queries, num_neighbors)[0])
+    size = np.bincount(near.ravel(), minlength=len(queries))
+    expected = max(float(degrees.counts.sum()), 1.0) * size / size.sum()
+    excess = degrees.counts - expected
+    believed = max(0.0, 1 - degrees.stddev**2 / max(float(np.mean(excess**2)), 1e-12))
+    counts = np.maximum(expected + believed * excess, 0)
+    weight = np.mean((counts / np.maximum(size, 1))[near], axis=1)
+    return _even_prices(features, queries, weight, num_neighbors)
+
+
+@dataclass(frozen=True, eq=False)
+class JointConnections:
+    """Connections that were chosen over all records together, for analysis of non-private data. No array, so that no vote is made of it.
+
+    Attributes:
+      near: int32 `[n, k]`, the queries of each record, ascending.
+      totals: float64 `[s]`, the summed similarity of each query's records.
+      score: what was maximised.
+      exact: whether no other connections score higher; else the end of a local search.
+    """
+
+    near: np.ndarray
+    totals: np.ndarray
+    score: float
+    exact: bool
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        raise TypeError(
+            "Joint connections cannot be made into private votes: they are chosen over all records together, so replacing one record may "
+            "re-connect every other one, and the votes that move grow with n (2s along a chain with k = 1), not with k; connect each "
+            "record by priced_nearest, with public_prices or histogram_prices, where one record moves at most 2k votes."
+        )
+
+
+def max_min(similarity: Array, num_neighbors: int = 1) -> JointConnections:
+    """Connect records so that the query of least summed similarity has as much as possible; ties go to the greatest sum over all queries.
+
+    Guarantee: none. See the module's head.
+
+    Args:
+      similarity: float `[n, s]`, non-negative.
+      num_neighbors: k, how many queries each record connects to.
+
+    Raises:
+      ValueError: for similarities that are negative, not finite or not of two dimensions, and k outside [1, s].
+    """
+    return _jointly(similarity, num_neighbors, _least, powers=(1.0, 2.0, 4.0, 8.0, 16.0))
+
+
+def harmonic_mean(similarity: Array, num_neighbors: int = 1) -> JointConnections:
+    """Connect records so that the harmonic mean over queries of summed similarity is greatest; otherwise as `max_min`."""
+    return _jointly(similarity, num_neighbors, _harmonic, powers=(1.0,))
+
+
+@functools.partial(jax.jit, static_argnames="num_neighbors")
+def _priced_nearest(points: jax.Array, references: jax.Array, prices: jax.Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
+    lowest = jnp.min(prices)
+    priced = jnp.concatenate([references, jnp.sqrt(prices - lowest)[:, None]], axis=1)
+    num_points = len(points)
+    block = min(BLOCK_SIZE, num_points)
+
+    def fill(i: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        start = jnp.minimum(i * block, num_points - block)
+        part = jnp.pad(jax.lax.dynamic_slice_in_dim(points, start, block), ((0, 0), (0, 1)))
+        index, cost = nearest(part, priced, num_neighbors)
+        return jax.tree.map(lambda full, new: jax.lax.dynamic_update_slice_in_dim(full, new, start, 0), found, (index, cost + lowest))
+
+    empty = jnp.zeros((num_points, num_neighbors), jnp.int32), jnp.zeros((num_points, num_neighbors), jnp.float32)
+    return jax.lax.fori_loop(0, -(-num_points // block) if num_points else 0, fill, empty)
+
+
+@functools.partial(jax.jit, static_argnames="num_neighbors")
+def _even_prices(features: Array, queries: Array, weight: Array, num_neighbors: int) -> jax.Array:
+    """Raise the prices of queries with more than their share of the weight `[m]` and lower the others', and keep the most even prices.
+
+    The prices are the dual variables of the transport of m records to s queries of equal capacity; degree minus capacity is the
+    supergradient of the dual, and its sign that of the logarithm by which prices move here.
+    """
+    features, queries, weight = (jnp.asarray(array, jnp.float32) for array in (features, queries, weight))
+    num_queries = len(queries)
+    capacity = num_neighbors * jnp.sum(weight) / num_queries
+    unit = jnp.mean(nearest(features, queries, min(num_neighbors + 1, num_queries))[1][:, -1])
+
+    def step(i: jax.Array, state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        prices, best, least = state
+        near, _ = _priced_nearest(features, queries, prices, num_neighbors)
+        share = jax.ops.segment_sum(jnp.repeat(weight, num_neighbors), near.ravel(), num_queries) / capacity
+        uneven = jnp.sum((share - 1) ** 2)
+        best, least = jnp.where(uneven < least, prices, best), jnp.minimum(uneven, least)
+        rate = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** (i.astype(jnp.float32) / STEPS)
+        return prices + rate * unit * jnp.log(jnp.maximum(share, FEWEST)), best, least
+
+    free = jnp.zeros(num_queries, jnp.float32)
+    _, best, _ = jax.lax.fori_loop(0, STEPS, step, (free, free, jnp.float32(jnp.inf)))
+    return best - jnp.min(best)
+
+
+def _least(totals: np.ndarray) -> np.ndarray:
+    return totals.min(axis=-1)
+
+
+def _harmonic(totals: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return totals.shape[-1] / np.sum(1 / totals, axis=-1)
+
+
+def _jointly(similarity: Array, num_neighbors: int, score: Callable[[np.ndarray], np.ndarray], powers: Sequence[float]) -> JointConnections:
+    similarity = np.asarray(similarity, np.float64)
+    if similarity.ndim != 2 or not similarity.size or not np.isfinite(similarity).all() or similarity.min() < 0:
+        raise ValueError(
+            f"Expected similarities [n, s] that are finite and at least 0, got shape {similarity.shape}; turn distances into such first."
+        )
+    num_records, num_queries = similarity.shape
+    if not 1 <= num_neighbors <= num_queries:
+        raise ValueError(f"Expected 1 <= num_neighbors <= {num_queries} queries, got num_neighbors={num_neighbors}.")
+    exact = math.comb(num_queries, num_neighbors) ** num_records <= LARGEST_ENUMERATION
+    near = _best_of_all(similarity, num_neighbors, score) if exact else _local_search(similarity, num_neighbors, powers)
+    totals = np.bincount(near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), num_queries)
+    return JointConnections(near.astype(np.int32), totals, float(score(totals)), exact)
+
+
+def _best_of_all(similarity: np.ndarray, num_neighbors: int, score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Try all choices of k queries for each record, and return the first of greatest score and, among these, of greatest sum."""
+    num_records, num_queries = similarity.shape
+    choices = np.array(list(itertools.combinations(range(num_queries), num_neighbors)))
+    member = np.zeros((len(choices), num_queries))
+    np.put_along_axis(member, choices, 1, axis=1)
+    totals = np.zeros((1, num_queries))
+    for row in similarity:
+        totals = (totals[:, None] + member[None] * row).reshape(-1, num_queries)
+    # Sums of equal terms in another order differ in the last digits, which must not break a tie.
+    winner = np.lexsort((-np.round(totals.sum(axis=1), 12), -np.round(score(totals), 12)))[0]
+    return choices[winner // len(choices) ** np.arange(num_records)[::-1] % len(choices)]
+
+
+def _local_search(similarity: np.ndarray, num_neighbors: int, powers: Sequence[float]) -> np.ndarray:
+    """Give each record in turn its best queries while all others stay, until none moves; then again for the next power.
+
+    The power mean of the totals at -power is the harmonic mean at 1 and tends to the minimum. It is greatest where the sum of
+    totals^-power is least, a sum over queries, so that a record's best k queries are simply the k of greatest gain. The minimum alone
+    would see no gain anywhere but at the least query, hence the powers that lead up to it.
+    """
+    near = np.argsort(-similarity, axis=1, kind="stable")[:, :num_neighbors]
+    totals = FLOOR + np.bincount(near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), similarity.shape[1])
+    for power in powers:
+        for _ in range(MAX_SWEEPS):
+            before = near.copy()
+            for record, row in enumerate(similarity):
+                totals[near[record]] -= row[near[record]]
+                gain = totals**-power - (totals + row) ** -power
+                near[record] = np.lexsort((-row, -gain))[:num_neighbors]
+                totals[near[record]] += row[near[record]]
+            if np.array_equal(before, near):
+                break
+    return np.sort(near, axis=1)

@@ -1,0 +1,154 @@
+"""Wheel: Collision with a real number of buckets. Votes hash to arcs of a circle, and a client publishes a point that likely lies in one.
+
+The circle has 2^b points and an arc `arc_length` of them, the share q = 1/l. With Ω = 1 + kr·q·(e^ε - 1), every point of the union of a
+client's arcs has e^ε/Ω times the probability of a uniform one, and the union, of share U <= kr·q, leaves (1 - U·e^ε/Ω)/(1 - U) for the
+points outside, which lies between 1/Ω and e^ε/Ω: the message is ε-DP for any hash, also where arcs overlap. A cell is supported where the
+point lies in its arc, so p = q·e^ε/Ω. What Collision loses by an integer l, up to 2%, is saved; l is rounded to arcs of whole points only.
+
+Reference: Wang et al., "Hiding Numerical Vectors in Local Private and Shuffled Messages", IJCAI 2021.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import hashing, pytree
+from rknn_jax.mechanisms.collision import best_real_buckets
+from rknn_jax.mechanisms.local import WORD, PureProtocol, exp, expm1, real
+
+MOST_BITS = 16
+
+
+class Message(NamedTuple):
+    """`seed`, uint32 `[2]`, of the hash; `point` of the circle, int32."""
+
+    seed: jax.Array
+    point: jax.Array
+
+
+@pytree.register
+@dataclass(frozen=True)
+class Wheel(PureProtocol):
+    """Arcs of `arc_length` points, chosen where it is not given, on a circle of 2^`circle_bits`."""
+
+    circle_bits: int = field(default=MOST_BITS, metadata=pytree.STATIC)
+    arc_length: Any = None  # an int; a tracer under jit
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.circle_bits <= MOST_BITS:
+            raise ValueError(f"Expected 1 <= circle_bits <= {MOST_BITS}, got circle_bits={self.circle_bits}.")
+        if self.arc_length is None:
+            object.__setattr__(self, "arc_length", self._best_arc_length())
+        if isinstance(self.arc_length, int) and not 1 <= self.arc_length * self.votes_per_record < self.circle:
+            raise ValueError(
+                f"Expected 1 <= votes of a record * arc_length < {self.circle}, got arc_length={self.arc_length} for "
+                f"{self.votes_per_record} votes; leave it out to have the best one."
+            )
+
+    @property
+    def circle(self) -> int:
+        """Points of the circle."""
+        return 1 << self.circle_bits
+
+    @property
+    def p(self) -> float:
+        """q·e^ε/Ω."""
+        return self.q / self._omega(self.q)
+
+    @property
+    def q(self) -> float:
+        """Share of an arc, 1/l."""
+        return real(self.arc_length) / self.circle
+
+    @property
+    def advantage(self) -> float:
+        """(1 - kr·q)(1 - e^-ε) times p."""
+        return -(1 - self.votes_per_record * self.q) * expm1(-self.epsilon) * self.p
+
+    @property
+    def message_bits(self) -> int:
+        """Of the point; the seed is 64 more."""
+        return self.circle_bits
+
+    def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
+        """Return a seed and a point. `key` is consumed."""
+        seed, draws = jnp.split(jax.random.bits(key, (5,), jnp.uint32), [2])
+        starts = jnp.sort(starts_of(seed, cells, self.circle_bits))
+        gaps = jnp.roll(starts, -1) - starts + jnp.where(jnp.arange(len(cells)) == len(cells) - 1, self.circle, 0)
+        held = jnp.where(jnp.any(cells >= 0), jnp.minimum(gaps, self.arc_length), 0)
+        covered = jnp.sum(held)
+        hit = draws[0].astype(jnp.float32) * 2.0**-32 < covered.astype(jnp.float32) * (self.p / real(self.arc_length))
+        # The i-th point of the union, or the i-th outside: walk along the arcs, or along what lies between them.
+        inside = place(hashing.bucket(draws[1], covered), held, starts)
+        outside = place(hashing.bucket(draws[2], self.circle - covered), gaps - held, starts + held)
+        return Message(seed, jnp.where(hit, inside, outside) & (self.circle - 1))
+
+    def support(self, message: Message) -> jax.Array:
+        """Return the cells whose arc holds the point."""
+        shift = jnp.uint32(WORD - self.circle_bits)
+        first = (message.point - self.arc_length + 1).astype(jnp.uint32) << shift
+        words = hashing.mix(message.seed, jnp.arange(self.num_cells))
+        return words - first < jnp.asarray(self.arc_length).astype(jnp.uint32) << shift
+
+    def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
+        """Return the log probability of each message given its seed; see `LocalRandomizer`."""
+        cells = np.asarray(cells)[np.asarray(cells) >= 0]
+        starts = np.sort(all_starts(messages.seed, cells, self.circle_bits), axis=1)
+        gaps = np.diff(starts, append=starts[:, :1] + self.circle, axis=1)
+        share = np.minimum(gaps, self.arc_length).sum(axis=1) / self.circle
+        inside = ((np.asarray(messages.point)[:, None] - starts) % self.circle < self.arc_length).any(axis=1)
+        dense = self.p / self.q
+        return np.log(np.where(inside, dense, (1 - share * dense) / (1 - share)) / self.circle)
+
+    def alphabet(self, key: jax.Array) -> Message:
+        """Return every point under one seed."""
+        seed = jax.random.bits(key, (2,), jnp.uint32)
+        return Message(jnp.tile(seed, (self.circle, 1)), jnp.arange(self.circle))
+
+    def _omega(self, share: Any) -> Any:
+        """Ω for arcs of a share, over e^ε so that it stays finite."""
+        return exp(-self.epsilon) - self.votes_per_record * share * expm1(-self.epsilon)
+
+    def _best_arc_length(self) -> int:
+        """Return the arc of least v0, which is proportional to (1 - q)Ω²/(q(1 - kr·q)²)."""
+        most = (self.circle - 1) // self.votes_per_record
+        optimum = self.circle / best_real_buckets(self.epsilon, self.votes_per_record)
+
+        def variance(length: int) -> float:
+            share = length / self.circle
+            return float((1 - share) / share * (self._omega(share) / (1 - self.votes_per_record * share)) ** 2)
+
+        return min((min(max(length, 1), most) for length in (math.floor(optimum), math.floor(optimum) + 1)), key=variance)
+
+
+@functools.partial(jax.jit, static_argnames="circle_bits")
+def all_starts(seeds: jax.Array, cells: jax.Array, circle_bits: int) -> jax.Array:
+    """Return `starts_of` the votes under each seed, int32 `[n, m]` from `[n, 2]` and `[m]`."""
+    return jax.vmap(starts_of, in_axes=(0, None, None))(seeds, cells, circle_bits)
+
+
+def starts_of(seed: jax.Array, cells: jax.Array, circle_bits: int) -> jax.Array:
+    """Return where the arc of each vote starts, int32 `[k·r]`; a missing vote's is another's, so that it adds nothing to the union."""
+    cells = jnp.where(cells < 0, jnp.max(cells, keepdims=True, initial=-1), cells)
+    return (hashing.mix(seed, jnp.maximum(cells, 0)) >> jnp.uint32(WORD - circle_bits)).astype(jnp.int32)
+
+
+def place(rank: jax.Array, lengths: jax.Array, starts: jax.Array) -> jax.Array:
+    """Return the point of a rank, counted along segments of some length and start."""
+    before = jnp.cumsum(lengths) - lengths
+    segment = jnp.sum(rank >= before + lengths)
+    segment = jnp.minimum(segment, len(lengths) - 1)
+    return starts[segment] + rank - before[segment]
+
+
+EXAMPLES = (
+    Wheel(1.0, 2, 3, circle_bits=5),
+    Wheel(2.0, 3, 2, num_neighbors=2, circle_bits=6),
+    Wheel(0.5, 4, 3, num_neighbors=3, circle_bits=5),
+)

@@ -1,0 +1,243 @@
+"""Balanced connections: priced ones are record-local and even, joint ones move more votes than k allows and refuse to be cast."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rknn_jax import bsvs, connections
+from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.neighbors import nearest
+from rknn_jax.privacy import accounting
+
+GOLDEN = np.array([[35, 44, 98], [57, 27, 25], [90, 24, 13], [30, 60, 56], [82, 57, 30], [42, 83, 64], [97, 38, 56]]) / 100
+N = 600  # public and private records alike, three blocks of which the last is ragged: few shapes, as each is compiled
+JOINT_FORMS = (connections.max_min, connections.harmonic_mean)
+
+
+def crowded(seed):
+    """Return points of which three of four are around one place, so that plain degrees are uneven."""
+    spread = np.where(np.arange(N) % 4 == 0, 2.0, 0.5)[:, None]
+    return (np.random.default_rng(seed).normal(size=(N, 3)) * spread).astype(np.float32)
+
+
+def degrees(near, s):
+    return np.asarray(bsvs.sum_votes(near, s))
+
+
+@functools.cache
+def public_data(k):
+    public, queries = crowded(0), np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
+    return public, queries, connections.public_prices(public, queries, k)
+
+
+@given(st.integers(0, 99), st.sampled_from([(256, 1), (257, 3)]))
+def test_the_least_cost_is_the_float64_one(seed, size):
+    n, k = size
+    rng = np.random.default_rng(seed)
+    points, references, prices = rng.normal(size=(n, 4)), rng.normal(size=(6, 4)), 3 * rng.normal(size=6)
+    cost = ((points[:, None] - references[None]) ** 2).sum(-1) + prices
+    index, found = connections.priced_nearest(points, references, prices, k)
+    chex.assert_shape((index, found), (n, k))
+    chex.assert_type([index, found], [jnp.int32, jnp.float32])
+    np.testing.assert_allclose(found, np.sort(cost, axis=1)[:, :k], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(cost, np.asarray(index), 1), np.sort(cost, axis=1)[:, :k], rtol=1e-4, atol=1e-5)
+
+
+def test_equal_prices_change_no_connection():
+    points, queries, _ = public_data(1)
+    plain, _ = nearest(points, queries, 1)
+    np.testing.assert_array_equal(connections.priced_nearest(points, queries, np.full(8, -7.0), 1)[0], plain)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_replacing_a_record_leaves_all_other_rows_bit_for_bit(k):
+    _, queries, prices = public_data(k)
+    private = crowded(5)
+    before = connections.priced_nearest(private, queries, prices, k)
+    for row, value in ((0, 9.0), (255, -9.0), (599, 0.0)):  # in the first, at the end of a block, in the ragged last one
+        changed = private.copy()
+        changed[row] = value
+        after = connections.priced_nearest(changed, queries, prices, k)
+        for old, new in zip(before, after, strict=True):
+            np.testing.assert_array_equal(np.delete(old, row, 0), np.delete(new, row, 0))
+
+
+@given(st.integers(0, 99), st.sampled_from([1, 3]))
+def test_a_search_finds_no_record_that_moves_more_than_2k_votes(seed, k):
+    _, queries, prices = public_data(k)
+    rng = np.random.default_rng(seed)
+    features, labels, row = crowded(seed), rng.integers(0, 4, N), rng.integers(N)
+
+    def votes():
+        near, _ = connections.priced_nearest(features, queries, prices, k)
+        return np.asarray(bsvs.sum_votes(bsvs.cells(near, labels, 4), 32))
+
+    before = votes()
+    for scale in (0.0, 1.0, 1e3):
+        features[row], labels[row] = scale * rng.normal(size=3), rng.integers(0, 4)
+        change = np.abs(before - votes())
+        assert change.sum() <= 2 * k
+        assert change.max() <= 1
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_public_prices_make_public_degrees_even(k):
+    """The greatest plain degree is 7.9 (k = 1) and 4.7 (k = 3) times the least; priced ones are m·k/s, 75 and 225, to one record."""
+    public, queries, prices = public_data(k)
+    chex.assert_type(prices, jnp.float32)
+    assert prices.min() == 0
+    plain = degrees(nearest(public, queries, k)[0], 8)
+    even = degrees(connections.priced_nearest(public, queries, prices, k)[0], 8)
+    assert plain.max() > 4 * plain.min()
+    np.testing.assert_allclose(even, N * k / 8, atol=1)
+
+
+def test_a_part_of_the_prices_balances_in_part():
+    public, queries, prices = public_data(1)
+    spread = [degrees(connections.priced_nearest(public, queries, share * prices, 1)[0], 8).std() for share in (0.0, 0.3, 0.6, 1.0)]
+    assert spread == sorted(spread, reverse=True)
+
+
+def test_histogram_prices_make_private_degrees_more_even_where_private_records_lie_elsewhere():
+    """The greatest private degree is 113 times the least without prices, 29 times with public ones and 3 times with fitted ones."""
+    public, queries, prices = public_data(1)
+    private = crowded(7) * 0.6 + np.float32([0.5, 0.0, -0.3])
+    plain, _ = nearest(private, queries, 1)
+    found = connections.noisy_degrees(jax.random.key(0), plain, 8, epsilon=1.0)
+    fitted = connections.histogram_prices(found, public, queries)
+    kinds = [degrees(connections.priced_nearest(private, queries, price, 1)[0], 8) for price in (np.zeros(8), prices, fitted)]
+    without, by_public, by_histogram = (kind.max() / kind.min() for kind in kinds)
+    assert without > 50
+    assert by_public > 20
+    assert by_histogram < 4
+
+
+def test_histogram_prices_are_the_public_ones_where_noise_covers_everything():
+    public, queries, prices = public_data(1)
+    plain, _ = nearest(crowded(7), queries, 1)
+    found = connections.noisy_degrees(jax.random.key(0), plain, 8, epsilon=1.0)
+    drowned = connections.NoisyDegrees(found.counts, 1e6, found.guarantee)
+    np.testing.assert_allclose(connections.histogram_prices(drowned, public, queries), prices, atol=1e-3)
+
+
+@pytest.mark.parametrize(("relation", "changed"), [("replace-one", 6), ("add-remove", 3)])
+def test_noisy_degrees_cost_what_their_noise_hides_and_compose_with_the_answers(relation, changed):
+    near, _ = nearest(crowded(7), public_data(3)[1], 3)
+    found = connections.noisy_degrees(jax.random.key(0), near, 8, epsilon=0.02, relation=relation)
+    assert found.guarantee.events == DiscreteLaplace(0.02, 8, 1, 3, relation=relation).guarantee(N).events
+    assert found.guarantee.events[0].count == changed
+    answers = DiscreteLaplace(0.08, 8, 4, 3, relation=relation).guarantee(N)
+    both = accounting.compose([found.guarantee, answers])
+    assert (both.epsilon, both.delta) == (pytest.approx(0.1), 0)
+    exact = connections.noisy_degrees(jax.random.key(0), near, 8, epsilon=np.inf, relation=relation)
+    np.testing.assert_array_equal(exact.counts, degrees(near, 8))
+    assert 0 < np.abs(found.counts - exact.counts).max() < 12 * found.stddev
+
+
+def chain(s, first):
+    """Records j = 1.. are equally similar to queries j - 1 and j; record 0 is similar to query `first`."""
+    similarity = np.full((s, s), 0.01)
+    for j in range(1, s):
+        similarity[j, [j - 1, j]] = 1
+    similarity[0, first] = 1
+    return similarity
+
+
+@pytest.mark.parametrize("optimum", JOINT_FORMS)
+@pytest.mark.parametrize("s", [3, 5])
+def test_along_a_chain_one_record_moves_2s_votes_of_a_joint_optimum(optimum, s):
+    before, after = (optimum(chain(s, first)) for first in (0, s - 1))
+    np.testing.assert_array_equal(before.near[:, 0], np.arange(s))
+    np.testing.assert_array_equal(after.near[:, 0], np.roll(np.arange(s), 1))
+    assert before.exact
+    assert after.exact
+    assert before.score == after.score == 1
+    votes = [np.asarray(bsvs.sum_votes(bsvs.cells(found.near, np.arange(s), s), s * s)) for found in (before, after)]
+    assert np.abs(votes[0] - votes[1]).sum() == 2 * s
+
+
+def test_along_the_same_chain_one_record_moves_two_votes_of_the_priced_form():
+    queries, s, prices = np.arange(5, dtype=np.float32)[:, None], 5, np.float32([0.3, 0.0, 0.1, 0.2, 0.0])
+    votes = []
+    for first in (0.0, 4.0):
+        records = np.float32([first, *np.arange(s - 1) + 0.5])[:, None]
+        near, _ = connections.priced_nearest(records, queries, prices, 1)
+        votes.append(np.asarray(bsvs.sum_votes(bsvs.cells(near, np.arange(s), s), s * s)))
+    assert np.abs(votes[0] - votes[1]).sum() == 2
+
+
+def test_max_min_of_one_matrix_before_and_after_its_first_record_is_replaced():
+    replaced = np.vstack([[0.60, 0.86, 0.16], GOLDEN[1:]])
+    np.testing.assert_array_equal(connections.max_min(GOLDEN).near[:, 0], [2, 1, 0, 2, 1, 1, 0])
+    np.testing.assert_array_equal(connections.max_min(replaced).near[:, 0], [1, 0, 0, 1, 2, 2, 2])
+
+
+@pytest.mark.parametrize("optimum", JOINT_FORMS)
+def test_the_local_search_comes_near_the_optimum(optimum, monkeypatch):
+    problems = [(np.random.default_rng(seed).random((8, 3)), 1 + seed % 2) for seed in range(10)]
+    best = [optimum(*problem) for problem in problems]
+    monkeypatch.setattr(connections, "LARGEST_ENUMERATION", 0)
+    found = [optimum(*problem) for problem in problems]
+    assert all(result.exact for result in best)
+    assert not any(result.exact for result in found)
+    ratio = [result.score / optimal.score for result, optimal in zip(found, best, strict=True)]
+    assert max(ratio) <= 1 + 1e-9
+    assert np.mean(ratio) > 0.9
+    for result, (similarity, k) in zip(found, problems, strict=True):
+        assert result.near.shape == (8, k)
+        assert all(len(set(row)) == k for row in result.near.tolist())
+        np.testing.assert_allclose(result.totals, [similarity[(result.near == q).any(1), q].sum() for q in range(3)])
+
+
+@pytest.mark.parametrize("optimum", JOINT_FORMS)
+def test_joint_optima_give_the_least_heard_query_more_than_reverse_nearest_neighbours(optimum):
+    similarity = np.random.default_rng(0).random((300, 8)) ** np.linspace(1, 4, 8)
+    near = similarity.argmax(1)
+    plain = np.bincount(near, similarity.max(1), 8)
+    found = optimum(similarity)
+    assert found.totals.min() > 1.5 * plain.min()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda joint: bsvs.cells(joint, np.zeros(7, np.int32), 3),
+        lambda joint: connections.noisy_degrees(jax.random.key(0), joint, 3, epsilon=1.0),
+        jnp.asarray,
+        np.asarray,
+        lambda joint: np.array([joint]),
+    ],
+)
+def test_joint_connections_refuse_to_become_votes(use):
+    with pytest.raises(TypeError, match=r"grow with n.*priced_nearest"):
+        use(connections.max_min(GOLDEN))
+
+
+@pytest.mark.parametrize("use", [lambda joint: bsvs.sum_votes(joint, 3), list, len])
+def test_joint_connections_are_no_array(use):
+    with pytest.raises(TypeError):
+        use(connections.max_min(GOLDEN))
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="one price for each of 4 references"):
+        connections.priced_nearest(np.zeros((5, 3)), np.zeros((4, 3)), np.zeros(3), 1)
+    with pytest.raises(ValueError, match="num_neighbors=5"):
+        connections.priced_nearest(np.zeros((5, 3)), np.zeros((4, 3)), np.zeros(4), 5)
+    with pytest.raises(ValueError, match="at least 0"):
+        connections.max_min(np.full((3, 2), -1.0))
+    with pytest.raises(ValueError, match="num_neighbors=3"):
+        connections.harmonic_mean(np.ones((3, 2)), 3)
+
+
+def test_the_cost_matrix_is_never_held():
+    """Temporaries at 600,000 x 500 x 324, k = 4: far below the 1.2 GB of an [n, s] matrix, and below a copy of the points."""
+    points, references, prices = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((600_000, 324), (500, 324), (500,)))
+    memory = connections._priced_nearest.lower(points, references, prices, num_neighbors=4).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 100e6
