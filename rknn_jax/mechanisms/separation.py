@@ -1,0 +1,171 @@
+"""Separation: two Collision messages at ε/2 each, one on a record's queries and one on its labels; their estimates are multiplied.
+
+With A whether a message supports query t, and B whether the other one supports label y, (A - q₁)(B - q₂)/((p₁ - q₁)(p₂ - q₂)) has mean 1
+where the record votes for both and 0 elsewhere, as the two messages are independent: the sum over clients is unbiased. Its variance is a
+product too, 4 times that of the flat `Collision` for one record at ε = 8 and 87 times at ε = 1 (200 queries, 50 labels, k = r = 2): an
+ablation. Records with a vote for some of the pairs of their queries and labels only, and for others not, have no such message; votes
+that are missing altogether are no trouble.
+
+Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix B.
+"""
+
+import abc
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import pytree
+from rknn_jax.mechanisms import collision
+from rknn_jax.mechanisms.collision import Collision
+from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
+from rknn_jax.types import Array
+
+
+class Message(NamedTuple):
+    """`seeds`, uint32 `[2, 2]`, and `buckets`, int32 `[2]`: of the queries' message and of the labels'."""
+
+    seeds: jax.Array
+    buckets: jax.Array
+
+
+class Moments(NamedTuple):
+    """Second moments of the product that one client adds to a cell: where it votes for query and label, for one of them, for neither."""
+
+    both: float
+    query: float
+    label: float
+    neither: float
+
+
+@dataclass(frozen=True)
+class ProductOfEstimates(LocalRandomizer):
+    """A message supports queries and labels, and a cell's estimate is the product of both's."""
+
+    @property
+    @abc.abstractmethod
+    def factors(self) -> tuple[PureProtocol, PureProtocol]:
+        """Mechanisms with p and q of a query and of a label."""
+
+    @property
+    @abc.abstractmethod
+    def moments(self) -> Moments:
+        """See `Moments`."""
+
+    @property
+    def mean(self) -> float:
+        """Mean of the product where a client votes for query and label; it is 0 elsewhere, and the estimate unbiased where this is 1."""
+        return 1.0
+
+    @property
+    def num_totals(self) -> int:
+        """Cells, then queries, then labels."""
+        return self.num_cells + self.num_queries + self.num_classes
+
+    @abc.abstractmethod
+    def supported(self, message: Any) -> tuple[jax.Array, jax.Array]:
+        """Return the supported queries and labels, bool `[num_queries]` and `[num_classes]`."""
+
+    def support(self, message: Any) -> jax.Array:
+        """Return which cells, queries and labels are supported; see `LocalRandomizer`."""
+        queries, labels = self.supported(message)
+        return jnp.concatenate([(queries[:, None] & labels[None]).ravel(), queries, labels])
+
+    def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
+        """Return sums of products; see `LocalRandomizer`."""
+        del key
+        one, other = self.factors
+        d, s = self.num_cells, self.num_queries
+        pairs, queries, labels = (x.astype(float) for x in (totals[:d].reshape(self.shape), totals[d : d + s], totals[d + s :]))
+        products = pairs - other.q * queries[:, None] - one.q * labels[None] + num_records * one.q * other.q
+        return products / one.advantage / other.advantage
+
+    def stddev(self, counts: Array, num_records: int) -> np.ndarray:
+        """Return the estimate's standard deviation; see `LocalRandomizer`. Every record is taken to have all of its votes."""
+        both = np.clip(np.asarray(counts, np.float64), 0, num_records)
+        queries = both.sum(axis=1, keepdims=True) / self.labels_per_record - both
+        labels = both.sum(axis=0, keepdims=True) / self.num_neighbors - both
+        clients = (both, queries, labels, np.maximum(num_records - both - queries - labels, 0))
+        return np.sqrt(sum(number * moment for number, moment in zip(clients, self.moments, strict=True)) - both * self.mean**2)
+
+    @property
+    def mean_variance(self) -> float:
+        """Variance that one client adds to a cell, on average over all cells."""
+        k, r, s, labels = self.num_neighbors, self.labels_per_record, self.num_queries, self.num_classes
+        cells = (k * r, k * (labels - r), (s - k) * r, (s - k) * (labels - r))
+        return (sum(number * moment for number, moment in zip(cells, self.moments, strict=True)) - k * r * self.mean**2) / self.num_cells
+
+    def queries_and_labels(self, cells: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return what a client votes for, int32 `[k]` and `[r]`, negative where a vote is missing. Too many are cut: any cells are safe."""
+        missing = self.num_cells
+        parts = (
+            jnp.unique(jnp.where(cells < 0, missing, part), size=size, fill_value=missing)
+            for part, size in ((cells // self.num_classes, self.num_neighbors), (cells % self.num_classes, self.labels_per_record))
+        )
+        queries, labels = (jnp.where(part == missing, -1, part) for part in parts)
+        return queries, labels
+
+
+@pytree.register
+@dataclass(frozen=True)
+class Separation(ProductOfEstimates):
+    """Hash to `query_buckets` and `label_buckets`; chosen where they are not given."""
+
+    query_buckets: Any = None  # ints; tracers under jit
+    label_buckets: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, factor in zip(("query_buckets", "label_buckets"), self.factors, strict=True):
+            object.__setattr__(self, name, factor.num_buckets)
+
+    @property
+    def factors(self) -> tuple[Collision, Collision]:
+        """Collision on the queries and on the labels."""
+        return (
+            Collision(self.epsilon / 2, self.num_queries, 1, self.num_neighbors, num_buckets=self.query_buckets),
+            Collision(self.epsilon / 2, self.num_classes, 1, self.labels_per_record, num_buckets=self.label_buckets),
+        )
+
+    @property
+    def moments(self) -> Moments:
+        """Products of the two second moments."""
+        (vote, none), (label_vote, no_label) = (factor.variances for factor in self.factors)
+        return Moments((vote + 1) * (label_vote + 1), (vote + 1) * no_label, none * (label_vote + 1), none * no_label)
+
+    @property
+    def message_bits(self) -> int:
+        """Of both buckets."""
+        return sum(factor.message_bits for factor in self.factors)
+
+    def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
+        """Return two seeds and buckets. `key` is consumed."""
+        keys = jax.random.split(key)
+        one, other = (
+            factor.randomize(key, votes) for factor, key, votes in zip(self.factors, keys, self.queries_and_labels(cells), strict=True)
+        )
+        return Message(jnp.stack([one.seed, other.seed]), jnp.stack([one.bucket, other.bucket]))
+
+    def supported(self, message: Message) -> tuple[jax.Array, jax.Array]:
+        """Return the supported queries and labels; see `ProductOfEstimates`."""
+        queries, labels = (factor.support(collision.Message(message.seeds[i], message.buckets[i])) for i, factor in enumerate(self.factors))
+        return queries, labels
+
+    def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
+        """Return the log probability of each message given its seeds; see `LocalRandomizer`."""
+        parts = (collision.Message(messages.seeds[:, i], messages.buckets[:, i]) for i in range(2))
+        named = np.asarray(cells)[np.asarray(cells) >= 0]
+        votes = (np.unique(named // self.num_classes)[: self.num_neighbors], np.unique(named % self.num_classes)[: self.labels_per_record])
+        one, other = (factor.log_prob(part, vote) for factor, part, vote in zip(self.factors, parts, votes, strict=True))
+        return one + other
+
+    def alphabet(self, key: jax.Array) -> Message:
+        """Return every pair of buckets under one pair of seeds."""
+        one, other = (factor.num_buckets for factor in self.factors)
+        seeds = jnp.tile(jax.random.bits(key, (1, 2, 2), jnp.uint32), (one * other, 1, 1))
+        return Message(seeds, jnp.stack(jnp.divmod(jnp.arange(one * other), other), axis=1))
+
+
+EXAMPLES = (Separation(1.0, 3, 3), Separation(2.0, 3, 3, num_neighbors=2, labels_per_record=2))
