@@ -141,6 +141,9 @@ class Simulate:
       epsilon: of each client's message.
       level: message draws every message; count draws the totals from their exact joint law.
       seed: of votes and messages.
+      processes: number of processes, on as many hosts, that simulate together; each is started with the same arguments but for process.
+      process: number of this one, from 0.
+      coordinator: host:port of process 0.
       json: end with one line of JSON on stdout.
     """
 
@@ -152,6 +155,9 @@ class Simulate:
     epsilon: float = 1.0
     level: Literal["message", "count"] = "message"
     seed: int = 0
+    processes: int = 1
+    process: int = 0
+    coordinator: str = "localhost:12300"
     json: bool = False
 
 
@@ -274,8 +280,14 @@ def raise_budget(settings: Raise) -> dict[str, Any]:
 def simulate(settings: Simulate) -> dict[str, Any]:
     """Simulate, and print the error. Returns what `--json` prints."""
     with err.status("loading"):
+        import jax
+
         from rknn_jax import mechanisms
         from rknn_jax import simulate as job
+    if not 0 <= settings.process < settings.processes:
+        raise ValueError(f"Expected 0 <= --process < {settings.processes} processes, got --process {settings.process}.")
+    if settings.processes > 1:
+        jax.distributed.initialize(settings.coordinator, settings.processes, settings.process)
     sizes = {"num_queries": settings.queries, "num_classes": settings.classes, "num_neighbors": settings.neighbors}
     if settings.mechanism == "best":
         mechanism, reason = mechanisms.best(settings.epsilon, **sizes)

@@ -1,0 +1,71 @@
+"""Clients spread over the devices of one host or of many.
+
+Client i draws from `fold_in(key, i)` wherever it runs, and totals are integers that just add: one seed gives one result, bit for bit, on
+any number of devices. With several hosts every process calls `jax.distributed.initialize` and then the same functions in the same order.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rknn_jax import bsvs
+from rknn_jax.mechanisms import base
+
+CLIENTS = "clients"
+
+
+def all_devices() -> Mesh:
+    """Return the devices of all processes as one axis of clients."""
+    return Mesh(np.array(jax.devices()), (CLIENTS,))
+
+
+def over_clients(mesh: Mesh) -> NamedSharding:
+    """Return how an array is laid out whose first axis are clients, as many for each device."""
+    return NamedSharding(mesh, PartitionSpec(CLIENTS))
+
+
+@functools.partial(jax.jit, static_argnames="mesh")
+def client_totals(mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, first_client: Any, *, mesh: Mesh) -> jax.Array:
+    """Randomize and aggregate on all devices at once; equal to `base.client_totals`.
+
+    Args:
+      mechanism: any.
+      key: client i draws from `fold_in(key, i)`.
+      cells: int32 `[num_clients, k·r]`, as many clients for each device of the mesh.
+      first_client: number of the first one.
+      mesh: of one axis, `clients`.
+
+    Returns:
+      int32 totals, on every device.
+    """
+    share = len(cells) // mesh.size
+
+    def on_device(mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, first_client: Any) -> jax.Array:
+        first = first_client + jax.lax.axis_index(CLIENTS) * share
+        return jax.lax.psum(base.client_totals(mechanism, key, cells, first), CLIENTS)
+
+    everywhere, spread = PartitionSpec(), PartitionSpec(CLIENTS)
+    specs = (everywhere, everywhere, spread, everywhere)
+    return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)(mechanism, key, cells, first_client)
+
+
+@functools.partial(jax.jit, static_argnames=("num_cells", "mesh"))
+def count_votes(cells: jax.Array, num_cells: int, *, mesh: Mesh) -> jax.Array:
+    """Return `bsvs.sum_votes` of cells that are spread over clients, on every device."""
+    return jax.lax.with_sharding_constraint(bsvs.sum_votes(cells, num_cells), NamedSharding(mesh, PartitionSpec()))
+
+
+def my_share(parts: list[int]) -> list[int]:
+    """Return which of numbered parts of the work this process does."""
+    return parts[jax.process_index() :: jax.process_count()]
+
+
+def sum_over_processes(totals: np.ndarray) -> np.ndarray:
+    """Add int64 totals of all processes; int32, which devices keep, would overflow."""
+    if jax.process_count() == 1:
+        return totals
+    return multihost_utils.process_allgather(totals.view(np.uint32)).view(np.int64).sum(axis=0)

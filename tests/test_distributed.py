@@ -1,0 +1,71 @@
+"""One seed gives one result on any number of devices and processes."""
+
+import dataclasses
+import json
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from rknn_jax import distributed, simulate
+from rknn_jax.mechanisms import base
+from rknn_jax.mechanisms.collision import Collision
+from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+
+MECHANISM = Collision(1.0, 20, 10, num_neighbors=2)
+
+
+def mesh(devices):
+    return Mesh(np.array(jax.devices()[:devices]), (distributed.CLIENTS,))
+
+
+def timeless(found):
+    return dataclasses.replace(found, seconds=0.0, clients_per_second=0.0)
+
+
+@pytest.mark.parametrize("mechanism", [MECHANISM, DiscreteLaplace(1.0, 20, 10, num_neighbors=2)], ids=["local", "central"])
+def test_totals_of_many_devices_are_those_of_one(mechanism):
+    cells = jnp.asarray(np.random.default_rng(0).integers(-1, 200, (1600, 2)), jnp.int32)
+    expected = base.client_totals(mechanism, jax.random.key(0), cells, 5)
+    for devices in (1, 2, 8):
+        spread = jax.device_put(cells, distributed.over_clients(mesh(devices)))
+        found = distributed.client_totals(mechanism, jax.random.key(0), spread, 5, mesh=mesh(devices))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_simulation_is_the_same_on_1_and_8_devices(monkeypatch):
+    """Whole blocks, a part of one, and clients that are too few for all devices."""
+    monkeypatch.setattr(simulate, "CLIENTS_AT_ONCE", 100)
+    found = [timeless(simulate.simulate(MECHANISM, 2_005, seed=3, mesh=mesh(devices))) for devices in (1, 8)]
+    assert found[0] == found[1]
+    assert found[0] != timeless(simulate.simulate(MECHANISM, 2_005, seed=4, mesh=mesh(1)))
+
+
+@pytest.mark.parametrize("level", ["message", pytest.param("count", marks=pytest.mark.slow)])
+def test_two_processes_on_loopback_find_what_one_finds(level):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    arguments = ["simulate", "--clients", "4003", "--queries", "20", "--neighbors", "2", "--level", level, "--seed", "3", "--json"]
+    together = [*arguments, "--processes", "2", "--coordinator", f"localhost:{port}"]
+    start = [sys.executable, "-m", "rknn_jax.cli"]
+    running = [
+        subprocess.Popen([*start, *together, "--process", str(process)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for process in (0, 1)
+    ]
+    try:
+        done = [process.communicate(timeout=300) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    alone = simulate.simulate(MECHANISM, 4003, level, seed=3)
+    for stdout, stderr in done:
+        found = json.loads(stdout.splitlines()[-1]) if stdout else pytest.fail(stderr)
+        assert {name: found[name] for name in ("clients", "level", "mse", "bias_z")} == {
+            name: getattr(alone, name) for name in ("clients", "level", "mse", "bias_z")
+        }
