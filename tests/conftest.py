@@ -17,18 +17,16 @@ jax.config.update("jax_debug_key_reuse", True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=10)
 hypothesis.settings.load_profile("ci")
 
-from rknn_jax.mechanisms.local import LocalRandomizer  # noqa: E402 after the strict modes
-
 
 def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:
-    """Parametrize by mechanism: every one in `make test-all`; in `make test` a local one only with several votes, which is the harder case.
+    """Parametrize by mechanism: every example in `make test-all`; in `make test` of those without a curator the one with several votes.
 
-    A mechanism that takes no more than one vote is always run.
+    That is the harder case. A mechanism that takes no more than one vote is always run.
     """
     several = {type(mechanism) for mechanism in mechanisms if mechanism.votes_per_record > 1}
 
     def slow(mechanism) -> bool:
-        return isinstance(mechanism, LocalRandomizer) and type(mechanism) in several and mechanism.votes_per_record == 1
+        return "central" not in mechanism.trusts and type(mechanism) in several and mechanism.votes_per_record == 1
 
     return pytest.mark.parametrize("mechanism", [pytest.param(m, marks=pytest.mark.slow) if slow(m) else m for m in mechanisms], ids=ids)
 

@@ -4,15 +4,17 @@ import dataclasses
 import json
 import re
 import sys
+import typing
 
 import numpy as np
 import pytest
 
-from rknn_jax import bsvs, data
+from rknn_jax import bsvs, data, mechanisms
 from rknn_jax.labelers import rknn
+from rknn_jax.privacy import accounting
 from rknn_jax.students import fit as students
 from train import distill
-from train.experiment import Experiment
+from train.experiment import Experiment, Mechanism
 
 TINY = Experiment(dataset="digits", epsilon=4.0, queries=20, epochs=1, noise_seed=0, representation="pca")
 FILES = {"config.json", "result.json", "privacy.json", "metrics.jsonl", "labels.npz", "queries.npz", "student", "report.html"}
@@ -136,6 +138,16 @@ def test_nobody_has_to_be_trusted(trust, delta, tmp_path):
     assert result["label_accuracy"] > 0.4
     assert told(folder, "config.json")["mechanism"] == "collision"
     assert [one["trust"] for one in privacy["rounds"]] == [trust] * 2
+
+
+def test_every_mechanism_that_can_label_is_offered():
+    assert set(typing.get_args(Mechanism)) == {name for trust in ("central", "local", "shuffle") for name in mechanisms.names(trust)}
+
+
+def test_33_rounds_of_a_delta_of_their_own_add_up_to_no_more_than_it():
+    experiment = Experiment(epsilon=1.0, delta=1e-6, rounds=33, trust="shuffle")
+    one = rknn.guarantee(rknn.mechanism(4, 4, 1000, distill.round_config(experiment)), 1000, distill.round_config(experiment))
+    assert accounting.compose([one] * 33, experiment.delta).delta <= 1e-6
 
 
 def test_the_default_number_of_queries_follows_the_noise(tmp_path, monkeypatch):

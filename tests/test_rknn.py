@@ -132,6 +132,28 @@ def test_whom_the_records_trust_decides_what_epsilon_means():
     assert shuffled.stddev.max() < local.stddev.max()
 
 
+@pytest.mark.parametrize("name", ["collision", "wheel", "randomized_response"])
+def test_the_variation_ratio_bound_lets_messages_say_more_for_the_same_guarantee(name):
+    general, tighter = (
+        rknn.Config(epsilon=0.5, delta=1e-6, mechanism=name, trust="shuffle", amplification=bound)
+        for bound in ("general", "variation ratio")
+    )
+    one, other = (rknn.mechanism(6, 4, 10_000, config) for config in (general, tighter))
+    assert other.epsilon > one.epsilon + 0.05
+    cost = amplification.epsilon(other.epsilon, 10_000, 1e-6, "variation ratio", lambda _: other.total_variation)
+    assert cost <= 0.5 + 1e-8
+    assert "variation ratio bound" in rknn.guarantee(other, 10_000, tighter).accountant
+
+
+def test_messages_that_only_shuffling_protects_need_no_amplification():
+    config = rknn.Config(epsilon=0.5, delta=1e-6, mechanism="multi_message", trust="shuffle")
+    found = rknn.mechanism(6, 4, 10_000, config)
+    assert (found.epsilon, found.delta, found.num_clients) == (0.5, 1e-6, 10_000)
+    assert rknn.guarantee(found, 10_000, config) == found.guarantee(10_000)
+    with pytest.raises(ValueError, match="trust=local, got mechanism=multi_message"):
+        rknn.mechanism(6, 4, 40, rknn.Config(mechanism="multi_message", trust="local"))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

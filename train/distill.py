@@ -83,13 +83,14 @@ def main(experiment: Experiment) -> Path:
 
 
 def round_config(experiment: Experiment) -> rknn.Config:
-    """Return one round's settings: an even share of epsilon, so that the rounds add up to it however they are composed."""
+    """Return one round's settings: an even share of epsilon and, rounded down, of delta: the rounds add up to them however composed."""
     return rknn.Config(
         epsilon=experiment.epsilon / experiment.rounds,
-        delta=experiment.delta / experiment.rounds or rknn.Config.delta,
+        delta=experiment.delta * (1 - 1e-12) / experiment.rounds or rknn.Config.delta,
         num_neighbors=experiment.neighbors,
         mechanism=str(experiment.mechanism),
         trust=experiment.trust,
+        amplification=experiment.amplification,
         relation=experiment.relation,
         smoothing=experiment.smoothing,
     )
@@ -101,8 +102,8 @@ def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment)
     shared = config.smoothing == "auto" and config.mechanism != "permute_and_flip"
     scale = 2 * config.num_neighbors / config.epsilon
     if config.trust != "central":  # Laplace noise of the same spread; it hardly depends on the number of queries
-        spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(np.zeros(1), num_records)
-        scale = float(spread[0]) / math.sqrt(2)
+        spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(np.zeros((num_classes, num_classes)), num_records)
+        scale = float(spread[0, 0]) / math.sqrt(2)
     return bsvs.suggested_num_queries(num_records, num_classes, scale, config.num_neighbors, shared=shared)
 
 

@@ -45,6 +45,9 @@ Mechanism = Literal[
     "local_hashing",
     "hadamard_response",
     "generalized_randomized_response",
+    "wheel",
+    "separation",
+    "multi_message",
 ]
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", "dp-accounting")
 
@@ -63,6 +66,7 @@ class Experiment:
       rounds: rounds of Algorithm 1.
       representation: learned on public data; spectral is the best for images.
       trust: central, a curator sees the votes; local, epsilon is of each record's own message; shuffle, of all messages once shuffled.
+      amplification: bound by which shuffling amplifies a local mechanism; variation ratio is tighter, and its proof is ours.
       mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision without where it is not given.
       relation: which data sets are neighbours.
       smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads labels between similar public records.
@@ -84,6 +88,7 @@ class Experiment:
     rounds: int = 1
     representation: Literal["spectral", "hog", "pca", "pixels"] = "spectral"
     trust: Trust = "central"
+    amplification: Literal["general", "variation ratio"] = "general"
     mechanism: Mechanism | None = None
     relation: Relation = "replace-one"
     smoothing: Literal["auto", "none"] = "auto"

@@ -35,7 +35,8 @@ class Config:
       num_neighbors: k.
       mechanism: a file of `rknn_jax.mechanisms`.
       trust: `central`, a curator sees the votes; `local`, every record randomizes its own and epsilon is that of one message; `shuffle`,
-        likewise, and epsilon and delta are those of all messages once they are shuffled.
+        likewise, and epsilon and delta are those of all messages once they are shuffled, of a local mechanism by `amplification`.
+      amplification: which bound tells how private each message must be; see `privacy.amplification`.
       relation: which data sets are neighbours.
       metric: of the features.
       smoothing: `auto` borrows votes from similar queries as far as the noise asks for it, and spreads labels over the neighbour graph of
@@ -47,6 +48,7 @@ class Config:
     num_neighbors: int = 1
     mechanism: str = "discrete_laplace"
     trust: Trust = "central"
+    amplification: Literal["general", "variation ratio"] = "general"
     relation: Relation = "replace-one"
     metric: Metric = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
@@ -72,22 +74,27 @@ def mechanism(num_queries: int, num_classes: int, num_records: int, config: Conf
         raise ValueError(
             f"Expected relation=replace-one with trust={config.trust}, got relation={config.relation}; the messages are counted."
         )
-    shuffled = config.trust == "shuffle" and config.epsilon < math.inf
-    optional = {"delta": config.delta, "relation": config.relation}
-    return named(
-        epsilon=amplification.local_epsilon(config.epsilon, num_records, config.delta) if shuffled else config.epsilon,
-        num_queries=num_queries,
-        num_classes=num_classes,
-        num_neighbors=config.num_neighbors,
-        **{name: value for name, value in optional.items() if name in takes},
-    )
+    optional = {"delta": config.delta, "relation": config.relation, "num_clients": num_records}
+    sizes = {"num_queries": num_queries, "num_classes": num_classes, "num_neighbors": config.num_neighbors}
+    fields_of = sizes | {name: value for name, value in optional.items() if name in takes}
+    epsilon = config.epsilon
+    if _is_amplified(named, config):
+        variation = (lambda e: named(epsilon=e, **fields_of).total_variation) if config.amplification == "variation ratio" else None
+        epsilon = amplification.local_epsilon(epsilon, num_records, config.delta, config.amplification, variation)
+    return named(epsilon=epsilon, **fields_of)
 
 
 def guarantee(private_step: mechanisms.base.Mechanism, num_records: int, config: Config) -> Guarantee:
     """Return what the mechanism's run costs: its own guarantee, or after shuffling the amplified one that it was calibrated for."""
-    if config.trust != "shuffle" or config.epsilon == math.inf:
+    if not _is_amplified(type(private_step), config):
         return private_step.guarantee(num_records)
-    return Guarantee(config.epsilon, config.delta, "replace-one", "shuffle", (), accountant="amplification by shuffling, general bound")
+    accountant = f"amplification by shuffling, {config.amplification} bound"
+    return Guarantee(config.epsilon, config.delta, "replace-one", "shuffle", (), accountant=accountant)
+
+
+def _is_amplified(mechanism: type[mechanisms.base.Mechanism], config: Config) -> bool:
+    """Whether the guarantee is that of shuffled local messages, and not one that the mechanism knows itself."""
+    return config.trust == "shuffle" and "local" in mechanism.trusts and config.epsilon < math.inf
 
 
 def votes(features: Array, labels: Array, queries: Queries, num_classes: int, config: Config) -> jax.Array:

@@ -1,0 +1,171 @@
+"""Flooding: how many pairs of cancelling messages hide a vote in the shuffle model. `mechanisms.multi_message` is the protocol.
+
+What the server sees of a cell is how often it was sent with (+) and with (-): x + N₁ + N₃ and N₂ + N₃ for x votes. N₁ and N₂ are geometric
+of ratio a = e^-ε_c, so that their difference is discrete Laplace noise, and N₃ ~ NB(r, p) is the flooding: without it the smaller of
+both numbers would tell N₁ from N₁ + 1. δ of one vote, which is exact:
+
+D = N₁ - N₂, M = min(N₁, N₂) and N₃ are independent, D discrete Laplace and M geometric of ratio a². The view is as good as the difference
+and the smaller of both numbers. Without the vote (P₀) these are D and W = M + N₃; with it (P₁) D + 1, and W where D >= 0 or W + 1 where
+D < 0. The differences have likelihood ratio P₀/P₁ = a above 0 and 1/a elsewhere, which has probability 1/(1 + a) under P₀ and a/(1 + a)
+under P₁. So, with G the law of W,
+
+    δ(P₀‖P₁) = 1/(1 + a) · Σ_w (G(w) - e^(ε - ε_c)·G(w - 1))₊
+    δ(P₁‖P₀) = a/(1 + a) · Σ_w (G(w - 1) - e^(ε + ε_c)·G(w))₊ + (1 - e^(ε - ε_c))₊/(1 + a)
+
+and the second is 0 from ε = ε_c on, because G(w) >= a²·G(w - 1). What exceeds ε_c is the flooding's, ε₁ = ε - ε_c. More flooding at the
+same p is more independent noise, so δ falls in r.
+
+References: Ghazi et al., "Private Counting from Anonymous Messages: Near-Optimal Accuracy with Vanishing Communication Overhead", 2020,
+whose parameters are `published`; the exact δ, and `tight` with it, are ours.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize, signal, special, stats
+
+TAIL = 1e-5  # share of delta that is left for W beyond the summed ones
+ROUNDING = 1e-8  # of a sum in float64, relative; 10,000 times what one was ever off
+LARGEST_EPSILON = 4.0  # of the flooding's; at larger ones a vote hides behind ln(1/δ) pairs anyway
+MOST_PAIRS = 1e7
+
+
+class Flooding(NamedTuple):
+    """N₃ ~ NB(r, p) of one cell: r is `shape` and p is e^-`decay`."""
+
+    shape: float
+    decay: float
+
+    @property
+    def mean(self) -> float:
+        """Pairs of messages, r·p/(1 - p)."""
+        return self.shape * odds(self.decay)
+
+
+NONE = Flooding(0.0, math.inf)
+
+
+def cell_deltas(epsilon: float, count_epsilon: float, flooding: Flooding, unsummed: float = 1e-30) -> tuple[float, float]:
+    """Return δ(P₀‖P₁) and δ(P₁‖P₀) of one vote in one cell, rounded up.
+
+    Args:
+      epsilon: ε, at least 0.
+      count_epsilon: ε_c of the difference.
+      flooding: of the cell.
+      unsummed: probability of values of W that are not summed but added.
+    """
+    a, rest = math.exp(-count_epsilon), epsilon - count_epsilon
+    now, beyond = _smaller_number(count_epsilon, flooding, unsummed, rising=rest >= 0)
+    before = np.append(0.0, now[:-1])
+    without = np.maximum(now - _exp(rest) * before, 0).sum() * (1 + ROUNDING) + beyond
+    if rest >= 0:
+        return float(without) / (1 + a), 0.0
+    with_vote = np.maximum(before - _exp(epsilon + count_epsilon) * now, 0).sum() * (1 + ROUNDING) + now[-1] + beyond
+    return float(without) / (1 + a), float(a * with_vote - math.expm1(rest)) / (1 + a)
+
+
+def published(flooding_epsilon: float, count_epsilon: float, delta: float) -> Flooding:
+    """Return r = 3(1 + ln(1/δ)) and p = e^(-ε₁/5), which send several times as much as is needed.
+
+    Args:
+      flooding_epsilon: ε₁.
+      count_epsilon: ε_c.
+      delta: of one vote in one cell.
+
+    Raises:
+      ValueError: for an ε₁ beyond those that they hold for.
+    """
+    flooding = Flooding(3 * (1 + math.log(1 / delta)), 0.2 * flooding_epsilon)
+    _check(flooding)
+    if max(cell_deltas(flooding_epsilon + count_epsilon, count_epsilon, flooding, TAIL * delta)) > delta:
+        raise ValueError(
+            f"Expected an epsilon for which the published flooding hides a vote, got {flooding_epsilon:.6g} a cell; use flooding='tight'."
+        )
+    return flooding
+
+
+@functools.lru_cache(maxsize=256)
+def tight(flooding_epsilon: float, count_epsilon: float, delta: float) -> Flooding:
+    """Return the flooding of least mean that hides a vote, by its exact δ.
+
+    p = e^-(0.52 + 0.55·ε₁)ε₁ sends at most 2% more than the best p for ε₁ <= 1, and 5% beyond, at δ <= 1e-5; r is the least, rounded up.
+
+    Args:
+      flooding_epsilon: ε₁; beyond `LARGEST_EPSILON` that is hidden for.
+      count_epsilon: ε_c.
+      delta: of one vote in one cell.
+
+    Raises:
+      ValueError: where more than `MOST_PAIRS` would be needed.
+    """
+    epsilon = min(flooding_epsilon, LARGEST_EPSILON)
+    decay = (0.52 + 0.55 * epsilon) * epsilon
+    # W = 0 needs the vote's absence: δ >= (1 - a)(1 - p)^r.
+    least = math.log(-math.expm1(-count_epsilon) / delta) / -_log_rest(decay)
+    if least <= 0:
+        return NONE
+
+    def excess(log_shape: float) -> float:
+        flooding = Flooding(math.exp(log_shape), decay)
+        _check(flooding)
+        return math.log(max(cell_deltas(epsilon + count_epsilon, count_epsilon, flooding, TAIL * delta)) / delta)
+
+    low = high = math.log(least) - 1e-3
+    while excess(high) > 0:
+        low, high = high, high + 1.0
+    shape = optimize.brentq(excess, low, high, xtol=5e-5) if low < high else high
+    while excess(shape) > 0:
+        shape += 5e-5
+    return Flooding(math.exp(shape), decay)
+
+
+def odds(decay: float) -> float:
+    """Return p/(1 - p) for p = e^-decay: the mean of a negative binomial of shape 1."""
+    return math.exp(-decay) / -math.expm1(-decay)
+
+
+def law(shape: float, decay: float, most: int) -> np.ndarray:
+    """Return P[N = 0], ..., P[N = most] of N ~ NB(shape, e^-decay), float64."""
+    if shape == 0 or decay == math.inf:
+        return np.eye(1, most + 1)[0]
+    steps = np.log1p((shape - 1) / np.arange(1, most + 1)) - decay
+    return np.exp(shape * _log_rest(decay) + np.append(0.0, np.cumsum(steps)))
+
+
+def above(shape: float, decay: float, values: np.ndarray | int) -> np.ndarray:
+    """Return P[N > v] for each of `values` >= 0, likewise."""
+    if shape == 0 or decay == math.inf:
+        return np.zeros(np.shape(values))
+    return special.betainc(np.asarray(values) + 1.0, shape, math.exp(-decay))
+
+
+def _smaller_number(count_epsilon: float, flooding: Flooding, unsummed: float, *, rising: bool) -> tuple[np.ndarray, float]:
+    """Return G(0), ..., G(w) and the probability of all larger values, rounded up; with `rising`, of those where G may still rise."""
+    shape, decay = flooding
+    square = math.exp(-2 * count_epsilon)
+
+    def found(most: int) -> np.ndarray:
+        return signal.lfilter([-math.expm1(-2 * count_epsilon)], [1.0, -square], law(shape, decay, most))
+
+    if rising and shape >= 1:  # then G is log-concave, as both of its parts are, and never rises again
+        start = found(math.ceil(flooding.mean + odds(2 * count_epsilon)) + 1)
+        if start[-1] <= start[-2]:
+            return start, 0.0
+    pairs = int(stats.nbinom.isf(unsummed / 2, shape, -math.expm1(-decay))) if shape else 0
+    lone = math.ceil(-math.log(unsummed / 2) / (2 * count_epsilon))
+    return found(pairs + lone), float(above(shape, decay, pairs)) + square ** (lone + 1)
+
+
+def _check(flooding: Flooding) -> None:
+    if flooding.mean > MOST_PAIRS:
+        raise ValueError(f"Expected at most {MOST_PAIRS:g} pairs of messages to flood a cell, got {flooding.mean:.3g}; raise epsilon.")
+
+
+def _exp(x: float) -> float:
+    return math.exp(min(x, 700.0))  # too small only where it is subtracted
+
+
+def _log_rest(decay: float) -> float:
+    return math.log(-math.expm1(-decay))  # ln(1 - p)
