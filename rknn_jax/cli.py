@@ -29,6 +29,7 @@ from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerC
 if TYPE_CHECKING:  # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them
     from rknn_jax.label import Plan, Release
     from rknn_jax.preview import Preview
+    from rknn_jax.privacy.amplification import TotalVariation
 
 err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)  # Rich would take "[n, f]" for a style
 out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -170,7 +171,11 @@ class Shuffle:
       delta: of the shuffled messages.
       local_epsilon: of one message; give this or epsilon.
       epsilon: of the shuffled messages; give this or local-epsilon.
-      bound: general is proved and tight; closed-form is what the papers print.
+      bound: general holds for every mechanism; variation-ratio is smaller for the one that is named; closed-form is what the papers print.
+      mechanism: a local one, for --bound variation-ratio.
+      queries: number of queries s, likewise.
+      classes: number of classes, likewise.
+      neighbors: number of queries k that each client votes for, likewise.
       json: end with one line of JSON on stdout.
     """
 
@@ -178,7 +183,11 @@ class Shuffle:
     delta: float
     local_epsilon: float | None = None
     epsilon: float | None = None
-    bound: Literal["general", "closed-form"] = "general"
+    bound: Literal["general", "variation-ratio", "closed-form"] = "general"
+    mechanism: str | None = None
+    queries: int = 100
+    classes: int = 10
+    neighbors: int = 1
     json: bool = False
 
 
@@ -316,14 +325,19 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
         raise ValueError(
             f"Expected one of --local-epsilon and --epsilon, got --local-epsilon {settings.local_epsilon}, --epsilon {settings.epsilon}."
         )
+    if (settings.bound == "variation-ratio") != (settings.mechanism is not None):
+        raise ValueError(
+            f"Expected --mechanism with --bound variation-ratio and with no other, got --bound {settings.bound}, "
+            f"--mechanism {settings.mechanism}."
+        )
     bound: Any = settings.bound.replace("-", " ")
-    clients = _whole("clients", settings.clients)
+    clients, variation = _whole("clients", settings.clients), _total_variation(settings)
     if settings.local_epsilon is not None:
         local = settings.local_epsilon
-        central = amplification.epsilon(local, clients, settings.delta, bound)
+        central = amplification.epsilon(local, clients, settings.delta, bound, variation)
     else:
         central = settings.epsilon or 0.0
-        local = amplification.local_epsilon(central, clients, settings.delta, bound)
+        local = amplification.local_epsilon(central, clients, settings.delta, bound, variation)
     told = err if settings.json else out
     _tell(told, "one message", f"epsilon = {local:.6g} (pure)")
     _tell(
@@ -331,7 +345,18 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
         "shuffled",
         f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one message each ({bound} bound)",
     )
-    return {"epsilon": central, "local_epsilon": local, "bound": settings.bound, "clients": clients, "delta": settings.delta}
+    told_of = {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
+    return {"epsilon": central, "local_epsilon": local, "bound": settings.bound, **told_of, "clients": clients, "delta": settings.delta}
+
+
+def _total_variation(settings: Shuffle) -> "TotalVariation | None":
+    """Return that of the mechanism at an ε₀, for which it chooses its own size."""
+    if settings.mechanism is None:
+        return None
+    with err.status("loading"):
+        from rknn_jax import simulate as job
+    name, sizes = settings.mechanism, {"num_queries": settings.queries, "num_classes": settings.classes}
+    return lambda local: job.make(name, epsilon=local, num_neighbors=settings.neighbors, **sizes).total_variation
 
 
 def rounds(settings: Rounds) -> dict[str, Any]:

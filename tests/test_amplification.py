@@ -1,11 +1,14 @@
 """Amplification by shuffling against golden values, exact enumeration, and itself."""
 
+import collections
 import itertools
 import math
 
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
+from rknn_jax import mechanisms
 from rknn_jax.privacy import amplification
 
 
@@ -50,38 +53,42 @@ def binary_views(n, local, epsilon):
 @pytest.mark.parametrize(("n", "local"), list(itertools.product((2, 8, 50), (0.5, 1.0, 3.0))))
 def test_the_bound_holds_for_shuffled_randomized_response_and_is_tight_for_it(n, local):
     for share in (0.1, 0.4, 0.8):
-        exact, bound = binary_views(n, local, share * local), amplification.general_delta(share * local, local, n)
+        exact, bound = binary_views(n, local, share * local), amplification.hockey_stick(share * local, local, n)
         assert exact <= bound * (1 + 1e-9) + 1e-15
-    assert amplification.general_delta(0.0, local, 1) == pytest.approx(math.tanh(local / 2)), "one client hides among nobody"
+    assert amplification.hockey_stick(0.0, local, 1) == pytest.approx(math.tanh(local / 2)), "one client hides among nobody"
 
 
-def grr_views(n, local, epsilon, num_symbols):
-    """The same for generalized randomized response with all others at the last symbol, over all histograms by enumeration."""
-    keep = math.exp(local) / (math.exp(local) + num_symbols - 1)
-    other = np.full(num_symbols, (1 - keep) / (num_symbols - 1))
+def exact_views(laws, n, epsilon):
+    """The same for any laws `[3, symbols]` of a message: of the first client's two inputs and of all others', over all histograms."""
+    kinds, counts = np.unique(laws, axis=1, return_counts=True)
+    first, second, other = kinds * counts
 
-    def law(symbol):
-        row = other.copy()
-        row[symbol] = keep
-        return row
+    def join(histograms, law):
+        grown = collections.Counter()
+        for histogram, probability in histograms.items():
+            for symbol, chance in enumerate(law):
+                grown[(*histogram[:symbol], histogram[symbol] + 1, *histogram[symbol + 1 :])] += probability * chance
+        return grown
 
-    histograms = {tuple([0] * num_symbols): 1.0}
+    histograms = {(0,) * len(counts): 1.0}
     for _ in range(n - 1):
-        grown = {}
-        for histogram, probability in histograms.items():
-            for symbol, chance in enumerate(law(num_symbols - 1)):
-                key = tuple(count + (i == symbol) for i, count in enumerate(histogram))
-                grown[key] = grown.get(key, 0.0) + probability * chance
-        histograms = grown
-    views = []
-    for first in (0, 1):
-        view = {}
-        for histogram, probability in histograms.items():
-            for symbol, chance in enumerate(law(first)):
-                key = tuple(count + (i == symbol) for i, count in enumerate(histogram))
-                view[key] = view.get(key, 0.0) + probability * chance
-        views.append(view)
-    return sum(max(views[0][key] - math.exp(epsilon) * views[1][key], 0) for key in views[0])
+        histograms = join(histograms, other)
+    zero, one = join(histograms, first), join(histograms, second)
+    return sum(max(zero[histogram] - math.exp(epsilon) * one[histogram], 0) for histogram in zero)
+
+
+def grr_laws(local, num_symbols):
+    """Of generalized randomized response, with all others at the last symbol."""
+    laws = np.ones((3, num_symbols))
+    laws[[0, 1, 2], [0, 1, -1]] = math.exp(local)
+    return laws / laws[0].sum()
+
+
+def hash_laws(local, num_buckets):
+    """Of local hashing, with all others at a third cell: a message is a bucket and the hash, one of l³ as likely ones."""
+    buckets = np.array(list(itertools.product(range(num_buckets), repeat=3)))
+    laws = np.where(buckets.T[:, :, None] == np.arange(num_buckets), math.exp(local), 1.0).reshape(3, -1)
+    return laws / laws[0].sum()
 
 
 def variation_ratio_delta(n, local, epsilon, num_symbols):
@@ -104,10 +111,141 @@ def variation_ratio_delta(n, local, epsilon, num_symbols):
 
 def test_general_covers_what_the_published_variation_ratio_bound_misses():
     """n = 8, d = 4, ε₀ = 1, ε = 0.6: exact δ 0.00622 from all histograms; the published bound says 0.00596."""
-    exact = grr_views(8, 1.0, 0.6, 4)
+    exact = exact_views(grr_laws(1.0, 4), 8, 0.6)
     assert exact == pytest.approx(0.0062186970, abs=1e-9)
     assert variation_ratio_delta(8, 1.0, 0.6, 4) == pytest.approx(0.00596172, abs=1e-7)
-    assert exact <= amplification.general_delta(0.6, 1.0, 8)
+    assert exact <= amplification.hockey_stick(0.6, 1.0, 8)
+
+
+def reduced_views(n, local, epsilon, variation):
+    """The variation-ratio bound as `docs/amplification.md` reduces it: counts of n - 1 others and the first client, one by one."""
+    p = math.exp(local)
+    kind, blank = variation / (p - 1), 1 - variation * (p + 1) / (p - 1)
+    counts = np.stack(np.meshgrid(*[np.arange(n + 1)] * 3, indexing="ij"), axis=-1)
+    rest = n - 1 - counts.sum(axis=-1, keepdims=True)
+    others = stats.multinomial.pmf(np.concatenate([counts, rest], axis=-1), n - 1, [kind, kind, blank / p, 1 - 2 * kind - blank / p])
+    with_first, with_second, with_blank = (np.roll(others, 1, axis) for axis in range(3))
+    zero, one = (x * with_first + y * with_second + blank * with_blank for x, y in ((kind * p, kind), (kind, kind * p)))
+    return [np.maximum(x - math.exp(epsilon) * y, 0).sum() for x, y in ((zero, one), (one, zero))]
+
+
+@pytest.mark.parametrize(
+    ("n", "local", "variation"),
+    [(1, 1.0, 0.3), (2, 1.0, 0.1), (8, 1.0, 0.2), (9, 0.01, 0.003), (9, 5.0, 0.98), (9, 5.0, 0.4), (25, 3.0, 0.7), (25, 12.0, 0.9),
+     (40, 2.0, 0.5)],
+)  # fmt: skip
+def test_the_variation_ratio_bound_is_the_sum_over_all_counts_in_both_directions(n, local, variation):
+    for share in (0.05, 0.3, 0.6, 0.9):
+        found = amplification.hockey_stick(share * local, local, n, variation)
+        assert reduced_views(n, local, share * local, variation) == pytest.approx([found, found], rel=1e-9, abs=1e-18)
+        assert found <= amplification.hockey_stick(share * local, local, n, variation, 1e-8) <= found + 1.00001e-8
+        assert (
+            amplification.hockey_stick(share * local, local, n, variation * 0.9)
+            <= found
+            <= amplification.hockey_stick(share * local, local, n) * (1 + 1e-9)
+        )
+
+
+@pytest.mark.parametrize(("n", "golden"), [(8, (0.1055517086, 0.0497938935, 0.0145022394)), (60, (0.0178144229, 0.0006762402, 4.3688e-7))])
+def test_the_variation_ratio_bound_has_golden_values(n, golden):
+    for epsilon, delta in zip((0.1, 0.3, 0.6), golden, strict=True):
+        assert amplification.hockey_stick(epsilon, 1.0, n, math.expm1(1) / (math.e + 3)) == pytest.approx(delta, abs=1e-10)
+
+
+def test_the_variation_ratio_bound_covers_what_the_published_one_misses():
+    for symbols, n, epsilon in ((3, 8, 0.6), (4, 8, 0.6), (4, 8, 0.3), (6, 8, 0.6), (4, 12, 0.5)):
+        laws = grr_laws(1.0, symbols)
+        bound = amplification.hockey_stick(epsilon, 1.0, n, math.expm1(1) / (math.e + symbols - 1))
+        assert exact_views(laws, n, epsilon) <= bound <= amplification.hockey_stick(epsilon, 1.0, n)
+
+
+def test_the_variation_ratio_bound_may_average_over_hashes():
+    """n = 8, l = 3, ε₀ = 1, ε = 0.6: the hash is part of the message."""
+    laws = hash_laws(1.0, 3)
+    average = np.abs(laws[0] - laws[1]).sum() / 2
+    assert average == pytest.approx(
+        mechanisms.make("local_hashing", epsilon=1.0, num_queries=3, num_classes=3, num_buckets=3).total_variation
+    )
+    assert exact_views(laws, 8, 0.6) == pytest.approx(0.00179685, abs=1e-8)
+    assert amplification.hockey_stick(0.6, 1.0, 8, average) == pytest.approx(0.01027101, abs=1e-8)
+
+
+def test_the_variation_ratio_bound_holds_for_extreme_messages_of_three_inputs():
+    """Random corners of all ε₀-DP laws, whose symbols are 1 or e^ε₀ as likely for an input, and mixtures of two such messages."""
+    patterns = np.array(list(itertools.product((1.0, math.e), repeat=3))).T
+    rng, tight = np.random.default_rng(0), 0.0
+    for _ in range(40):
+        corners = [optimize.linprog(rng.normal(size=8), A_eq=patterns, b_eq=np.ones(3)).x for _ in range(2)]
+        for weight in (corners[0], sum(corners) / 2):
+            laws = (patterns * weight)[:, weight > 1e-9]
+            bound = amplification.hockey_stick(0.4, 1.0, 5, np.abs(laws[0] - laws[1]).sum() / 2)
+            exact = exact_views(laws, 5, 0.4)
+            assert exact <= bound * (1 + 1e-9) + 1e-15
+            tight = max(tight, exact / bound) if bound > 1e-9 else tight
+    assert tight > 0.9
+
+
+def mechanism_variation(name, **fields):
+    """Total variation at an ε₀, of a mechanism that chooses its own size for it."""
+    return lambda local: mechanisms.make(name, epsilon=local, num_queries=100, num_classes=10, **fields).total_variation
+
+
+@pytest.mark.parametrize(
+    ("variation", "golden"),
+    [(mechanism_variation("wheel"), {1: 0.029746, 2: 0.078978, 3: 0.156375}),
+     (mechanism_variation("randomized_response"), {1: 0.030696, 2: 0.087596, 3: 0.187278, 4: 0.362832}),
+     (lambda local: math.expm1(local) / (2 * math.exp(local)), {1: 0.035218, 2: 0.084529, 3: 0.160468, 4: 0.287709}),
+     (lambda local: 4 * math.expm1(local) / (4 * math.exp(local) + math.floor(4 * math.exp(local) + 7) - 4),
+      {1: 0.033491, 2: 0.082717, 3: 0.159074, 4: 0.286806})],
+    ids=["wheel", "randomized response", "wheel, worst hash", "collision of 4 votes, published l"],
+)  # fmt: skip
+def test_variation_ratio_epsilon_agrees_with_the_tables(variation, golden):
+    for local, epsilon in golden.items():
+        assert amplification.epsilon(local, 10_000, 1e-6, "variation ratio", variation) == pytest.approx(epsilon, abs=8e-6)
+
+
+@pytest.mark.parametrize(("n", "golden"), [(10_000, (2.3206, 4.9411, 5.9403)), (60_000, (3.8741, 6.7158, 7.7261))])
+def test_variation_ratio_local_epsilon_agrees_with_the_tables_and_is_never_optimistic(n, golden):
+    """Also for Collision, which loses a little by its whole number of buckets."""
+    for name, most in (("wheel", 2e-3), ("collision", 6e-3)):
+        variation = mechanism_variation(name)
+        for central, expected in zip((0.1, 0.5, 1.0), golden, strict=True):
+            found = amplification.local_epsilon(central, n, 1e-6, "variation ratio", variation)
+            assert found == pytest.approx(expected, abs=most)
+            assert amplification.hockey_stick(central, found, n, variation(found), 1e-10) <= 1e-6
+            assert amplification.hockey_stick(central, found + 0.01, n, variation(found + 0.01), 1e-10) > 1e-6
+
+
+def test_a_total_variation_that_falls_costs_accuracy_and_not_privacy():
+    """Full between 2 and 4, else half of that: the search may stop at either, but not above what holds."""
+    variation = lambda local: math.tanh(local / 2) * (1.0 if 2 < local < 4 else 0.5)  # noqa: E731
+    found = amplification.local_epsilon(0.1, 10_000, 1e-6, "variation ratio", variation)
+    assert found >= amplification.local_epsilon(0.1, 10_000, 1e-6)
+    assert amplification.hockey_stick(0.1, found, 10_000, variation(found), 1e-10) <= 1e-6
+
+
+def test_the_largest_epsilons_are_not_rounded_away():
+    """One message at ε₀ = 50 hides among none of 99: δ(ε) = 1 - e^(ε - ε₀), times β where that is less."""
+    for epsilon in (30.0, 40.0, 49.0, 50 - 1e-6):
+        assert amplification.hockey_stick(epsilon, 50.0, 100) == pytest.approx(-math.expm1(epsilon - 50), rel=1e-6)
+        assert amplification.hockey_stick(epsilon, 50.0, 100, 0.3) == pytest.approx(-0.3 * math.expm1(epsilon - 50), rel=1e-6)
+    assert amplification.epsilon(50.0, 100, 1e-6) == pytest.approx(50, abs=2e-6)
+
+
+def test_a_large_crowd_and_a_small_delta_are_cheap():
+    variation = mechanism_variation("collision")
+    found = amplification.epsilon(4.0, 1_000_000, 1e-12, "variation ratio", variation)
+    assert amplification.hockey_stick(found, 4.0, 1_000_000, variation(4.0), 1e-16) <= 1e-12
+    assert amplification.hockey_stick(found * (1 - 1e-4), 4.0, 1_000_000, variation(4.0), 1e-16) > 1e-12
+    assert found < 0.71 * amplification.epsilon(4.0, 1_000_000, 1e-12)
+
+
+def test_the_variation_ratio_bound_needs_a_total_variation_and_no_other_takes_one():
+    for function in (amplification.epsilon, amplification.local_epsilon):
+        with pytest.raises(ValueError, match="got it with|Expected total_variation"):
+            function(1.0, 100, 1e-6, "variation ratio")
+        with pytest.raises(ValueError, match="bound='general'"):
+            function(1.0, 100, 1e-6, "general", math.tanh)
 
 
 def test_shuffling_never_costs_more_than_one_message_and_helps_more_in_a_larger_crowd():

@@ -1,4 +1,5 @@
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
-from rknn_jax import bsvs, label
+from rknn_jax import bsvs, label, mechanisms
 from rknn_jax.cli import main
 from rknn_jax.privacy.ledger import Ledger
 
@@ -575,4 +576,30 @@ def test_account_rounds_names_the_tightest_accountant(rknn):
 def test_what_cannot_be_calculated_is_named(rknn, arguments, words):
     done = rknn(*arguments, "--json")
     assert done.status == done.json["exit_status"] == 2
+    assert words in done.json["error"]
+
+
+def test_account_shuffle_is_cheaper_for_a_named_mechanism(rknn):
+    given = ("account", "shuffle", "--clients", 10_000, "--delta", 1e-6)
+    told = rknn(*given, "--bound", "variation-ratio", "--mechanism", "randomized_response", "--local-epsilon", 3, "--json").json
+    assert (told["bound"], told["mechanism"]) == ("variation-ratio", "randomized_response")
+    assert told["epsilon"] == pytest.approx(0.187278, abs=5e-6)
+    assert told["total_variation"] == pytest.approx(math.tanh(3 / 4))
+    several = rknn(*given, "--bound", "variation-ratio", "--mechanism", "collision", "--neighbors", 4, "--epsilon", 0.5, "--json").json
+    assert several["local_epsilon"] > rknn(*given, "--epsilon", 0.5, "--json").json["local_epsilon"] + 0.5
+    mechanism = mechanisms.make("collision", epsilon=several["local_epsilon"], num_queries=100, num_classes=10, num_neighbors=4)
+    assert several["total_variation"] == mechanism.total_variation
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--bound", "variation-ratio"), "Expected --mechanism with --bound variation-ratio"),
+        (("--mechanism", "collision"), "got --bound general, --mechanism collision"),
+        (("--bound", "variation-ratio", "--mechanism", "laplace"), "mechanism='laplace'"),
+    ],
+)
+def test_a_mechanism_goes_with_the_variation_ratio_bound_alone(rknn, arguments, words):
+    done = rknn("account", "shuffle", "--clients", 100, "--delta", 1e-6, "--epsilon", 1, *arguments, "--json")
+    assert done.status == 2
     assert words in done.json["error"]

@@ -8,7 +8,7 @@ probability of a hit, l buckets and q = 1/l,
 
 It should be 1. It is negative at every ε, so that the arg max of the sum avoids the right label; the small squared error that Figure 6 of
 the paper shows beyond ε = 3.5 is that of an estimate that hardly ever differs from 0. Times -(lp - 1) it is unbiased, and its variance l -
-1 times that of Collision on as many cells (`benchmarks/results/figure6.json`).
+1 times that of Collision on as many cells (`benchmarks/results/appendix_b.json`).
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix B.
 """
@@ -84,6 +84,10 @@ class ConcatenationAsPublished(ProductOfEstimates):
         """Return the supported queries and labels; see `ProductOfEstimates`."""
         support = self.collision.support(message)
         return support[: self.num_queries], support[self.num_queries :]
+
+    def valid(self, message: Message) -> jax.Array:
+        """Return whether the bucket is one."""
+        return self.collision.valid(message)
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""

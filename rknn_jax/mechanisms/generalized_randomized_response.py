@@ -48,6 +48,11 @@ class GeneralizedRandomizedResponse(PureProtocol):
         return -expm1(-self.epsilon) * self.p
 
     @property
+    def total_variation(self) -> float:
+        """P - q, of any two inputs; see `LocalRandomizer`."""
+        return self.advantage
+
+    @property
     def message_bits(self) -> int:
         """Of a cell or none."""
         return math.ceil(math.log2(self.num_cells + 1))
@@ -63,6 +68,10 @@ class GeneralizedRandomizedResponse(PureProtocol):
     def support(self, message: jax.Array) -> jax.Array:
         """Return the published cell."""
         return message == jnp.arange(self.num_cells)
+
+    def valid(self, message: jax.Array) -> jax.Array:
+        """Return whether the symbol is a cell or none."""
+        return (message >= 0) & (message <= self.num_cells)
 
     def sample_totals(self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray) -> np.ndarray:
         """Draw the totals exactly: a message that is not the vote for sure is any symbol, the vote's too; see `LocalRandomizer`."""

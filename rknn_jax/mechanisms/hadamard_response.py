@@ -58,6 +58,11 @@ class HadamardResponse(PureProtocol):
         return -expm1(-self.epsilon) * self.kept / (2 * self.votes_per_record)
 
     @property
+    def total_variation(self) -> float:
+        """Kept - 1/2, averaged over the row: of one vote, and by convexity of one of many; see `LocalRandomizer`."""
+        return self.votes_per_record * self.advantage
+
+    @property
     def message_bits(self) -> int:
         """One; the row, which the server could choose, is log2(order) more."""
         return 1
@@ -74,6 +79,10 @@ class HadamardResponse(PureProtocol):
     def support(self, message: Message) -> jax.Array:
         """Return the cells whose entry is the bit."""
         return entries(message.row, jnp.arange(1, self.num_cells + 1)) == message.bit
+
+    def valid(self, message: Message) -> jax.Array:
+        """Return whether the row is one of the matrix, and the bit a bit."""
+        return (message.row >= 0) & (message.row < self.order) & (message.bit >= 0) & (message.bit <= 1)
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its row; see `LocalRandomizer`."""

@@ -16,6 +16,8 @@ Reference: Wang et al., "Locally Differentially Private Protocols for Frequency 
 
 import abc
 import math
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,13 +58,30 @@ class LocalRandomizer(CalibratedMechanism):
         """Variance that one client adds to a cell, on average over all cells."""
 
     @property
+    def total_variation(self) -> float:
+        """Bound on the total variation distance of the messages of any two inputs, missing votes too; public coins count as told.
+
+        With (e^ε - 1)/(e^ε + 1), the most that epsilon allows, shuffling is worth its general bound; with less, more. See
+        `privacy.amplification`, whose proof has every client draw its own coins.
+        """
+        return math.tanh(self.epsilon / 2)
+
+    @property
     def num_totals(self) -> int:
         """Length of what `support` returns and `aggregate` sums."""
         return self.num_cells
 
     @abc.abstractmethod
+    def randomize(self, key: jax.Array, cells: jax.Array) -> Any:
+        """Return one client's message from its cells, int32 `[k·r]`. `key` is consumed."""
+
+    @abc.abstractmethod
     def support(self, message: Any) -> jax.Array:
         """Return which cells one message supports, bool `[num_totals]`."""
+
+    @abc.abstractmethod
+    def valid(self, message: Any) -> jax.Array:
+        """Return whether one message of the right shape and type is in the alphabet, a bool."""
 
     @abc.abstractmethod
     def log_prob(self, messages: Any, cells: np.ndarray) -> np.ndarray:
@@ -189,6 +208,36 @@ class PureProtocol(LocalRandomizer):
         return np.sqrt(voted * member + (num_records - voted) * other)
 
 
+def collect(mechanism: LocalRandomizer, clients: Sequence[Hashable], messages: Any) -> jax.Array:
+    """Aggregate messages as they come in, from clients that may be broken or lie.
+
+    Args:
+      mechanism: that every client was told to use.
+      clients: who sent each message.
+      messages: stacked, in the same order.
+
+    Returns:
+      int32 `[num_totals]`, as `aggregate`.
+
+    Raises:
+      ValueError: for messages of another shape or type, for one outside the alphabet, and for a client with more than one: each message
+        costs its client epsilon, and each counts for one record.
+    """
+    one = jax.eval_shape(mechanism.randomize, jax.random.key(0), jax.ShapeDtypeStruct((mechanism.votes_per_record,), jnp.int32))
+    expected = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((len(clients), *leaf.shape), leaf.dtype), one)
+    found = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.asarray(leaf).dtype), messages)
+    if found != expected:
+        raise ValueError(f"Expected messages of {len(clients)} clients as {expected}, got {found}; every client must use {mechanism}.")
+    repeated = [client for client, count in Counter(clients).items() if count > 1]
+    if repeated:
+        raise ValueError(f"Expected one message from each client, got more from {repeated[0]!r}; keep the first of each.")
+    valid = np.asarray(jax.vmap(mechanism.valid)(messages))
+    if not valid.all():
+        liar = clients[int(valid.argmin())]
+        raise ValueError(f"Expected messages in the alphabet of {mechanism}, got another from {liar!r}; leave it out.")
+    return mechanism.aggregate(messages)
+
+
 def exp(x: Any) -> Any:
     """Return e^x, in float64 for a number and as traced for a tracer."""
     return jnp.exp(x) if isinstance(x, jax.Array) else math.exp(x)
@@ -215,10 +264,22 @@ def pack(bits: jax.Array) -> jax.Array:
     return jnp.sum(padded.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)[None], axis=1, dtype=jnp.uint32)
 
 
+def voted_words(cells: jax.Array, num_cells: int) -> jax.Array:
+    """Return `pack(one_hot(cells, num_cells))`, uint32 `[ceil(d / 32)]`, a word at a time."""
+    words = jnp.arange(-(-num_cells // WORD))[None]
+    bits = jnp.uint32(1) << (cells % WORD).astype(jnp.uint32)
+    return jax.lax.reduce_or(jnp.where(cells[:, None] // WORD == words, bits[:, None], jnp.uint32(0)), (0,))
+
+
 def unpack(words: Array, num_cells: int) -> jax.Array:
     """Undo `pack`, bool `[num_cells]`."""
     bits = jnp.asarray(words)[:, None] >> jnp.arange(WORD, dtype=jnp.uint32)[None] & jnp.uint32(1)
     return bits.ravel()[:num_cells].astype(bool)
+
+
+def fits(words: jax.Array, count: int) -> jax.Array:
+    """Return whether only the first `count` bits are set, as `pack` sets them."""
+    return jnp.all(words == words & pack(jnp.ones(count, bool)))
 
 
 def all_bits(num_cells: int) -> jax.Array:

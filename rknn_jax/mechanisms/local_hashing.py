@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.collision import Message, best_num_buckets, buckets
+from rknn_jax.mechanisms.collision import Message, best_num_buckets, buckets, count_support
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, real
 
 
@@ -56,6 +56,11 @@ class LocalHashing(PureProtocol):
         return -(1 - self.q) * expm1(-self.epsilon) * self.kept / self.votes_per_record
 
     @property
+    def total_variation(self) -> float:
+        """p₁ - 1/l, averaged over an ideal hash: of one vote, and by convexity of one of many; see `LocalRandomizer`."""
+        return self.votes_per_record * self.advantage
+
+    @property
     def message_bits(self) -> int:
         """Of the bucket; the seed is 64 more."""
         return math.ceil(math.log2(self.num_buckets))
@@ -74,6 +79,14 @@ class LocalHashing(PureProtocol):
         """Return the cells that hash into the bucket."""
         first, width = hashing.interval(message.bucket, self.num_buckets)
         return hashing.mix(message.seed, jnp.arange(self.num_cells)) - first < width
+
+    def valid(self, message: Message) -> jax.Array:
+        """Return whether the bucket is one."""
+        return (message.bucket >= 0) & (message.bucket < self.num_buckets)
+
+    def aggregate(self, messages: Message) -> jax.Array:
+        """Count the messages that support each cell; see `LocalRandomizer`."""
+        return count_support(messages, self.num_buckets, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
         """Return the law of one vote that is told with p₁ and others that collide with 1/l; see `LocalRandomizer`."""

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import pytree
-from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, one_hot, pack, unpack
-from rknn_jax.mechanisms.randomized_response import bernoulli_bits
+from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, fits, unpack, voted_words
+from rknn_jax.mechanisms.randomized_response import bernoulli_bits, bits_total_variation
 
 
 @pytree.register
@@ -38,6 +38,11 @@ class OptimizedUnaryEncoding(PureProtocol):
         return expm1(self.epsilon / self.votes_per_record) * self.q / 2
 
     @property
+    def total_variation(self) -> float:
+        """Of disjoint votes, as all other bits are alike; see `LocalRandomizer`."""
+        return bits_total_variation(self.p, self.q, self.votes_per_record)
+
+    @property
     def message_bits(self) -> int:
         """One for every cell."""
         return self.num_cells
@@ -46,12 +51,16 @@ class OptimizedUnaryEncoding(PureProtocol):
         """Return bits, uint32 `[ceil(d / 32)]`. `key` is consumed."""
         votes_key, other_key = jax.random.split(key)
         kept = (cells >= 0) & (jax.random.bits(votes_key, cells.shape, jnp.uint32) >> 31 == 1)
-        voted, set_bits = pack(one_hot(cells, self.num_cells)), pack(one_hot(jnp.where(kept, cells, -1), self.num_cells))
+        voted, set_bits = (voted_words(votes, self.num_cells) for votes in (cells, jnp.where(kept, cells, -1)))
         return set_bits | ~voted & bernoulli_bits(other_key, self.q, self.num_cells)
 
     def support(self, message: jax.Array) -> jax.Array:
         """Return the bits."""
         return unpack(message, self.num_cells)
+
+    def valid(self, message: jax.Array) -> jax.Array:
+        """Return whether no bit is set but those of the cells."""
+        return fits(message, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
         """Return the law of independent bits; see `LocalRandomizer`."""

@@ -6,6 +6,7 @@ drawn 32 at a time: a word of Bernoulli(q) bits combines one uniform word for ea
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", section on local mechanisms.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, one_hot, pack, unpack
+from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, pack, unpack, voted_words
 
 DIGITS = 24  # binary ones of a simulated probability
 
@@ -40,17 +41,26 @@ class RandomizedResponse(PureProtocol):
         return expm1(self.epsilon / (2 * self.votes_per_record)) * self.q
 
     @property
+    def total_variation(self) -> float:
+        """Of disjoint votes, as all other bits are alike; see `LocalRandomizer`."""
+        return bits_total_variation(self.p, self.q, self.votes_per_record)
+
+    @property
     def message_bits(self) -> int:
         """One for every cell."""
         return self.num_cells
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
         """Return flipped bits, uint32 `[ceil(d / 32)]`. `key` is consumed."""
-        return pack(one_hot(cells, self.num_cells)) ^ bernoulli_bits(key, self.q, self.num_cells)
+        return voted_words(cells, self.num_cells) ^ bernoulli_bits(key, self.q, self.num_cells)
 
     def support(self, message: jax.Array) -> jax.Array:
         """Return the bits."""
         return unpack(message, self.num_cells)
+
+    def valid(self, message: jax.Array) -> jax.Array:
+        """Return whether no bit is set but those of the cells."""
+        return fits(message, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
         """Return the law of independent bits; see `LocalRandomizer`."""
@@ -70,19 +80,42 @@ class RandomizedResponse(PureProtocol):
 def bernoulli_bits(key: jax.Array, probability: Any, count: int) -> jax.Array:
     """Return independent Bernoulli bits, packed, uint32 `[ceil(count / 32)]`, of a probability rounded to 2^-24. `key` is consumed.
 
-    Uniform words come from a counter hash, good enough to simulate with and never to release with. A bit is 1 iff a uniform number is below
-    the probability, compared digit by digit from the last: where the digit is 1, OR with a uniform bit, else AND.
+    Uniform words come from a counter hash, good enough to simulate with and never to release with. Probabilities are resolved twice as well
+    as `jax.random.bernoulli` does, which spends a word on every bit.
     """
     num_words = -(-count // WORD)
     seed = jax.random.bits(key, (2,), jnp.uint32)
-    uniform = hashing.mix(seed, jnp.arange(DIGITS * num_words)).reshape(DIGITS, num_words)
-    digits = jnp.round(jnp.asarray(probability, jnp.float32) * 2**DIGITS).astype(jnp.uint32) >> jnp.arange(
-        DIGITS, dtype=jnp.uint32
-    ) & jnp.uint32(1)
-    words = jnp.zeros(num_words, jnp.uint32)
-    for digit in range(DIGITS):
-        words = jnp.where(digits[digit] == 1, uniform[digit] | words, uniform[digit] & words)
-    return words & pack(jnp.ones(count, bool))
+    uniform = [hashing.mix(seed, jnp.arange(num_words) + digit * num_words) for digit in range(DIGITS)]
+    return below(uniform, jnp.round(jnp.asarray(probability, jnp.float32) * 2**DIGITS).astype(jnp.uint32)) & pack(jnp.ones(count, bool))
+
+
+def below(uniform: Sequence[jax.Array], threshold: jax.Array) -> jax.Array:
+    """Compare 32 numbers a word with a threshold, digit by digit from the last.
+
+    Args:
+      uniform: uint32 words, one of each array for one digit of 32 numbers, complemented, the last digit first.
+      threshold: uint32 scalar below 2^len(uniform).
+
+    Returns:
+      Words of bits that are 1 iff their number is below the threshold.
+    """
+    words = jnp.zeros_like(uniform[0])
+    for position, ones in enumerate(uniform):
+        digit = jnp.uint32(0) - (threshold >> position & jnp.uint32(1))  # all ones where it is 1
+        words = ones & words | digit & (ones | words)  # OR where the threshold's digit is 1, else AND
+    return words
+
+
+def bits_total_variation(p: float, q: float, count: int) -> float:
+    """Return the total variation distance of independent bits that are set with p at `count` places and q at as many, and the reverse.
+
+    The odds of the two depend on A - B alone, for A ~ Bin(count, p) bits set at the first places and B ~ Bin(count, q) at the others: the
+    distance is P(A > B) - P(A < B).
+    """
+    law = np.ones(1)
+    for _ in range(count):
+        law = np.convolve(law, [q * (1 - p), p * q + (1 - p) * (1 - q), p * (1 - q)])
+    return float(law[count + 1 :].sum() - law[:count].sum())
 
 
 EXAMPLES = (RandomizedResponse(1.0, 2, 3), RandomizedResponse(2.0, 3, 2, num_neighbors=2))

@@ -153,6 +153,10 @@ class Separation(ProductOfEstimates):
         queries, labels = (factor.support(collision.Message(message.seeds[i], message.buckets[i])) for i, factor in enumerate(self.factors))
         return queries, labels
 
+    def valid(self, message: Message) -> jax.Array:
+        """Return whether both buckets are ones."""
+        return jnp.all((message.buckets >= 0) & (message.buckets < jnp.asarray([factor.num_buckets for factor in self.factors])))
+
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seeds; see `LocalRandomizer`."""
         parts = (collision.Message(messages.seeds[:, i], messages.buckets[:, i]) for i in range(2))

@@ -10,6 +10,7 @@ Discrete Distribution Estimation under Locally Differential Privacy", 2018.
 """
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ import numpy as np
 from scipy import special
 
 from rknn_jax import pytree
-from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, one_hot, pack, real, unpack
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, fits, one_hot, pack, real, unpack
 
 
 @pytree.register
@@ -61,6 +62,13 @@ class SubsetSelection(PureProtocol):
         return self._probabilities(real(self.subset_size))[2]
 
     @property
+    def total_variation(self) -> float:
+        """Of disjoint votes: (1 - e^-ε) times the probability of a set that meets the one's and not the other's; see `LocalRandomizer`."""
+        symbols, votes = self.num_symbols, self.votes_per_record
+        without, neither = (math.prod(1 - self.subset_size / (symbols - i) for i in range(count)) for count in (votes, 2 * votes))
+        return -(without - neither) * expm1(-self.epsilon) / (1 - without + without * exp(-self.epsilon))
+
+    @property
     def message_bits(self) -> int:
         """One for every cell and dummy."""
         return self.num_symbols
@@ -79,6 +87,10 @@ class SubsetSelection(PureProtocol):
     def support(self, message: jax.Array) -> jax.Array:
         """Return the published cells."""
         return unpack(message, self.num_cells)
+
+    def valid(self, message: jax.Array) -> jax.Array:
+        """Return whether m of the D bits are set."""
+        return fits(message, self.num_symbols) & (jnp.sum(jax.lax.population_count(message)) == self.subset_size)
 
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""

@@ -72,6 +72,17 @@ class Wheel(PureProtocol):
         return -(1 - self.votes_per_record * self.q) * expm1(-self.epsilon) * self.p
 
     @property
+    def total_variation(self) -> float:
+        """(1 - q)q(e^ε - 1)/Ω for one vote, averaged over an ideal hash; min(kr, l - kr)q(e^ε - 1)/Ω for several, by the worst hash.
+
+        Let the first input hold no less of the circle than the second, which holds the share m/l. The first is likelier in the i/l that it
+        holds alone, by i(e^ε - 1)/(lΩ)·(l - kr)/(l - m) in all, where i <= kr and i <= l - m; without a vote, m = 0. See `LocalRandomizer`.
+        """
+        if self.votes_per_record == 1:
+            return self.advantage
+        return -min(self.votes_per_record, 1 / self.q - self.votes_per_record) * expm1(-self.epsilon) * self.p
+
+    @property
     def message_bits(self) -> int:
         """Of the point; the seed is 64 more."""
         return self.circle_bits
@@ -95,6 +106,10 @@ class Wheel(PureProtocol):
         first = (message.point - self.arc_length + 1).astype(jnp.uint32) << shift
         words = hashing.mix(message.seed, jnp.arange(self.num_cells))
         return words - first < jnp.asarray(self.arc_length).astype(jnp.uint32) << shift
+
+    def valid(self, message: Message) -> jax.Array:
+        """Return whether the point is on the circle."""
+        return (message.point >= 0) & (message.point < self.circle)
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
