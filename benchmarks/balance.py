@@ -1,11 +1,15 @@
 """Labels of MNIST under balanced connections: what prices do to the degrees of the queries, and what that does to the labels.
 
-Every form labels by the plain arg max. `part` and `full` take 0.3 and all of the prices. Histogram prices spend a fifth of epsilon on
-degrees and label with the rest. Private records are like the public ones, or `shifted`: 3% of the digits 0 to 4 are kept.
+`plain` is the arg max alone; `shared` lets queries borrow votes, with sizes that count public records as they connect under the prices.
+`part` and `full` take 0.3 and all of the prices. Histogram prices spend a fifth of epsilon on degrees and label with the rest. Private
+records are like the public ones, or `shifted`: 3% of the digits 0 to 4 are kept.
 """
 
+import importlib
 import math
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -16,80 +20,92 @@ from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.neighbors import nearest
 from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans
-from rknn_jax.representations import pca
-from rknn_jax.types import Array, Queries
+from rknn_jax.types import Array, Queries, Records
 
-SEEDS = (42, 0, 1)
+SEEDS = (42, 0, 1, 2, 3)
+REPRESENTATIONS = ("pca", "spectral")
 QUERIES = 100
 EPSILONS = (0.01, 0.04, 0.1)
+DRAWS = 5  # of the noise, on each split
 SHARES = {"part": 0.3, "full": 1.0}
 FOR_DEGREES = 0.2  # of epsilon
 KEPT = 0.03  # of the digits 0 to 4 in the shifted population
-MEASURED = ("label_accuracy", "purity", "least", "greatest", "harmonic_mean")
+NAMES = ("representation", "population", "prices", "amount", "epsilon")
+MEASURED = ("plain", "shared", "purity", "least", "greatest", "harmonic_mean")
 
 
-def label(key: jax.Array, near: Array, labels: Array, queries: Queries, true_labels: Array, epsilon: float) -> tuple[dict, rknn.Guarantee]:
+def label(key: jax.Array, near: Array, labels: Array, queries: Queries, true_labels: Array, epsilon: float) -> tuple[dict, Guarantee]:
     """Return the accuracy of the public labels, the spread of the private degrees, and what the labels cost."""
-    config = rknn.Config(epsilon=epsilon, smoothing="none")
     cells = bsvs.cells(near, labels, 10)
-    answers = rknn.tally(key, cells, queries, 10, config)
+    kinds = {"plain": rknn.Config(epsilon=epsilon, smoothing="none"), "shared": rknn.Config(epsilon=epsilon)}
+    answers = {name: rknn.tally(key, cells, queries, 10, config) for name, config in kinds.items()}
     votes = np.asarray(bsvs.sum_votes(cells, 10 * QUERIES)).reshape(QUERIES, 10)
     degrees = votes.sum(axis=1)
-    found = {
-        "label_accuracy": np.mean(answers.labels[queries.cluster] == true_labels),
+    found = {name: np.mean(answer.labels[queries.cluster] == true_labels) for name, answer in answers.items()} | {
         "purity": votes.max(axis=1).sum() / votes.sum(),
         "least": degrees.min(),
         "greatest": degrees.max(),
         "harmonic_mean": QUERIES / np.sum(1 / np.maximum(degrees, 1)),
     }
-    return {name: float(value) for name, value in found.items()}, answers.guarantee
+    return {name: float(value) for name, value in found.items()}, answers["plain"].guarantee
 
 
-def measure(seed: int, population: str) -> list[dict[str, object]]:
-    """Label the public records of one split by every form."""
+def measure(seed: int, representation: str) -> Iterator[dict[str, object]]:
+    """Label the public records of one split by every form, for both populations."""
     task, root = data.load("mnist", seed, mnist_folder()), jax.random.key(seed)
-    encode = pca.fit(stage_key(root, Stage.ENCODER), task.public.images)
-    public = encode(task.public.images)
+    encode = importlib.import_module(f"rknn_jax.representations.{representation}").fit(stage_key(root, Stage.ENCODER), task.public.images)
+    public, private = encode(task.public.images), np.asarray(encode(task.private.images))
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, QUERIES)
-    thinned = (task.private.labels < 5) & (np.random.default_rng(seed).random(len(task.private.labels)) >= KEPT)
-    kept = ~thinned if population == "shifted" else np.ones(len(thinned), bool)
-    private, labels = encode(task.private.images[kept]), task.private.labels[kept]
-    plain, _ = nearest(private, queries.features, 1)
-    public_prices = connections.public_prices(public, queries.features)
-    rows = []
-    for step, epsilon in enumerate(EPSILONS):
-        degree_key, label_key = jax.random.split(jax.random.fold_in(stage_key(root, Stage.NOISE), step))
-        degrees = connections.noisy_degrees(degree_key, plain, QUERIES, FOR_DEGREES * epsilon)
-        fitted = connections.histogram_prices(degrees, public, queries.features)
-        forms = {("none", "none"): (np.zeros(QUERIES, np.float32), epsilon, ())}
-        for amount, share in SHARES.items():
-            forms["public", amount] = share * public_prices, epsilon, ()
-            forms["histogram", amount] = share * fitted, (1 - FOR_DEGREES) * epsilon, (degrees.guarantee,)
-        for (prices, amount), (price, left, spent) in forms.items():
-            near, _ = connections.priced_nearest(private, queries.features, price, 1)
-            found, guarantee = label(label_key, near, labels, queries, task.public.true_labels, left)
-            assert math.isclose(accounting.compose([*spent, guarantee]).epsilon, epsilon)
-            rows.append({"population": population, "prices": prices, "amount": amount, "epsilon": epsilon} | found)
-    return rows
+    free = connections.public_prices(public, queries.features)
+    thinned = (task.private.labels < 5) & (np.random.default_rng(seed).random(len(private)) >= KEPT)
+    for population, kept in (("as the public", np.ones(len(thinned), bool)), ("shifted", ~thinned)):
+        records = Records(private[kept], task.private.labels[kept])
+        for draw, epsilon in ((draw, epsilon) for draw in range(DRAWS) for epsilon in EPSILONS):
+            key = jax.random.fold_in(jax.random.fold_in(stage_key(root, Stage.NOISE), draw), int(1000 * epsilon))
+            for row in forms(key, records, task.public.true_labels, public, queries, free, epsilon):
+                yield {"representation": representation, "population": population, "epsilon": epsilon, "seed": seed} | row
+
+
+def forms(
+    key: jax.Array, private: Records, true_labels: Array, public: Array, queries: Queries, free: Array, epsilon: float
+) -> Iterator[dict[str, object]]:
+    """Label once by every form; the `images` of the private records are features, and `free` are the public prices."""
+    degree_key, label_key = jax.random.split(key)
+    plain, _ = nearest(private.images, queries.features, 1)
+    degrees = connections.noisy_degrees(degree_key, plain, QUERIES, FOR_DEGREES * epsilon)
+    kinds = {
+        "public": (free, epsilon, ()),
+        "histogram": (connections.histogram_prices(degrees, public, queries.features), (1 - FOR_DEGREES) * epsilon, (degrees.guarantee,)),
+    }
+    none = "none", "none", np.zeros(QUERIES, np.float32), epsilon, ()
+    priced = [(name, amount, share * prices, *cost) for name, (prices, *cost) in kinds.items() for amount, share in SHARES.items()]
+    for name, amount, prices, left, spent in (none, *priced):
+        heard, _ = connections.priced_nearest(public, queries.features, prices, 1)
+        sized = replace(queries, size=np.bincount(np.ravel(heard), minlength=QUERIES))
+        near, _ = connections.priced_nearest(private.images, queries.features, prices, 1)
+        found, guarantee = label(label_key, near, private.labels, sized, true_labels, left)
+        assert math.isclose(accounting.compose([*spent, guarantee]).epsilon, epsilon)
+        yield {"prices": name, "amount": amount} | found
 
 
 def averaged(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return mean and standard deviation over the seeds."""
-    names = ("population", "prices", "amount", "epsilon")
-    groups: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    """Return mean and standard deviation over the seeds, of means over the draws of the noise."""
+    groups: dict[tuple[object, ...], dict[object, list[dict[str, object]]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+        groups.setdefault(tuple(row[name] for name in NAMES), {}).setdefault(row["seed"], []).append(row)
     return [
-        dict(zip(names, group, strict=True)) | {name: summary([float(str(row[name])) for row in found]) for name in MEASURED}
-        for group, found in groups.items()
+        dict(zip(NAMES, group, strict=True))
+        | {name: summary([float(np.mean([row[name] for row in draws])) for draws in seeds.values()]) for name in MEASURED}
+        for group, seeds in groups.items()
     ]
 
 
 if __name__ == "__main__":
-    rows = []
-    for population in ("as the public", "shifted"):
-        for seed in SEEDS:
-            rows += measure(seed, population)
-            print(population, seed, file=sys.stderr)
-    save("balance", averaged(rows), seeds=SEEDS, queries=QUERIES, representation="pca")
+    rows: list[dict[str, object]] = []
+    for seed in SEEDS:
+        for representation in REPRESENTATIONS:
+            rows += measure(seed, representation)
+            print(seed, representation, file=sys.stderr)
+    save("balance", averaged(rows), seeds=SEEDS, draws=DRAWS, queries=QUERIES)

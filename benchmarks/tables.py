@@ -54,6 +54,23 @@ def labels() -> str:
     return table(header, rows, "labels")
 
 
+def balance() -> str:
+    """Labels under balanced connections."""
+    cells: dict[tuple[str, str, str], list[str]] = {}
+    for row in load("balance")["results"]:
+        line = cells.setdefault((row["representation"], row["prices"], row["amount"]), [])
+        if row["population"] == "as the public" and not line:
+            line.append(f"{row['least']['mean']:,.0f} to {row['greatest']['mean']:,.0f}")
+        if row["epsilon"] in (0.01, 0.1):
+            line += [percent(row[kind]) for kind in ("plain", "shared")]
+    amounts = {"none": "none", "part": "0.3 × {}", "full": "{}"}
+    rows = [
+        [representation, amounts[amount].format(prices), *line[:5], line[-1]] for (representation, prices, amount), line in cells.items()
+    ]
+    kinds = [f"{kind}, ε = {epsilon}" for epsilon in (0.01, 0.1) for kind in ("arg max alone", "queries share votes")]
+    return table(["representation", "prices", "votes of a query", *kinds, "shifted"], rows, "balance")
+
+
 def speed() -> str:
     """HOG and neighbours."""
     rows = [
@@ -96,7 +113,14 @@ def local() -> str:
 def main() -> None:
     """Rewrite the README's tables."""
     text = README.read_text()
-    for name, make in {"distill": distill, "labels": labels, "mechanisms": mechanisms, "local": local, "speed": speed}.items():
+    for name, make in {
+        "distill": distill,
+        "labels": labels,
+        "balance": balance,
+        "mechanisms": mechanisms,
+        "local": local,
+        "speed": speed,
+    }.items():
         text, count = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=make(): f"{m[1]}\n{t}\n\n{m[2]}", text, flags=re.DOTALL)
         assert count == 1, f"README has {count} places for the table {name}"
     README.write_text(text)

@@ -1,19 +1,20 @@
 """Balanced connections: every query heard by about as many private records, by prices that one record cannot move.
 
 Plain reverse k-NN gives some queries many votes and others few. Appendix C of the paper evens them out by choosing all connections
-together, and takes over the plain rule's sensitivity 2k because every record still connects to at most k queries. That does not follow:
+together, and takes over the plain rule's sensitivity 2kr because every record still connects to at most k queries. That does not follow:
 k bounds a record's own connections, not those that it makes others change. In a chain of records, each equally similar to two queries,
 replacing the first shifts all the others by one, and 2s votes move with k = 1 (`tests/test_connections.py`). So there are two forms:
 
-| form                                                  | a record connects to                       | votes that one record moves |
-|-------------------------------------------------------|--------------------------------------------|-----------------------------|
-| `priced_nearest`, prices public or paid for           | the k least of distance + price            | 2k, as without prices       |
-| `max_min`, `harmonic_mean`, optimal over all together | what is best for all, whatever that may be | grows with n; not released  |
+| form                                                  | a record connects to                       | votes that replacing one moves |
+|-------------------------------------------------------|--------------------------------------------|--------------------------------|
+| `priced_nearest`, prices public or paid for           | the k least of distance + price            | 2kr, as without prices         |
+| `max_min`, `harmonic_mean`, optimal over all together | what is best for all, whatever that may be | grows with n; not released     |
 
 Prices that fit public records come for free (`public_prices`). Prices that fit the private ones cost a histogram of their connections
 (`noisy_degrees`, then `histogram_prices`); given the histogram each record again chooses for itself, so the two guarantees compose.
 A multiple of the prices balances more or less: 0 is plain reverse k-NN. Balance is paid for in purity: records are sent to queries that
-they resemble less (`benchmarks/results/balance.json`).
+they resemble less, which did not pay on MNIST (`benchmarks/results/balance.json`). Where queries share votes, their `size` should count
+public records as they are connected under the prices.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix C.
 """
@@ -32,24 +33,24 @@ import numpy as np
 from rknn_jax import bsvs
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
-from rknn_jax.neighbors import BLOCK_SIZE, nearest
+from rknn_jax.neighbors import nearest
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.types import Array
 
-STEPS = 200  # of the prices
-FIRST_STEP, LAST_STEP = 0.3, 0.003  # in units of the distance to the first query that a record does not connect to
-FEWEST = 0.01  # share of the even degree below which a query's degree no longer lowers its price faster
+STEPS = 400  # of the prices
+FIRST_STEP = 0.1  # in units of the mean distance to the first query that a record does not connect to
+GROW, SHRINK = 1.2, 0.5  # of a price's step where its direction stays, and where it turns
 
-LARGEST_ENUMERATION = 200_000  # joint connections that are tried one by one
+LARGEST_ENUMERATION = 500_000  # numbers that are held to try all joint connections one by one
 MAX_SWEEPS = 100  # of the local search, which ends by itself long before
-FLOOR = 1e-9  # added to totals in powers of them, as a query without records has a total of 0
+FLOOR = 1e-9  # of totals in powers of them, in units of the greatest similarity: a query without records has a total of 0
 
 
 def priced_nearest(points: Array, references: Array, prices: Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
     """Connect every point to the k references of least squared distance plus price, as `neighbors.nearest` does without prices.
 
     Row i depends on point i, the references and the prices alone. A price is one more coordinate: with p >= 0, |x - q|² + p is the squared
-    distance of (x, 0) and (q, √p). Memory does not grow with n·s.
+    distance of (x, 0) and (q, √p). Memory is that of one copy of the points.
 
     Args:
       points: float32 `[n, f]`.
@@ -61,11 +62,11 @@ def priced_nearest(points: Array, references: Array, prices: Array, num_neighbor
       `(index, cost)`, int32 and float32 `[n, k]`, cheapest first; ties go to the lowest index.
 
     Raises:
-      ValueError: for prices of another shape, and as `neighbors.nearest`.
+      ValueError: for prices that are not finite or of another shape, and as `neighbors.nearest`.
     """
     points, references, prices = (jnp.asarray(array, jnp.float32) for array in (points, references, prices))
-    if prices.shape != (len(references),):
-        raise ValueError(f"Expected one price for each of {len(references)} references, got prices of shape {prices.shape}.")
+    if prices.shape != (len(references),) or not np.isfinite(prices).all():
+        raise ValueError(f"Expected one price for each of {len(references)} references, all finite, got {prices} of shape {prices.shape}.")
     return _priced_nearest(points, references, prices, num_neighbors)
 
 
@@ -101,9 +102,9 @@ class NoisyDegrees:
 def noisy_degrees(key: jax.Array, near: Array, num_queries: int, epsilon: float, *, relation: Relation = "replace-one") -> NoisyDegrees:
     """Count how many private records are connected to each query, with discrete Laplace noise, in simulation.
 
-    Guarantee: a record adds 1 to at most k degrees, so replacing one changes them by at most 2k in all, and the degrees are epsilon-DP.
-    What is labelled afterwards costs extra: `accounting.compose` both guarantees. A release takes the same mechanism and cells through
-    `mechanisms.base.release_counts`.
+    Guarantee: a record adds 1 to at most k degrees, so replacing one changes them by at most 2k in all, adding one by at most k,
+    and the degrees are epsilon-DP. What is labelled afterwards costs extra: `accounting.compose` both guarantees. A release takes the same
+    mechanism and cells through `mechanisms.base.release_counts`.
 
     Args:
       key: is consumed.
@@ -149,7 +150,7 @@ class JointConnections:
     """Connections that were chosen over all records together, for analysis of non-private data. No array, so that no vote is made of it.
 
     Attributes:
-      near: int32 `[n, k]`, the queries of each record, ascending.
+      near: int32 `[n, k]`, the queries of each record, ascending. A plain array, which nothing that is released may depend on.
       totals: float64 `[s]`, the summed similarity of each query's records.
       score: what was maximised.
       exact: whether no other connections score higher; else the end of a local search.
@@ -180,7 +181,7 @@ def max_min(similarity: Array, num_neighbors: int = 1) -> JointConnections:
     Raises:
       ValueError: for similarities that are negative, not finite or not of two dimensions, and k outside [1, s].
     """
-    return _jointly(similarity, num_neighbors, _least, powers=(1.0, 2.0, 4.0, 8.0, 16.0))
+    return _jointly(similarity, num_neighbors, _least, powers=(1.0, 4.0, 16.0))
 
 
 def harmonic_mean(similarity: Array, num_neighbors: int = 1) -> JointConnections:
@@ -192,42 +193,35 @@ def harmonic_mean(similarity: Array, num_neighbors: int = 1) -> JointConnections
 def _priced_nearest(points: jax.Array, references: jax.Array, prices: jax.Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
     lowest = jnp.min(prices)
     priced = jnp.concatenate([references, jnp.sqrt(prices - lowest)[:, None]], axis=1)
-    num_points = len(points)
-    block = min(BLOCK_SIZE, num_points)
-
-    def fill(i: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        start = jnp.minimum(i * block, num_points - block)
-        part = jnp.pad(jax.lax.dynamic_slice_in_dim(points, start, block), ((0, 0), (0, 1)))
-        index, cost = nearest(part, priced, num_neighbors)
-        return jax.tree.map(lambda full, new: jax.lax.dynamic_update_slice_in_dim(full, new, start, 0), found, (index, cost + lowest))
-
-    empty = jnp.zeros((num_points, num_neighbors), jnp.int32), jnp.zeros((num_points, num_neighbors), jnp.float32)
-    return jax.lax.fori_loop(0, -(-num_points // block) if num_points else 0, fill, empty)
+    index, cost = nearest(jnp.pad(points, ((0, 0), (0, 1))), priced, num_neighbors)
+    return index, cost + lowest
 
 
 @functools.partial(jax.jit, static_argnames="num_neighbors")
 def _even_prices(features: Array, queries: Array, weight: Array, num_neighbors: int) -> jax.Array:
     """Raise the prices of queries with more than their share of the weight `[m]` and lower the others', and keep the most even prices.
 
-    The prices are the dual variables of the transport of m records to s queries of equal capacity; degree minus capacity is the
-    supergradient of the dual, and its sign that of the logarithm by which prices move here.
+    The prices are the dual variables of the transport of m records to s queries of equal capacity, and degree minus capacity is the
+    supergradient of the dual. Distances span orders of magnitude where clusters are tight, so each price has a step of its own, which
+    follows from the signs alone (Riedmiller & Braun, "RPROP", 1993).
     """
     features, queries, weight = (jnp.asarray(array, jnp.float32) for array in (features, queries, weight))
     num_queries = len(queries)
     capacity = num_neighbors * jnp.sum(weight) / num_queries
     unit = jnp.mean(nearest(features, queries, min(num_neighbors + 1, num_queries))[1][:, -1])
-
-    def step(i: jax.Array, state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        prices, best, least = state
-        near, _ = _priced_nearest(features, queries, prices, num_neighbors)
-        share = jax.ops.segment_sum(jnp.repeat(weight, num_neighbors), near.ravel(), num_queries) / capacity
-        uneven = jnp.sum((share - 1) ** 2)
-        best, least = jnp.where(uneven < least, prices, best), jnp.minimum(uneven, least)
-        rate = FIRST_STEP * (LAST_STEP / FIRST_STEP) ** (i.astype(jnp.float32) / STEPS)
-        return prices + rate * unit * jnp.log(jnp.maximum(share, FEWEST)), best, least
-
     free = jnp.zeros(num_queries, jnp.float32)
-    _, best, _ = jax.lax.fori_loop(0, STEPS, step, (free, free, jnp.float32(jnp.inf)))
+
+    def step(_: int, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        prices, size, direction, best, least = state
+        near, _ = _priced_nearest(features, queries, prices, num_neighbors)
+        excess = jax.ops.segment_sum(jnp.repeat(weight, num_neighbors), near.ravel(), num_queries) / capacity - 1
+        uneven = jnp.sum(excess**2)
+        best, least = jnp.where(uneven < least, prices, best), jnp.minimum(uneven, least)
+        turned = jnp.sign(excess) * direction
+        size = size * jnp.where(turned > 0, GROW, jnp.where(turned < 0, SHRINK, 1.0))
+        return prices + size * jnp.sign(excess), size, jnp.sign(excess), best, least
+
+    best = jax.lax.fori_loop(0, STEPS, step, (free, free + FIRST_STEP * unit, free, free, jnp.float32(jnp.inf)))[3]
     return best - jnp.min(best)
 
 
@@ -249,8 +243,9 @@ def _jointly(similarity: Array, num_neighbors: int, score: Callable[[np.ndarray]
     num_records, num_queries = similarity.shape
     if not 1 <= num_neighbors <= num_queries:
         raise ValueError(f"Expected 1 <= num_neighbors <= {num_queries} queries, got num_neighbors={num_neighbors}.")
-    exact = math.comb(num_queries, num_neighbors) ** num_records <= LARGEST_ENUMERATION
-    near = _best_of_all(similarity, num_neighbors, score) if exact else _local_search(similarity, num_neighbors, powers)
+    exact = num_records * math.log(math.comb(num_queries, num_neighbors)) + math.log(num_queries) <= math.log(LARGEST_ENUMERATION)
+    scaled = similarity / (similarity.max() or 1)
+    near = _best_of_all(scaled, num_neighbors, score) if exact else _local_search(scaled, num_neighbors, powers)
     totals = np.bincount(near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), num_queries)
     return JointConnections(near.astype(np.int32), totals, float(score(totals)), exact)
 
@@ -277,13 +272,14 @@ def _local_search(similarity: np.ndarray, num_neighbors: int, powers: Sequence[f
     would see no gain anywhere but at the least query, hence the powers that lead up to it.
     """
     near = np.argsort(-similarity, axis=1, kind="stable")[:, :num_neighbors]
-    totals = FLOOR + np.bincount(near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), similarity.shape[1])
+    totals = np.bincount(near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), similarity.shape[1])
     for power in powers:
         for _ in range(MAX_SWEEPS):
             before = near.copy()
             for record, row in enumerate(similarity):
                 totals[near[record]] -= row[near[record]]
-                gain = totals**-power - (totals + row) ** -power
+                heard = np.maximum(totals, FLOOR)
+                gain = heard**-power - (heard + row) ** -power
                 near[record] = np.lexsort((-row, -gain))[:num_neighbors]
                 totals[near[record]] += row[near[record]]
             if np.array_equal(before, near):

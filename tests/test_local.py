@@ -4,13 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from rknn_jax import hashing, mechanisms
 from rknn_jax.mechanisms.collision import Collision, best_num_buckets
 from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRandomizedResponse
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse, entries
+from rknn_jax.mechanisms.local_hashing import LocalHashing
 from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
-from rknn_jax.mechanisms.randomized_response import RandomizedResponse, bernoulli_bits
+from rknn_jax.mechanisms.randomized_response import RandomizedResponse, below, bernoulli_bits
 from rknn_jax.mechanisms.subset_selection import SubsetSelection, smallest
 
 
@@ -132,6 +134,39 @@ def test_bits_of_a_word_are_independent_with_the_asked_probability(probability):
     variance = probability * (1 - probability)
     assert abs(bits.mean() - probability) < 4.5 * np.sqrt(variance / len(bits))
     assert abs(np.mean((bits[1:] - probability) * (bits[:-1] - probability))) < 4.5 * variance / np.sqrt(len(bits))
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.2689, 0.01])
+def test_each_bit_of_many_clients_has_the_asked_probability_and_tells_nothing_of_others(probability):
+    """200,000 clients of 70 bits: each bit, and each with the next, with that of the next word and with that of the next client.
+
+    Counts of bits and of pairs are binomial; each fails by chance once in a million times, and the 247 together with 2.5e-4.
+    """
+    clients, width = 200_000, 70
+    words = jax.jit(jax.vmap(lambda key: bernoulli_bits(key, probability, width)))(jax.random.split(jax.random.key(0), clients))
+    bits = np.unpackbits(np.asarray(words).view(np.uint8), axis=1, bitorder="little").astype(bool)
+    assert not bits[:, width:].any()
+    bits = bits[:, :width]
+    pairs = bits[:, 1:] & bits[:, :-1], bits[:, 32:] & bits[:, :-32], bits[::2] & bits[1::2]
+    for hits, chance in ((bits, probability), *((pair, probability**2) for pair in pairs)):
+        low, high = stats.binom.interval(1 - 1e-6, len(hits), chance)
+        assert np.all((low <= hits.sum(axis=0)) & (hits.sum(axis=0) <= high))
+
+
+@pytest.mark.parametrize("digits", [1, 2, 5, 9])
+def test_of_all_numbers_exactly_those_below_the_threshold_pass(digits):
+    numbers = np.arange(2**digits)
+    complements = [-(~numbers >> position & 1).astype(np.uint32) for position in range(digits)]  # the same number in all bits of a word
+    passed = jax.vmap(lambda threshold: below([jnp.asarray(word) for word in complements], threshold))(numbers.astype(np.uint32))
+    np.testing.assert_array_equal(passed, -(numbers[None] < numbers[:, None]).astype(np.uint32))
+
+
+@pytest.mark.parametrize("mechanism", [Collision(1.0, 13, 10, num_neighbors=3), LocalHashing(0.5, 5, 7)])
+@pytest.mark.parametrize("clients", [1, 1023, 1024, 2500])
+def test_many_messages_are_decoded_as_each_by_itself(mechanism, clients):
+    keys = jax.random.split(jax.random.key(0), clients)
+    messages = jax.vmap(mechanism.randomize, in_axes=(0, None))(keys, jnp.arange(mechanism.votes_per_record))
+    np.testing.assert_array_equal(mechanism.aggregate(messages), np.asarray(jax.vmap(mechanism.support)(messages)).sum(axis=0))
 
 
 def test_the_best_mechanism_has_the_least_variance_within_the_message_size():

@@ -65,8 +65,13 @@ def test_the_number_of_supported_votes_has_the_golden_law(mechanism, golden):
 WITHOUT_LAW = {"hadamard_response", "separation", "subset_selection"}
 
 
-@pytest.mark.parametrize("level", ["message", "count"])
-@pytest.mark.parametrize("name", sorted(set(mechanisms.names("local")) - WITHOUT_LAW))
+WITH_LAW = sorted(set(mechanisms.names("local")) - WITHOUT_LAW)
+BY_MESSAGES = [
+    pytest.param(name, "message", marks=() if name in ("collision", "randomized_response") else pytest.mark.slow) for name in WITH_LAW
+]
+
+
+@pytest.mark.parametrize(("name", "level"), [*BY_MESSAGES, *((name, "count") for name in WITH_LAW)])
 def test_the_error_is_as_predicted_and_without_bias(name, level):
     """200 cells: the mean square within 4.5 standard errors, 45%, and the bias within 4.5 of its own; 14 cases."""
     found = simulate.simulate(simulate.make(name, epsilon=2.0, num_queries=20, num_classes=10), 200_000, level)
