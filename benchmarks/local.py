@@ -21,6 +21,7 @@ KINDS = (
     ("local", "collision"),
     ("local", "subset_selection"),
     ("shuffle", "collision"),
+    ("shuffle", "multi_message"),
     ("central", "discrete_laplace"),
 )
 

@@ -1,10 +1,11 @@
-"""Put what was measured into the README: each table between `<!-- name -->` and `<!-- end -->` is made from `benchmarks/results/*.json`."""
+"""Put what was measured into the README: tables between `<!-- name -->` and `<!-- end -->`, and pictures, from `benchmarks/results/*.json`."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _pictures
 from benchmarks._measure import RESULTS
 
 README = Path(__file__).parent.parent / "README.md"
@@ -111,7 +112,7 @@ def local() -> str:
 
 
 def main() -> None:
-    """Rewrite the README's tables."""
+    """Rewrite the README's tables and pictures."""
     text = README.read_text()
     for name, make in {
         "distill": distill,
@@ -124,6 +125,8 @@ def main() -> None:
         text, count = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=make(): f"{m[1]}\n{t}\n\n{m[2]}", text, flags=re.DOTALL)
         assert count == 1, f"README has {count} places for the table {name}"
     README.write_text(text)
+    _pictures.figure5(load("local"))
+    _pictures.figure6(load("appendix_b"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,70 @@
+"""Figures 5 and 6 of the paper, drawn from `benchmarks/results/*.json`."""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+DOCS = Path(__file__).parent.parent / "docs"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#666666", "#e69f00", "#56b4e9", "#000000")
+
+
+def picture(num_columns: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure of one row."""
+    figure = Figure(figsize=(4.2 * num_columns, 3.4), layout="constrained")
+    axes = figure.subplots(1, num_columns, squeeze=False)[0].tolist()
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.3)
+    return figure, axes
+
+
+def figure5(found: dict[str, Any]) -> None:
+    """Accuracy of MNIST's labels by epsilon and by who is trusted."""
+    figure, (ax,) = picture(1)
+    kinds = list(dict.fromkeys((row["trust"], row["mechanism"]) for row in found["results"]))
+    for colour, (trust, mechanism) in zip(COLOURS, kinds, strict=False):
+        rows = [row for row in found["results"] if (row["trust"], row["mechanism"]) == (trust, mechanism)]
+        accuracy = [row["label_accuracy"] for row in rows]
+        line = {"color": colour, "linestyle": {"local": "-", "shuffle": "--", "central": ":"}[trust]}
+        ax.errorbar(
+            [row["epsilon"] for row in rows],
+            [value["mean"] for value in accuracy],
+            [value["stddev"] for value in accuracy],
+            label=f"{mechanism.replace('_', ' ')} ({trust})",
+            marker="o",
+            markersize=3,
+            **line,
+        )
+    ax.set(xscale="log", xlabel="ε", ylabel="public labels right", ylim=(0, 1.02))
+    ax.axhline(0.1, color="#bbbbbb", linewidth=0.8)
+    ax.legend(fontsize=7, loc="lower right")
+    figure.savefig(DOCS / "figure5.png", dpi=150)
+
+
+def figure6(found: dict[str, Any]) -> None:
+    """Error of a cell by epsilon for one client and for a million, and the labels that a million find."""
+    figure, axes = picture(3)
+    one, many = (
+        {
+            name: [row for row in found["results"] if (row["clients"], row["mechanism"]) == (clients, name)]
+            for name in dict.fromkeys(row["mechanism"] for row in found["results"])
+        }
+        for clients in (1, 1_000_000)
+    )
+    for ax, kinds, what in ((axes[0], one, "expected"), (axes[1], many, "expected"), (axes[2], many, "right")):
+        for colour, (name, rows) in zip(COLOURS, kinds.items(), strict=False):
+            ax.plot([row["epsilon"] for row in rows], [row[what] for row in rows], label=name, color=colour)
+    sizes = found["num_queries"] * found["num_classes"]
+    for ax, rows in ((axes[0], one), (axes[1], many)):
+        zeros = next(iter(rows.values()))[0]["of_zeros"]
+        ax.axhline(zeros, color="#bbbbbb", linestyle=":", label="an answer of zeros")
+        ax.set(yscale="log", xlabel="ε", ylabel=f"mean squared error of {sizes:,} cells")
+    for ax in axes[1:]:
+        ax.set_xlabel("ε")
+    for ax, title in zip(axes, ("1 client", "1,000,000 clients", "1,000,000 clients"), strict=True):
+        ax.set_title(title, fontsize=10)
+    axes[2].set(ylabel="queries with the right label", ylim=(-0.02, 1.02))
+    axes[0].legend(fontsize=7)
+    figure.savefig(DOCS / "figure6.png", dpi=150)
