@@ -1,4 +1,4 @@
-"""Put what was measured into the README: tables between `<!-- name -->` and `<!-- end -->`, and pictures, from `benchmarks/results/*.json`."""
+"""Put what was measured, `benchmarks/results/*.json`, into the README: tables between `<!-- name -->` and `<!-- end -->`, and pictures."""
 
 import json
 import re
@@ -83,6 +83,27 @@ def speed() -> str:
     return table(["work", "peer", "times as fast"], rows, "neighbors")
 
 
+def peers() -> str:
+    """Simulation of local mechanisms against other libraries and the machine."""
+    found = load("peers")["results"]
+    sizes = list(dict.fromkeys(row["d"] for row in found["peers"]))
+    most = max(row["clients"] for row in found["peers"])
+    rows = []
+    for name in dict.fromkeys(row["mechanism"] for row in found["peers"]):
+        each = [row for row in found["peers"] if row["mechanism"] == name and row["clients"] == most]
+        for level in ("message", "count"):
+            ratios = [" / ".join(f"{ratio:,.0f}" for ratio in row[f"{level}_ratio"].values()) for row in each]
+            rows.append([f"`{name}`, {level} level", "pure-ldp / multi-freq-ldpy", *ratios])
+    alone = [row for row in found["bits"] + found["decode"] if row["cores"] == 1]
+    for width in dict.fromkeys(row["vector_width"] for row in alone):
+        each = [row for row in alone if row["vector_width"] == width]
+        ratios = [f"{row['ratio']['bits']:.0f}" for row in each if "ratio" in row]
+        shares = [f"{row['share_of_bound']:.2f}" for row in each if "share_of_bound" in row]
+        rows.append([f"packed random bits, one core, XLA's vectors of {width} bits", "`jax.random.bernoulli`", *ratios])
+        rows.append([f"`collision` decoded, one core, XLA's vectors of {width} bits", "C, tiled in registers", *shares])
+    return table(["work", "peer", *(f"d = {d:,}" for d in sizes)], rows, "peers")
+
+
 def mechanisms() -> str:
     """Local mechanisms."""
     rows = []
@@ -121,6 +142,7 @@ def main() -> None:
         "mechanisms": mechanisms,
         "local": local,
         "speed": speed,
+        "peers": peers,
     }.items():
         text, count = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=make(): f"{m[1]}\n{t}\n\n{m[2]}", text, flags=re.DOTALL)
         assert count == 1, f"README has {count} places for the table {name}"

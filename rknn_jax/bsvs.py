@@ -43,19 +43,26 @@ def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
       num_classes: |Y|.
 
     Returns:
-      int32 `[n, k·r]`, ascending in each row where k·r > 1; `NO_CELL` where a query or a label is missing or named twice, because a
+      int32 `[n, k·r]`, ascending in each row; `NO_CELL` where a query or a label is missing or named twice, because a
       record may add at most 1 to a cell.
     """
     near, labels = jnp.asarray(near, jnp.int32), jnp.asarray(labels, jnp.int32)
     labels = labels[:, None] if labels.ndim == 1 else labels
     query, label = near[:, :, None], labels[:, None, :]
     cell = jnp.where((query >= 0) & (label >= 0), query * num_classes + label, NO_CELL)
-    cell = cell.reshape(len(near), -1)
-    if cell.shape[1] == 1:
-        return cell
-    cell = jnp.sort(cell, axis=1)
-    repeated = jnp.pad(cell[:, 1:] == cell[:, :-1], ((0, 0), (1, 0)))
-    return jnp.where(repeated, NO_CELL, cell)
+    return once(cell.reshape(len(near), -1))
+
+
+def once(cells: jax.Array) -> jax.Array:
+    """Leave one of equal cells in each row, int32 `[..., k·r]`, ascending: `NO_CELL` first, in place of the others.
+
+    Mechanisms are calibrated for votes of at most 1 a cell, so it is done wherever cells may come from elsewhere.
+    """
+    if cells.shape[-1] == 1:
+        return cells
+    cells = jnp.sort(cells, axis=-1)
+    repeated = jnp.concatenate([jnp.zeros_like(cells[..., :1], bool), cells[..., 1:] == cells[..., :-1]], axis=-1)
+    return jnp.sort(jnp.where(repeated, NO_CELL, cells), axis=-1)
 
 
 @functools.partial(jax.jit, static_argnames="num_cells")
@@ -181,7 +188,7 @@ def theorem_2_radius_as_published(
 ) -> float:
     """Return the radius published for Collision (Theorem 2), which is **too small** where many clients vote for a cell.
 
-    It fails from ε = 1.5 on, with two votes a record from ε = 1.
+    It fails from ε = 1.5 on, with two votes a record from ε = 0.9.
 
     sqrt(2·n·ln(|Y|/beta)/l)/(p - q): one tail, with the constant of the lower one, and without the larger variance v1 of those who vote. At
     n = 60000 and beta/|Y| = .005, a cell that a share of the clients votes for fails with probability

@@ -14,7 +14,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 # Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's; few examples, as each shape compiles.
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=10)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=6)
 hypothesis.settings.load_profile("ci")
 
 

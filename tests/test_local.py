@@ -56,6 +56,24 @@ def test_subset_selection_beats_all_others_but_for_the_dummies(sizes, golden):
         assert mechanism.mean_variance < Collision(epsilon, **sizes).mean_variance * 1.002
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "sizes"),
+    [
+        (0.1, {"num_queries": 200, "num_classes": 1000}),
+        (0.1, LARGE),
+        (4.0, LARGE),
+        (4.0, {"num_queries": 200, "num_classes": 10, "num_neighbors": 4}),
+    ],
+)
+def test_sets_hold_votes_as_often_as_their_law_says_however_many_cells_there_are(epsilon, sizes):
+    """Against float64 counts of sets: an error of 5% in how often a set holds the vote made epsilon = 0.1 cost 0.19."""
+    mechanism = SubsetSelection(epsilon, **sizes)
+    votes, hits = mechanism.votes_per_record, np.arange(mechanism.votes_per_record + 1)
+    sets = stats.hypergeom(mechanism.num_symbols, votes, mechanism.subset_size).pmf(hits) * np.where(hits > 0, np.exp(epsilon), 1)
+    more = np.cumsum((sets / sets.sum())[::-1])[::-1][1:]
+    np.testing.assert_allclose(mechanism._more_votes(), more, rtol=2e-5)
+
+
 def test_one_of_d_symbols_is_worth_its_message_at_a_large_epsilon_only():
     variances = {e: [m(e, **SMALL).mean_variance for m in (GeneralizedRandomizedResponse, Collision)] for e in (0.1, 6.0)}
     assert variances[0.1][0] > 20 * variances[0.1][1]
@@ -162,10 +180,10 @@ def test_of_all_numbers_exactly_those_below_the_threshold_pass(digits):
 
 
 @pytest.mark.parametrize("mechanism", [Collision(1.0, 13, 10, num_neighbors=3), LocalHashing(0.5, 5, 7)])
-@pytest.mark.parametrize("clients", [1, 1023, 1024, 2500])
+@pytest.mark.parametrize("clients", [1024, 2500])
 def test_many_messages_are_decoded_as_each_by_itself(mechanism, clients):
     keys = jax.random.split(jax.random.key(0), clients)
-    messages = jax.vmap(mechanism.randomize, in_axes=(0, None))(keys, jnp.arange(mechanism.votes_per_record))
+    messages = jax.jit(jax.vmap(mechanism.randomize, in_axes=(0, None)))(keys, jnp.arange(mechanism.votes_per_record))
     np.testing.assert_array_equal(mechanism.aggregate(messages), np.asarray(jax.vmap(mechanism.support)(messages)).sum(axis=0))
 
 

@@ -145,6 +145,15 @@ def test_the_variation_ratio_bound_lets_messages_say_more_for_the_same_guarantee
     assert "variation ratio bound" in rknn.guarantee(other, 10_000, tighter).accountant
 
 
+@pytest.mark.parametrize("bound", ["general", "variation ratio"])
+def test_fewer_records_than_the_messages_were_calibrated_for_are_refused(bound):
+    config = rknn.Config(epsilon=1.0, delta=1e-6, mechanism="collision", trust="shuffle", amplification=bound)
+    found = rknn.mechanism(6, 4, 60_000, config)
+    assert rknn.guarantee(found, 60_000, config).epsilon == 1.0
+    with pytest.raises(ValueError, match="got 50000"):
+        rknn.guarantee(found, 50_000, config)
+
+
 def test_messages_that_only_shuffling_protects_need_no_amplification():
     config = rknn.Config(epsilon=0.5, delta=1e-6, mechanism="multi_message", trust="shuffle")
     found = rknn.mechanism(6, 4, 10_000, config)

@@ -202,6 +202,7 @@ def test_predictions_are_those_of_the_network_without_jit_on_running_statistics(
     assert all(np.all(np.abs(norm["mean"]) > 0) for norm in trained.batch_stats.values())
 
 
+@pytest.mark.slow
 def test_m5_learns_a_separable_problem():
     images, labels = bars(jax.random.key(2), 40, 21)
     config = students.Config(model="m5", epochs=6, batch_size=8, augment=False)

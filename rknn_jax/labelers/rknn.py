@@ -9,7 +9,7 @@ Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from scipy.sparse import csr_matrix
 
 from rknn_jax import bsvs, mechanisms, voting
 from rknn_jax.mechanisms.base import estimate_counts
+from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, nearest, self_graph
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
@@ -76,9 +77,9 @@ def mechanism(num_queries: int, num_classes: int, num_records: int, config: Conf
         )
     optional = {"delta": config.delta, "relation": config.relation, "num_clients": num_records}
     sizes = {"num_queries": num_queries, "num_classes": num_classes, "num_neighbors": config.num_neighbors}
-    fields_of = sizes | {name: value for name, value in optional.items() if name in takes}
+    fields_of: dict[str, Any] = sizes | {name: value for name, value in optional.items() if name in takes}
     epsilon = config.epsilon
-    if _is_amplified(named, config):
+    if config.trust == "shuffle" and issubclass(named, LocalRandomizer) and epsilon < math.inf:
         variation = (lambda e: named(epsilon=e, **fields_of).total_variation) if config.amplification == "variation ratio" else None
         epsilon = amplification.local_epsilon(epsilon, num_records, config.delta, config.amplification, variation)
     return named(epsilon=epsilon, **fields_of)
@@ -86,15 +87,17 @@ def mechanism(num_queries: int, num_classes: int, num_records: int, config: Conf
 
 def guarantee(private_step: mechanisms.base.Mechanism, num_records: int, config: Config) -> Guarantee:
     """Return what the mechanism's run costs: its own guarantee, or after shuffling the amplified one that it was calibrated for."""
-    if not _is_amplified(type(private_step), config):
+    if config.trust != "shuffle" or not isinstance(private_step, LocalRandomizer) or config.epsilon == math.inf:
         return private_step.guarantee(num_records)
+    variation = private_step.total_variation if config.amplification == "variation ratio" else None
+    cost = amplification.hockey_stick(config.epsilon, private_step.epsilon, num_records, variation, amplification.TAIL * config.delta)
+    if cost > config.delta:
+        raise ValueError(
+            f"Expected enough records for epsilon={config.epsilon} and delta={config.delta} once messages of {private_step} are shuffled, "
+            f"got {num_records}; calibrate the mechanism for them."
+        )
     accountant = f"amplification by shuffling, {config.amplification} bound"
     return Guarantee(config.epsilon, config.delta, "replace-one", "shuffle", (), accountant=accountant)
-
-
-def _is_amplified(mechanism: type[mechanisms.base.Mechanism], config: Config) -> bool:
-    """Whether the guarantee is that of shuffled local messages, and not one that the mechanism knows itself."""
-    return config.trust == "shuffle" and "local" in mechanism.trusts and config.epsilon < math.inf
 
 
 def votes(features: Array, labels: Array, queries: Queries, num_classes: int, config: Config) -> jax.Array:

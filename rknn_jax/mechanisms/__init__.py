@@ -42,7 +42,7 @@ def best(epsilon: float, num_queries: int, num_classes: int, *, max_bits: int | 
       epsilon: of one message.
       num_queries: s.
       num_classes: |Y|.
-      max_bits: of a message; a seed that the server could choose is not counted.
+      max_bits: of a message; the seed of a hash is not counted.
       **fields: `num_neighbors` and `labels_per_record`.
 
     Raises:

@@ -78,6 +78,11 @@ class CalibratedMechanism(abc.ABC):
         for name in ("num_queries", "num_classes", "num_neighbors", "labels_per_record"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
+        if self.labels_per_record > self.num_classes:
+            raise ValueError(
+                f"Expected labels_per_record <= num_classes, got labels_per_record={self.labels_per_record}, "
+                f"num_classes={self.num_classes}."
+            )
         if self.num_neighbors > self.num_queries:
             raise ValueError(
                 f"Expected num_neighbors <= num_queries, got num_neighbors={self.num_neighbors}, num_queries={self.num_queries}; "
@@ -209,7 +214,7 @@ def _checked(mechanism: Mechanism, cells: Array) -> jax.Array:
             f"Expected cells [num_records > 0, {mechanism.votes_per_record}], as {mechanism} is calibrated for, got shape {cells.shape}; "
             "make num_neighbors and labels_per_record agree with the votes."
         )
-    return cells
+    return bsvs.once(cells)
 
 
 @jax.jit

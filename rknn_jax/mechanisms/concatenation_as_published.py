@@ -92,8 +92,8 @@ class ConcatenationAsPublished(ProductOfEstimates):
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
         named = np.asarray(cells)[np.asarray(cells) >= 0]
-        queries = np.unique(named // self.num_classes)[: self.num_neighbors]
-        labels = np.unique(named % self.num_classes)[: self.labels_per_record]
+        queries = np.unique(named // self.num_classes)[-self.num_neighbors :]
+        labels = np.unique(named % self.num_classes)[-self.labels_per_record :]
         return self.collision.log_prob(messages, np.concatenate([queries, labels + self.num_queries]))
 
     def alphabet(self, key: jax.Array) -> Message:

@@ -62,7 +62,8 @@ class GeneralizedRandomizedResponse(PureProtocol):
         keep_key, step_key = jax.random.split(key)
         vote = jnp.where(cells[0] < 0, self.num_cells, cells[0])
         step = jax.random.randint(step_key, (), 1, self.num_cells + 1)
-        keep = jax.random.uniform(keep_key) < self.p
+        lie = jnp.minimum(jnp.ceil(self.num_cells * self.q * jnp.float32(2.0**32)), 2.0**32 - 2.0**8).astype(jnp.uint32)
+        keep = jax.random.bits(keep_key, (), jnp.uint32) >= lie  # rounded up, and so never to no privacy
         return jnp.where(keep, vote, (vote + step) % (self.num_cells + 1)).astype(jnp.int32)
 
     def support(self, message: jax.Array) -> jax.Array:

@@ -64,7 +64,7 @@ class HadamardResponse(PureProtocol):
 
     @property
     def message_bits(self) -> int:
-        """One; the row, which the server could choose, is log2(order) more."""
+        """One; the row is log2(order) more."""
         return 1
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> Message:

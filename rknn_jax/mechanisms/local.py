@@ -50,7 +50,7 @@ class LocalRandomizer(CalibratedMechanism):
     @property
     @abc.abstractmethod
     def message_bits(self) -> int:
-        """Size of a message in bits, without what a seed costs that the server could choose."""
+        """Size of a message in bits, without the seed of a hash or the row of a matrix, which are public coins."""
 
     @property
     @abc.abstractmethod

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax import bsvs, pytree
 from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.flooding import NONE, Flooding, above, law, odds, published, tight
 from rknn_jax.privacy.guarantee import Guarantee, Trust
@@ -168,6 +168,7 @@ class MultiMessage(CalibratedMechanism):
             where = bits[4] % jnp.uint32(self.num_cells)  # uneven by d/2³² of its probability
             return number + 1, times[-1], counts.at[:, where].add(sent)
 
+        cells = bsvs.once(cells)
         votes = jnp.zeros((2, self.num_cells), jnp.int32).at[0, jnp.where(cells < 0, self.num_cells, cells)].add(1, mode="drop")
         return jax.lax.while_loop(lambda state: state[1] < rate, step, (jnp.int32(0), jnp.float32(0), votes))[2]
 

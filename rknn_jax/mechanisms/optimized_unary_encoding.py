@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax import bsvs, pytree
 from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, fits, unpack, voted_words
 from rknn_jax.mechanisms.randomized_response import bernoulli_bits, bits_total_variation
 
@@ -50,6 +50,7 @@ class OptimizedUnaryEncoding(PureProtocol):
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
         """Return bits, uint32 `[ceil(d / 32)]`. `key` is consumed."""
         votes_key, other_key = jax.random.split(key)
+        cells = bsvs.once(cells)
         kept = (cells >= 0) & (jax.random.bits(votes_key, cells.shape, jnp.uint32) >> 31 == 1)
         voted, set_bits = (voted_words(votes, self.num_cells) for votes in (cells, jnp.where(kept, cells, -1)))
         return set_bits | ~voted & bernoulli_bits(other_key, self.q, self.num_cells)

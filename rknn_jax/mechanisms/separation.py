@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax import bsvs, pytree
 from rknn_jax.mechanisms import collision
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
@@ -99,12 +99,10 @@ class ProductOfEstimates(LocalRandomizer):
 
     def queries_and_labels(self, cells: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return what a client votes for, int32 `[k]` and `[r]`, negative where a vote is missing. Too many are cut: any cells are safe."""
-        missing = self.num_cells
-        parts = (
-            jnp.unique(jnp.where(cells < 0, missing, part), size=size, fill_value=missing)
+        queries, labels = (
+            -jnp.sort(-bsvs.once(jnp.where(cells < 0, bsvs.NO_CELL, part)))[:size]
             for part, size in ((cells // self.num_classes, self.num_neighbors), (cells % self.num_classes, self.labels_per_record))
         )
-        queries, labels = (jnp.where(part == missing, -1, part) for part in parts)
         return queries, labels
 
 
@@ -161,7 +159,10 @@ class Separation(ProductOfEstimates):
         """Return the log probability of each message given its seeds; see `LocalRandomizer`."""
         parts = (collision.Message(messages.seeds[:, i], messages.buckets[:, i]) for i in range(2))
         named = np.asarray(cells)[np.asarray(cells) >= 0]
-        votes = (np.unique(named // self.num_classes)[: self.num_neighbors], np.unique(named % self.num_classes)[: self.labels_per_record])
+        votes = (
+            np.unique(named // self.num_classes)[-self.num_neighbors :],
+            np.unique(named % self.num_classes)[-self.labels_per_record :],
+        )
         one, other = (factor.log_prob(part, vote) for factor, part, vote in zip(self.factors, parts, votes, strict=True))
         return one + other
 
@@ -172,4 +173,4 @@ class Separation(ProductOfEstimates):
         return Message(seeds, jnp.stack(jnp.divmod(jnp.arange(one * other), other), axis=1))
 
 
-EXAMPLES = (Separation(1.0, 3, 3), Separation(2.0, 3, 3, num_neighbors=2, labels_per_record=2))
+EXAMPLES = (Separation(1.0, 3, 3), Separation(2.0, 3, 2, num_neighbors=2))

@@ -26,7 +26,7 @@ _RELATION_WORDS = {
 _TRUST_WORDS = {
     "central": "a trusted curator sees the raw votes and adds the noise once",
     "local": "every client randomizes its own message and trusts nobody",
-    "shuffle": "a trusted shuffler hides which client sent which message",
+    "shuffle": "a trusted shuffler hides which client sent which message, among those of all clients that follow the protocol",
 }
 
 

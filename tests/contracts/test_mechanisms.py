@@ -11,6 +11,9 @@ import pytest
 
 from rknn_jax import bsvs, mechanisms
 from rknn_jax.mechanisms import base
+from rknn_jax.mechanisms.multi_message import MultiMessage
+from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
+from rknn_jax.mechanisms.subset_selection import SubsetSelection
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from tests.conftest import modules, thin
 
@@ -136,11 +139,32 @@ def test_votes_of_another_width_than_the_sensitivity_are_refused(mechanism):
 
 @each
 @pytest.mark.parametrize(
-    ("field", "value"), [("epsilon", 0.0), ("epsilon", -1.0), ("epsilon", math.nan), ("num_classes", 0), ("num_neighbors", 99)]
+    ("field", "value"),
+    [("epsilon", 0.0), ("epsilon", -1.0), ("epsilon", math.nan), ("num_classes", 0), ("num_neighbors", 99), ("labels_per_record", 99)],
 )
 def test_bad_fields_are_named(mechanism, field, value):
     with pytest.raises(ValueError, match=field):
         dataclasses.replace(mechanism, **{field: value})
+
+
+@each
+def test_a_vote_that_is_named_twice_counts_once(mechanism):
+    """A second one would move a cell by 2, or its bit be kept twice as often, and epsilon is calibrated for neither."""
+    if mechanism.votes_per_record == 1:
+        pytest.skip("one vote a record")
+    cells = jnp.asarray([[3] * mechanism.votes_per_record, [5, *[-1] * (mechanism.votes_per_record - 1)]] * 10, jnp.int32)
+    alone = jnp.where(jnp.arange(mechanism.votes_per_record)[None] == 0, cells, -1)
+    runs = [base.estimate_counts(mechanism, jax.random.key(0), votes) for votes in (cells, alone)]
+    chex.assert_trees_all_equal(*runs)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [OptimizedUnaryEncoding(2.0, 3, 2, 2), SubsetSelection(2.0, 3, 2, 2), MultiMessage(2.0, 3, 2, 2, num_clients=9)]
+)
+def test_a_client_that_names_a_vote_twice_sends_what_one_sends_that_names_it_once(mechanism):
+    randomize = jax.vmap(mechanism.randomize, in_axes=(0, None))
+    messages = [randomize(jax.random.split(jax.random.key(0), 50), jnp.asarray(votes)) for votes in ([4, 4], [4, -1])]
+    chex.assert_trees_all_equal(*messages)
 
 
 @each_central
