@@ -48,7 +48,7 @@ def interval(bucket: Array, num_buckets: Array | int) -> tuple[jax.Array, jax.Ar
     quotient = jnp.uint32(0xFFFFFFFF) // count
     rest = jnp.uint32(0) - count * quotient  # 2^32 = count·quotient + rest
 
-    def first(z: jax.Array) -> jax.Array:
-        return z * quotient + (z * rest + count - jnp.uint32(1)) // count
-
-    return first(z), first(z + jnp.uint32(1)) - first(z)
+    before = z * rest + count - jnp.uint32(1)
+    carried = before // count
+    longer = before - carried * count + rest >= count  # whether the next bucket's share of the rest is rounded up once more
+    return z * quotient + carried, quotient + longer.astype(jnp.uint32)

@@ -10,6 +10,7 @@ from rknn_jax import hashing, mechanisms
 from rknn_jax.mechanisms.collision import Collision, best_num_buckets
 from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRandomizedResponse
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse, entries
+from rknn_jax.mechanisms.local import happens
 from rknn_jax.mechanisms.local_hashing import LocalHashing
 from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
 from rknn_jax.mechanisms.randomized_response import RandomizedResponse, below, bernoulli_bits
@@ -199,3 +200,13 @@ def test_the_best_mechanism_has_the_least_variance_within_the_message_size():
     assert mechanisms.best(1.0, **SMALL, max_bits=1).mechanism == HadamardResponse(1.0, **SMALL)
     with pytest.raises(ValueError, match="max_bits >= 1, got max_bits=0"):
         mechanisms.best(1.0, **SMALL, max_bits=0)
+
+
+def test_a_probability_beyond_the_resolution_is_rounded_up_and_none_is_certain():
+    """At ε = 18 the flips of unary encoding were never drawn, and its messages told everything. 64 million bits hold 4 of 2^-24."""
+    bits = jax.vmap(lambda key: bernoulli_bits(key, 1e-12, 64_000))(jax.random.split(jax.random.key(0), 1000))
+    flips = int(jnp.sum(jax.lax.population_count(bits)))
+    assert 0 < flips < 15  # Poisson of mean 3.8: 2% and 1e-5 at other seeds
+    words = jnp.asarray([0, 2**32 - 1, 2**32 - 257], jnp.uint32)
+    np.testing.assert_array_equal(happens(words, 1.0), [True, False, True])
+    np.testing.assert_array_equal(happens(words, 0.0), [False, False, False])

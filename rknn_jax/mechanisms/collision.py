@@ -19,7 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, real
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
+
+ROUNDS, LANES = 16, 64  # messages that are decoded at once; XLA's CPU compiler vectorizes sums of 16 and 32, but not of 8 or 64
 
 
 class Message(NamedTuple):
@@ -67,6 +69,17 @@ class Collision(PureProtocol):
         return -(1 - self.votes_per_record * self.q) * expm1(-self.epsilon) * self.p
 
     @property
+    def total_variation(self) -> float:
+        """(1 - 1/l)(e^ε - 1)/Ω for one vote, averaged over an ideal hash; min(kr, l - kr)(e^ε - 1)/Ω for several, by the worst hash.
+
+        Let the first input hold no fewer buckets than the second, which holds m. The first is likelier in the i that it holds alone, by
+        i(e^ε - 1)/Ω·(l - kr)/(l - m) in all, where i <= kr and i <= l - m; without a vote, m = 0. See `LocalRandomizer`.
+        """
+        if self.votes_per_record == 1:
+            return self.advantage
+        return -min(self.votes_per_record, 1 / self.q - self.votes_per_record) * expm1(-self.epsilon) * self.p
+
+    @property
     def message_bits(self) -> int:
         """Of the bucket; the seed is 64 more."""
         return math.ceil(math.log2(self.num_buckets))
@@ -76,7 +89,7 @@ class Collision(PureProtocol):
         seed, draws = jnp.split(jax.random.bits(key, (5,), jnp.uint32), [2])
         held, distinct = distinct_buckets(seed, cells, self.num_buckets)
         num_held = jnp.sum(distinct)
-        hit = draws[0].astype(jnp.float32) * 2.0**-32 < num_held.astype(jnp.float32) * self.p
+        hit = happens(draws[0], num_held.astype(jnp.float32) * self.p)
         # The i-th distinct bucket that is held, or the i-th that is not: step over every held one at or below.
         rank = jnp.cumsum(distinct) - 1
         inside = jnp.sum(jnp.where(distinct & (rank == hashing.bucket(draws[1], jnp.maximum(num_held, 1))), held, 0))
@@ -90,6 +103,14 @@ class Collision(PureProtocol):
         first, width = hashing.interval(message.bucket, self.num_buckets)
         words = hashing.mix(message.seed, jnp.arange(self.num_cells))
         return words - first < width
+
+    def valid(self, message: Message) -> jax.Array:
+        """Return whether the bucket is one."""
+        return (message.bucket >= 0) & (message.bucket < self.num_buckets)
+
+    def aggregate(self, messages: Message) -> jax.Array:
+        """Count the messages that support each cell; see `LocalRandomizer`."""
+        return count_support(messages, self.num_buckets, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
         """Return p·(1/l)^(|A| - 1)·(1 - 1/l)^(c - |A|) for a set A of hits, and the rest for none; see `LocalRandomizer`.
@@ -118,6 +139,30 @@ class Collision(PureProtocol):
 def buckets(seeds: jax.Array, cells: jax.Array, num_buckets: Any) -> jax.Array:
     """Return each cell's bucket under each seed, int32 `[n, m]` from `[n, 2]` and `[m]`."""
     return hashing.bucket(jax.vmap(hashing.mix, in_axes=(0, None))(seeds, cells), num_buckets)
+
+
+def count_support(messages: Message, num_buckets: Any, num_cells: int) -> jax.Array:
+    """Count the messages that support each cell, int32 `[num_cells]`.
+
+    Messages lie side by side in vector registers, a row for each cell, and `ROUNDS` of them are summed before memory is written.
+    """
+    at_once, num_messages = ROUNDS * LANES, len(messages.bucket)
+    if num_messages < at_once:
+        messages = jax.tree.map(lambda x: jnp.pad(x, ((0, at_once - num_messages), *[(0, 0)] * (x.ndim - 1))), messages)
+
+    def add(i: Any, totals: jax.Array) -> jax.Array:
+        start = jnp.minimum(i * at_once, len(messages.bucket) - at_once)  # the last ones may overlap with those before
+        seed, bucket = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, at_once), messages)
+        number = start + jnp.arange(at_once)
+        first, width = hashing.interval(bucket, num_buckets)
+        width = jnp.where((number >= i * at_once) & (number < num_messages), width, 0)
+        terms = (x.reshape(ROUNDS, LANES) for x in (seed[:, 0], seed[:, 1], first, width))
+        for one, two, first, width in zip(*jax.lax.optimization_barrier(tuple(terms)), strict=True):
+            words = hashing.mix(jnp.stack([one, two])[:, None], jnp.arange(num_cells)[:, None])
+            totals = totals + (words - first[None] < width[None]).astype(jnp.int32)
+        return totals
+
+    return jnp.sum(jax.lax.fori_loop(0, -(-num_messages // at_once), add, jnp.zeros((num_cells, LANES), jnp.int32)), axis=1)
 
 
 def distinct_buckets(seed: jax.Array, cells: jax.Array, num_buckets: Any) -> tuple[jax.Array, jax.Array]:

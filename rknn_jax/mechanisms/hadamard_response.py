@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import PureProtocol, exp, expm1
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens
 
 
 class Message(NamedTuple):
@@ -72,7 +72,7 @@ class HadamardResponse(PureProtocol):
         draws = jax.random.bits(key, (4,), jnp.uint32)
         row = (draws[0] & jnp.uint32(self.order - 1)).astype(jnp.int32)
         vote = cells[hashing.bucket(draws[1], len(cells))]
-        flip = draws[2].astype(jnp.float32) * 2.0**-32 >= self.kept
+        flip = ~happens(draws[2], self.kept)
         entry = entries(row, vote + 1) ^ flip.astype(jnp.int32)
         return Message(row, jnp.where(vote < 0, (draws[3] >> 31).astype(jnp.int32), entry))
 

@@ -253,6 +253,12 @@ def expm1(x: Any) -> Any:
     return jnp.expm1(x) if isinstance(x, jax.Array) else math.expm1(x)
 
 
+def happens(word: jax.Array, probability: Any) -> jax.Array:
+    """Return whether an event of a probability happens, from a uniform uint32 word: an integer threshold of 24 digits, never all words."""
+    share = jnp.minimum(jnp.asarray(probability, jnp.float32), 1 - 2.0**-24)
+    return word < (share * 2.0**32).astype(jnp.uint32)
+
+
 def one_hot(cells: jax.Array, num_cells: int) -> jax.Array:
     """Return which cells are voted for, bool `[num_cells]`, from cells `[k·r]` of which negative ones are no votes."""
     return jnp.zeros(num_cells, bool).at[jnp.where(cells < 0, num_cells, cells)].set(True, mode="drop")

@@ -16,7 +16,7 @@ import numpy as np
 
 from rknn_jax import hashing, pytree
 from rknn_jax.mechanisms.collision import Message, best_num_buckets, buckets, count_support
-from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, real
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
 
 
 @pytree.register
@@ -71,7 +71,7 @@ class LocalHashing(PureProtocol):
         vote = cells[hashing.bucket(draws[0], len(cells))]
         held = hashing.bucket(hashing.mix(seed, jnp.maximum(vote, 0)[None]), self.num_buckets)[0]
         # One of the l - 1 others by a random step; without a vote any bucket, by a step of 0 to l - 1.
-        keep = (vote >= 0) & (draws[1].astype(jnp.float32) * 2.0**-32 < self.kept)
+        keep = (vote >= 0) & happens(draws[1], self.kept)
         step = jnp.where(vote >= 0, 1 + hashing.bucket(draws[2], self.num_buckets - 1), hashing.bucket(draws[2], self.num_buckets))
         return Message(seed, jnp.where(keep, held, (held + step) % self.num_buckets).astype(jnp.int32))
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, pack, unpack, voted_words
+from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, unpack, voted_words
 
 DIGITS = 24  # binary ones of a simulated probability
 
@@ -78,7 +78,7 @@ class RandomizedResponse(PureProtocol):
 
 
 def bernoulli_bits(key: jax.Array, probability: Any, count: int) -> jax.Array:
-    """Return independent Bernoulli bits, packed, uint32 `[ceil(count / 32)]`, of a probability rounded to 2^-24. `key` is consumed.
+    """Return independent Bernoulli bits, packed, uint32 `[ceil(count / 32)]`, of a probability rounded up to 2^-24. `key` is consumed.
 
     Uniform words come from a counter hash, good enough to simulate with and never to release with. Probabilities are resolved twice as well
     as `jax.random.bernoulli` does, which spends a word on every bit.
@@ -86,7 +86,10 @@ def bernoulli_bits(key: jax.Array, probability: Any, count: int) -> jax.Array:
     num_words = -(-count // WORD)
     seed = jax.random.bits(key, (2,), jnp.uint32)
     uniform = [hashing.mix(seed, jnp.arange(num_words) + digit * num_words) for digit in range(DIGITS)]
-    return below(uniform, jnp.round(jnp.asarray(probability, jnp.float32) * 2**DIGITS).astype(jnp.uint32)) & pack(jnp.ones(count, bool))
+    used = np.full(num_words, 2**WORD - 1, np.uint32)
+    used[-1] >>= -count % WORD
+    threshold = jnp.ceil(jnp.asarray(probability, jnp.float32) * 2**DIGITS)  # of flips, so that bits are never safe from one
+    return below(uniform, jnp.minimum(threshold, 2**DIGITS - 1).astype(jnp.uint32)) & used
 
 
 def below(uniform: Sequence[jax.Array], threshold: jax.Array) -> jax.Array:

@@ -19,7 +19,7 @@ import numpy as np
 
 from rknn_jax import hashing, pytree
 from rknn_jax.mechanisms.collision import best_real_buckets
-from rknn_jax.mechanisms.local import WORD, PureProtocol, exp, expm1, real
+from rknn_jax.mechanisms.local import WORD, PureProtocol, exp, expm1, happens, real
 
 MOST_BITS = 16
 
@@ -94,7 +94,7 @@ class Wheel(PureProtocol):
         gaps = jnp.roll(starts, -1) - starts + jnp.where(jnp.arange(len(cells)) == len(cells) - 1, self.circle, 0)
         held = jnp.where(jnp.any(cells >= 0), jnp.minimum(gaps, self.arc_length), 0)
         covered = jnp.sum(held)
-        hit = draws[0].astype(jnp.float32) * 2.0**-32 < covered.astype(jnp.float32) * (self.p / real(self.arc_length))
+        hit = happens(draws[0], covered.astype(jnp.float32) * (self.p / real(self.arc_length)))
         # The i-th point of the union, or the i-th outside: walk along the arcs, or along what lies between them.
         inside = place(hashing.bucket(draws[1], covered), held, starts)
         outside = place(hashing.bucket(draws[2], self.circle - covered), gaps - held, starts + held)
