@@ -129,7 +129,7 @@ def test_stopped_in_its_first_epoch_a_run_keeps_the_labels(once, tmp_path, monke
     assert {path.name for path in folder.iterdir()} == FILES - {"student", "metrics.jsonl"}
 
 
-@pytest.mark.parametrize(("trust", "delta"), [("local", 0.0), ("shuffle", 1e-6)])
+@pytest.mark.parametrize(("trust", "delta"), [pytest.param("local", 0.0, marks=pytest.mark.slow), ("shuffle", 1e-6)])
 def test_nobody_has_to_be_trusted(trust, delta, tmp_path):
     folder = run(tmp_path / "run", trust=trust, delta=delta, mechanism=None, queries=None, rounds=2)
     result, privacy = told(folder, "result.json"), told(folder, "privacy.json")

@@ -66,9 +66,7 @@ WITHOUT_LAW = {"hadamard_response", "separation", "subset_selection"}
 
 
 WITH_LAW = sorted(set(mechanisms.names("local")) - WITHOUT_LAW)
-BY_MESSAGES = [
-    pytest.param(name, "message", marks=() if name in ("collision", "randomized_response") else pytest.mark.slow) for name in WITH_LAW
-]
+BY_MESSAGES = [pytest.param(name, "message", marks=() if name == "collision" else pytest.mark.slow) for name in WITH_LAW]
 
 
 @pytest.mark.parametrize(("name", "level"), [*BY_MESSAGES, *((name, "count") for name in WITH_LAW)])
@@ -88,6 +86,7 @@ def test_mechanisms_without_an_exact_law_are_simulated_by_their_messages(name):
     assert abs(simulate.simulate(mechanism, 20_000).bias_z) < 4.5
 
 
+@pytest.mark.slow
 def test_clients_beyond_a_block_go_on_where_it_stopped(monkeypatch):
     mechanism = Collision(1.0, 4, 4)
     one = Mesh(np.array(jax.devices()[:1]), ("clients",))

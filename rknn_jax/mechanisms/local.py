@@ -208,7 +208,7 @@ class PureProtocol(LocalRandomizer):
         return np.sqrt(voted * member + (num_records - voted) * other)
 
 
-def collect(mechanism: LocalRandomizer, clients: Sequence[Hashable], messages: Any) -> jax.Array:
+def collect(mechanism: LocalRandomizer, clients: Sequence[Hashable], messages: Any) -> np.ndarray:
     """Aggregate messages as they come in, from clients that may be broken or lie.
 
     Args:
@@ -231,11 +231,16 @@ def collect(mechanism: LocalRandomizer, clients: Sequence[Hashable], messages: A
     repeated = [client for client, count in Counter(clients).items() if count > 1]
     if repeated:
         raise ValueError(f"Expected one message from each client, got more from {repeated[0]!r}; keep the first of each.")
-    valid = np.asarray(jax.vmap(mechanism.valid)(messages))
+    valid, totals = map(np.asarray, _checked_totals(mechanism, messages))
     if not valid.all():
         liar = clients[int(valid.argmin())]
         raise ValueError(f"Expected messages in the alphabet of {mechanism}, got another from {liar!r}; leave it out.")
-    return mechanism.aggregate(messages)
+    return totals
+
+
+@jax.jit
+def _checked_totals(mechanism: LocalRandomizer, messages: Any) -> tuple[jax.Array, jax.Array]:
+    return jax.vmap(mechanism.valid)(messages), mechanism.aggregate(messages)
 
 
 def exp(x: Any) -> Any:

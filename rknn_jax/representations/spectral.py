@@ -14,7 +14,7 @@ Bengio et al., "Out-of-Sample Extensions for LLE, Isomap, MDS, Eigenmaps, and Sp
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from rknn_jax.neighbors import neighbor_graph, pairwise_sq_distances, without_it
 from rknn_jax.representations import hog, pca, pixels
 from rknn_jax.representations._deskew import deskew
 from rknn_jax.types import Array
+from rknn_jax.types import Encoder as EncoderOf
 from rknn_jax.warps import affine_displacement, as_uint8, warp
 
 SMALLEST_FOR_HOG = 16  # pixels
@@ -71,14 +72,14 @@ class Encoder:
     """Places images in the spectral embedding of the public ones. Holds public data only.
 
     Attributes:
-      describe: images to float32 `[n, c]`, principal components of descriptors.
+      describe: images to float32 `[n, c]`, such as principal components of descriptors.
       views: float32 `[v, m, c]`, all views of the public images, described.
       scale: float32 `[m]`, each public image's own scale of distance.
       embedding: float32 `[m, dimension]`, unit rows.
       config: see `Config`.
     """
 
-    describe: pca.Encoder
+    describe: EncoderOf
     views: jax.Array
     scale: jax.Array
     embedding: jax.Array
@@ -107,7 +108,23 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
         raise ValueError(f"Expected at least {needed} public images for {config}, got {num_images}; bring more or lower these numbers.")
     images = np.concatenate([_straighten(images[start : start + BLOCK_SIZE], config) for start in range(0, num_images, BLOCK_SIZE)])
     describe = _fit_descriptor(images, config)
-    views = jnp.stack([describe(view) for view in _views(images, config)])
+    return _embed(key, describe, jnp.stack([describe(view) for view in _views(images, config)]), config)
+
+
+def of(key: jax.Array, describe: EncoderOf, images: Array, config: Config = Config()) -> Encoder:
+    """Embed public images as `describe` sees them, as they are and in one view.
+
+    Args:
+      key: of the eigensolver's start; is consumed.
+      describe: an encoder, a pytree, that was fitted on public data.
+      images: uint8 `[m, h, w, c]`, public.
+      config: see `Config`; `stretch`, `turn` and `deskew` are left out.
+    """
+    return _embed(key, describe, jnp.asarray(describe(images))[None], replace(config, stretch=0.0, turn=0.0, deskew=False))
+
+
+def _embed(key: jax.Array, describe: EncoderOf, views: jax.Array, config: Config) -> Encoder:
+    num_images = views.shape[1]
     count = max(config.num_neighbors, config.tuning_neighbor) + 1
     found = [_nearest_views(views[0, start : start + BLOCK_SIZE], views, count) for start in range(0, num_images, BLOCK_SIZE)]
     index, distance = without_itself(*(np.concatenate(parts) for parts in zip(*found, strict=True)))

@@ -16,7 +16,7 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 
+from rknn_jax import pytree
 from rknn_jax.students import models
 from rknn_jax.types import Array
 from rknn_jax.warps import affine_displacement, warp
@@ -82,6 +83,7 @@ class Config:
                 raise ValueError(f"Expected 0 <= {name} < 1, got {name}={getattr(self, name)}.")
 
 
+@pytree.register
 @dataclass(frozen=True, eq=False)
 class Student:
     """A trained student: host arrays, and what it takes to apply them.
@@ -97,10 +99,10 @@ class Student:
 
     params: Any
     batch_stats: Any
-    config: Config
-    num_classes: int
-    image_shape: tuple[int, int, int]
-    interrupted: bool = False
+    config: Config = field(metadata=pytree.STATIC)
+    num_classes: int = field(metadata=pytree.STATIC)
+    image_shape: tuple[int, int, int] = field(metadata=pytree.STATIC)
+    interrupted: bool = field(default=False, metadata=pytree.STATIC)
 
     def predict_proba(self, images: Array) -> np.ndarray:
         """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height, width, channels]`."""
