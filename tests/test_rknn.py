@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from rknn_jax import bsvs
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.collision import Collision
+from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.privacy import amplification
 from rknn_jax.queries import kmeans
+from rknn_jax.types import Queries
 from tests import reference
 
 NOISELESS = rknn.Config(epsilon=math.inf, smoothing="none")
@@ -174,3 +176,16 @@ def test_messages_that_only_shuffling_protects_need_no_amplification():
 def test_a_mechanism_of_another_trust_model_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
         rknn.mechanism(6, 4, 40, rknn.Config(**changes))
+
+
+def test_the_assignment_gives_each_query_another_label():
+    queries = Queries(np.eye(3, dtype=np.float32), np.arange(3), np.arange(3), np.ones(3, np.int64))
+    counts = np.float32([[9, 8, 0], [9, 2, 1], [0, 1, 5]])  # the first class has the most votes of two queries
+    guarantee = DiscreteLaplace(1.0, 3, 3).guarantee(9)
+    plain, assigned = (
+        rknn.answer(counts, np.ones((3, 3)), guarantee, queries, rknn.Config(smoothing="none", decode=decode))
+        for decode in ("argmax", "assignment")
+    )
+    assert plain.labels.tolist() == [0, 0, 2]
+    assert assigned.labels.tolist() == [1, 0, 2]
+    np.testing.assert_array_equal(assigned.probabilities, np.eye(3)[[1, 0, 2]])

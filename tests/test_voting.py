@@ -1,5 +1,7 @@
 """Post-processing: arg max, soft labels, smoothing that helps and never sees private data, propagation against a dense solve."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -106,3 +108,16 @@ def test_a_strength_of_one_would_forget_the_votes():
 def test_noisy_max_agrees_under_jax_and_numpy():
     counts = jax.random.normal(jax.random.key(0), (30, 5))
     np.testing.assert_array_equal(voting.noisy_max(counts), np.asarray(counts).argmax(1))
+
+
+def test_the_assignment_is_the_best_of_all_and_finds_labels_that_the_arg_max_misses():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        counts = rng.normal(size=(5, 5))
+        best = max(itertools.permutations(range(5)), key=lambda labels: sum(counts[q, label] for q, label in enumerate(labels)))
+        np.testing.assert_array_equal(voting.assignment(counts), best)
+    noisy = 100 * np.eye(10) + rng.normal(size=(200, 10, 10)) * 40
+    right = [np.mean([decode(counts) == np.arange(10) for counts in noisy]) for decode in (voting.noisy_max, voting.assignment)]
+    assert right[1] > right[0] + 0.1
+    with pytest.raises(ValueError, match="got 4 queries and 5 classes"):
+        voting.assignment(counts[:4])

@@ -25,6 +25,7 @@ from rknn_jax.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans, uncertainty
+from rknn_jax.representations import self_trained, spectral
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
 from train import experiment as runs
@@ -93,6 +94,7 @@ def round_config(experiment: Experiment) -> rknn.Config:
         amplification=experiment.amplification,
         relation=experiment.relation,
         smoothing=experiment.smoothing,
+        decode=experiment.decode,
     )
 
 
@@ -110,8 +112,9 @@ def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment)
 def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> Encoder:
     """Fit the representation on the public images alone."""
     module = importlib.import_module(f"rknn_jax.representations.{experiment.representation}")
-    config = module.Config(dimension=task.card.num_classes) if experiment.representation == "spectral" else module.Config()
-    return module.fit(key, task.public.images, config)
+    graph = spectral.Config(dimension=task.card.num_classes)
+    configs = {"spectral": graph, "self_trained": self_trained.Config(clusters=task.card.num_classes, graph=graph)}
+    return module.fit(key, task.public.images, configs.get(experiment.representation, module.Config()))
 
 
 def select_queries(

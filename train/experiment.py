@@ -64,12 +64,13 @@ class Experiment:
       queries: queries a round; chosen from the number of records, classes and epsilon where it is not given.
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
-      representation: learned on public data; spectral is the best for images.
+      representation: learned on public data; spectral is the best for images in seconds, self_trained in a minute or two.
       trust: central, a curator sees the votes; local, epsilon is of each record's own message; shuffle, of all messages once shuffled.
       amplification: bound by which shuffling amplifies a local mechanism; variation ratio is tighter, and its proof is ours.
       mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision without where it is not given.
       relation: which data sets are neighbours.
       smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads labels between similar public records.
+      decode: argmax of each query, or the assignment of one class to each, where queries are as many clusters as there are classes.
       targets: train the student on hard or on soft labels.
       uncertain: share of the public records that a later round asks about.
       student: a file of rknn_jax/students/models; m5 for mnist and cnn for the rest where it is not given.
@@ -86,12 +87,13 @@ class Experiment:
     queries: int | None = None
     neighbors: int = 1
     rounds: int = 1
-    representation: Literal["spectral", "hog", "pca", "pixels"] = "spectral"
+    representation: Literal["spectral", "self_trained", "hog", "pca", "pixels"] = "spectral"
     trust: Trust = "central"
     amplification: Literal["general", "variation ratio"] = "general"
     mechanism: Mechanism | None = None
     relation: Relation = "replace-one"
     smoothing: Literal["auto", "none"] = "auto"
+    decode: Literal["argmax", "assignment"] = "argmax"
     targets: Literal["hard", "soft"] = "hard"
     uncertain: float = 0.1
     student: Literal["m5", "cnn"] | None = None

@@ -42,6 +42,8 @@ class Config:
       metric: of the features.
       smoothing: `auto` borrows votes from similar queries as far as the noise asks for it, and spreads labels over the neighbour graph of
         the public records; `none` does neither.
+      decode: `argmax` of each query's counts; or `assignment`, which gives every query another class such that the sum of their counts is
+        greatest, for as many queries as classes that are clusters of one class each.
     """
 
     epsilon: float = 0.1
@@ -53,6 +55,7 @@ class Config:
     relation: Relation = "replace-one"
     metric: Metric = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
+    decode: Literal["argmax", "assignment"] = "argmax"
 
 
 def mechanism(num_queries: int, num_classes: int, num_records: int, config: Config) -> mechanisms.base.Mechanism:
@@ -151,7 +154,12 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
     if config.smoothing == "auto":
         # The number of votes is read off the noisy counts: under add-remove n itself is private.
         heard = voting.smoothing_weights(queries.features, queries.size, float(max(counts.sum(), 0)), float(stddev.max())) @ counts
-    return Answers(voting.noisy_max(heard), np.ones(len(counts), bool), voting.soft_labels(heard), counts, stddev, guarantee)
+    if config.decode == "assignment":
+        labels = voting.assignment(heard)
+        probabilities = np.eye(counts.shape[1], dtype=np.float32)[labels]
+    else:
+        labels, probabilities = voting.noisy_max(heard), voting.soft_labels(heard)
+    return Answers(labels, np.ones(len(counts), bool), probabilities, counts, stddev, guarantee)
 
 
 def public_graph(features: Array, num_queries: int, config: Config) -> csr_matrix | None:
