@@ -24,9 +24,9 @@ from rknn_jax.students import fit as students
 SEEDS = (5, 6, 7, 8, 9)
 DRAWS = 20
 ROWS = {
-    "central": (("discrete_laplace", "argmax"), (0.1, 0.01, 0.002)),
+    "central": (("discrete_laplace", "assignment"), (0.1, 0.01, 0.002)),
     "local": (("subset_selection", "assignment"), (0.4, 0.3, 0.2)),
-    "shuffle": (("collision", "argmax"), (0.1,)),
+    "shuffle": (("collision", "assignment"), (0.1,)),
 }
 
 
