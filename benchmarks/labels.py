@@ -18,7 +18,7 @@ from rknn_jax.labelers import rknn
 from rknn_jax.queries import kmeans
 
 SEEDS = (42, 0, 1, 2, 3)
-REPRESENTATIONS = ("pixels", "pca", "hog", "spectral")
+REPRESENTATIONS = ("pixels", "pca", "hog", "spectral", "self_trained")
 QUERIES = (10, 40, 100, 300)
 EPSILONS = (0.005, 0.01, 0.02, 0.05, 0.1, math.inf)
 

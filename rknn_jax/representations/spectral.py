@@ -6,7 +6,7 @@
 4. Any image is placed at the weighted mean of its nearest public images, found among all of their views: a record-local map.
 
 Comparing views rather than images lifts the labels of ten clusters on MNIST from 97.4% to 98.1%, at no privacy cost
-(`benchmarks/representations.py`).
+(`benchmarks/results/labels.json`).
 
 References: Ng, Jordan & Weiss, "On Spectral Clustering", 2001; Zelnik-Manor & Perona, "Self-Tuning Spectral Clustering", 2004;
 Bengio et al., "Out-of-Sample Extensions for LLE, Isomap, MDS, Eigenmaps, and Spectral Clustering", 2003.
