@@ -5,16 +5,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.ndimage
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
+from rknn_jax import augment
 from rknn_jax.students import fit as students
 from rknn_jax.students.models import cnn, m5
-from rknn_jax.warps import affine_displacement, warp
 
-SMALL = students.Config(model="cnn", epochs=25, batch_size=8, augment=False)  # shared: every other setting or shape compiles for seconds
+SMALL = students.Config(
+    model="cnn", epochs=25, batch_size=8, augmentation="none"
+)  # shared: every other setting or shape compiles for seconds
 
 
 def bars(key: jax.Array, num_records: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -145,44 +146,6 @@ def test_an_epoch_has_every_record_once_in_batches_of_one_size(num_records, batc
     assert np.array_equal(filler, counted[: len(filler)])
 
 
-# Random warps.
-
-
-def test_warps_are_those_of_scipy_and_the_identity_without_a_displacement():
-    image = scipy.ndimage.gaussian_filter(np.random.default_rng(0).uniform(size=(12, 15)), 1)
-    angle = 0.3
-    matrix = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    centre, shift = np.array([5.5, 7.0]), np.array([1.5, -0.5])
-    expected = scipy.ndimage.affine_transform(image, matrix, centre - matrix @ centre + shift, order=1, mode="nearest")
-    matrices, shifts = jnp.asarray([np.eye(2), matrix], jnp.float32), jnp.asarray([np.zeros(2), shift], jnp.float32)
-    images = jnp.asarray(np.stack([image, image])[..., None], jnp.float32)
-    actual = jax.jit(lambda: warp(images, affine_displacement(matrices, shifts, 12, 15)))()
-    chex.assert_trees_all_equal(actual[0], images[0])
-    np.testing.assert_allclose(actual[1, :, :, 0], expected, atol=1e-5)
-
-
-def test_random_displacements_have_the_stated_spread():
-    """The affine part is fitted to 4,000 draws: a standard deviation is then within 4% at 3.5 standard errors, a false alarm of 5e-4."""
-    height, width = size = np.array([14, 21])
-    draws = np.asarray(jax.jit(lambda key: students.random_displacement(key, 4000, height, width))(jax.random.key(0)), np.float64)
-    pixels = np.stack(np.meshgrid(np.arange(height) - 6.5, np.arange(width) - 10, indexing="ij"), -1).reshape(-1, 2)
-    design = np.column_stack([pixels, np.ones(len(pixels))])
-    along_rows, along_columns, shift = np.linalg.lstsq(design, draws.transpose(1, 2, 0, 3).reshape(len(pixels), -1))[0].reshape(3, 4000, 2)
-    # The smooth surface through the 5x5 grid has an affine part too, of known variance.
-    bumps = np.asarray(jax.image.resize(jnp.eye(25).reshape(25, 5, 5), (25, height, width), "cubic"), np.float64).reshape(25, -1)
-    elastic = 0.03 * np.linalg.norm(np.linalg.lstsq(design, bumps.T)[0], axis=1)[:, None] * size
-    angle, scale, shear = np.random.default_rng(0).uniform(-1, 1, (3, 10**6)) * np.array([[np.pi / 12], [0.15], [0.2]])
-    across = np.std(np.cos(angle) * shear - np.sin(angle) * (1 + scale))  # how the columns of the source move along rows
-    for measured, affine, noise in (
-        (shift[:, 0], 2.5 * height / 28 / np.sqrt(3), elastic[2, 0]),
-        (shift[:, 1], 2.5 * width / 28 / np.sqrt(3), elastic[2, 1]),
-        (along_rows[:, 0], np.std(np.cos(angle) * (1 + scale)), elastic[0, 0]),
-        (along_rows[:, 1], np.std(np.sin(angle) * (1 + scale)), elastic[0, 1]),
-        (along_columns[:, 0], across, elastic[1, 0]),
-    ):
-        np.testing.assert_allclose(measured.std(), np.hypot(affine, noise), rtol=0.04)
-
-
 # Training.
 
 
@@ -205,7 +168,7 @@ def test_predictions_are_those_of_the_network_without_jit_on_running_statistics(
 @pytest.mark.slow
 def test_m5_learns_a_separable_problem():
     images, labels = bars(jax.random.key(2), 40, 21)
-    config = students.Config(model="m5", epochs=6, batch_size=8, augment=False)
+    config = students.Config(model="m5", epochs=6, batch_size=8, augmentation="none")
     student = students.fit(jax.random.key(3), images, one_hot(labels), config)
     fresh, truth = bars(jax.random.key(4), 90, 21)
     assert np.mean(student.predict_proba(fresh).argmax(axis=1) == truth) >= 0.95
@@ -251,8 +214,8 @@ def test_the_filler_of_the_last_batch_does_not_enter_the_loss(data):
 
 def test_training_warps_images_and_traces_its_step_once(data, trained, monkeypatch):
     traces = []
-    monkeypatch.setattr(students, "warp", lambda images, displacement: traces.append(images.shape) or warp(images, displacement))
-    warped = students.fit(jax.random.key(1), *data, replace(SMALL, augment=True))
+    monkeypatch.setitem(augment.AUGMENTATIONS, "warp", lambda key, images: traces.append(images.shape) or augment.warped(key, images))
+    warped = students.fit(jax.random.key(1), *data, replace(SMALL, augmentation="warp"))
     assert traces == [(8, 8, 8, 1)]
     assert not np.allclose(warped.params["Conv_0"]["kernel"], trained.params["Conv_0"]["kernel"])
 
@@ -348,6 +311,8 @@ def test_a_checkpoint_is_never_overwritten_and_must_exist(trained, tmp_path):
     ("name", "value"),
     [
         ("model", "resnet"),
+        ("augmentation", "warped"),
+        ("optimizer", "adam"),
         ("epochs", -1),
         ("batch_size", 0),
         ("learning_rate", 0.0),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +27,9 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 
-from rknn_jax import pytree
+from rknn_jax import augment, pytree
 from rknn_jax.students import models
 from rknn_jax.types import Array
-from rknn_jax.warps import affine_displacement, warp
 
 MODELS = tuple(module.name for module in pkgutil.iter_modules(models.__path__))
 """Every file of `students/models`."""
@@ -49,11 +48,12 @@ class Config:
       model: one of `MODELS`.
       epochs: passes over the data; 0 is replaced by the model's own, `EPOCHS` of its file.
       batch_size: records of a step; all of them where there are fewer.
-      learning_rate: AdamW's, at its peak.
-      weight_decay: AdamW's.
+      learning_rate: at its peak.
+      weight_decay: decoupled, as AdamW's.
       label_smoothing: share of every target that is spread evenly over the classes.
+      optimizer: `adamw`, or `sgd` with Nesterov's momentum of 0.9.
       ema_decay: d, for the average over steps.
-      augment: whether training images are warped at random (`random_displacement`). Never flipped: a mirrored 2 is no 2.
+      augmentation: how training images are changed at random, a name in `rknn_jax.augment`.
       warmup: share of the steps in which the rate rises.
     """
 
@@ -64,7 +64,8 @@ class Config:
     weight_decay: float = 1e-2
     label_smoothing: float = 0.1
     ema_decay: float = 0.99
-    augment: bool = True
+    augmentation: augment.Name = "warp"
+    optimizer: Literal["adamw", "sgd"] = "adamw"
     warmup: float = 0.2
 
     def __post_init__(self) -> None:
@@ -72,6 +73,9 @@ class Config:
             raise ValueError(f"Expected model to be one of {', '.join(MODELS)}, got model={self.model!r}.")
         if self.epochs == 0:
             object.__setattr__(self, "epochs", _model(self).EPOCHS)
+        for name, choices in (("augmentation", get_args(augment.Name)), ("optimizer", ("adamw", "sgd"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"Expected {name} to be one of {', '.join(choices)}, got {name}={getattr(self, name)!r}.")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
@@ -207,34 +211,6 @@ def average(old: Any, new: Any, step: jax.Array | int, decay: float) -> Any:
     return jax.tree.map(lambda a, b: rate * a + (1 - rate) * b, old, new)
 
 
-def random_displacement(key: jax.Array, num_images: int, height: int, width: int) -> jax.Array:
-    """Draw where each pixel of a randomly warped image comes from.
-
-    Rotation up to 15 degrees, scale up to 15% along each axis, shear up to 0.2, shift up to 2.5 of 28 pixels, and an elastic part: a
-    smooth surface through a 5x5 grid of normal offsets with standard deviation 0.03 of the image's size.
-
-    Args:
-      key: is consumed.
-      num_images: n.
-      height: in pixels.
-      width: in pixels.
-
-    Returns:
-      float32 `[n, height, width, 2]`, rows before columns, in pixels.
-    """
-    affine_key, shift_key, elastic_key = jax.random.split(key, 3)
-    limits = jnp.asarray([jnp.pi / 12, 0.15, 0.15, 0.2])
-    angle, tall, wide, shear = jax.random.uniform(affine_key, (4, num_images), minval=-1, maxval=1) * limits[:, None]
-    rotation = jnp.asarray([[jnp.cos(angle), -jnp.sin(angle)], [jnp.sin(angle), jnp.cos(angle)]])
-    stretch = jnp.asarray([[1 + tall, shear], [jnp.zeros_like(shear), 1 + wide]])
-    matrix = jnp.einsum("ijn,jkn->nik", rotation, stretch)
-    size = jnp.asarray([[height, width]], jnp.float32)
-    shift = jax.random.uniform(shift_key, (num_images, 2), minval=-1, maxval=1) * (size * 2.5 / 28)
-    grid = 0.03 * size[:, None, None] * jax.random.normal(elastic_key, (num_images, 5, 5, 2))
-    elastic = jax.image.resize(grid, (num_images, height, width, 2), "cubic")
-    return affine_displacement(matrix, shift, height, width) + elastic
-
-
 def save(student: Student, folder: str | Path) -> None:
     """Write a checkpoint, whole or not at all. Raises ValueError where `folder` exists."""
     arrays = {"params": student.params, "batch_stats": student.batch_stats}
@@ -276,7 +252,11 @@ def _network(config: Config, num_classes: int) -> Any:
 def _optimizer(config: Config, num_steps: int) -> optax.GradientTransformation:
     rise = int(config.warmup * num_steps)
     peak = config.learning_rate
-    return optax.adamw(optax.warmup_cosine_decay_schedule(peak / 25, peak, rise, num_steps), weight_decay=config.weight_decay)
+    rate = optax.warmup_cosine_decay_schedule(peak / 25, peak, rise, num_steps)
+    if config.optimizer == "adamw":
+        return optax.adamw(rate, weight_decay=config.weight_decay)
+    direction = optax.trace(0.9, nesterov=True)
+    return optax.chain(direction, optax.add_decayed_weights(config.weight_decay), optax.scale_by_learning_rate(rate))
 
 
 @partial(jax.jit, static_argnames="network")
@@ -296,8 +276,7 @@ def _step(
     """Train one batch; returns its mean loss too."""
     images, targets, weights = (array[index] for array in data)
     images = images.astype(jnp.float32) / 255
-    if config.augment:
-        images = warp(images, random_displacement(jax.random.fold_in(key, state.step), *images.shape[:3]))
+    images = augment.AUGMENTATIONS[config.augmentation](jax.random.fold_in(key, state.step), images)
     network = _network(config, targets.shape[1])
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
