@@ -12,6 +12,7 @@ import pytest
 from rknn_jax import bsvs, data, mechanisms
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
+from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from train import distill
 from train.experiment import Experiment, Mechanism
@@ -51,7 +52,7 @@ def test_every_file_is_there_and_the_accuracies_are_those_of_the_files(once):
     assert {path.name for path in once.iterdir()} == FILES
     result, labels, task = told(once, "result.json"), arrays(once, "labels.npz"), data.load("digits", TINY.seed)
     assert result["label_accuracy"] == pytest.approx(np.mean(labels["label"] == task.public.true_labels))
-    student = students.load(once / "student")
+    student = ensemble.load(once / "student")
     assert result["test_accuracy"] == pytest.approx(np.mean(student.predict_proba(task.test.images).argmax(1) == task.test.labels))
     assert [json.loads(line)["test_accuracy"] for line in (once / "metrics.jsonl").open()] == [pytest.approx(result["test_accuracy"])]
     assert result["label_accuracy"] > 0.7  # chance is 0.1
@@ -197,4 +198,4 @@ def test_settings_reach_the_mechanism_and_the_student(tmp_path):
     config = distill.round_config(dataclasses.replace(TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", neighbors=3))
     assert config == rknn.Config(2.0, config.delta, 3, "gaussian", "central", relation="add-remove")
     assert config.delta == pytest.approx(5e-7)
-    assert distill.student_config(dataclasses.replace(TINY, dataset="mnist", epochs=None)).model == "m5"
+    assert distill.student_config(dataclasses.replace(TINY, student="m5", epochs=None)).epochs == 6

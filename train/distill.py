@@ -2,11 +2,13 @@
 
     python -m train.distill --dataset digits --epsilon 1
     python -m train.distill --dataset mnist --data-dir DIR --epsilon 0.1
+    python -m train.distill --preset mnist-fast --data-dir DIR
 
 `main` is Algorithm 1 of Li et al., "Fine-grained Private Knowledge Distillation": every line needs only the lines above it, and private
 records enter on one line, `rknn.votes`. Everything here is a simulation on benchmark data; `rknn label` releases.
 """
 
+import argparse
 import importlib
 import math
 import sys
@@ -26,10 +28,11 @@ from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans, uncertainty
 from rknn_jax.representations import self_trained, spectral
+from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
 from train import experiment as runs
-from train import report, truth
+from train import presets, report, truth
 from train.experiment import Experiment, Labels
 
 console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
@@ -46,7 +49,12 @@ def main(experiment: Experiment) -> Path:
     num_classes = task.card.num_classes
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
-    resolved = {"resolved_queries": num_queries, "resolved_student": asdict(student_config(experiment)), "classes": task.card.classes}
+    resolved = {
+        "mechanism": experiment.private_step,
+        "resolved_queries": num_queries,
+        "resolved_student": None if experiment.student == "none" else asdict(student_config(experiment)),
+        "classes": task.card.classes,
+    }
     runs.write_json(folder / "config.json", runs.settings(experiment) | resolved | runs.environment())
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
@@ -55,7 +63,7 @@ def main(experiment: Experiment) -> Path:
     encode = fit_representation(stage_key(root, Stage.ENCODER), task, experiment)
     labels = Labels.none(len(task.public.images), num_classes)
     rounds: list[tuple[Queries, Answers]] = []
-    student: students.Student | None = None
+    student: ensemble.Ensemble | None = None
     not_covered: dict[str, Any] = {}
     for step in range(experiment.rounds):
         features = encode(task.public.images)
@@ -70,6 +78,8 @@ def main(experiment: Experiment) -> Path:
         console.print(
             f"round {step + 1}: {num_queries} queries answered, {truth.label_accuracy(task, labels):.2%} of the public labels right"
         )
+        if experiment.student == "none":
+            break
         trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step)
         student = trained or student
         if trained is None or trained.interrupted:
@@ -89,7 +99,7 @@ def round_config(experiment: Experiment) -> rknn.Config:
         epsilon=experiment.epsilon / experiment.rounds,
         delta=experiment.delta * (1 - 1e-12) / experiment.rounds or rknn.Config.delta,
         num_neighbors=experiment.neighbors,
-        mechanism=str(experiment.mechanism),
+        mechanism=experiment.private_step,
         trust=experiment.trust,
         amplification=experiment.amplification,
         relation=experiment.relation,
@@ -113,12 +123,13 @@ def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> En
     """Fit the representation on the public images alone."""
     module = importlib.import_module(f"rknn_jax.representations.{experiment.representation}")
     graph = spectral.Config(dimension=task.card.num_classes)
-    configs = {"spectral": graph, "self_trained": self_trained.Config(clusters=task.card.num_classes, graph=graph)}
+    rounds = experiment.refinements or self_trained.Config.rounds
+    configs = {"spectral": graph, "self_trained": self_trained.Config(rounds, clusters=task.card.num_classes, graph=graph)}
     return module.fit(key, task.public.images, configs.get(experiment.representation, module.Config()))
 
 
 def select_queries(
-    key: jax.Array, task: Task, features: Array, num_queries: int, student: students.Student | None, experiment: Experiment
+    key: jax.Array, task: Task, features: Array, num_queries: int, student: ensemble.Ensemble | None, experiment: Experiment
 ) -> Queries:
     """Cluster all public records in the first round, and those that the student is least sure of in later ones, in its own features."""
     if student is None:
@@ -127,8 +138,8 @@ def select_queries(
     return uncertainty.select(key, features, student.predict_proba(task.public.images), num_queries, config)
 
 
-def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int) -> students.Student | None:
-    """Train a student on all public records labelled so far, logging every epoch; None where it was stopped in the first one."""
+def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int) -> ensemble.Ensemble | None:
+    """Train students on all public records labelled so far, logging every epoch; None where they were stopped in the first one."""
     started = time.perf_counter()
 
     def log(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student) -> None:
@@ -138,11 +149,12 @@ def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experime
         console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
 
     try:
-        return students.fit(
+        return ensemble.fit(
             key,
             task.public.images[labels.known],
             labels.targets(experiment.targets)[labels.known],
             student_config(experiment),
+            experiment.members,
             on_epoch=log,
         )
     except KeyboardInterrupt:
@@ -151,16 +163,22 @@ def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experime
 
 
 def student_config(experiment: Experiment) -> students.Config:
-    """Return the settings of the named student, or of the data set's own."""
-    model = experiment.student or ("m5" if experiment.dataset == "mnist" else "cnn")
-    config = students.Config(model=model)
-    return config if experiment.epochs is None else students.Config(model=model, epochs=experiment.epochs)
+    """Return how each student is trained."""
+    return students.Config(model=experiment.student, epochs=experiment.epochs or 0)
+
+
+def from_arguments(arguments: list[str]) -> Experiment:
+    """Return the experiment that a command line describes: a preset's settings or the defaults, and what is given beside."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--preset")
+    preset = first.parse_known_args(arguments)[0].preset
+    return tyro.cli(Experiment, description=__doc__, args=arguments, default=presets.named(preset) if preset else Experiment())
 
 
 def cli() -> int:
     """Run from the command line: exit status 2 for bad input, 130 where it was stopped with nothing to keep."""
     try:
-        main(tyro.cli(Experiment, description=__doc__))
+        main(from_arguments(sys.argv[1:]))
     except (ValueError, OSError) as error:
         console.print(f"error: {error}")
         return 2

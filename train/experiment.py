@@ -8,7 +8,7 @@ runs/<name>/
   metrics.jsonl   one line an epoch
   labels.npz      label, query and probability of every public record
   queries.npz     the queries with their pictures, noisy votes and labels
-  student/        orbax checkpoint
+  student/        one orbax checkpoint a member
   report.html     the page to open
 ```
 """
@@ -30,6 +30,7 @@ import numpy as np
 from rknn_jax import mechanisms
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
+from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Queries, Task
 
@@ -57,6 +58,7 @@ class Experiment:
     """Label public data with private records, train a student on the labels, and hand over the proof.
 
     Attributes:
+      preset: a file of train/presets, whose settings take the defaults' place.
       dataset: digits, mnist, image_folder or tfds:<name>.
       data_dir: where the data set lies; not needed for digits.
       epsilon: privacy of the whole run, split evenly over the rounds; inf for no privacy.
@@ -65,6 +67,7 @@ class Experiment:
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
       representation: learned on public data; spectral is the best for images in seconds, self_trained in a minute or two.
+      refinements: networks that self_trained trains one after the other; its own default where it is not given.
       trust: central, a curator sees the votes; local, epsilon is of each record's own message; shuffle, of all messages once shuffled.
       amplification: bound by which shuffling amplifies a local mechanism; variation ratio is tighter, and its proof is ours.
       mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision without where it is not given.
@@ -73,13 +76,15 @@ class Experiment:
       decode: argmax of each query, or the assignment of one class to each, where queries are as many clusters as there are classes.
       targets: train the student on hard or on soft labels.
       uncertain: share of the public records that a later round asks about.
-      student: a file of rknn_jax/students/models; m5 for mnist and cnn for the rest where it is not given.
-      epochs: of the student; its own default where it is not given.
+      student: a file of rknn_jax/students/models, or none for the labels alone.
+      members: students that differ by chance alone, whose probabilities are averaged.
+      epochs: of each; its own default where it is not given.
       seed: of the split, the clustering and the student.
       noise_seed: of the simulated noise; the operating system's entropy where it is not given.
       out: the run folder; a new one under runs/ where it is not given.
     """
 
+    preset: str | None = None
     dataset: str = "digits"
     data_dir: Path | None = None
     epsilon: float = 0.1
@@ -88,6 +93,7 @@ class Experiment:
     neighbors: int = 1
     rounds: int = 1
     representation: Literal["spectral", "self_trained", "hog", "pca", "pixels"] = "spectral"
+    refinements: int | None = None
     trust: Trust = "central"
     amplification: Literal["general", "variation ratio"] = "general"
     mechanism: Mechanism | None = None
@@ -96,20 +102,19 @@ class Experiment:
     decode: Literal["argmax", "assignment"] = "argmax"
     targets: Literal["hard", "soft"] = "hard"
     uncertain: float = 0.1
-    student: Literal["m5", "cnn"] | None = None
+    student: str = "cnn"
+    members: int = 1
     epochs: int | None = None
     seed: int = 42
     noise_seed: int | None = None
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.mechanism is None:
-            object.__setattr__(self, "mechanism", "discrete_laplace" if self.trust == "central" else "collision")
         if math.isnan(self.epsilon) or self.epsilon <= 0:
             raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
         if not 0 <= self.delta < 1:
             raise ValueError(f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is pure privacy.")
-        if self.mechanism not in (choices := mechanisms.names(self.trust)):
+        if self.private_step not in (choices := mechanisms.names(self.trust)):
             raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
         if self.trust != "central" and self.relation != "replace-one":
             raise ValueError(
@@ -119,7 +124,11 @@ class Experiment:
             raise ValueError("Expected delta > 0 with trust=shuffle, got delta=0.0; pass --delta 1e-6, shuffling amplifies at none.")
         if self.mechanism == "gaussian" and self.delta == 0:
             raise ValueError("Expected delta > 0 with mechanism=gaussian, got delta=0.0; pass --delta 1e-5 or use discrete_laplace.")
-        for name in ("queries", "neighbors", "rounds", "epochs"):
+        if self.student not in ("none", *students.MODELS):
+            raise ValueError(f"Expected student to be one of none, {', '.join(students.MODELS)}, got student={self.student!r}.")
+        if self.student == "none" and self.rounds > 1:
+            raise ValueError(f"Expected a student with rounds={self.rounds}, got student=none; a later round asks what it is unsure of.")
+        for name in ("queries", "neighbors", "rounds", "members", "epochs", "refinements"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={value}.")
@@ -128,6 +137,11 @@ class Experiment:
                 f"Expected neighbors <= queries, got neighbors={self.neighbors}, queries={self.queries}; "
                 "use fewer neighbors or more queries."
             )
+
+    @property
+    def private_step(self) -> str:
+        """The mechanism, given or the trust's own."""
+        return self.mechanism or ("discrete_laplace" if self.trust == "central" else "collision")
 
 
 @dataclass(frozen=True)
@@ -232,7 +246,7 @@ def finish(
     task: Task,
     labels: Labels,
     rounds: Sequence[tuple[Queries, Answers]],
-    student: students.Student | None,
+    student: ensemble.Ensemble | None,
     guarantee: Guarantee,
     benchmark: dict[str, Any],
     seconds: float,
@@ -245,7 +259,7 @@ def finish(
       task: its data.
       labels: of the public records, after the last round.
       rounds: what was asked and answered.
-      student: of the last round, or None where none finished an epoch.
+      student: of the last round, or None where none was wanted or none finished an epoch.
       guarantee: of all rounds together.
       benchmark: `truth.not_covered`.
       seconds: the run took.
@@ -261,7 +275,7 @@ def finish(
         "trust": guarantee.trust,
         "seed": experiment.seed,
         "seconds": seconds,
-        "interrupted": student is None or student.interrupted,
+        "interrupted": experiment.student != "none" and (student is None or student.interrupted),
         "num_public": len(task.public.images),
         "num_private": len(task.private.labels),
         "num_test": len(task.test.labels),
@@ -288,7 +302,7 @@ def finish(
     )
     _write_arrays(folder / "queries.npz", **_queries(task, labels, rounds))
     if student is not None:
-        students.save(student, folder / "student")
+        ensemble.save(student, folder / "student")
     write_json(folder / "privacy.json", privacy)
     write_json(folder / "result.json", result)
 

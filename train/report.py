@@ -482,18 +482,22 @@ def _ticks(low: float, high: float) -> list[float]:
 def epochs(run: Run) -> Markup | None:
     """Draw the student's accuracy over the epochs of all rounds; None where none finished."""
     known = [entry for entry in run.metrics if entry.get("test_accuracy") is not None]
-    return chart("epochs", partial(_draw_epochs, known, _label_accuracy(run))) if known else None
+    members = run.config.get("members", 1)
+    return chart("epochs", partial(_draw_epochs, known, members, _label_accuracy(run))) if known else None
 
 
-def _draw_epochs(metrics: Sequence[dict[str, Any]], label_accuracy: float | None, axes: Axes) -> None:
-    accuracy, rounds = np.array([(entry["test_accuracy"], entry.get("round", 0)) for entry in metrics]).T
+def _draw_epochs(metrics: Sequence[dict[str, Any]], members: int, label_accuracy: float | None, axes: Axes) -> None:
+    accuracy, rounds, epoch = np.array([(entry["test_accuracy"], entry.get("round", 0), entry.get("epoch", 1)) for entry in metrics]).T
     steps, starts = np.arange(1, len(accuracy) + 1), np.flatnonzero(np.diff(rounds)) + 1
+    own = metrics[0].get("epochs", len(metrics)) // members  # epochs of one student
+    first = np.flatnonzero((epoch - 1) % own == 0)[1:]
     _accuracy_axis(axes, [*accuracy, label_accuracy], "test accuracy")
     if label_accuracy is not None:
         axes.axhline(float(_shown(label_accuracy)), color=INK["label"], linestyle=(0, (1, 2)), label=f"labels, {percent(label_accuracy)}")
-    for part in np.split(np.arange(len(accuracy)), starts):  # every round trains a student of its own
+    for part in np.split(np.arange(len(accuracy)), first):
         (line,) = axes.plot(steps[part], _shown(accuracy[part]), "o-", color=INK["student"], markersize=3.5)
-    line.set_label(f"student, {percent(accuracy[-1])} after the last epoch")
+    name = "student" if members == 1 else f"each of {members} students by itself"
+    line.set_label(f"{name}, {percent(accuracy[-1])} after the last epoch")
     for start in starts:
         axes.axvline(start + 0.5, color=INK["muted"], linewidth=0.8)
         axes.text(start + 0.6, 1.01, f"round {rounds[start] + 1:.0f}", color=INK["muted"], size=8, transform=axes.get_xaxis_transform())
