@@ -2,18 +2,22 @@
 
     conv 5x5 valid 32, 64, 96, 128, 160; flatten; dense; batch normalisation
 
-without biases, batch normalisation and ReLU after every convolution, input 2(x - 0.5). 137 million multiplications an image forward make
-it dear on a CPU, where XLA's own convolution reaches a quarter of the speed of its matrix product. So on a CPU the convolutions are
-Winograd's F(4x4, 5x5): an 8x8 tile of the input gives 4x4 outputs by 64 products a channel pair where the sum itself takes 400,
+without biases, batch normalisation and ReLU after every convolution, input 2(x - 0.5); `ValidCNN` is what M3 and M7 share with it. 137
+million multiplications an image forward make it dear on a CPU, where XLA's own convolution reaches a quarter of the speed of its matrix
+product. So on a CPU the convolutions are Winograd's F(m x m, k x k) with m + k = 9: an 8x8 tile of the input gives m x m outputs by 64
+products a channel pair where the sum itself takes m^2 k^2, which is 400 for 5x5 kernels,
 
     Y = A' [(G W G') * (B' X B)] A
 
-and all of it is matrix products. In float32 the largest error is 3e-5 of the output's standard deviation (bfloat16: 2e-2). An epoch of
+and all of it is matrix products. In float32 the largest error is 5e-5 of the output's standard deviation (bfloat16: 2e-2). An epoch of
 5,000 images takes a quarter of the time. 28 - 4 - 4 - 4 - 4 - 4 is a multiple of 4 at every layer, so no tile is wasted.
 
 References: An, Lee, Park, Yang & So, "An Ensemble of Simple Convolutional Neural Network Models for MNIST Digit Recognition", 2020;
 Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks", 2016.
 """
+
+from functools import cache
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -26,32 +30,33 @@ EPOCHS = 6
 MIN_SIZE = 21
 """Smallest image height and width: five valid 5x5 convolutions leave one pixel."""
 
-_CHANNELS = (32, 64, 96, 128, 160)
-_KERNEL = 5
-_OUT = 4  # output pixels of a tile, along each axis
-_TILE = _OUT + _KERNEL - 1
+_TILE = 8
 _POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)  # and infinity; the usual choice, near the best in float32
 
 
-class M5(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1], of 21x21 pixels or more, to logits `[n, num_classes]`.
+class ValidCNN(nn.Module):
+    """Maps float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
+
+    A subclass says how many channels each convolution has, and the size of its kernels. The image must be large enough to leave one pixel.
 
     Attributes:
       num_classes: |Y|.
     """
 
     num_classes: int
+    channels: ClassVar[tuple[int, ...]]
+    kernel_size: ClassVar[int]
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
-        """Return logits, or with `features` the last convolution's output averaged over the image, float32 `[n, 160]`."""
+        """Return logits, or with `features` the last convolution's output averaged over the image, float32 `[n, channels[-1]]`."""
 
         def normalise(x: jax.Array) -> jax.Array:
             return nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
 
         x = 2 * (images - 0.5)
-        for layer, channels in enumerate(_CHANNELS):
-            shape = (_KERNEL, _KERNEL, x.shape[-1], channels)
+        for layer, channels in enumerate(self.channels):
+            shape = (self.kernel_size, self.kernel_size, x.shape[-1], channels)
             kernel = self.param(f"conv{layer + 1}", nn.initializers.lecun_normal(), shape)
             x = nn.relu(normalise(convolve(x, kernel)))
         if features:
@@ -59,15 +64,22 @@ class M5(nn.Module):
         return normalise(nn.Dense(self.num_classes, use_bias=False)(x.reshape(len(x), -1)))
 
 
+class M5(ValidCNN):
+    """For images of 21x21 pixels or more. Features: float32 `[n, 160]`."""
+
+    channels = (32, 64, 96, 128, 160)
+    kernel_size = 5
+
+
 def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Return the valid 5x5 convolution (in fact correlation) of stride 1.
+    """Return the valid convolution (in fact correlation) of stride 1.
 
     Args:
       images: float32 `[n, height, width, c]`.
-      kernel: float32 `[5, 5, c, d]`.
+      kernel: float32 `[k, k, c, d]`, k from 2 to 7.
 
     Returns:
-      float32 `[n, height - 4, width - 4, d]`.
+      float32 `[n, height - k + 1, width - k + 1, d]`.
     """
     return jax.lax.platform_dependent(images, kernel, cpu=_winograd, default=_direct)
 
@@ -78,41 +90,46 @@ def _direct(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
     n, height, width, _ = images.shape
-    channels = kernel.shape[-1]
-    tiles = _tiles(images)  # [8, 8, n, rows, columns, c]
+    size, _, _, channels = kernel.shape
+    out = _TILE - size + 1  # output pixels of a tile, along each axis
+    to_outputs, to_spectrum, to_filters = _transforms(size)
+    tiles = _tiles(images, out)  # [8, 8, n, rows, columns, c]
     rows, columns = tiles.shape[3:5]
-    spectrum = jnp.matmul(_B, tiles.reshape(_TILE**2, -1)).reshape(_TILE**2, n * rows * columns, -1)
-    filters = jnp.matmul(_G, kernel.reshape(_KERNEL**2, -1)).reshape(_TILE**2, -1, channels)
+    spectrum = jnp.matmul(to_spectrum, tiles.reshape(_TILE**2, -1)).reshape(_TILE**2, n * rows * columns, -1)
+    filters = jnp.matmul(to_filters, kernel.reshape(size**2, -1)).reshape(_TILE**2, -1, channels)
     products = jax.lax.dot_general(spectrum, filters, (((2,), (1,)), ((0,), (0,))))
-    out = jnp.matmul(_A, products.reshape(_TILE**2, -1)).reshape(_OUT, _OUT, n, rows, columns, channels)
-    out = out.transpose(2, 3, 0, 4, 1, 5).reshape(n, rows * _OUT, columns * _OUT, channels)
-    return out[:, : height - _KERNEL + 1, : width - _KERNEL + 1]
+    outputs = jnp.matmul(to_outputs, products.reshape(_TILE**2, -1)).reshape(out, out, n, rows, columns, channels)
+    outputs = outputs.transpose(2, 3, 0, 4, 1, 5).reshape(n, rows * out, columns * out, channels)
+    return outputs[:, : height - size + 1, : width - size + 1]
 
 
-def _tiles(images: jax.Array) -> jax.Array:
-    """Cut images into 8x8 tiles at stride 4, zeros after the end: `[8, 8, n, rows, columns, c]`."""
+def _tiles(images: jax.Array, stride: int) -> jax.Array:
+    """Cut images into 8x8 tiles that begin `stride` pixels apart, zeros after the end: `[8, 8, n, rows, columns, c]`."""
     n, height, width, c = images.shape
-    rows, columns = (-(-(size - _KERNEL + 1) // _OUT) for size in (height, width))
-    padding = ((0, 0), (0, (rows + 1) * _OUT - height), (0, (columns + 1) * _OUT - width), (0, 0))
-    blocks = jnp.pad(images, padding).reshape(n, rows + 1, _OUT, columns + 1, _OUT, c)
-    tall = jnp.concatenate([blocks[:, :-1], blocks[:, 1:]], 2)
-    return jnp.concatenate([tall[:, :, :, :-1], tall[:, :, :, 1:]], 4).transpose(2, 4, 0, 1, 3, 5)
+    overlap = _TILE - stride
+    rows, columns = (-(-(size - overlap) // stride) for size in (height, width))
+    parts = -(-_TILE // stride)  # blocks of stride x stride pixels that a tile reaches into, along each axis
+    tall, wide = rows + parts - 1, columns + parts - 1
+    padding = ((0, 0), (0, max(0, tall * stride - height)), (0, max(0, wide * stride - width)), (0, 0))
+    blocks = jnp.pad(images, padding)[:, : tall * stride, : wide * stride].reshape(n, tall, stride, wide, stride, c)
+    strips = jnp.concatenate([blocks[:, part : part + rows] for part in range(parts)], 2)[:, :, :_TILE]
+    tiles = jnp.concatenate([strips[:, :, :, part : part + columns] for part in range(parts)], 4)[:, :, :, :, :_TILE]
+    return tiles.transpose(2, 4, 0, 1, 3, 5)
 
 
-def _transforms() -> list[np.ndarray]:
-    """Return A', B' and G of Toom and Cook's algorithm, each for both axes at once: float32 `[16, 64]`, `[64, 64]` and `[64, 25]`.
+@cache
+def _transforms(size: int) -> tuple[np.ndarray, ...]:
+    """Return A', B' and G of Toom and Cook's algorithm, each for both axes at once: float32 `[m^2, 64]`, `[64, 64]` and `[64, size^2]`.
 
-    Polynomials of degree < m are given by their values at the 7 points and their leading coefficient (infinity): V(m) evaluates. A
-    product is a product of values, and correlation is the transpose of that in one factor: A = V(4)', G = V(5), B = V(8)^-1'.
+    Polynomials of degree < d are given by their values at the 7 points and their leading coefficient (infinity): V(d) evaluates. A
+    product is a product of values, and correlation is the transpose of that in one factor: A = V(m)', G = V(size), B = V(8)^-1'.
     """
 
-    def evaluate(size: int) -> np.ndarray:
-        return np.vstack([np.power.outer(_POINTS, np.arange(size)), np.eye(size)[-1]])
+    def evaluate(degree: int) -> np.ndarray:
+        return np.vstack([np.power.outer(_POINTS, np.arange(degree)), np.eye(degree)[-1]])
 
-    matrices = evaluate(_OUT).T, np.linalg.inv(evaluate(_TILE)).T, evaluate(_KERNEL)
-    return [np.kron(matrix, matrix).astype(np.float32) for matrix in matrices]
+    matrices = evaluate(_TILE - size + 1).T, np.linalg.inv(evaluate(_TILE)).T, evaluate(size)
+    return tuple(np.kron(matrix, matrix).astype(np.float32) for matrix in matrices)
 
-
-_A, _B, _G = _transforms()
 
 Model = M5
