@@ -82,7 +82,7 @@ def test_parameter_counts_are_those_of_the_definition(network, image_shape, expe
         (m3, (21, 23, 3), 176),
         (m7, (25, 31, 1), 192),
         (wrn28_2, (1, 2, 1), 128),
-        (densenet121, (8, 13, 1), 1024),
+        pytest.param(densenet121, (8, 13, 1), 1024, marks=pytest.mark.slow),
     ],
     ids=["m3", "m7", "wrn28_2", "densenet121"],
 )
