@@ -105,6 +105,7 @@ class Answers:
       labels: int32 `[num_queries]`.
       answered: bool `[num_queries]`; a labeler that screens leaves some queries without an answer.
       probabilities: float32 `[num_queries, num_classes]`, soft labels.
+      confidence: float32 `[num_queries]`, the posterior probability that the label is the one without noise; 1 where it is not known.
       counts: float32 `[num_queries, num_classes]`, the noisy counts; one-hot where the mechanism releases labels only.
       stddev: float32 `[num_queries, num_classes]`, the noise's standard deviation; 0 where the mechanism releases labels only.
       guarantee: the privacy of everything above together.
@@ -113,6 +114,7 @@ class Answers:
     labels: np.ndarray
     answered: np.ndarray
     probabilities: np.ndarray
+    confidence: np.ndarray
     counts: np.ndarray
     stddev: np.ndarray
     guarantee: Guarantee

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.optimize
 import scipy.sparse
 import scipy.sparse.linalg
+import scipy.special
 
 from rknn_jax.neighbors import pairwise_sq_distances
 from rknn_jax.types import Array
@@ -22,6 +23,12 @@ BANDWIDTHS = (0.0, *np.geomspace(0.01, 0.35, 14))
 
 STANDS_OUT = 5.0
 """Expected votes over the noise's standard deviation, for the difference of two cells, at which a query needs no more help."""
+
+REACH, GRID = 6.0, 200
+"""Standard deviations around the greatest count that `posterior` looks at, and its points."""
+
+LARGEST_GRID = 10**7
+"""Numbers that it holds at a time."""
 
 
 def noisy_max(counts: Array) -> np.ndarray:
@@ -45,6 +52,36 @@ def assignment(counts: Array) -> np.ndarray:
             "set the number of queries or use decode=argmax."
         )
     return scipy.optimize.linear_sum_assignment(counts, maximize=True)[1].astype(np.int32)
+
+
+def posterior(counts: Array, stddev: Array) -> np.ndarray:
+    """Return how probably each class has the most votes of all, given its noisy counts.
+
+    Noise is taken as normal and independent between cells, and before anything was heard all counts were as likely, so that count j is
+    normal around what was heard. The integral over it of the probability that all others are less is summed over a grid.
+
+    Args:
+      counts: float32 `[num_queries, num_classes]`, noisy.
+      stddev: of the noise, `[num_queries, num_classes]`; where a query has none, its arg max is certain.
+
+    Returns:
+      float32 `[num_queries, num_classes]`, rows summing to 1.
+    """
+    parts = -(-counts.shape[0] * counts.shape[1] * GRID // LARGEST_GRID)
+    blocks = zip(np.array_split(np.asarray(counts, np.float64), parts), np.array_split(np.asarray(stddev, np.float64), parts), strict=True)
+    return np.concatenate([_posterior(*block) for block in blocks])
+
+
+def _posterior(counts: np.ndarray, stddev: np.ndarray) -> np.ndarray:
+    certain = np.eye(counts.shape[1])[counts.argmax(axis=1)]
+    scale = np.where(stddev > 0, stddev, 1)
+    low, high = ((counts + reach * scale).max(axis=1) for reach in (-REACH, REACH))
+    values = np.linspace(low, high, GRID, axis=1)[:, None]  # below `low` some other count is almost surely greater
+    standard = (values - counts[..., None]) / scale[..., None]
+    log_below = scipy.special.log_ndtr(standard)
+    log_density = -0.5 * standard**2 - np.log(scale)[..., None]
+    mass = np.exp(log_density + log_below.sum(axis=1, keepdims=True) - log_below).sum(axis=2)
+    return np.where((stddev > 0).all(axis=1, keepdims=True), mass / mass.sum(axis=1, keepdims=True), certain).astype(np.float32)
 
 
 def soft_labels(counts: Array) -> np.ndarray:

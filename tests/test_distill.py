@@ -15,7 +15,7 @@ from rknn_jax.privacy import accounting
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from train import distill
-from train.experiment import Experiment, Mechanism
+from train.experiment import Experiment, Labels, Mechanism
 
 TINY = Experiment(dataset="digits", epsilon=4.0, queries=20, epochs=1, noise_seed=0, representation="pca")
 FILES = {"config.json", "result.json", "privacy.json", "metrics.jsonl", "labels.npz", "queries.npz", "student", "report.html"}
@@ -192,6 +192,13 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(once):
     with pytest.raises(ValueError, match="already holds a run"):
         run(once)
     assert {path: path.read_bytes() for path in once.rglob("*") if path.is_file()} == before
+
+
+def test_targets_are_as_sure_as_the_noise_leaves_the_label():
+    labels = Labels(np.float32([[0.6, 0.4, 0], [0.1, 0.2, 0.7]]), np.float32([1, 0.4]), np.int32([0, 1]))
+    np.testing.assert_allclose(labels.targets("hard"), [[1, 0, 0], [0, 0, 1]])
+    np.testing.assert_allclose(labels.targets("soft"), labels.probabilities)
+    np.testing.assert_allclose(labels.targets("posterior"), [[1, 0, 0], [0.2, 0.2, 0.6]], rtol=1e-6)
 
 
 def test_settings_reach_the_mechanism_and_the_student(tmp_path):

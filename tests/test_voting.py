@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse
+import scipy.stats
 
 from rknn_jax import voting
 from rknn_jax.neighbors import nearest, neighbor_graph
@@ -19,6 +20,35 @@ def test_soft_labels_are_shares_of_the_positive_counts():
     soft = voting.soft_labels(np.array([[3.0, -4, 1], [-1, -2, -3]]))
     np.testing.assert_allclose(soft, [[0.75, 0, 0.25], [1 / 3] * 3], rtol=1e-6)
     assert soft.dtype == np.float32
+
+
+def test_the_posterior_of_two_classes_is_that_of_their_difference_and_without_noise_certain():
+    counts, stddev = np.array([[3.0, 5], [2, 2], [0, 400], [7, 1]]), np.array([[1.0, 2], [3, 3], [4, 4], [0, 0]])
+    second = scipy.stats.norm.cdf((counts[:3, 1] - counts[:3, 0]) / np.hypot(*stddev[:3].T))
+    np.testing.assert_allclose(voting.posterior(counts, stddev), [*np.column_stack([1 - second, second]), [1, 0]], atol=1e-6)
+
+
+def test_the_posterior_is_how_often_each_class_is_the_greatest(monkeypatch):
+    """200,000 draws: a share is within 4.5 standard errors of 0.0011 at most with a false alarm of 2e-4 over the 30 of them."""
+    rng = np.random.default_rng(0)
+    counts, stddev = rng.normal(0, 4, (6, 5)), rng.uniform(1, 4, (6, 5))
+    greatest = (counts + stddev * rng.normal(size=(200_000, 6, 5))).argmax(axis=2)
+    shares = np.stack([np.bincount(query, minlength=5) for query in greatest.T]) / 200_000
+    whole = voting.posterior(counts, stddev)
+    np.testing.assert_allclose(whole, shares, atol=0.005)
+    monkeypatch.setattr(voting, "LARGEST_GRID", 2500)
+    np.testing.assert_allclose(voting.posterior(counts, stddev), whole, rtol=1e-6)
+
+
+def test_the_posterior_is_calibrated_for_laplace_noise_too():
+    """Counts of a wide prior, 4,000 queries: of labels said to be right with 0.5 to 0.9 as many are, within 0.05 (4 standard errors)."""
+    rng = np.random.default_rng(1)
+    truth = rng.uniform(0, 300, (4000, 6))
+    posterior = voting.posterior(truth + rng.laplace(0, 40, truth.shape), np.full(truth.shape, 40 * np.sqrt(2)))
+    sure, right = posterior.max(axis=1), posterior.argmax(axis=1) == truth.argmax(axis=1)
+    between = (sure > 0.5) & (sure < 0.9)
+    assert between.sum() > 1500
+    assert abs(right[between].mean() - sure[between].mean()) < 0.05
 
 
 def two_groups(per_group=10, seed=0):

@@ -15,7 +15,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,14 +38,25 @@ from train.experiment import Experiment, Labels
 console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 
-def main(experiment: Experiment) -> Path:
-    """Run Algorithm 1 and return the run folder."""
+OF_REPRESENTATION = ("dataset", "data_dir", "seed", "representation", "refinements")
+"""Settings that `prepare` looks at."""
+
+
+class Prepared(NamedTuple):
+    """What does not depend on the votes: the data, and what was learned from the public images."""
+
+    task: Task
+    encode: Encoder
+
+
+def main(experiment: Experiment, prepared: Prepared | None = None) -> Path:
+    """Run Algorithm 1 and return the run folder; experiments with equal `OF_REPRESENTATION` may share what is `prepared`."""
     started = time.perf_counter()
     folder = runs.make_folder(experiment)
     root = jax.random.key(experiment.seed)
     noise = fresh_noise_key() if experiment.noise_seed is None else jax.random.key(experiment.noise_seed)
 
-    task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
+    task, encode = prepared or prepare(experiment)
     num_classes = task.card.num_classes
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
@@ -56,11 +67,6 @@ def main(experiment: Experiment) -> Path:
         "classes": task.card.classes,
     }
     runs.write_json(folder / "config.json", runs.settings(experiment) | resolved | runs.environment())
-    console.print(
-        f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
-    )
-
-    encode = fit_representation(stage_key(root, Stage.ENCODER), task, experiment)
     labels = Labels.none(len(task.public.images), num_classes)
     rounds: list[tuple[Queries, Answers]] = []
     student: ensemble.Ensemble | None = None
@@ -91,6 +97,15 @@ def main(experiment: Experiment) -> Path:
     console.print(f"\n{guarantee}\n")
     console.print(f"The report: {report.write(folder)}")
     return folder
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Read the data and fit the representation."""
+    task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
+    console.print(
+        f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
+    )
+    return Prepared(task, fit_representation(stage_key(jax.random.key(experiment.seed), Stage.ENCODER), task, experiment))
 
 
 def round_config(experiment: Experiment) -> rknn.Config:

@@ -74,7 +74,8 @@ class Experiment:
       relation: which data sets are neighbours.
       smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads labels between similar public records.
       decode: argmax of each query, or the assignment of one class to each, where queries are as many clusters as there are classes.
-      targets: train the student on hard or on soft labels.
+      targets: what the student learns of a record: its label, hard; its votes, soft; or as much of its label as the noise leaves sure and
+        the rest shared by all classes, posterior.
       uncertain: share of the public records that a later round asks about.
       student: a file of rknn_jax/students/models, or none for the labels alone.
       members: students that differ by chance alone, whose probabilities are averaged.
@@ -100,7 +101,7 @@ class Experiment:
     relation: Relation = "replace-one"
     smoothing: Literal["auto", "none"] = "auto"
     decode: Literal["argmax", "assignment"] = "argmax"
-    targets: Literal["hard", "soft"] = "hard"
+    targets: Literal["posterior", "hard", "soft"] = "posterior"
     uncertain: float = 0.1
     student: str = "cnn"
     members: int = 1
@@ -150,16 +151,19 @@ class Labels:
 
     Attributes:
       probabilities: float32 `[m, num_classes]`, soft labels; 0 where there is none.
+      confidence: float32 `[m]`, the posterior probability that the noise did not change the query's label.
       query: int32 `[m]`, the query that named each record, counted over all rounds; -1 where none has.
     """
 
     probabilities: np.ndarray
+    confidence: np.ndarray
     query: np.ndarray
 
     @classmethod
     def none(cls, num_public: int, num_classes: int) -> "Labels":
         """Return the labels before the first round."""
-        return cls(np.zeros((num_public, num_classes), np.float32), np.full(num_public, -1, np.int32))
+        unknown = np.zeros(num_public, np.float32)
+        return cls(np.zeros((num_public, num_classes), np.float32), unknown, np.full(num_public, -1, np.int32))
 
     @property
     def known(self) -> np.ndarray:
@@ -171,15 +175,22 @@ class Labels:
         """Int32 `[m]`, the most probable class."""
         return self.probabilities.argmax(axis=1).astype(np.int32)
 
-    def targets(self, kind: Literal["hard", "soft"]) -> np.ndarray:
+    def targets(self, kind: Literal["posterior", "hard", "soft"]) -> np.ndarray:
         """Return what a student is trained on, float32 `[m, num_classes]`."""
-        return self.probabilities if kind == "soft" else np.eye(self.probabilities.shape[1], dtype=np.float32)[self.hard]
+        if kind == "soft":
+            return self.probabilities
+        num_classes = self.probabilities.shape[1]
+        share = (self.confidence if kind == "posterior" else np.ones_like(self.confidence))[:, None]
+        return share * np.eye(num_classes, dtype=np.float32)[self.hard] + (1 - share) / num_classes
 
     def updated(self, queries: Queries, answers: Answers, first_query: int) -> "Labels":
         """Return the labels after a round whose queries are counted from `first_query` on: a later answer takes an earlier one's place."""
         asked = (queries.cluster >= 0) & answers.answered[queries.cluster]
-        named = answers.probabilities[queries.cluster]
-        return Labels(np.where(asked[:, None], named, self.probabilities), np.where(asked, first_query + queries.cluster, self.query))
+        return Labels(
+            np.where(asked[:, None], answers.probabilities[queries.cluster], self.probabilities),
+            np.where(asked, answers.confidence[queries.cluster], self.confidence),
+            np.where(asked, first_query + queries.cluster, self.query),
+        )
 
 
 def make_folder(experiment: Experiment) -> Path:

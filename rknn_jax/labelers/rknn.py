@@ -150,16 +150,18 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
       config: see `Config`.
     """
     counts, stddev = np.asarray(counts, np.float32), np.asarray(stddev, np.float32)
-    heard = counts
+    heard, spread = counts, stddev
     if config.smoothing == "auto":
         # The number of votes is read off the noisy counts: under add-remove n itself is private.
-        heard = voting.smoothing_weights(queries.features, queries.size, float(max(counts.sum(), 0)), float(stddev.max())) @ counts
+        weights = voting.smoothing_weights(queries.features, queries.size, float(max(counts.sum(), 0)), float(stddev.max()))
+        heard, spread = weights @ counts, np.sqrt(weights**2 @ stddev**2)
     if config.decode == "assignment":
         labels = voting.assignment(heard)
-        probabilities = np.eye(counts.shape[1], dtype=np.float32)[labels]
+        probabilities, confidence = np.eye(counts.shape[1], dtype=np.float32)[labels], np.ones(len(labels), np.float32)
     else:
         labels, probabilities = voting.noisy_max(heard), voting.soft_labels(heard)
-    return Answers(labels, np.ones(len(counts), bool), probabilities, counts, stddev, guarantee)
+        confidence = voting.posterior(heard, spread).max(axis=1)
+    return Answers(labels, np.ones(len(counts), bool), probabilities, confidence, counts, stddev, guarantee)
 
 
 def public_graph(features: Array, num_queries: int, config: Config) -> csr_matrix | None:

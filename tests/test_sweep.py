@@ -1,0 +1,75 @@
+"""A sweep runs every combination once, goes on where it was stopped, and shares what was fitted to public images."""
+
+import json
+import sys
+
+import pytest
+
+from rknn_jax.representations import pca
+from train import distill, sweep
+
+ARGUMENTS = ["--queries", "40", "--representation", "pca", "--student", "none", "--smoothing", "none"]
+VARIED = {"epsilon": ["0.1", "4"], "seed": ["0", "1"]}
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return []
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory, fits):
+    """Stopped after its first run, and called again."""
+    out, runs, main, fit = tmp_path_factory.mktemp("sweep"), [], distill.main, pca.fit
+
+    def stopped(*args):
+        if runs:
+            raise KeyboardInterrupt
+        runs.append(args)
+        return main(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pca, "fit", lambda *args: fits.append(1) or fit(*args))
+        patch.setattr(distill, "main", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            sweep.main(ARGUMENTS, out, VARIED)
+        before = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
+        (out / "epsilon=4-seed=1").mkdir()
+        (out / "epsilon=4-seed=1" / "config.json").write_text("half")
+        patch.setattr(distill, "main", main)
+        rows = sweep.main(ARGUMENTS, out, VARIED)
+    return out, rows, before
+
+
+def test_every_combination_is_run_once_and_stopped_it_goes_on(swept):
+    out, rows, before = swept
+    assert len(before) == 1
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    assert len(list(out.glob("*/result.json"))) == 4
+    assert [row["epsilon"] for row in rows] == ["0.1", "4"]
+
+
+def test_runs_of_one_seed_share_their_representation(swept, fits):
+    assert len(fits) == 3  # seed 0 once, seed 0 again after the stop, seed 1
+
+
+def test_rows_are_the_means_of_the_runs_own_results(swept):
+    out, rows, _ = swept
+    for row in rows:
+        folders = [out / f"epsilon={row['epsilon']}-seed={seed}" for seed in (0, 1)]
+        results = [json.loads((folder / "result.json").read_text()) for folder in folders]
+        assert row["label_accuracy"]["values"] == [result["label_accuracy"] for result in results]
+        assert row["label_accuracy"]["mean"] == pytest.approx(sum(row["label_accuracy"]["values"]) / 2)
+        assert [result["epsilon"] for result in results] == [float(row["epsilon"])] * 2
+        assert row["test_accuracy"] is None
+        assert row["seeds"] == [0, 1]
+    assert rows[1]["label_accuracy"]["mean"] > rows[0]["label_accuracy"]["mean"] + 0.1, "less noise, better labels"
+    assert json.loads((out / "sweep.json").read_text())["rows"] == rows
+    assert (out / "sweep.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("vary", ["nothing=1,2", "queries", "queries=10,,20", "out=a,b"])
+def test_what_cannot_vary_is_named(vary, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["sweep", "--out", str(tmp_path), "--vary", vary])
+    assert sweep.cli() == 2
+    assert vary in capsys.readouterr().err

@@ -1,0 +1,157 @@
+r"""Run distill over a grid of settings and draw what comes out. Stopped, it goes on where it was: what is there is not run again.
+
+    python -m train.sweep --preset mnist-fast --data-dir DIR --student none --out runs/figure2 \
+        --vary queries=10,20,40,100,200,500 --vary epsilon=0.01,0.1,1 --vary seed=0,1,2
+
+Every option of `train.distill` is one here, and `--vary` names those that take several values: all combinations are run. The first one is
+the picture's horizontal axis, its lines are the others, and runs that differ in their seed alone are averaged. Figures 2 to 4 of Li et al.
+are `queries` and `neighbors` varied, their study of several rounds is `rounds`.
+
+    OUT/<setting>/      a run folder for every combination
+    OUT/sweep.json      mean and standard deviation of the accuracies for every setting
+    OUT/sweep.png       the picture
+"""
+
+import argparse
+import itertools
+import json
+import shutil
+import statistics
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from rknn_jax.types import Array
+from train import distill
+from train import experiment as runs
+from train.experiment import Experiment
+
+ACCURACIES = ("label_accuracy", "test_accuracy")
+Values = dict[str, list[str]]
+
+
+def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]]:
+    """Run what has not been run yet, and write the summary and the picture.
+
+    Args:
+      arguments: of `train.distill`, for all runs.
+      out: the folder of all runs.
+      varied: the values of every option that has several.
+
+    Returns:
+      The rows of `sweep.json`.
+    """
+    # What the representation depends on changes slowest: runs after each other share what was fitted to public images.
+    slow = sorted(varied, key=lambda name: name not in distill.OF_REPRESENTATION)
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    shared, prepared = None, None
+    for values in itertools.product(*(varied[name] for name in slow)):
+        setting = dict(zip(slow, values, strict=True))
+        options = [text for name, value in setting.items() for text in (f"--{name.replace('_', '-')}", value)]
+        folder = out / ("-".join(f"{name}={setting[name]}" for name in varied) or "run")
+        if not _done(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # what a stopped run left
+            experiment = distill.from_arguments([*arguments, *options, "--out", str(folder)])
+            if (looks_at := [getattr(experiment, name) for name in distill.OF_REPRESENTATION]) != shared:
+                shared, prepared = looks_at, _remembering(distill.prepare(experiment))
+            distill.main(experiment, prepared)
+            if not _done(folder):
+                raise KeyboardInterrupt  # main keeps what a stopped student has learned; a sweep wants all of it
+        result = json.loads((folder / "result.json").read_text())
+        found.setdefault(tuple(setting[name] for name in varied if name != "seed"), []).append(result)
+    names = [name for name in varied if name != "seed"]
+    rows = [dict(zip(names, values, strict=True)) | _summary(results) for values, results in found.items()]
+    runs.write_json(out / "sweep.json", {"arguments": arguments, "varied": varied, **runs.environment(), "rows": rows})
+    if names:
+        draw(rows, names).savefig(out / "sweep.png", dpi=150)
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
+    """Draw accuracies over the first of `names`, a line for every combination of the others; labels dashed, students drawn through."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    lines = list(dict.fromkeys(tuple(row[name] for name in names[1:]) for row in rows))
+    ticks = list(dict.fromkeys(row[names[0]] for row in rows))
+    for number, line in enumerate(lines):
+        mine = [row for row in rows if tuple(row[name] for name in names[1:]) == line]
+        place = [ticks.index(row[names[0]]) for row in mine]
+        words = ", ".join(f"{name} = {value}" for name, value in zip(names[1:], line, strict=True))
+        for accuracy, style, what in (("label_accuracy", "--", "labels"), ("test_accuracy", "-", "student")):
+            if all(row[accuracy] for row in mine):
+                mean, stddev = (np.array([100 * (row[accuracy][part] or 0) for row in mine]) for part in ("mean", "stddev"))
+                axes.errorbar(
+                    place, mean, stddev, color=f"C{number}", linestyle=style, marker=".", capsize=2, label=f"{words} {what}".strip()
+                )
+    axes.set_xticks(range(len(ticks)), ticks)
+    axes.set_xlabel(names[0].replace("_", " "))
+    axes.set_ylabel("accuracy, %")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    return figure
+
+
+def _done(folder: Path) -> bool:
+    path = folder / "result.json"
+    return path.exists() and not json.loads(path.read_text())["interrupted"]
+
+
+def _remembering(prepared: distill.Prepared) -> distill.Prepared:
+    """Return the same data, with an encoder that encodes no array of it twice; the task keeps them alive, so an id means one array."""
+    seen: dict[int, Array] = {}
+
+    def encode(images: Array) -> Array:
+        if id(images) not in seen:
+            seen[id(images)] = prepared.encode(images)
+        return seen[id(images)]
+
+    return distill.Prepared(prepared.task, encode)
+
+
+def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"seeds": [result["seed"] for result in results]}
+    for name in ACCURACIES:
+        values = [result[name] for result in results]
+        several = len(values) > 1 and None not in values
+        mean = None if None in values else statistics.mean(values)
+        row[name] = mean if mean is None else {"mean": mean, "stddev": statistics.stdev(values) if several else None, "values": values}
+    return row
+
+
+def _varied(texts: list[str]) -> Values:
+    known = {field.name for field in fields(Experiment)}
+    varied: Values = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        name = name.replace("-", "_")
+        if name not in known - {"out"} or not all(values.split(",")):
+            raise ValueError(f"Expected --vary NAME=VALUE,VALUE with an option of train.distill, got {text!r}.")
+        varied[name] = values.split(",")
+    return varied
+
+
+def cli() -> int:
+    """Run from the command line: exit status 2 for bad input, 130 where it was stopped."""
+    matplotlib.use("agg")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--out", type=Path, required=True, help="folder of all runs; one that is there goes on")
+    parser.add_argument("--vary", action="append", default=[], metavar="NAME=VALUE,VALUE", help="an option and its values; repeat for more")
+    known, others = parser.parse_known_args()
+    try:
+        main(others, known.out, _varied(known.vary))
+    except (ValueError, OSError) as error:
+        distill.console.print(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        distill.console.print("Stopped; the same command goes on.")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli())
