@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rknn_jax import bsvs, data
-from rknn_jax.data import _idx, digits, image_folder, mnist
+from rknn_jax.data import _idx, cifar10, digits, image_folder, mnist
 
 
 def test_digits_are_scikit_learns_scaled_to_uint8():
@@ -81,7 +81,7 @@ def test_without_writers_mnist_has_no_clients(tmp_path):
 
 
 def test_unknown_data_sets_are_told_the_known_ones():
-    with pytest.raises(ValueError, match=r"digits, image_folder, mnist, tfds.*mnits"):
+    with pytest.raises(ValueError, match=r"cifar10, digits, image_folder, mnist, tfds.*mnits"):
         data.load("mnits", 0)
 
 
@@ -92,6 +92,19 @@ def test_image_folders_are_split_as_asked_and_resized(tmp_path):
     assert task.card.classes == ("cat", "dog")
     first = np.asarray(Image.open(tmp_path / "test" / "dog" / "0000.png"))
     np.testing.assert_array_equal(image_folder.load(1, tmp_path).test.images[3], first)
+
+
+def test_the_standard_cifar_split_tests_on_the_test_folder_and_the_pooled_one_on_a_sixtieth_of_all(tmp_path):
+    standard, pooled = cifar10._example(tmp_path, 3, "standard"), cifar10.load(3, tmp_path, "pooled")
+    assert [len(standard.public_index), len(standard.private_index), len(standard.test_index)] == [36, 24, 10]
+    assert standard.test_index.tolist() == list(range(60, 70)), "no test image is public or private"
+    assert [len(pooled.public_index), len(pooled.private_index), len(pooled.test_index)] == [35, 33, 2]
+    assert sorted(np.concatenate([pooled.public_index, pooled.private_index, pooled.test_index])) == list(range(70))
+    with pytest.raises(ValueError, match="cifar10:other"):
+        cifar10.load(0, tmp_path, "other")
+    image_folder._example(tmp_path / "cats", 0)
+    with pytest.raises(ValueError, match="ten classes"):
+        cifar10.load(0, tmp_path / "cats")
 
 
 def test_bad_image_folders_are_named(tmp_path):

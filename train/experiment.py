@@ -59,7 +59,7 @@ class Experiment:
 
     Attributes:
       preset: a file of train/presets, whose settings take the defaults' place.
-      dataset: digits, mnist, image_folder or tfds:<name>.
+      dataset: digits, mnist, cifar10, cifar10:pooled, image_folder or tfds:<name>.
       data_dir: where the data set lies; not needed for digits.
       epsilon: privacy of the whole run, split evenly over the rounds; inf for no privacy.
       delta: of the composed guarantee; 0 keeps a pure guarantee pure.

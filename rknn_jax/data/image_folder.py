@@ -34,6 +34,19 @@ def load(
       ValueError: for an unreadable image, several sizes or classes of test that train does not have.
     """
     folder = _pool.folder(data_dir, "image_folder")
+    images, labels, num_train, classes = read(folder, size)
+    num_public = num_train // 2 if num_public is None else num_public
+    num_private = num_train - num_public if num_private is None else num_private
+    if num_public + num_private > num_train:
+        raise ValueError(f"Expected num_public + num_private <= {num_train} training images, got {num_public} + {num_private}.")
+    order = np.random.RandomState(seed).permutation(num_train)
+    public, private = order[:num_public], order[num_public : num_public + num_private]
+    card = Card(f"image_folder:{folder.name}", str(folder), "as the images' owner says", classes)
+    return _pool.task(card, images, labels, public, private, np.arange(num_train, len(images)))
+
+
+def read(folder: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, int, tuple[str, ...]]:
+    """Return images uint8 `[n, h, w, c]`, their labels, how many, the first ones, train, and the classes. Raises as `load`."""
     classes = _classes(folder / "train")
     if _classes(folder / "test") != classes:
         raise ValueError(
@@ -46,14 +59,7 @@ def load(
     shapes = {image.shape for image in images}
     if len(shapes) != 1:
         raise ValueError(f"Expected images of one size in data_dir={folder}, got {sorted(shapes)[:3]} and more; pass a size to resize to.")
-    num_public = num_train // 2 if num_public is None else num_public
-    num_private = num_train - num_public if num_private is None else num_private
-    if num_public + num_private > num_train:
-        raise ValueError(f"Expected num_public + num_private <= {num_train} training images, got {num_public} + {num_private}.")
-    order = np.random.RandomState(seed).permutation(num_train)
-    public, private = order[:num_public], order[num_public : num_public + num_private]
-    card = Card(f"image_folder:{folder.name}", str(folder), "as the images' owner says", tuple(classes))
-    return _pool.task(card, np.stack(images), np.array([label for _, label in files]), public, private, np.arange(num_train, len(files)))
+    return np.stack(images), np.array([label for _, label in files]), num_train, tuple(classes)
 
 
 def _classes(folder: Path) -> list[str]:

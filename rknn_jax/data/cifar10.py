@@ -1,0 +1,65 @@
+"""CIFAR-10 as folders of images, `train/<class>/*` and `test/<class>/*`: 50,000 + 10,000 photographs of 32x32 pixels in ten classes.
+
+`cifar10` keeps the standard test: 30,000 of the training images are public, 20,000 private, and the 10,000 test images test the student.
+`cifar10:pooled` is the split of Li et al., whose code mixes all 60,000: 30,000 public, 29,000 private and 1,000 to test with, most of which
+are training images of the standard split.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from rknn_jax.data import _pool, image_folder
+from rknn_jax.types import Card, Task
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Task:
+    """Read the images and split them.
+
+    Args:
+      seed: of the split, 0 to 2^32 - 1.
+      data_dir: holds `train` and `test`. Of fewer images than CIFAR-10's the parts have the same shares, rounded down.
+      split: `standard` or `pooled`.
+
+    Raises:
+      FileNotFoundError: where a folder is missing or holds no image.
+      ValueError: for another split, and for other classes or images than CIFAR-10's.
+    """
+    if split not in ("standard", "pooled"):
+        raise ValueError(f"Expected split to be standard or pooled, got dataset=cifar10:{split}.")
+    folder = _pool.folder(data_dir, "cifar10")
+    images, labels, num_train, classes = image_folder.read(folder)
+    if classes != CLASSES or images.shape[1:] != (32, 32, 3):
+        raise ValueError(f"Expected CIFAR-10's ten classes of 32x32 colour images in data_dir={folder}, got {classes} {images.shape[1:]}.")
+    pool = num_train if split == "standard" else len(images)
+    order = np.random.RandomState(seed).permutation(pool)
+    public = pool * 3 // 5 if split == "standard" else pool // 2
+    private = pool if split == "standard" else public + pool * 29 // 60
+    test = np.arange(num_train, len(images)) if split == "standard" else order[private:]
+    card = Card("CIFAR-10", "https://www.cs.toronto.edu/~kriz/cifar.html", "not stated; by A. Krizhevsky, 2009", CLASSES)
+    return _pool.task(card, images, labels, order[:public], order[public:private], test)
+
+
+def _example(folder: Path, seed: int, split: str) -> Task:
+    """Write 70 made-up images and load them."""
+    random = np.random.RandomState(0)
+    for part, count in (("train", 6), ("test", 1)):
+        for name in CLASSES:
+            (folder / part / name).mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                Image.fromarray(random.randint(0, 256, (32, 32, 3)).astype(np.uint8)).save(folder / part / name / f"{i:04}.png")
+    return load(seed, folder, split)
+
+
+def _standard(folder: Path, seed: int) -> Task:
+    return _example(folder, seed, "standard")
+
+
+def _pooled(folder: Path, seed: int) -> Task:
+    return _example(folder, seed, "pooled")
+
+
+EXAMPLES = (_standard, _pooled)
