@@ -47,6 +47,6 @@ def summary(values: list[float]) -> dict[str, Any]:
 def save(name: str, results: Any, **about: Any) -> None:
     """Write `benchmarks/results/<name>.json`: the results, with device, date, versions and command."""
     RESULTS.mkdir(exist_ok=True)
-    command = f"python -m benchmarks.{name} {' '.join(sys.argv[1:])}".strip()
+    command = f"python -m benchmarks.{Path(sys.argv[0]).stem} {' '.join(sys.argv[1:])}".strip()
     write_json(RESULTS / f"{name}.json", {"command": command, **about, **environment(), "results": results})
     print(f"wrote {RESULTS / name}.json")

@@ -1,8 +1,8 @@
 """MNIST end to end on splits that no setting was chosen on: labels and students by self-trained clusters, by who is trusted and epsilon.
 
 What every row shares is computed once a split: the representation, the ten queries, and one ensemble of students for each table of ten
-labels that comes up, as students see nothing else. Label accuracies are averaged over draws of the noise, students are trained on the first draw.
-Each split is written when it is done, and a later call goes on with the next.
+labels that comes up, as students see nothing else. Label accuracies are averaged over draws of the noise, students are trained on the
+first draw. Each split is written when it is done, and a later call goes on with the next.
 """
 
 import json
@@ -87,4 +87,5 @@ if __name__ == "__main__":
     for seed in SEEDS:
         if str(seed) not in splits:
             splits[str(seed)] = measure(seed)
-            save("goals", {"rows": averaged(splits), "splits": splits}, seeds=sorted(map(int, splits)), draws=DRAWS, queries=10, members=MEMBERS)
+            about = {"seeds": sorted(map(int, splits)), "draws": DRAWS, "queries": 10, "members": MEMBERS}
+            save("goals", {"rows": averaged(splits), "splits": splits}, **about)

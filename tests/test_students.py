@@ -363,3 +363,14 @@ def test_m5_refuses_images_that_its_convolutions_use_up(data):
 def test_a_student_refuses_other_images(trained):
     with pytest.raises(ValueError, match="as in training"):
         trained.predict_proba(np.zeros((2, 9, 8, 1), np.uint8))
+
+
+def test_training_begins_at_the_layers_it_is_given_and_draws_the_others(data, trained):
+    still = replace(SMALL, epochs=1, learning_rate=1e-30, weight_decay=0.0, ema_decay=0.0)
+    start = {kind: {name: value for name, value in arrays.items() if name != "Dense_1"} for kind, arrays in arrays(trained).items()}
+    begun = students.fit(jax.random.key(5), *data, still, start=start)
+    for name, layer in begun.params.items():
+        same = jax.tree.leaves(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), layer, trained.params[name]))
+        assert all(same) == (name != "Dense_1"), name
+    with pytest.raises(ValueError, match="layers of the network"):
+        students.fit(jax.random.key(5), *data, still, start={"params": {"other": {}}, "batch_stats": {}})

@@ -26,8 +26,8 @@ from rknn_jax import bsvs, data
 from rknn_jax.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
-from rknn_jax.queries import kmeans, uncertainty
-from rknn_jax.representations import self_trained, spectral
+from rknn_jax.queries import kmeans, prototypes, uncertainty
+from rknn_jax.representations import spectral
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
@@ -38,8 +38,8 @@ from train.experiment import Experiment, Labels
 console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 
-OF_REPRESENTATION = ("dataset", "data_dir", "seed", "representation", "refinements")
-"""Settings that `prepare` looks at."""
+OF_REPRESENTATION = ("dataset", "data_dir", "seed", "representation", "self_trained", "simclr", "scan", "dti", "representation_dir")
+"""Settings that `prepare` looks at; and at `queries` where the representation is dti, whose prototypes they are."""
 
 
 class Prepared(NamedTuple):
@@ -60,6 +60,7 @@ def main(experiment: Experiment, prepared: Prepared | None = None) -> Path:
     num_classes = task.card.num_classes
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
+    start = network_of(encode) if experiment.fine_tune else None
     resolved = {
         "mechanism": experiment.private_step,
         "resolved_queries": num_queries,
@@ -86,7 +87,7 @@ def main(experiment: Experiment, prepared: Prepared | None = None) -> Path:
         )
         if experiment.student == "none":
             break
-        trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step)
+        trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step, start)
         student = trained or student
         if trained is None or trained.interrupted:
             break
@@ -137,23 +138,39 @@ def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment)
 def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> Encoder:
     """Fit the representation on the public images alone."""
     module = importlib.import_module(f"rknn_jax.representations.{experiment.representation}")
-    graph = spectral.Config(dimension=task.card.num_classes)
-    rounds = experiment.refinements or self_trained.Config.rounds
-    configs = {"spectral": graph, "self_trained": self_trained.Config(rounds, clusters=task.card.num_classes, graph=graph)}
-    return module.fit(key, task.public.images, configs.get(experiment.representation, module.Config()))
+    num_classes = task.card.num_classes
+    graph = spectral.Config(dimension=num_classes)
+    configs = {
+        "spectral": graph,
+        "self_trained": replace(experiment.self_trained, clusters=num_classes, graph=graph),
+        "simclr": experiment.simclr,
+        "scan": replace(experiment.scan, clusters=num_classes),
+        "dti": replace(experiment.dti, prototypes=experiment.queries or num_classes),
+    }
+    config = configs.get(experiment.representation, module.Config())
+    if experiment.representation in ("simclr", "scan", "dti"):
+        return module.fit(key, task.public.images, config, folder=experiment.representation_dir)
+    return module.fit(key, task.public.images, config)
 
 
 def select_queries(
     key: jax.Array, task: Task, features: Array, num_queries: int, student: ensemble.Ensemble | None, experiment: Experiment
 ) -> Queries:
-    """Cluster all public records in the first round, and those that the student is least sure of in later ones, in its own features."""
+    """Cluster all public records in the first round, and those that the student is least sure of in later ones, in its own features.
+
+    A representation with prototypes or clusters of its own asks about these.
+    """
+    if student is None and experiment.representation in ("scan", "dti"):
+        return prototypes.select(key, features, num_queries)
     if student is None:
         return kmeans.select(key, features, num_queries)
     config = uncertainty.Config(experiment.uncertain)
     return uncertainty.select(key, features, student.predict_proba(task.public.images), num_queries, config)
 
 
-def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int) -> ensemble.Ensemble | None:
+def fit_student(
+    key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int, start: Any
+) -> ensemble.Ensemble | None:
     """Train students on all public records labelled so far, logging every epoch; None where they were stopped in the first one."""
     started = time.perf_counter()
 
@@ -163,13 +180,16 @@ def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experime
         left = (time.perf_counter() - started) / epoch * (epochs - epoch)
         console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
 
+    learned = labels.surest(1 - experiment.unlabelled)
     try:
         return ensemble.fit(
             key,
-            task.public.images[labels.known],
-            labels.targets(experiment.targets)[labels.known],
+            task.public.images[learned],
+            labels.targets(experiment.targets)[learned],
             student_config(experiment),
             experiment.members,
+            unlabelled=task.public.images[~learned] if experiment.unlabelled else None,
+            start=start,
             on_epoch=log,
         )
     except KeyboardInterrupt:
@@ -179,7 +199,14 @@ def fit_student(key: jax.Array, task: Task, labels: Labels, experiment: Experime
 
 def student_config(experiment: Experiment) -> students.Config:
     """Return how each student is trained."""
-    return students.Config(model=experiment.student, epochs=experiment.epochs or 0)
+    return students.Config(
+        model=experiment.student, epochs=experiment.epochs or 0, batch_size=experiment.batch_size, augmentation=experiment.augmentation
+    )
+
+
+def network_of(encode: Encoder) -> Any:
+    """Return the `params` and `batch_stats` of the backbone that simclr or scan has trained."""
+    return {kind: arrays["backbone"] for kind, arrays in encode.variables.items()}  # type: ignore[attr-defined]
 
 
 def from_arguments(arguments: list[str]) -> Experiment:

@@ -19,7 +19,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -27,9 +27,13 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from rknn_jax import mechanisms
+from rknn_jax import augment, mechanisms
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
+from rknn_jax.representations.dti import Config as DTI
+from rknn_jax.representations.scan import Config as SCAN
+from rknn_jax.representations.self_trained import Config as SelfTrained
+from rknn_jax.representations.simclr import Config as SimCLR
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Queries, Task
@@ -67,7 +71,8 @@ class Experiment:
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
       representation: learned on public data; spectral is the best for images in seconds, self_trained in a minute or two.
-      refinements: networks that self_trained trains one after the other; its own default where it is not given.
+      self_trained, simclr, scan, dti: how to learn it, where it is that one; the number of its clusters or prototypes is set by the run.
+      representation_dir: where simclr, scan and dti save their training, and go on with it.
       trust: central, a curator sees the votes; local, epsilon is of each record's own message; shuffle, of all messages once shuffled.
       amplification: bound by which shuffling amplifies a local mechanism; variation ratio is tighter, and its proof is ours.
       mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision without where it is not given.
@@ -80,6 +85,10 @@ class Experiment:
       student: a file of rknn_jax/students/models, or none for the labels alone.
       members: students that differ by chance alone, whose probabilities are averaged.
       epochs: of each; its own default where it is not given.
+      batch_size: of each.
+      augmentation: how training images are changed at random; warp suits digits and crop_flip photographs.
+      fine_tune: begin each at what simclr or scan has learned, with their backbone as student.
+      unlabelled: share of the public records, those whose labels are least sure, that it learns from without their labels, by MixMatch.
       seed: of the split, the clustering and the student.
       noise_seed: of the simulated noise; the operating system's entropy where it is not given.
       out: the run folder; a new one under runs/ where it is not given.
@@ -93,8 +102,12 @@ class Experiment:
     queries: int | None = None
     neighbors: int = 1
     rounds: int = 1
-    representation: Literal["spectral", "self_trained", "hog", "pca", "pixels"] = "spectral"
-    refinements: int | None = None
+    representation: Literal["spectral", "self_trained", "simclr", "scan", "dti", "hog", "pca", "pixels"] = "spectral"
+    self_trained: SelfTrained = field(default_factory=SelfTrained)
+    simclr: SimCLR = field(default_factory=SimCLR)
+    scan: SCAN = field(default_factory=SCAN)
+    dti: DTI = field(default_factory=DTI)
+    representation_dir: Path | None = None
     trust: Trust = "central"
     amplification: Literal["general", "variation ratio"] = "general"
     mechanism: Mechanism | None = None
@@ -106,6 +119,10 @@ class Experiment:
     student: str = "cnn"
     members: int = 1
     epochs: int | None = None
+    batch_size: int = students.Config.batch_size
+    augmentation: augment.Name = "warp"
+    fine_tune: bool = False
+    unlabelled: float = 0.0
     seed: int = 42
     noise_seed: int | None = None
     out: Path | None = None
@@ -127,9 +144,18 @@ class Experiment:
             raise ValueError("Expected delta > 0 with mechanism=gaussian, got delta=0.0; pass --delta 1e-5 or use discrete_laplace.")
         if self.student not in ("none", *students.MODELS):
             raise ValueError(f"Expected student to be one of none, {', '.join(students.MODELS)}, got student={self.student!r}.")
+        if not 0 <= self.unlabelled < 1:
+            raise ValueError(f"Expected 0 <= unlabelled < 1, got unlabelled={self.unlabelled}; 0 learns from all labels.")
+        if self.fine_tune and (self.representation not in ("simclr", "scan") or self.student != self.backbone):
+            raise ValueError(
+                f"Expected student={self.backbone} and representation=simclr or scan with fine_tune, got student={self.student}, "
+                f"representation={self.representation}."
+            )
+        if self.fine_tune and self.unlabelled:
+            raise ValueError(f"Expected unlabelled=0 with fine_tune, got unlabelled={self.unlabelled}; MixMatch starts anew.")
         if self.student == "none" and self.rounds > 1:
             raise ValueError(f"Expected a student with rounds={self.rounds}, got student=none; a later round asks what it is unsure of.")
-        for name in ("queries", "neighbors", "rounds", "members", "epochs", "refinements"):
+        for name in ("queries", "neighbors", "rounds", "members", "epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={value}.")
@@ -143,6 +169,11 @@ class Experiment:
     def private_step(self) -> str:
         """The mechanism, given or the trust's own."""
         return self.mechanism or ("discrete_laplace" if self.trust == "central" else "collision")
+
+    @property
+    def backbone(self) -> str:
+        """The network that a representation trains, if it is simclr or scan."""
+        return (self.scan.pretraining if self.representation == "scan" else self.simclr).backbone
 
 
 @dataclass(frozen=True)
@@ -174,6 +205,13 @@ class Labels:
     def hard(self) -> np.ndarray:
         """Int32 `[m]`, the most probable class."""
         return self.probabilities.argmax(axis=1).astype(np.int32)
+
+    def surest(self, share: float) -> np.ndarray:
+        """Return the known records but those whose labels the noise and their neighbours leave least sure, bool `[m]`."""
+        sure = np.where(self.known, self.confidence * self.probabilities.max(axis=1), -1)
+        chosen = np.zeros(len(sure), bool)
+        chosen[np.argsort(-sure, kind="stable")[: round(share * self.known.sum())]] = True
+        return chosen
 
     def targets(self, kind: Literal["posterior", "hard", "soft"]) -> np.ndarray:
         """Return what a student is trained on, float32 `[m, num_classes]`."""

@@ -8,12 +8,14 @@ Reference: Lakshminarayanan, Pritzel & Blundell, "Simple and Scalable Predictive
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from rknn_jax import pytree
 from rknn_jax.students import fit as students
+from rknn_jax.students import mixmatch
 from rknn_jax.types import Array
 
 
@@ -50,6 +52,8 @@ def fit(
     num_members: int,
     *,
     weights: Array | None = None,
+    unlabelled: Array | None = None,
+    start: Any = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> Ensemble:
     """Train members one after the other.
@@ -61,6 +65,8 @@ def fit(
       config: of each member.
       num_members: 1 or more.
       weights: float32 `[m]`; see `students.fit`.
+      unlabelled: uint8 `[u, height, width, channels]`, learned from by `mixmatch.fit`.
+      start: see `students.fit`; not together with `unlabelled`.
       on_epoch: as in `students.fit`, with the epochs of all members counted on and the member in training.
 
     Returns:
@@ -68,8 +74,10 @@ def fit(
 
     Raises:
       KeyboardInterrupt: where it came before the end of the very first epoch.
-      ValueError: for num_members < 1, and as `students.fit`.
+      ValueError: for num_members < 1, a start together with unlabelled records, and as `students.fit`.
     """
+    if start is not None and unlabelled is not None:
+        raise ValueError("Expected no start with unlabelled records, got both; MixMatch starts anew.")
     if num_members < 1:
         raise ValueError(f"Expected num_members >= 1, got num_members={num_members}.")
     members: list[students.Student] = []
@@ -81,7 +89,13 @@ def fit(
                 on_epoch(done + epoch, num_members * epochs, metrics, student)
 
         try:
-            members.append(students.fit(member_key, images, targets, config, weights=weights, on_epoch=report))
+            if unlabelled is None:
+                found = students.fit(member_key, images, targets, config, weights=weights, start=start, on_epoch=report)
+            else:
+                found = mixmatch.fit(
+                    member_key, images, targets, unlabelled, mixmatch.Config(student=config), weights=weights, on_epoch=report
+                )
+            members.append(found)
         except KeyboardInterrupt:
             if not members:
                 raise

@@ -136,6 +136,7 @@ def fit(
     config: Config,
     *,
     weights: Array | None = None,
+    start: Any = None,
     on_epoch: OnEpoch | None = None,
 ) -> Student:
     """Train a student.
@@ -147,6 +148,8 @@ def fit(
       config: how.
       weights: float32 `[m]`, what each record counts for relative to the others; all the same by default. A record of weight 0 might
         as well not be there.
+      start: `params` and `batch_stats` of layers that training begins at, such as a backbone's that was trained without labels; other
+        layers are drawn.
       on_epoch: called after every epoch with its number from 1 on, the number of epochs, `{"loss", "seconds"}` of the epoch, and the
         student so far. It may raise KeyboardInterrupt to end the training.
 
@@ -162,7 +165,7 @@ def fit(
     batch_size = min(config.batch_size, num_records)
     num_steps = config.epochs * -(-num_records // batch_size)
     init_key, shuffle_key, warp_key = jax.random.split(key, 3)
-    state = _initial(config, num_steps, _init(_network(config, num_classes), init_key, data[0][:1]))
+    state = _initial(config, num_steps, _begun_at(start, _init(_network(config, num_classes), init_key, data[0][:1])))
     data = jax.device_put(data)
     student: Student | None = None
     try:
@@ -262,6 +265,18 @@ def _optimizer(config: Config, num_steps: int) -> optax.GradientTransformation:
 @partial(jax.jit, static_argnames="network")
 def _init(network: Any, key: jax.Array, images: jax.Array) -> Any:
     return network.init(key, images.astype(jnp.float32), train=False)
+
+
+def _begun_at(start: Any, drawn: Any) -> Any:
+    """Return the drawn variables with those layers that `start` has in their place."""
+    if start is None:
+        return drawn
+    begun = {kind: layers | start[kind] for kind, layers in drawn.items()}
+    if jax.tree.map(jnp.shape, begun) != jax.tree.map(jnp.shape, drawn):
+        raise ValueError(
+            "Expected start to have layers of the network, got others; use what the same network learned from such images."
+        )
+    return jax.tree.map(jnp.array, begun)
 
 
 def _initial(config: Config, num_steps: int, variables: Any) -> _State:

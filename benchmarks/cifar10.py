@@ -1,0 +1,62 @@
+"""CIFAR-10 end to end, by the split of Li et al.: general queries at epsilon = 1 and 0.29, SCAN's clusters at 0.01 and 0.005.
+
+    RKNN_CIFAR10_DIR=DIR python -m benchmarks.cifar10          # on an accelerator; writes benchmarks/results/cifar10.json
+    RKNN_CIFAR10_DIR=DIR python -m benchmarks.cifar10 --tiny   # the same path in minutes on two cores; writes no results
+
+Stopped, the same command goes on: a run that is there is kept, and the training of SimCLR and SCAN, which all runs share, is saved every
+few epochs. With `--standard` the private and public images are CIFAR-10's training images, and its 10,000 test images test the student.
+"""
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks._measure import save
+from rknn_jax.representations.scan import Config as SCAN
+from rknn_jax.representations.simclr import Config as SimCLR
+from train import distill, presets
+from train.experiment import Experiment
+
+RUNS = Path("runs")
+EPSILONS = {"cifar10": (1.0, 0.29), "cifar10-end-to-end": (0.01, 0.005)}
+SEED = 42  # of the authors' split
+
+
+def tiny(experiment: Experiment) -> Experiment:
+    """Return the same path with a small network that is hardly trained."""
+    pretraining = SimCLR(epochs=2, augmentation="photo")
+    clusters = SCAN(pretraining, epochs=1, self_label_epochs=1)
+    return replace(experiment, simclr=pretraining, scan=clusters, student="cnn", epochs=1, queries=min(experiment.queries or 0, 50))
+
+
+def measure(folder: Path, data_dir: Path, split: str, scaled_down: bool) -> list[dict[str, Any]]:
+    """Run what has not been run yet, and return all results."""
+    rows = []
+    for name, epsilons in EPSILONS.items():
+        for epsilon in epsilons:
+            out = folder / f"{name}-{epsilon:g}"
+            if not (out / "result.json").exists():
+                named = presets.named(name)
+                asked = replace(named, dataset=split, data_dir=data_dir, epsilon=epsilon, seed=SEED, representation_dir=folder, out=out)
+                distill.main(tiny(asked) if scaled_down else asked)
+            result = json.loads((out / "result.json").read_text())
+            measured = ("label_accuracy", "test_accuracy", "seconds", "num_public", "num_private", "num_test")
+            rows.append({"preset": name, "epsilon": epsilon} | {field: result[field] for field in measured})
+    return rows
+
+
+if __name__ == "__main__":
+    if "RKNN_CIFAR10_DIR" not in os.environ:
+        sys.exit("Expected RKNN_CIFAR10_DIR to name a folder with train/<class>/*.jpg and test/<class>/*.jpg, got nothing; set it.")
+    scaled_down, split = "--tiny" in sys.argv, "cifar10" if "--standard" in sys.argv else "cifar10:pooled"
+    started = time.perf_counter()
+    name = "cifar10" if split == "cifar10:pooled" else "cifar10_standard"
+    rows = measure(RUNS / (f"{name}-tiny" if scaled_down else name), Path(os.environ["RKNN_CIFAR10_DIR"]), split, scaled_down)
+    if scaled_down:
+        print(json.dumps(rows, indent=2))
+    else:
+        save(name, rows, split=split, seeds=[SEED], seconds=time.perf_counter() - started)
