@@ -4,6 +4,7 @@ A function here takes a key and float32 images `[n, height, width, channels]` in
 trains on images chooses one by name from `AUGMENTATIONS`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -75,3 +76,249 @@ AUGMENTATIONS: dict[Name, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "crop_flip": cropped_and_flipped,
     "none": lambda key, images: images,
 }
+
+
+# Views for learning without labels, and what SCAN learns its clusters from. A mirrored photograph shows the same thing, a mirrored digit
+# does not, and colours tell nothing about it.
+
+TRIES = 10  # windows drawn for a crop; the first that fits into the image is taken, and all of the image where none does
+
+
+def photo_view(key: jax.Array, images: jax.Array) -> jax.Array:
+    """Change a photograph as SimCLR does: crop, flip, colours (4 of 5 images) and grey (1 of 5).
+
+    Reference: Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020.
+    """
+    crop_key, flip_key, colour_key, jitter_key, grey_key = jax.random.split(key, 5)
+    images = flipped(flip_key, zoomed(crop_key, images, 0.2))
+    images = jnp.where(jax.random.bernoulli(jitter_key, 0.8, (len(images), 1, 1, 1)), jittered(colour_key, images), images)
+    return jnp.where(jax.random.bernoulli(grey_key, 0.2, (len(images), 1, 1, 1)), grey(images), images)
+
+
+def digit_view(key: jax.Array, images: jax.Array) -> jax.Array:
+    """Crop a window of half of the area or more and move its pixels by `random_displacement`, in one interpolation."""
+    crop_key, warp_key = jax.random.split(key)
+    zoom, shift = random_window(crop_key, images.shape, 0.5)
+    inner = zoom[:, None, None] * random_displacement(warp_key, *images.shape[:3])
+    return warp(images, _window_displacement(zoom, shift, *images.shape[1:3]) + inner)
+
+
+def strong_photo(key: jax.Array, images: jax.Array) -> jax.Array:
+    """Change a photograph as SCAN does: flip, four draws of RandAugment and a hole.
+
+    Reference: Van Gansbeke et al., "SCAN: Learning to Classify Images without Labels", 2020.
+    """
+    flip_key, change_key = jax.random.split(key)
+    return strong_digit(change_key, flipped(flip_key, images))
+
+
+def strong_digit(key: jax.Array, images: jax.Array) -> jax.Array:
+    """As `strong_photo`, never mirrored."""
+    change_key, hole_key = jax.random.split(key)
+    return holed(hole_key, rand_augmented(change_key, images))
+
+
+def zoomed(key: jax.Array, images: jax.Array, smallest: float) -> jax.Array:
+    """Stretch a window drawn by `random_window` over the whole image."""
+    zoom, shift = random_window(key, images.shape, smallest)
+    return warp(images, _window_displacement(zoom, shift, *images.shape[1:3]))
+
+
+def random_window(key: jax.Array, shape: tuple[int, ...], smallest: float) -> tuple[jax.Array, jax.Array]:
+    """Draw a window inside each image, of area uniform in [smallest, 1] and shape log-uniform in [3/4, 4/3], anywhere.
+
+    Args:
+      key: is consumed.
+      shape: of the images, `(n, height, width, channels)`.
+      smallest: area, relative to the image's.
+
+    Returns:
+      zoom: float32 `[n, 2]`, its height and width relative to the image's.
+      shift: float32 `[n, 2]`, from the image's centre to its own, in pixels.
+    """
+    num_images, height, width, _ = shape
+    drawn = jax.random.uniform(key, (num_images, 2 * TRIES + 2))  # one draw compiles in half a second, so one for all
+    area = (smallest + (1 - smallest) * drawn[:, :TRIES]) * (height * width)
+    root = jnp.exp((2 * drawn[:, TRIES:-2] - 1) * (math.log(4 / 3) / 2))
+    whole = jnp.asarray([[height, width]], jnp.float32)
+    sides = jnp.stack([jnp.sqrt(area) / root, jnp.sqrt(area) * root], -1)
+    sides = jnp.concatenate([sides, jnp.broadcast_to(whole[None], (num_images, 1, 2))], 1)
+    first = jnp.argmax((sides <= whole[None]).all(-1), axis=1)
+    side = jnp.take_along_axis(sides, first[:, None, None], axis=1)[:, 0]
+    shift = (2 * drawn[:, -2:] - 1) * ((whole - side) / 2)
+    return side / whole, shift
+
+
+def jittered(key: jax.Array, images: jax.Array) -> jax.Array:
+    """Change brightness, contrast, saturation (factors in [0.6, 1.4]) and hue (up to 0.1 of a turn).
+
+    Each image has its own amounts. The order is drawn once for all of them, so that each change is computed once. An image without colours
+    keeps to brightness and contrast.
+    """
+    order_key, amount_key = jax.random.split(key)
+    amount = jax.random.uniform(amount_key, (4, len(images), 1, 1, 1), minval=-1, maxval=1)
+    factor = 1 + 0.4 * amount
+    changes = [
+        lambda x: blended(x, jnp.zeros_like(x), factor[0]),
+        lambda x: blended(x, grey(x).mean((1, 2, 3), keepdims=True), factor[1]),
+        lambda x: blended(x, grey(x), factor[2]),
+        lambda x: hue_turned(x, 0.1 * amount[3]),
+    ]
+    if images.shape[-1] != 3:
+        changes = changes[:2]
+    for change in jax.random.permutation(order_key, len(changes)):
+        images = jax.lax.switch(change, changes, images)
+    return images
+
+
+def blended(images: jax.Array, other: jax.Array, factor: jax.Array) -> jax.Array:
+    """Return `factor images + (1 - factor) other`, clipped to [0, 1]: a factor below 1 nears `other`, one above 1 leaves it behind."""
+    return jnp.clip(other + factor * (images - other), 0, 1)
+
+
+def grey(images: jax.Array) -> jax.Array:
+    """Return how bright each pixel is (ITU-R BT.601), float32 `[n, height, width, 1]`; the mean where there are not three channels."""
+    channels = images.shape[-1]
+    weights = jnp.asarray([0.299, 0.587, 0.114] if channels == 3 else [1 / channels] * channels)
+    return jnp.sum(images * weights[None, None, None], axis=-1, keepdims=True)
+
+
+def hue_turned(images: jax.Array, turns: jax.Array) -> jax.Array:
+    """Turn the hue of RGB images `[n, height, width, 3]` by `turns` `[n, 1, 1, 1]`; saturation and value (of HSV) stay."""
+    red, green, blue = images[..., 0], images[..., 1], images[..., 2]
+    value, low = images.max(-1), images.min(-1)
+    spread = value - low
+    scale = jnp.where(spread > 0, spread, 1)
+    other = jnp.where(value == green, 2 + (blue - red) / scale, 4 + (red - green) / scale)
+    sixths = jnp.where(value == red, (green - blue) / scale, other)
+    place = (sixths[..., None] + 6 * turns + jnp.asarray([5.0, 3.0, 1.0])[None, None, None]) % 6
+    return value[..., None] - spread[..., None] * jnp.clip(jnp.minimum(place, 4 - place), 0, 1)
+
+
+def rand_augmented(key: jax.Array, images: jax.Array) -> jax.Array:
+    """Change each image by four draws, with replacement, from the changes of RandAugment, each of an amount drawn uniformly.
+
+    Five move pixels: rotation up to 30 degrees, shear up to 0.1 and shift up to 0.1 of the image along either axis. The moves of all four
+    draws are one warp, which comes first, since changes of values hardly mind. Eight change values: `VALUE_CHANGES`, of which images
+    without colours leave out the last. One changes nothing.
+
+    Reference: Cubuk et al., "RandAugment: Practical Automated Data Augmentation with a Reduced Search Space", 2020.
+    """
+    changes = VALUE_CHANGES if images.shape[-1] == 3 else VALUE_CHANGES[:-1]
+    which, amount = jax.random.uniform(key, (2, 4, len(images)))
+    choice = jnp.floor((NUM_MOVES + len(changes) + 1) * which).astype(jnp.int32)
+    images = warp(images, affine_displacement(*composed_moves(choice, 2 * amount - 1, *images.shape[1:3]), *images.shape[1:3]))
+
+    def change(images: jax.Array, draw: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        chosen, share = (array[:, None, None, None] for array in draw)
+        for number, apply in enumerate(changes, NUM_MOVES):
+            images = jnp.where(chosen == number, apply(images, share), images)  # at most one of them changes an image
+        return images, None
+
+    return jax.lax.scan(change, images, (choice, amount))[0]
+
+
+def composed_moves(choice: jax.Array, amount: jax.Array, height: int, width: int) -> tuple[jax.Array, jax.Array]:
+    """Compose drawn moves into one affine map.
+
+    Args:
+      choice: int32 `[draws, n]`: 0 rotates, 1 and 2 shear columns and rows, 3 and 4 shift them; anything else stays in place.
+      amount: float32 `[draws, n]` in [-1, 1], of the largest move.
+      height: in pixels.
+      width: in pixels.
+
+    Returns:
+      Matrix `[n, 2, 2]` and shift `[n, 2]` for `affine_displacement`. The first draw moves the image first.
+    """
+    angle, across, along, down, right = (jnp.where(choice == move, amount, 0) for move in range(NUM_MOVES))
+    cosine, sine = jnp.cos(angle * (jnp.pi / 6)), jnp.sin(angle * (jnp.pi / 6))
+    matrices = jnp.stack([jnp.stack([cosine, 0.1 * along - sine], -1), jnp.stack([0.1 * across + sine, cosine], -1)], -2)
+    shifts = jnp.stack([0.1 * height * down, 0.1 * width * right], -1)
+    matrix, shift = matrices[0], shifts[0]
+    for later in range(1, len(choice)):  # reads from where the earlier draws read: x -> first(second(x))
+        shift = shift + jnp.einsum("nij,nj->ni", matrix, shifts[later])
+        matrix = jnp.einsum("nij,njk->nik", matrix, matrices[later])
+    return matrix, shift
+
+
+def autocontrasted(images: jax.Array, amount: jax.Array) -> jax.Array:
+    """Stretch each channel over [0, 1]; `amount` does not matter."""
+    del amount
+    low, high = images.min((1, 2), keepdims=True), images.max((1, 2), keepdims=True)
+    return jnp.where(high > low, (images - low) / jnp.where(high > low, high - low, 1), images)
+
+
+def equalised(images: jax.Array, amount: jax.Array) -> jax.Array:
+    """Replace each of 256 values by the share of its channel's darker pixels among all but the brightest; `amount` does not matter."""
+    del amount
+    n, height, width, channels = images.shape
+    level = jnp.round(255 * images).astype(jnp.int32).transpose(0, 3, 1, 2).reshape(n * channels, height * width)
+    count = jax.vmap(lambda channel: jnp.bincount(channel, length=256))(level)
+    brightest = jnp.take_along_axis(count, level.max(1, keepdims=True), 1)
+    share = (jnp.cumsum(count, 1) - count) / jnp.maximum(height * width - brightest, 1)
+    made = jnp.take_along_axis(share, level, 1).reshape(n, channels, height, width).transpose(0, 2, 3, 1)
+    return jnp.where(images.max((1, 2), keepdims=True) > images.min((1, 2), keepdims=True), made, images)
+
+
+def posterised(images: jax.Array, amount: jax.Array) -> jax.Array:
+    """Keep 4 to 7 bits of 8."""
+    step = 2 ** (4 - jnp.minimum(jnp.floor(4 * amount), 3))
+    return jnp.floor(jnp.round(255 * images) / step) * step / 255
+
+
+def solarised(images: jax.Array, amount: jax.Array) -> jax.Array:
+    """Invert what is at least as bright as `amount`."""
+    return jnp.where(images >= amount, 1 - images, images)
+
+
+def darkened(images: jax.Array, amount: jax.Array) -> jax.Array:
+    """Keep 5% to 95% of the brightness."""
+    return blended(images, jnp.zeros_like(images), 0.05 + 0.9 * amount)
+
+
+def flattened(images: jax.Array, amount: jax.Array) -> jax.Array:
+    """Keep 5% to 95% of the contrast."""
+    return blended(images, grey(images).mean((1, 2, 3), keepdims=True), 0.05 + 0.9 * amount)
+
+
+def smoothed(images: jax.Array, amount: jax.Array) -> jax.Array:
+    """Keep 5% to 95% of what a 3x3 mean, its centre counted five times, takes away."""
+    height, width = images.shape[1:3]
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), "edge")
+    around = sum(padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3))
+    return blended(images, (around + 4 * images) / 13, 0.05 + 0.9 * amount)
+
+
+def desaturated(images: jax.Array, amount: jax.Array) -> jax.Array:
+    """Keep 5% to 95% of the colours."""
+    return blended(images, grey(images), 0.05 + 0.9 * amount)
+
+
+NUM_MOVES = 5
+VALUE_CHANGES = (autocontrasted, equalised, posterised, solarised, darkened, flattened, smoothed, desaturated)
+
+
+def holed(key: jax.Array, images: jax.Array) -> jax.Array:
+    """Fill a square anywhere, its side drawn from 1 to half of the image and cut off at the edge, with the image's mean colour.
+
+    Reference: DeVries & Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", 2017.
+    """
+    n, height, width, _ = images.shape
+    size, row, column = jax.random.uniform(key, (3, n, 1))
+    side = 1 + jnp.floor(max(height // 2, 1) * size)
+
+    def covered(place: jax.Array, length: int) -> jax.Array:
+        start = jnp.floor(length * place) - jnp.floor(side / 2)
+        pixels = jnp.arange(length, dtype=jnp.float32)[None]
+        return (pixels >= start) & (pixels < start + side)
+
+    hole = covered(row, height)[:, :, None, None] & covered(column, width)[:, None, :, None]
+    return jnp.where(hole, images.mean((1, 2), keepdims=True), images)
+
+
+def _window_displacement(zoom: jax.Array, shift: jax.Array, height: int, width: int) -> jax.Array:
+    return affine_displacement(zoom[:, :, None] * jnp.eye(2)[None], shift, height, width)
+
+
+VIEWS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"photo": photo_view, "digit": digit_view}
+STRONG: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"photo": strong_photo, "digit": strong_digit}
