@@ -123,6 +123,7 @@ def test_windows_lie_inside_with_the_area_and_shape_of_rejection_sampling():
     assert abs(free.mean() - 0.5) < 4 / np.sqrt(12 * 8000)
 
 
+@pytest.mark.slow
 def test_a_crop_reads_a_linear_image_at_its_window():
     rows, columns = np.mgrid[:12, :15]
     image = jnp.asarray((rows * 0.03 + columns * 0.04)[None, ..., None], jnp.float32)

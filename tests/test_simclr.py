@@ -68,6 +68,7 @@ def test_resnet18_has_the_parameters_and_shapes_of_its_definition():
         assert {leaf.dtype for leaf in jax.tree.leaves((logits, features, updates))} == {np.dtype(np.float32)}
 
 
+@pytest.mark.slow
 def test_a_batch_of_512_trains_the_512_512_128_head_on_the_backbone():
     network = simclr.Network("resnet18", 128, hidden=True)
     variables = jax.eval_shape(lambda: network.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=False))
