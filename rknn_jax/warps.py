@@ -1,7 +1,10 @@
-"""Bilinear warps of image batches: what deskewing, the views of the spectral embedding and the students' augmentation share."""
+"""Bilinear warps of image batches: what deskewing, the views of the spectral embedding, augmentation and DTI's prototypes share."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.ndimage import map_coordinates
 
 
@@ -19,6 +22,47 @@ def affine_displacement(matrix: jax.Array, shift: jax.Array, height: int, width:
     """
     pixels = jnp.stack(jnp.meshgrid(centred(height), centred(width), indexing="ij"), -1)
     return jnp.einsum("nij,hwj->nhwi", matrix - jnp.eye(2)[None], pixels) + shift[:, None, None]
+
+
+def thin_plate_displacement(offsets: jax.Array, height: int, width: int) -> jax.Array:
+    """Return the smoothest displacement that takes the offsets given at a grid of control points: a thin-plate spline.
+
+    The points lie evenly from corner pixel to corner pixel, and the spline bends on the square [-1, 1]^2 whatever the image's shape. It
+    is linear in the offsets.
+
+    Args:
+      offsets: float32 `[n, rows, columns, 2]`, at the control points; two rows and columns or more.
+      height: in pixels.
+      width: in pixels.
+
+    Returns:
+      float32 `[n, height, width, 2]`, in the unit of `offsets`.
+
+    Reference: Bookstein, "Principal Warps: Thin-Plate Splines and the Decomposition of Deformations", 1989.
+    """
+    rows, columns = offsets.shape[1:3]
+    basis = jnp.asarray(_thin_plate_basis(height, width, rows, columns), jnp.float32)
+    return jnp.einsum("hwp,npi->nhwi", basis, offsets.reshape(len(offsets), -1, 2), precision=jax.lax.Precision.HIGHEST)
+
+
+@functools.cache
+def _thin_plate_basis(height: int, width: int, rows: int, columns: int) -> np.ndarray:
+    """Return what each pixel's displacement takes of each control point's offset, float64 `[height, width, rows * columns]`."""
+    points, pixels = _square(rows, columns), _square(height, width)
+
+    def bending(at: np.ndarray) -> np.ndarray:
+        sq_distance = ((at[:, None] - points[None]) ** 2).sum(-1)
+        return sq_distance * np.log(np.where(sq_distance > 0, sq_distance, 1))
+
+    plane = np.c_[np.ones(len(points)), points]
+    system = np.block([[bending(points), plane], [plane.T, np.zeros((3, 3))]])
+    solution = np.linalg.solve(system, np.eye(len(system))[:, : len(points)])
+    return (np.c_[bending(pixels), np.ones(len(pixels)), pixels] @ solution).reshape(height, width, -1)
+
+
+def _square(rows: int, columns: int) -> np.ndarray:
+    """Return a grid's positions on [-1, 1]^2, float64 `[rows * columns, 2]`."""
+    return np.stack(np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, columns), indexing="ij"), -1).reshape(-1, 2)
 
 
 def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax.queries import kmeans, uncertainty
+from rknn_jax.neighbors import nearest
+from rknn_jax.queries import kmeans, prototypes, uncertainty
 
 
 def groups(seed=0):
@@ -49,3 +50,38 @@ def test_a_fraction_outside_its_range_is_named(fraction):
 def test_unknown_kinds_of_query_are_named():
     with pytest.raises(ValueError, match="median"):
         kmeans.Config(query="median")
+
+
+@pytest.mark.parametrize("width", [1, 3, 10, 40])
+def test_prototypes_are_ranked_by_feature(width):
+    """Any k: the features' own descending order, in steps of 1e-5."""
+    rng = np.random.default_rng(width)
+    features = (rng.permuted(np.tile(np.arange(width), (500, 1)), axis=1) * 1e-5 - rng.random((500, 1))).astype(np.float32)
+    chosen = prototypes.select(jax.random.key(0), features, width)
+    near, _ = nearest(features, chosen.features, width)
+    np.testing.assert_array_equal(near, np.argsort(-features, axis=1))
+    np.testing.assert_array_equal(chosen.cluster, near[:, 0])
+    np.testing.assert_array_equal(chosen.size, np.bincount(chosen.cluster, minlength=width))
+
+
+def test_equal_features_are_ranked_by_number():
+    """Where float32 is exact, as with 8 prototypes and features in steps of 1/64."""
+    features = np.random.default_rng(0).integers(-4, 4, (500, 8)).astype(np.float32) / 64
+    chosen = prototypes.select(jax.random.key(0), features, 8)
+    near, _ = nearest(features, chosen.features, 8)
+    np.testing.assert_array_equal(near, np.argsort(-features, axis=1, kind="stable"))
+    np.testing.assert_array_equal(chosen.cluster, near[:, 0])
+
+
+def test_the_record_that_has_most_of_a_prototype_stands_for_it_and_for_no_other():
+    features = np.asarray([[0.9, 0.8, 0.0], [0.5, 0.7, 0.0], [0.4, 0.1, -1.0]], np.float32)
+    chosen = prototypes.select(jax.random.key(0), features, 3)
+    np.testing.assert_array_equal(chosen.index, [0, 1, 2])
+    np.testing.assert_array_equal(chosen.cluster, [0, 1, 0])
+    np.testing.assert_array_equal(chosen.size, [2, 1, 0])
+
+
+@pytest.mark.parametrize(("shape", "words"), [((9, 4), "num_queries=4, .* num_queries=7"), ((5, 7), "5 public records"), ((9, 0), "=0")])
+def test_as_many_prototypes_as_queries_are_needed(shape, words):
+    with pytest.raises(ValueError, match=words):
+        prototypes.select(jax.random.key(0), np.zeros(shape, np.float32), 7)
