@@ -24,7 +24,7 @@ from rknn_jax.students import fit as students
 
 SEEDS = (5, 6, 7, 8, 9)
 DRAWS = 20
-MEMBERS = 5
+MEMBERS = 3
 ROWS = {
     "central": (("discrete_laplace", "assignment"), (0.1, 0.01, 0.002)),
     "local": (("subset_selection", "assignment"), (0.4, 0.3, 0.2)),

@@ -12,6 +12,9 @@ import pytest
 from rknn_jax import bsvs, data, mechanisms
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
+from rknn_jax.representations.dti import Config as DTI
+from rknn_jax.representations.scan import Config as SCAN
+from rknn_jax.representations.simclr import Config as SimCLR
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from train import distill
@@ -175,6 +178,12 @@ def test_the_default_number_of_queries_follows_the_noise(tmp_path, monkeypatch):
         (["--dataset", "mnist"], "data_dir"),
         (["--dataset", "mnist", "--data-dir", "/nowhere"], "/nowhere"),
         (["--queries", "501"], "num_queries=501"),
+        (["--preset", "nothing"], "preset='nothing'"),
+        (["--student", "m8"], "student='m8'"),
+        (["--student", "none", "--rounds", "2"], "student=none"),
+        (["--unlabelled", "1"], "unlabelled=1.0"),
+        (["--fine-tune"], "fine_tune"),
+        (["--members", "0"], "members=0"),
     ],
 )
 def test_bad_settings_are_named_and_exit_with_2(arguments, words, tmp_path, monkeypatch, capsys):
@@ -192,6 +201,50 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(once):
     with pytest.raises(ValueError, match="already holds a run"):
         run(once)
     assert {path: path.read_bytes() for path in once.rglob("*") if path.is_file()} == before
+
+
+def test_labels_alone_need_no_student(tmp_path):
+    folder = run(tmp_path / "run", student="none")
+    assert {path.name for path in folder.iterdir()} == FILES - {"metrics.jsonl", "student"}
+    result = told(folder, "result.json")
+    assert result["test_accuracy"] is None
+    assert not result["interrupted"]
+    assert result["label_accuracy"] > 0.7
+
+
+def test_members_differ_and_the_result_is_that_of_their_mean(once, tmp_path):
+    folder = run(tmp_path / "run", members=2)
+    both, task = ensemble.load(folder / "student"), data.load("digits", TINY.seed)
+    each = [member.predict_proba(task.test.images) for member in both.members]
+    assert told(folder, "result.json")["test_accuracy"] == pytest.approx(np.mean(sum(each).argmax(1) == task.test.labels))
+    assert [json.loads(line)["epoch"] for line in (folder / "metrics.jsonl").open()] == [1, 2]
+
+
+def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
+    probabilities = np.float32([[0.9, 0.1], [0.6, 0.4], [1, 0], [0.5, 0.5]])
+    labels = Labels(probabilities, np.float32([1, 1, 0.7, 1]), np.int32([0, 0, 1, -1]))
+    assert labels.surest(2 / 3).tolist() == [True, False, True, False]
+    assert labels.surest(1.0).tolist() == [True, True, True, False], "what has no label is never learned"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"representation": "simclr", "fine_tune": True},
+        {"representation": "scan", "fine_tune": True, "queries": 10, "epochs": 5},
+        {"representation": "dti", "queries": 10},
+        {"unlabelled": 0.3},
+    ],
+    ids=["simclr", "scan", "dti", "mixmatch"],
+)
+def test_trained_representations_and_other_ways_to_learn_run_through(changes, tmp_path):
+    simclr = SimCLR(epochs=5, batch_size=128)
+    settings = {"simclr": simclr, "scan": SCAN(simclr, epochs=2, self_label_epochs=1), "dti": DTI(epochs=2, width=4, blocks=1)}
+    folder = run(tmp_path / "run", **settings | changes | {"representation_dir": tmp_path / "representation"})
+    result = told(folder, "result.json")
+    assert result["label_accuracy"] > 0.2  # chance is 0.1
+    assert result["test_accuracy"] > 0.2
 
 
 def test_targets_are_as_sure_as_the_noise_leaves_the_label():

@@ -133,7 +133,7 @@ def test_the_loss_is_cross_entropy_and_squared_error_and_without_weight_only_the
 
 def test_a_step_is_the_algorithm_of_the_module(tiny):
     """Loss and running statistics by NumPy, at the third of six steps."""
-    state = students._initial(tiny.student, 6, students._init(Tiny(3), jax.random.key(0), IMAGES[:1]))._replace(step=jnp.int32(2))
+    state = students.initial(tiny.student, 6, jax.random.key(0), 3, IMAGES[:1])._replace(step=jnp.int32(2))
     kernel = np.asarray(state.variables["params"]["Dense_0"]["kernel"], np.float64)
     weights, present, unlabelled_present = np.array([1, 2, 1, 0.5, 0.5]), np.array([1, 1, 0]), np.array([1, 0, 1])
     index, unlabelled_index = np.array([3, 1, 0]), np.array([6, 2, 4])

@@ -75,7 +75,7 @@ def test_a_batch_of_512_trains_the_512_512_128_head_on_the_backbone():
     chex.assert_shape(variables["params"]["hidden"]["kernel"], (512, 512))
     chex.assert_shape(variables["params"]["head"]["kernel"], (512, 128))
     config = simclr.Config(backbone="resnet18")
-    assert (config.epochs, config.augmentation) == (500, "photo")
+    assert (config.num_epochs, config.views) == (500, "photo")
     state = jax.eval_shape(lambda v: simclr.initial(v, simclr._optimizer(config, 10, 512), jnp.zeros(())), variables)
     images, index = jax.ShapeDtypeStruct((1000, 32, 32, 3), jnp.uint8), jax.ShapeDtypeStruct((512,), jnp.int32)
     after = jax.eval_shape(lambda i, s, at: simclr._step(config, 10, i, jax.random.key(0), s, at), images, state, index)

@@ -204,8 +204,7 @@ def test_the_filler_of_the_last_batch_does_not_enter_the_loss(data):
     weights, other = np.ones(20, np.float32), np.roll(targets, 1, axis=1)
 
     def loss(targets):
-        variables = students._init(cnn.CNN(3), jax.random.key(0), images[:1])
-        state = students._initial(SMALL, 75, variables)
+        state = students.initial(SMALL, 75, jax.random.key(0), 3, images[:1])
         return students._step(SMALL, 75, jax.random.key(1), state, jax.device_put((images, targets, weights)), index, present)[1]
 
     assert loss(targets) == loss(np.where(np.arange(20)[:, None] == 7, other, targets))

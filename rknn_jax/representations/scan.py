@@ -33,6 +33,9 @@ from rknn_jax.representations import simclr
 from rknn_jax.representations.simclr import Network, State
 from rknn_jax.types import Array
 
+OWN_STAGES = 101
+"""Folded into the key for what follows SimCLR, which has the key itself, so that a `folder` where `simclr` was trained holds it already."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -120,9 +123,9 @@ def fit(
       ValueError: as `simclr.fit`.
     """
     images = simclr.checked(images, config.pretraining.backbone)
-    represent_key, head_key, cluster_key, label_key = jax.random.split(key, 4)
+    head_key, cluster_key, label_key = jax.random.split(jax.random.fold_in(key, OWN_STAGES), 3)
     place = Path(folder) / simclr.fingerprint("scan", key, images, config) if folder else None
-    encode = simclr.fit(represent_key, images, config.pretraining, folder=folder, on_epoch=on_epoch)
+    encode = simclr.fit(key, images, config.pretraining, folder=folder, on_epoch=on_epoch)
     features = encode(images)
     index, distance = nearest(features, features, min(config.num_neighbors + 1, len(images)))
     data = jax.device_put((images, without_itself(np.asarray(index), np.asarray(distance))[0]))
@@ -203,7 +206,7 @@ def _cluster_step(config: Config, data: tuple[jax.Array, jax.Array], key: jax.Ar
     images, neighbors = data
     partner = neighbors[index, jax.random.randint(partner_key, (len(index),), 0, neighbors.shape[1])]
     batch = images[jnp.concatenate([index, partner])].astype(jnp.float32) / 255
-    batch = augment.STRONG[config.pretraining.augmentation](change_key, batch)
+    batch = augment.STRONG[config.pretraining.views](change_key, batch)
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
         network = _network(config, config.heads)
@@ -219,7 +222,7 @@ def _cluster_step(config: Config, data: tuple[jax.Array, jax.Array], key: jax.Ar
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
 def _label_step(config: Config, images: jax.Array, key: jax.Array, state: State, index: jax.Array) -> State:
     batch = images[index].astype(jnp.float32) / 255
-    changed = augment.STRONG[config.pretraining.augmentation](jax.random.fold_in(key, state.step), batch)
+    changed = augment.STRONG[config.pretraining.views](jax.random.fold_in(key, state.step), batch)
     network = _network(config)
     logits = network.apply(state.variables, batch, train=False)
 

@@ -51,7 +51,7 @@ class Config:
 
     Attributes:
       backbone: a network of `rknn_jax.students.models`.
-      epochs: passes over the images; 0 is replaced by the backbone's own, see `EPOCHS`.
+      epochs: passes over the images; 0 for the backbone's own, see `EPOCHS`.
       batch_size: B, images of a step; all of them where there are fewer.
       learning_rate: at the start, for a batch of 512 images; it falls to a thousandth as a cosine.
       weight_decay: of all weights.
@@ -70,16 +70,12 @@ class Config:
     augmentation: str = ""
 
     def __post_init__(self) -> None:
-        if self.epochs == 0:
-            object.__setattr__(self, "epochs", EPOCHS.get(self.backbone, 200))
-        if self.augmentation == "":
-            object.__setattr__(self, "augmentation", "photo" if self.backbone == "resnet18" else "digit")
-        choices = {"backbone": MODELS, "features": ("backbone", "projection"), "augmentation": tuple(augment.VIEWS)}
+        choices = {"backbone": MODELS, "features": ("backbone", "projection"), "augmentation": ("", *augment.VIEWS)}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, got {name}={getattr(self, name)!r}.")
-        if self.epochs < 1:
-            raise ValueError(f"Expected epochs >= 1, got epochs={self.epochs}; 0 takes the backbone's own.")
+        if self.epochs < 0:
+            raise ValueError(f"Expected epochs >= 0, got epochs={self.epochs}; 0 takes the backbone's own.")
         if self.batch_size < 2:
             raise ValueError(f"Expected batch_size >= 2, got batch_size={self.batch_size}; one image has no other to differ from.")
         for name in ("learning_rate", "temperature"):
@@ -87,6 +83,16 @@ class Config:
                 raise ValueError(f"Expected a finite {name} > 0, got {name}={getattr(self, name)}.")
         if not 0 <= self.weight_decay < np.inf:
             raise ValueError(f"Expected a finite weight_decay >= 0, got weight_decay={self.weight_decay}.")
+
+    @property
+    def num_epochs(self) -> int:
+        """Passes over the images."""
+        return self.epochs or EPOCHS.get(self.backbone, 200)
+
+    @property
+    def views(self) -> str:
+        """The augmentation, a name in `augment.VIEWS`."""
+        return self.augmentation or ("photo" if self.backbone == "resnet18" else "digit")
 
 
 class Network(nn.Module):
@@ -175,12 +181,12 @@ def fit(
     init_key, train_key = jax.random.split(key)
     network = Network(config.backbone, 128, hidden=True)
     batch_size = min(config.batch_size, len(images))
-    num_steps = config.epochs * -(-len(images) // batch_size)
+    num_steps = config.num_epochs * -(-len(images) // batch_size)
     variables = init(network, init_key, images[:1])
     state = initial(variables, _optimizer(config, num_steps, batch_size), jnp.zeros(()))
     step = partial(_step, config, num_steps, jax.device_put(images))
     place = Path(folder) / fingerprint("simclr", key, images, config) if folder else None
-    state = train("simclr", train_key, state, step, len(images), batch_size, config.epochs, place, on_epoch)
+    state = train("simclr", train_key, state, step, len(images), batch_size, config.num_epochs, place, on_epoch)
     return Encoder(state.variables, network, config.features)
 
 
@@ -309,7 +315,7 @@ def _optimizer(config: Config, num_steps: int, batch_size: int) -> optax.Gradien
 @partial(jax.jit, static_argnames=("config", "num_steps"), donate_argnames="state")
 def _step(config: Config, num_steps: int, images: jax.Array, key: jax.Array, state: State, index: jax.Array) -> State:
     batch = images[index].astype(jnp.float32) / 255
-    views = augment.VIEWS[config.augmentation](jax.random.fold_in(key, state.step), jnp.concatenate([batch, batch]))
+    views = augment.VIEWS[config.views](jax.random.fold_in(key, state.step), jnp.concatenate([batch, batch]))
     network = Network(config.backbone, 128, hidden=True)
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:

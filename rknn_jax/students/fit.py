@@ -15,7 +15,7 @@ Nothing here sees private data: the targets are post-processing of a private rel
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -120,13 +120,22 @@ class Student:
         """Run the network in blocks of one size, the last one padded: constant memory and one trace."""
         if images.dtype != np.uint8 or images.shape[1:] != self.image_shape:
             raise ValueError(f"Expected images uint8 [n, {self.image_shape}] as in training, got {images.dtype} {images.shape}.")
-        network, variables = _network(self.config, self.num_classes), {"params": self.params, "batch_stats": self.batch_stats}
+        network, variables = network_of(self.config, self.num_classes), {"params": self.params, "batch_stats": self.batch_stats}
         blocks = []
         for start in range(0, max(len(images), 1), PREDICT_BLOCK):
             block = np.asarray(images[start : start + PREDICT_BLOCK])
             padded = np.pad(block, ((0, PREDICT_BLOCK - len(block)), (0, 0), (0, 0), (0, 0)))
             blocks.append(np.asarray(_forward(network, features, variables, padded))[: len(block)])
         return np.concatenate(blocks)
+
+
+class State(NamedTuple):
+    """What a step changes: `variables` and `average` hold `params` and `batch_stats`."""
+
+    step: jax.Array
+    variables: Any
+    average: Any
+    optimizer: Any
 
 
 def fit(
@@ -160,21 +169,59 @@ def fit(
       KeyboardInterrupt: where it came before the end of the first epoch.
       ValueError: where the arrays do not fit each other or the network.
     """
-    data = _checked(config, images, targets, weights)
+    data = checked(config, images, targets, weights)
     num_records, num_classes, image_shape = len(data[0]), data[1].shape[1], data[0].shape[1:]
     batch_size = min(config.batch_size, num_records)
     num_steps = config.epochs * -(-num_records // batch_size)
     init_key, shuffle_key, warp_key = jax.random.split(key, 3)
-    state = _initial(config, num_steps, _begun_at(start, _init(_network(config, num_classes), init_key, data[0][:1])))
+    state = initial(config, num_steps, init_key, num_classes, data[0][:1], start)
     data = jax.device_put(data)
+
+    def step(state: State, batch: tuple[np.ndarray, np.ndarray]) -> tuple[State, jax.Array]:
+        return _step(config, num_steps, warp_key, state, data, *batch)
+
+    def epoch_batches(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return batches(jax.random.fold_in(shuffle_key, epoch), num_records, batch_size)
+
+    return run(config, num_classes, image_shape, state, step, epoch_batches, num_records / batch_size, on_epoch)
+
+
+def run(
+    config: Config,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    state: State,
+    step: Callable[[State, Any], tuple[State, jax.Array]],
+    epoch_batches: Callable[[int], Iterable[Any]],
+    num_batches: float,
+    on_epoch: OnEpoch | None,
+) -> Student:
+    """Go through all epochs, whatever a step is, and keep the student of the last finished one.
+
+    Args:
+      config: of the student.
+      num_classes: |Y|.
+      image_shape: `(height, width, channels)`.
+      state: to begin with; is consumed.
+      step: trains one batch and returns its loss too.
+      epoch_batches: gives the batches of an epoch, by its number from 0 on.
+      num_batches: of an epoch, by which the sum of its losses is divided; the last one counts for as much as it is filled.
+      on_epoch: see `fit`.
+
+    Returns:
+      As `fit`.
+
+    Raises:
+      KeyboardInterrupt: where it came before the end of the first epoch.
+    """
     student: Student | None = None
     try:
         for epoch in range(config.epochs):
             start, loss = time.perf_counter(), jnp.zeros(())
-            for index, present in batches(jax.random.fold_in(shuffle_key, epoch), num_records, batch_size):
-                state, batch_loss = _step(config, num_steps, warp_key, state, data, index, present)
+            for batch in epoch_batches(epoch):
+                state, batch_loss = step(state, batch)
                 loss += batch_loss  # stays on the device: no step waits for it
-            metrics = {"loss": float(loss) * batch_size / num_records, "seconds": time.perf_counter() - start}
+            metrics = {"loss": float(loss) / num_batches, "seconds": time.perf_counter() - start}
             student = Student(**jax.tree.map(np.array, state.average), config=config, num_classes=num_classes, image_shape=image_shape)
             if on_epoch:
                 on_epoch(epoch + 1, config.epochs, metrics, student)
@@ -235,20 +282,12 @@ def load(folder: str | Path) -> Student:
     return Student(**saved.arrays, **record)
 
 
-class _State(NamedTuple):
-    """What a step changes. `variables` and `average` hold `params` and `batch_stats`."""
-
-    step: jax.Array
-    variables: Any
-    average: Any
-    optimizer: Any
-
-
 def _model(config: Config) -> Any:
     return importlib.import_module(f"{models.__name__}.{config.model}")
 
 
-def _network(config: Config, num_classes: int) -> Any:
+def network_of(config: Config, num_classes: int) -> Any:
+    """Return the Flax module that `config` names."""
     return _model(config).Model(num_classes)
 
 
@@ -267,42 +306,47 @@ def _init(network: Any, key: jax.Array, images: jax.Array) -> Any:
     return network.init(key, images.astype(jnp.float32), train=False)
 
 
+def initial(config: Config, num_steps: int, key: jax.Array, num_classes: int, images: Array, start: Any = None) -> State:
+    """Return the state before the first of `num_steps` steps; `images`, uint8, have the shape of those to come, `start` is as for `fit`."""
+    variables = _begun_at(start, _init(network_of(config, num_classes), key, images))
+    optimizer = _optimizer(config, num_steps).init(variables["params"])
+    return State(jnp.zeros((), jnp.int32), variables, jax.tree.map(jnp.copy, variables), optimizer)
+
+
+def descend(config: Config, num_steps: int, state: State, gradient: Any, updates: Any) -> State:
+    """Return the state after a step by `gradient`, of the weights; `updates` holds the new batch statistics."""
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+        change, optimizer = _optimizer(config, num_steps).update(gradient, state.optimizer, state.variables["params"])
+    variables = {"params": optax.apply_updates(state.variables["params"], change), **updates}
+    return State(state.step + 1, variables, average(state.average, variables, state.step, config.ema_decay), optimizer)
+
+
 def _begun_at(start: Any, drawn: Any) -> Any:
     """Return the drawn variables with those layers that `start` has in their place."""
     if start is None:
         return drawn
     begun = {kind: layers | start[kind] for kind, layers in drawn.items()}
     if jax.tree.map(jnp.shape, begun) != jax.tree.map(jnp.shape, drawn):
-        raise ValueError(
-            "Expected start to have layers of the network, got others; use what the same network learned from such images."
-        )
+        raise ValueError("Expected start to have layers of the network, got others; use what the same network learned from such images.")
     return jax.tree.map(jnp.array, begun)
-
-
-def _initial(config: Config, num_steps: int, variables: Any) -> _State:
-    optimizer = _optimizer(config, num_steps).init(variables["params"])
-    return _State(jnp.zeros((), jnp.int32), variables, jax.tree.map(jnp.copy, variables), optimizer)
 
 
 @partial(jax.jit, static_argnames=("config", "num_steps"), donate_argnames="state")
 def _step(
-    config: Config, num_steps: int, key: jax.Array, state: _State, data: Any, index: jax.Array, present: jax.Array
-) -> tuple[_State, jax.Array]:
+    config: Config, num_steps: int, key: jax.Array, state: State, data: Any, index: jax.Array, present: jax.Array
+) -> tuple[State, jax.Array]:
     """Train one batch; returns its mean loss too."""
     images, targets, weights = (array[index] for array in data)
     images = images.astype(jnp.float32) / 255
     images = augment.AUGMENTATIONS[config.augmentation](jax.random.fold_in(key, state.step), images)
-    network = _network(config, targets.shape[1])
+    network = network_of(config, targets.shape[1])
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
         logits, updates = network.apply(state.variables | {"params": params}, images, train=True, mutable=["batch_stats"])
         return jnp.mean(weights * present * cross_entropy(logits, targets, config.label_smoothing)), updates
 
     (loss, updates), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.variables["params"])
-    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-        change, optimizer = _optimizer(config, num_steps).update(gradient, state.optimizer, state.variables["params"])
-    variables = {"params": optax.apply_updates(state.variables["params"], change), **updates}
-    return _State(state.step + 1, variables, average(state.average, variables, state.step, config.ema_decay), optimizer), loss
+    return descend(config, num_steps, state, gradient, updates), loss
 
 
 @partial(jax.jit, static_argnames=("network", "features"))
@@ -311,7 +355,7 @@ def _forward(network: Any, features: bool, variables: Any, images: jax.Array) ->
     return out if features else jax.nn.softmax(out)
 
 
-def _checked(config: Config, images: Array, targets: Array, weights: Array | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def checked(config: Config, images: Array, targets: Array, weights: Array | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what is to be trained on: records of positive weight, and weights whose mean is 1."""
     images, targets = np.asarray(images), np.asarray(targets, np.float32)
     weights = np.ones(len(images), np.float32) if weights is None else np.asarray(weights, np.float32)

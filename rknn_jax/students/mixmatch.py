@@ -17,16 +17,14 @@ Reference: Berthelot et al., "MixMatch: A Holistic Approach to Semi-Supervised L
 """
 
 import itertools
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from rknn_jax import augment
 from rknn_jax.students import fit as students
@@ -97,7 +95,7 @@ def fit(
       KeyboardInterrupt: where it came before the end of the first epoch.
       ValueError: where the arrays do not fit each other or the network.
     """
-    labelled, unlabelled = students._checked(config.student, images, targets, weights), np.asarray(unlabelled)
+    labelled, unlabelled = students.checked(config.student, images, targets, weights), np.asarray(unlabelled)
     image_shape, num_classes = labelled[0].shape[1:], labelled[1].shape[1]
     if unlabelled.dtype != np.uint8 or unlabelled.shape[1:] != image_shape or not len(unlabelled):
         raise ValueError(
@@ -108,28 +106,17 @@ def fit(
     epoch_steps = max(-(-num_records // batch_size) for num_records, batch_size in sizes)
     num_steps = config.student.epochs * epoch_steps
     init_key, step_key, *shuffle_keys = jax.random.split(key, 4)
-    network = students._network(config.student, num_classes)
-    state = students._initial(config.student, num_steps, students._init(network, init_key, labelled[0][:1]))
+    state = students.initial(config.student, num_steps, init_key, num_classes, labelled[0][:1])
     data = jax.device_put((labelled, unlabelled))
     chosen = zip(*(_passes(shuffle_key, *size) for shuffle_key, size in zip(shuffle_keys, sizes, strict=True)), strict=True)
-    student: students.Student | None = None
-    try:
-        for epoch in range(config.student.epochs):
-            start, loss = time.perf_counter(), jnp.zeros(())
-            for batch in itertools.islice(chosen, epoch_steps):
-                state, step_loss = _step(config, num_steps, step_key, state, data, batch)
-                loss += step_loss  # stays on the device: no step waits for it
-            metrics = {"loss": float(loss) / epoch_steps, "seconds": time.perf_counter() - start}
-            arrays = jax.tree.map(np.array, state.average)
-            student = students.Student(**arrays, config=config.student, num_classes=num_classes, image_shape=image_shape)
-            if on_epoch:
-                on_epoch(epoch + 1, config.student.epochs, metrics, student)
-    except KeyboardInterrupt:
-        if student is None:
-            raise
-        return replace(student, interrupted=True)
-    assert student is not None  # epochs >= 1
-    return student
+
+    def step(state: students.State, batch: Any) -> tuple[students.State, jax.Array]:
+        return _step(config, num_steps, step_key, state, data, batch)
+
+    def epoch_batches(epoch: int) -> Iterator[Any]:
+        return itertools.islice(chosen, epoch_steps)
+
+    return students.run(config.student, num_classes, image_shape, state, step, epoch_batches, epoch_steps, on_epoch)
 
 
 def guess(logits: jax.Array, temperature: float) -> jax.Array:
@@ -199,7 +186,7 @@ def _passes(key: jax.Array, num_records: int, batch_size: int) -> Iterator[tuple
 
 
 @partial(jax.jit, static_argnames=("config", "num_steps"), donate_argnames="state")
-def _step(config: Config, num_steps: int, key: jax.Array, state: Any, data: Any, batch: Any) -> tuple[Any, jax.Array]:
+def _step(config: Config, num_steps: int, key: jax.Array, state: students.State, data: Any, batch: Any) -> tuple[students.State, jax.Array]:
     """Train one batch, of labelled and unlabelled records by index and presence; returns its loss too."""
     (images, targets, weights), unlabelled = data
     (index, present), (unlabelled_index, unlabelled_present) = batch
@@ -207,7 +194,7 @@ def _step(config: Config, num_steps: int, key: jax.Array, state: Any, data: Any,
     num_labelled, repeats = len(index), config.num_guesses
     images = jnp.concatenate([images[index], *[unlabelled[unlabelled_index]] * repeats]).astype(jnp.float32) / 255
     images = augment.AUGMENTATIONS[config.student.augmentation](augment_key, images)
-    network = students._network(config.student, targets.shape[1])
+    network = students.network_of(config.student, targets.shape[1])
 
     def apply(variables: Any, images: jax.Array) -> tuple[jax.Array, Any]:
         return network.apply(variables, images, train=True, mutable=["batch_stats"])
@@ -226,8 +213,4 @@ def _step(config: Config, num_steps: int, key: jax.Array, state: Any, data: Any,
         return loss(logits, targets, weights, num_labelled, unlabelled_weight, config.student.label_smoothing), updates
 
     (value, updates), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.variables["params"])
-    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-        change, optimizer = students._optimizer(config.student, num_steps).update(gradient, state.optimizer, state.variables["params"])
-    variables = {"params": optax.apply_updates(state.variables["params"], change), **updates}
-    average = students.average(state.average, variables, state.step, config.student.ema_decay)
-    return students._State(state.step + 1, variables, average, optimizer), value
+    return students.descend(config.student, num_steps, state, gradient, updates), value

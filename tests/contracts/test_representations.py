@@ -1,5 +1,7 @@
 """Every encoder against its contract: record-local above all, since the privacy proof stands on it."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,15 @@ from tests.conftest import modules
 
 EXAMPLES = [(module, config) for module in modules(representations) for config in module.EXAMPLES]
 IDS = [f"{module.__name__.split('.')[-1]}-{i}" for i, (module, _) in enumerate(EXAMPLES)]
-each = pytest.mark.parametrize(("module", "config"), EXAMPLES, ids=IDS)
+SLOW = ("scan",)  # trains what simclr does and more, and encodes as simclr does
+each = pytest.mark.parametrize(
+    ("module", "config"),
+    [
+        pytest.param(*example, marks=pytest.mark.slow) if name.startswith(SLOW) else example
+        for name, example in zip(IDS, EXAMPLES, strict=True)
+    ],
+    ids=IDS,
+)
 
 
 def images(count, size=8, seed=0):
@@ -24,14 +34,15 @@ def images(count, size=8, seed=0):
     return made[..., None]
 
 
-@pytest.fixture(scope="module")
-def encoders():
-    return [module.fit(jax.random.key(0), images(60), config) for module, config in EXAMPLES]
+@functools.cache
+def fitted(name):
+    module, config = EXAMPLES[IDS.index(name)]
+    return module.fit(jax.random.key(0), images(60), config)
 
 
 @pytest.fixture
-def encode(encoders, module, config):
-    return encoders[[c is config for _, c in EXAMPLES].index(True)]
+def encode(module, config):
+    return fitted(IDS[[c is config for _, c in EXAMPLES].index(True)])
 
 
 @each
