@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks import _pictures
 from benchmarks._measure import RESULTS
 
+GOALS = ("label_accuracy", "test_accuracy", "one_student")
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -42,6 +43,19 @@ def distill() -> str:
         for row in load("distill")["results"]
     ]
     return table(["run", "public labels right", "student on the test set", "time", "seeds"], rows, "distill")
+
+
+def goals() -> str:
+    """Labels and students of MNIST by trust and epsilon, with the ceiling of true labels."""
+    found = load("goals")["results"]["rows"]
+    ceiling = next(row for row in found if row["trust"] == "none")
+    rows = [
+        [row["trust"], f"`{row['mechanism']}`", f"{row['epsilon']:g}", *(percent(row[name]) for name in GOALS)]
+        for row in found
+        if row is not ceiling
+    ]
+    rows.append(["true labels", "none", "∞", *(percent(ceiling[name]) for name in GOALS)])
+    return table(["trust", "mechanism", "ε", "public labels right", "three students together", "one student"], rows, "goals")
 
 
 def labels() -> str:
@@ -137,6 +151,7 @@ def main() -> None:
     text = README.read_text()
     for name, make in {
         "distill": distill,
+        "goals": goals,
         "labels": labels,
         "balance": balance,
         "mechanisms": mechanisms,

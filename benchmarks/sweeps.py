@@ -1,0 +1,35 @@
+"""Studies by `train.sweep`: queries and neighbours on MNIST (Figure 2 of Li et al.), several rounds, and what students should learn.
+
+Stopped, the same command goes on. Figures 3 and 4 are the same study on SVHN and CIFAR-10, which want an accelerator for their students.
+"""
+
+import shutil
+from pathlib import Path
+
+from benchmarks._measure import mnist_folder, save
+from train import sweep
+
+RUNS = Path("runs/sweeps")
+DOCS = Path(__file__).parent.parent / "docs"
+TEN = [str(seed) for seed in range(10)]
+MNIST = ["--dataset", "mnist", "--data-dir", str(mnist_folder()), "--student", "none", "--smoothing", "none"]
+STUDIES = {
+    "figure2": (
+        MNIST,
+        {"queries": ["10", "20", "40", "100", "200", "500"], "neighbors": ["1", "2", "4"], "epsilon": ["0.01", "0.1"]},
+        TEN[5:7],
+    ),
+    "rounds": (["--dataset", "digits"], {"rounds": ["1", "2", "3"], "epsilon": ["0.5", "1", "2"]}, TEN[:5]),
+    "targets": (
+        ["--dataset", "digits", "--queries", "40"],
+        {"epsilon": ["0.1", "0.2", "0.5"], "targets": ["hard", "soft", "posterior"]},
+        TEN,
+    ),
+}
+
+if __name__ == "__main__":
+    results = {}
+    for name, (arguments, varied, seeds) in STUDIES.items():
+        results[name] = sweep.main(arguments, RUNS / name, varied | {"seed": seeds})
+        shutil.copyfile(RUNS / name / "sweep.png", DOCS / f"{name}.png")
+    save("sweeps", results, runs=str(RUNS))
