@@ -11,25 +11,18 @@ from train import sweep
 
 RUNS = Path("runs/sweeps")
 DOCS = Path(__file__).parent.parent / "docs"
-TEN = [str(seed) for seed in range(10)]
 MNIST = ["--dataset", "mnist", "--data-dir", str(mnist_folder()), "--student", "none", "--smoothing", "none"]
+QUERIES = ["10", "20", "40", "100", "200", "500"]
+TARGETS = ["hard", "soft", "posterior"]
 STUDIES = {
-    "figure2": (
-        MNIST,
-        {"queries": ["10", "20", "40", "100", "200", "500"], "neighbors": ["1", "2", "4"], "epsilon": ["0.01", "0.1"]},
-        TEN[5:7],
-    ),
-    "rounds": (["--dataset", "digits"], {"rounds": ["1", "2", "3"], "epsilon": ["0.5", "1", "2"]}, TEN[:5]),
-    "targets": (
-        ["--dataset", "digits", "--queries", "40"],
-        {"epsilon": ["0.1", "0.2", "0.5"], "targets": ["hard", "soft", "posterior"]},
-        TEN,
-    ),
+    "figure2": (MNIST, {"queries": QUERIES, "neighbors": ["1", "2", "4"], "epsilon": ["0.01", "0.1"], "seed": ["5", "6"]}),
+    "rounds": (["--dataset", "digits"], {"rounds": ["1", "2", "3"], "epsilon": ["0.5", "1", "2"], "seed": [*"01234"]}),
+    "targets": (["--queries", "40"], {"epsilon": ["0.1", "0.2", "0.5"], "targets": TARGETS, "seed": [*"0123456789"]}),
 }
 
 if __name__ == "__main__":
     results = {}
-    for name, (arguments, varied, seeds) in STUDIES.items():
-        results[name] = sweep.main(arguments, RUNS / name, varied | {"seed": seeds})
+    for name, (arguments, varied) in STUDIES.items():
+        results[name] = sweep.main(arguments, RUNS / name, varied)
         shutil.copyfile(RUNS / name / "sweep.png", DOCS / f"{name}.png")
     save("sweeps", results, runs=str(RUNS))
