@@ -1,6 +1,5 @@
 """The whole of Algorithm 1 over seeds: labels, student and time. Runs that are there already are kept, so it can be stopped and started."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +19,11 @@ SETTINGS = {
 SEEDS = {"digits": range(10), "mnist": (5, 6)}
 
 
-def result(name: str, experiment: Experiment, seed: int) -> dict[str, float]:
-    """Run one experiment, or read what it left behind."""
-    folder = RUNS / f"{re.sub('[^a-z0-9.]+', '-', name).strip('-')}-{seed}"
-    if not (folder / "result.json").exists():
-        distill.main(replace(experiment, seed=seed, out=folder))
-    return json.loads((folder / "result.json").read_text())
-
-
 def measure(name: str, experiment: Experiment) -> dict[str, object]:
     """Return the means over the seeds."""
     seeds = list(SEEDS[experiment.dataset])
-    results = [result(name, experiment, seed) for seed in seeds]
+    folder = RUNS / re.sub("[^a-z0-9.]+", "-", name).strip("-")
+    results = [distill.run(replace(experiment, seed=seed, out=folder / str(seed))) for seed in seeds]
     fields = ("label_accuracy", "test_accuracy", "seconds")
     return {"name": name, "seeds": seeds} | {field: summary([found[field] for found in results]) for field in fields}
 

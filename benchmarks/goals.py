@@ -25,6 +25,7 @@ from rknn_jax.students import fit as students
 
 SEEDS = (5, 6, 7, 8, 9)
 DRAWS = 50
+DELTA = 1e-6  # of what is shuffled
 MEMBERS = 3
 ROWS = {
     "central": ("discrete_laplace", (0.1, 0.01, 0.002)),
@@ -62,7 +63,7 @@ def measure(seed: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"trust": "none", "mechanism": None, "epsilon": None} | scored(truth, ceiling, np.arange(10))]
     for trust, (mechanism, epsilons) in ROWS.items():
         for epsilon in epsilons:
-            config = rknn.Config(epsilon=epsilon, delta=1e-6, mechanism=mechanism, trust=trust, decode="assignment")  # type: ignore[arg-type]
+            config = rknn.Config(epsilon=epsilon, delta=DELTA, mechanism=mechanism, trust=trust, decode="assignment")  # type: ignore[arg-type]
             keys = jax.random.split(stage_key(root, Stage.NOISE), DRAWS)
             draws = [scored(number, predicted, rknn.tally(key, cells, queries, 10, config).labels) for key in keys]
             means = {name: float(np.mean([draw[name] for draw in draws])) for name in MEASURED}
@@ -82,9 +83,11 @@ def averaged(splits: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     path = RESULTS / "goals.json"
-    splits = json.loads(path.read_text())["results"]["splits"] if path.exists() and "--resume" in sys.argv else {}
+    about: dict[str, Any] = {"draws": DRAWS, "members": MEMBERS, "queries": 10, "relation": "replace-one", "unit": "record"}
+    about["delta"] = {"central": 0.0, "local": 0.0, "shuffle": DELTA}
+    before = json.loads(path.read_text()) if path.exists() and "--resume" in sys.argv else {}
+    splits = before["results"]["splits"] if about.items() <= before.items() else {}
     for seed in SEEDS:
         if str(seed) not in splits:
             splits[str(seed)] = measure(seed)
-            about = {"seeds": sorted(map(int, splits)), "draws": DRAWS, "queries": 10, "members": MEMBERS}
-            save("goals", {"rows": averaged(splits), "splits": splits}, **about)
+            save("goals", {"rows": averaged(splits), "splits": splits}, seeds=sorted(map(int, splits)), **about)

@@ -75,8 +75,9 @@ def posterior(counts: Array, stddev: Array) -> np.ndarray:
 def _posterior(counts: np.ndarray, stddev: np.ndarray) -> np.ndarray:
     certain = np.eye(counts.shape[1])[counts.argmax(axis=1)]
     scale = np.where(stddev > 0, stddev, 1)
+    points = round(GRID * float((scale.max(axis=1) / scale.min(axis=1)).max()))  # as fine as the sharpest cell asks for
     low, high = ((counts + reach * scale).max(axis=1) for reach in (-REACH, REACH))
-    values = np.linspace(low, high, GRID, axis=1)[:, None]  # below `low` some other count is almost surely greater
+    values = np.linspace(low, high, points, axis=1)[:, None]  # below `low` some other count is almost surely greater
     standard = (values - counts[..., None]) / scale[..., None]
     log_below = scipy.special.log_ndtr(standard)
     log_density = -0.5 * standard**2 - np.log(scale)[..., None]
@@ -115,6 +116,8 @@ def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float
     features, sizes = jnp.asarray(features, jnp.float32), np.asarray(sizes, np.float64)
     distances = np.asarray(pairwise_sq_distances(features, features), np.float64)
     others = distances[~np.eye(len(distances), dtype=bool)]
+    if np.any(others > 0) and np.ptp(others) <= 1e-6 * others.max():
+        return np.eye(len(sizes), dtype=np.float32)  # none is more similar than another, as where queries are prototypes
     unit = np.median(others[others > 0]) if np.any(others > 0) else 1.0
     expected = votes * sizes / sizes.sum()
     chosen, best = np.eye(len(sizes)), np.full(len(sizes), -np.inf)

@@ -183,6 +183,7 @@ def test_the_default_number_of_queries_follows_the_noise(tmp_path, monkeypatch):
         (["--student", "none", "--rounds", "2"], "student=none"),
         (["--unlabelled", "1"], "unlabelled=1.0"),
         (["--fine-tune"], "fine_tune"),
+        (["--representation", "scan", "--queries", "20"], "queries=20"),
         (["--members", "0"], "members=0"),
     ],
 )
@@ -220,6 +221,12 @@ def test_members_differ_and_the_result_is_that_of_their_mean(once, tmp_path):
     assert [json.loads(line)["epoch"] for line in (folder / "metrics.jsonl").open()] == [1, 2]
 
 
+def test_neighbours_that_change_a_label_make_it_no_surer():
+    labels = Labels(np.float32([[0.9, 0.1], [0.9, 0.1], [0.8, 0.2]]), np.float32([0.95, 0.95, 0.3]), np.int32([0, 0, 1]))
+    spread = labels.spread(np.float32([[0.7, 0.3], [0.4, 0.6], [0.1, 0.9]]))
+    np.testing.assert_allclose(spread.confidence, [0.95, 0.6, 0.3], rtol=1e-6)
+
+
 def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
     probabilities = np.float32([[0.9, 0.1], [0.6, 0.4], [1, 0], [0.5, 0.5]])
     labels = Labels(probabilities, np.float32([1, 1, 0.7, 1]), np.int32([0, 0, 1, -1]))
@@ -232,8 +239,8 @@ def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
     "changes",
     [
         {"representation": "simclr", "fine_tune": True},
-        {"representation": "scan", "fine_tune": True, "queries": 10, "epochs": 5},
-        {"representation": "dti", "queries": 10},
+        {"representation": "scan", "fine_tune": True, "queries": None, "epochs": 5},
+        {"representation": "dti", "queries": 12},
         {"unlabelled": 0.3},
     ],
     ids=["simclr", "scan", "dti", "mixmatch"],

@@ -34,8 +34,9 @@ def swept(tmp_path_factory, fits):
         with pytest.raises(KeyboardInterrupt):
             sweep.main(ARGUMENTS, out, VARIED)
         before = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
-        (out / "epsilon=4-seed=1").mkdir()
-        (out / "epsilon=4-seed=1" / "config.json").write_text("half")
+        stopped_run = out / "epsilon=4-seed=1"
+        main(distill.from_arguments([*ARGUMENTS, "--epsilon", "4", "--seed", "1", "--out", str(stopped_run)]))
+        (stopped_run / "result.json").unlink()
         patch.setattr(distill, "main", main)
         rows = sweep.main(ARGUMENTS, out, VARIED)
     return out, rows, before
@@ -50,7 +51,20 @@ def test_every_combination_is_run_once_and_stopped_it_goes_on(swept):
 
 
 def test_runs_of_one_seed_share_their_representation(swept, fits):
-    assert len(fits) == 3  # seed 0 once, seed 0 again after the stop, seed 1
+    assert len(fits) == 4  # seed 0, the stopped run's own, then seed 0 and seed 1, two runs each
+
+
+def test_a_folder_of_other_settings_is_neither_read_nor_touched(swept):
+    out, _, _ = swept
+    before = {path: path.stat().st_mtime_ns for path in out.glob("**/*")}
+    with pytest.raises(ValueError, match=r"other settings: neighbors=1 for 2"):
+        sweep.main([*ARGUMENTS, "--neighbors", "2"], out, VARIED)
+    (out / "epsilon=4-seed=2").mkdir()
+    (out / "epsilon=4-seed=2" / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="other files"):
+        sweep.main(ARGUMENTS, out, {"epsilon": ["4"], "seed": ["2"]})
+    assert (out / "epsilon=4-seed=2" / "thesis.txt").read_text() == "mine"
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_rows_are_the_means_of_the_runs_own_results(swept):
@@ -63,6 +77,7 @@ def test_rows_are_the_means_of_the_runs_own_results(swept):
         assert [result["epsilon"] for result in results] == [float(row["epsilon"])] * 2
         assert row["test_accuracy"] is None
         assert row["seeds"] == [0, 1]
+        assert row["guarantee"] == {"epsilon": float(row["epsilon"]), "delta": 0.0, "relation": "replace-one", "trust": "central"}
     assert rows[1]["label_accuracy"]["mean"] > rows[0]["label_accuracy"]["mean"] + 0.1, "less noise, better labels"
     assert json.loads((out / "sweep.json").read_text())["rows"] == rows
     assert (out / "sweep.png").stat().st_size > 1000

@@ -51,6 +51,15 @@ def test_the_posterior_is_calibrated_for_laplace_noise_too():
     assert abs(right[between].mean() - sure[between].mean()) < 0.05
 
 
+def test_the_posterior_stays_exact_where_one_cell_is_far_noisier():
+    np.testing.assert_allclose(voting.posterior(np.zeros((2, 2)), np.array([[1.0, 300], [5, 5]])), 0.5, atol=1e-3)
+
+
+def test_queries_that_are_equally_far_apart_share_nothing():
+    """As prototypes are: none is more similar than another, and shared votes would only blur."""
+    np.testing.assert_array_equal(voting.smoothing_weights(np.eye(6, dtype=np.float32), np.full(6, 10), 1000.0, 500.0), np.eye(6))
+
+
 def two_groups(per_group=10, seed=0):
     """Queries in two far-apart groups; each group has one label."""
     rng = np.random.default_rng(seed)

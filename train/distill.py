@@ -13,6 +13,7 @@ import importlib
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans, prototypes, uncertainty
 from rknn_jax.representations import spectral
-from rknn_jax.students import ensemble
+from rknn_jax.students import ensemble, mixmatch
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
 from train import experiment as runs
@@ -37,30 +38,36 @@ from train.experiment import Experiment, Labels
 
 console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
-
 OF_REPRESENTATION = ("dataset", "data_dir", "seed", "representation", "self_trained", "simclr", "scan", "dti", "representation_dir")
-"""Settings that `prepare` looks at; and at `queries` where the representation is dti, whose prototypes they are."""
+"""Settings that `prepare` looks at; and at `queries`, where they are the representation's own, see `OWN_QUERIES`."""
+
+OWN_QUERIES = ("scan", "dti")
+"""Representations whose clusters or prototypes are the queries of the first round."""
 
 
 class Prepared(NamedTuple):
-    """What does not depend on the votes: the data, and what was learned from the public images."""
+    """What does not depend on the votes: the data, what was learned from the public images, and the network that learned it, if any."""
 
     task: Task
     encode: Encoder
+    network: Any
 
 
-def main(experiment: Experiment, prepared: Prepared | None = None) -> Path:
-    """Run Algorithm 1 and return the run folder; experiments with equal `OF_REPRESENTATION` may share what is `prepared`."""
+def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None) -> Path:
+    """Run Algorithm 1 and return the run folder; `prepared` may share among experiments what `prepare` makes."""
     started = time.perf_counter()
     folder = runs.make_folder(experiment)
     root = jax.random.key(experiment.seed)
-    noise = fresh_noise_key() if experiment.noise_seed is None else jax.random.key(experiment.noise_seed)
+    noise = (
+        fresh_noise_key()
+        if experiment.noise_seed is None
+        else stage_key(jax.random.key(experiment.noise_seed), Stage.NOISE, experiment.seed)
+    )
 
-    task, encode = prepared or prepare(experiment)
+    task, encode, network = (prepared or prepare)(experiment)
     num_classes = task.card.num_classes
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
-    start = network_of(encode) if experiment.fine_tune else None
     resolved = {
         "mechanism": experiment.private_step,
         "resolved_queries": num_queries,
@@ -79,7 +86,7 @@ def main(experiment: Experiment, prepared: Prepared | None = None) -> Path:
         answers = rknn.tally(stage_key(noise, Stage.NOISE, step), cells, queries, num_classes, config)
         labels = labels.updated(queries, answers, step * num_queries)
         graph = rknn.public_graph(features, num_queries, config)
-        labels = replace(labels, probabilities=rknn.public_labels(graph, labels.probabilities, num_queries))
+        labels = labels.spread(rknn.public_labels(graph, labels.probabilities, num_queries))
         rounds.append((queries, answers))
         not_covered = not_covered or truth.not_covered(stage_key(noise, Stage.BENCHMARK), task, cells, queries, graph, config)
         console.print(
@@ -87,7 +94,7 @@ def main(experiment: Experiment, prepared: Prepared | None = None) -> Path:
         )
         if experiment.student == "none":
             break
-        trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step, start)
+        trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step, network)
         student = trained or student
         if trained is None or trained.interrupted:
             break
@@ -100,13 +107,30 @@ def main(experiment: Experiment, prepared: Prepared | None = None) -> Path:
     return folder
 
 
+def run(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None) -> dict[str, Any]:
+    """Return the experiment's result, from its folder where it is finished and else from `main`.
+
+    Raises:
+      KeyboardInterrupt: where it was stopped, also while the student was trained, of which `main` keeps what it has learned.
+      ValueError: as `main`, and for a folder of another run.
+    """
+    result = runs.result_of(experiment)
+    if result is None:
+        main(experiment, prepared)
+        result = runs.result_of(experiment)
+    if result is None:
+        raise KeyboardInterrupt
+    return result
+
+
 def prepare(experiment: Experiment) -> Prepared:
     """Read the data and fit the representation."""
     task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
     )
-    return Prepared(task, fit_representation(stage_key(jax.random.key(experiment.seed), Stage.ENCODER), task, experiment))
+    encode = fit_representation(stage_key(jax.random.key(experiment.seed), Stage.ENCODER), task, experiment)
+    return Prepared(task, encode, network_of(encode) if experiment.representation in ("simclr", "scan") else None)
 
 
 def round_config(experiment: Experiment) -> rknn.Config:
@@ -127,6 +151,8 @@ def round_config(experiment: Experiment) -> rknn.Config:
 def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment) -> int:
     """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
     num_records, num_classes = len(task.private.labels), task.card.num_classes
+    if experiment.representation in OWN_QUERIES:
+        return num_classes
     shared = config.smoothing == "auto" and config.mechanism != "permute_and_flip"
     scale = 2 * config.num_neighbors / config.epsilon
     if config.trust != "central":  # Laplace noise of the same spread; it hardly depends on the number of queries
@@ -139,6 +165,8 @@ def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> En
     """Fit the representation on the public images alone."""
     module = importlib.import_module(f"rknn_jax.representations.{experiment.representation}")
     num_classes = task.card.num_classes
+    if experiment.representation == "scan" and experiment.queries not in (None, num_classes):
+        raise ValueError(f"Expected queries={num_classes} with representation=scan, got queries={experiment.queries}.")
     graph = spectral.Config(dimension=num_classes)
     configs = {
         "spectral": graph,
@@ -160,7 +188,7 @@ def select_queries(
 
     A representation with prototypes or clusters of its own asks about these.
     """
-    if student is None and experiment.representation in ("scan", "dti"):
+    if student is None and experiment.representation in OWN_QUERIES:
         return prototypes.select(key, features, num_queries)
     if student is None:
         return kmeans.select(key, features, num_queries)
@@ -169,7 +197,7 @@ def select_queries(
 
 
 def fit_student(
-    key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int, start: Any
+    key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int, network: Any
 ) -> ensemble.Ensemble | None:
     """Train students on all public records labelled so far, logging every epoch; None where they were stopped in the first one."""
     started = time.perf_counter()
@@ -180,16 +208,17 @@ def fit_student(
         left = (time.perf_counter() - started) / epoch * (epochs - epoch)
         console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
 
-    learned = labels.surest(1 - experiment.unlabelled)
+    learned, config = labels.surest(1 - experiment.unlabelled), student_config(experiment)
+    semi_supervised = mixmatch.Config(replace(config, label_smoothing=0.0), unlabelled_weight=experiment.unlabelled_weight)
     try:
         return ensemble.fit(
             key,
             task.public.images[learned],
             labels.targets(experiment.targets)[learned],
-            student_config(experiment),
+            semi_supervised if experiment.unlabelled else config,
             experiment.members,
             unlabelled=task.public.images[~learned] if experiment.unlabelled else None,
-            start=start,
+            start=network if experiment.fine_tune else None,
             on_epoch=log,
         )
     except KeyboardInterrupt:

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -89,6 +90,7 @@ class Experiment:
       augmentation: how training images are changed at random; warp suits digits and crop_flip photographs.
       fine_tune: begin each at what simclr or scan has learned, with their backbone as student.
       unlabelled: share of the public records, those whose labels are least sure, that it learns from without their labels, by MixMatch.
+      unlabelled_weight: of these in MixMatch's loss.
       seed: of the split, the clustering and the student.
       noise_seed: of the simulated noise; the operating system's entropy where it is not given.
       out: the run folder; a new one under runs/ where it is not given.
@@ -123,6 +125,7 @@ class Experiment:
     augmentation: augment.Name = "warp"
     fine_tune: bool = False
     unlabelled: float = 0.0
+    unlabelled_weight: float = 75.0
     seed: int = 42
     noise_seed: int | None = None
     out: Path | None = None
@@ -221,6 +224,12 @@ class Labels:
         share = (self.confidence if kind == "posterior" else np.ones_like(self.confidence))[:, None]
         return share * np.eye(num_classes, dtype=np.float32)[self.hard] + (1 - share) / num_classes
 
+    def spread(self, probabilities: np.ndarray) -> "Labels":
+        """Return the labels with others' share in them, float32 `[m, num_classes]`; a changed one is as sure as they are at most."""
+        changed = probabilities.argmax(axis=1) != self.hard
+        confidence = np.where(changed, np.minimum(self.confidence, probabilities.max(axis=1)), self.confidence)
+        return Labels(probabilities, confidence.astype(np.float32), self.query)
+
     def updated(self, queries: Queries, answers: Answers, first_query: int) -> "Labels":
         """Return the labels after a round whose queries are counted from `first_query` on: a later answer takes an earlier one's place."""
         asked = (queries.cluster >= 0) & answers.answered[queries.cluster]
@@ -250,6 +259,29 @@ def make_folder(experiment: Experiment) -> Path:
     if not writable:
         raise ValueError(f"The run folder out={folder} is not writable; choose another with --out.")
     return folder
+
+
+def result_of(experiment: Experiment) -> dict[str, Any] | None:
+    """Return the result in the experiment's folder, or None where it is not finished; what a stopped run left there is removed.
+
+    Raises:
+      ValueError: where the folder holds a run of other settings, or what is no run.
+    """
+    folder = experiment.out
+    if folder is None or not folder.exists() or not any(folder.iterdir()):
+        return None
+    if not (folder / "config.json").exists():
+        raise ValueError(f"Expected a run or nothing in out={folder}, got other files; choose another folder.")
+    config = json.loads((folder / "config.json").read_text())
+    asked = json.loads(json.dumps(settings(experiment) | {"mechanism": experiment.private_step}, default=_plain))
+    if other := [f"{name}={config.get(name)} for {value}" for name, value in asked.items() if name != "out" and config.get(name) != value]:
+        raise ValueError(f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose another, or remove it.")
+    path = folder / "result.json"
+    result = json.loads(path.read_text()) if path.exists() else {"interrupted": True}
+    if result["interrupted"]:
+        shutil.rmtree(folder)
+        return None
+    return result
 
 
 def environment() -> dict[str, Any]:

@@ -4,7 +4,7 @@ r"""Run distill over a grid of settings and draw what comes out. Stopped, it goe
         --vary queries=10,20,40,100,200,500 --vary epsilon=0.01,0.1,1 --vary seed=0,1,2
 
 Every option of `train.distill` is one here, and `--vary` names those that take several values: all combinations are run. The first one is
-the picture's horizontal axis, its lines are the others, and runs that differ in their seed alone are averaged. Figures 2 to 4 of Li et al.
+the picture's horizontal axis, its lines are the others, and runs that differ in their seeds alone are averaged. Figures 2 to 4 of Li et al.
 are `queries` and `neighbors` varied, their study of several rounds is `rounds`.
 
     OUT/<setting>/      a run folder for every combination
@@ -14,24 +14,29 @@ are `queries` and `neighbors` varied, their study of several rounds is `rounds`.
 
 import argparse
 import itertools
-import json
-import shutil
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from rknn_jax.types import Array
+from rknn_jax.types import Array, Encoder
 from train import distill
 from train import experiment as runs
 from train.experiment import Experiment
 
 ACCURACIES = ("label_accuracy", "test_accuracy")
+CHANCE = ("seed", "noise_seed")
+"""Options over whose values results are averaged."""
+
+NOTE = (
+    "Simulations on benchmark data. Epsilon is that of one run and of one record; were all these runs released of one private data set, "
+    "their guarantees would compose."
+)
 Values = dict[str, list[str]]
 
 
@@ -47,26 +52,18 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
       The rows of `sweep.json`.
     """
     # What the representation depends on changes slowest: runs after each other share what was fitted to public images.
-    slow = sorted(varied, key=lambda name: name not in distill.OF_REPRESENTATION)
+    slow = sorted(varied, key=lambda name: (name not in distill.OF_REPRESENTATION, name != "queries"))
+    names = [name for name in varied if name not in CHANCE]
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    shared, prepared = None, None
+    prepared = _sharing()
     for values in itertools.product(*(varied[name] for name in slow)):
         setting = dict(zip(slow, values, strict=True))
         options = [text for name, value in setting.items() for text in (f"--{name.replace('_', '-')}", value)]
-        folder = out / ("-".join(f"{name}={setting[name]}" for name in varied) or "run")
-        if not _done(folder):
-            shutil.rmtree(folder, ignore_errors=True)  # what a stopped run left
-            experiment = distill.from_arguments([*arguments, *options, "--out", str(folder)])
-            if (looks_at := [getattr(experiment, name) for name in distill.OF_REPRESENTATION]) != shared:
-                shared, prepared = looks_at, _remembering(distill.prepare(experiment))
-            distill.main(experiment, prepared)
-            if not _done(folder):
-                raise KeyboardInterrupt  # main keeps what a stopped student has learned; a sweep wants all of it
-        result = json.loads((folder / "result.json").read_text())
-        found.setdefault(tuple(setting[name] for name in varied if name != "seed"), []).append(result)
-    names = [name for name in varied if name != "seed"]
+        folder = "-".join(f"{name}={setting[name]}" for name in varied).replace("/", "_") or "run"
+        result = distill.run(distill.from_arguments([*arguments, *options, "--out", str(out / folder)]), prepared)
+        found.setdefault(tuple(setting[name] for name in names), []).append(result)
     rows = [dict(zip(names, values, strict=True)) | _summary(results) for values, results in found.items()]
-    runs.write_json(out / "sweep.json", {"arguments": arguments, "varied": varied, **runs.environment(), "rows": rows})
+    runs.write_json(out / "sweep.json", {"arguments": arguments, "varied": varied, "note": NOTE, **runs.environment(), "rows": rows})
     if names:
         draw(rows, names).savefig(out / "sweep.png", dpi=150)
     return rows
@@ -96,25 +93,37 @@ def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
     return figure
 
 
-def _done(folder: Path) -> bool:
-    path = folder / "result.json"
-    return path.exists() and not json.loads(path.read_text())["interrupted"]
+def _sharing() -> Callable[[Experiment], distill.Prepared]:
+    """Return a `distill.prepare` that does not repeat what the experiment before has made, and encodes no array of it twice."""
+    last: dict[str, Any] = {"looks_at": None}
+
+    def prepared(experiment: Experiment) -> distill.Prepared:
+        own = experiment.representation in distill.OWN_QUERIES
+        looks_at = [getattr(experiment, name) for name in distill.OF_REPRESENTATION] + [experiment.queries] * own
+        if looks_at != last["looks_at"]:
+            task, encode, network = distill.prepare(experiment)
+            last.update(looks_at=looks_at, prepared=distill.Prepared(task, _remembering(encode), network))
+        return last["prepared"]
+
+    return prepared
 
 
-def _remembering(prepared: distill.Prepared) -> distill.Prepared:
-    """Return the same data, with an encoder that encodes no array of it twice; the task keeps them alive, so an id means one array."""
-    seen: dict[int, Array] = {}
+def _remembering(encode: Encoder) -> Encoder:
+    seen: list[tuple[Array, Array]] = []
 
-    def encode(images: Array) -> Array:
-        if id(images) not in seen:
-            seen[id(images)] = prepared.encode(images)
-        return seen[id(images)]
+    def encoded(images: Array) -> Array:
+        for array, features in seen:
+            if array is images:
+                return features
+        seen.append((images, encode(images)))
+        return seen[-1][1]
 
-    return distill.Prepared(prepared.task, encode)
+    return encoded
 
 
 def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"seeds": [result["seed"] for result in results]}
+    row: dict[str, Any] = {"guarantee": {name: results[0][name] for name in ("epsilon", "delta", "relation", "trust")}}
+    row["seeds"] = [result["seed"] for result in results]
     for name in ACCURACIES:
         values = [result[name] for result in results]
         several = len(values) > 1 and None not in values
@@ -137,7 +146,6 @@ def _varied(texts: list[str]) -> Values:
 
 def cli() -> int:
     """Run from the command line: exit status 2 for bad input, 130 where it was stopped."""
-    matplotlib.use("agg")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs; one that is there goes on")
     parser.add_argument("--vary", action="append", default=[], metavar="NAME=VALUE,VALUE", help="an option and its values; repeat for more")

@@ -1,8 +1,9 @@
 """CIFAR-10 as folders of images, `train/<class>/*` and `test/<class>/*`: 50,000 + 10,000 photographs of 32x32 pixels in ten classes.
 
 `cifar10` keeps the standard test: 30,000 of the training images are public, 20,000 private, and the 10,000 test images test the student.
-`cifar10:pooled` is the split of Li et al., whose code mixes all 60,000: 30,000 public, 29,000 private and 1,000 to test with, most of which
-are training images of the standard split.
+`cifar10:pooled` has the sizes of Li et al., 30,000 public, 29,000 private and 1,000 to test with, and like their code (where 29,000 are
+public and 30,000 private) it mixes all 60,000 first: most of the 1,000 are training images of the standard split. They are not the same
+images as theirs, since files come in another order.
 """
 
 from pathlib import Path

@@ -160,7 +160,7 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
         probabilities, confidence = np.eye(counts.shape[1], dtype=np.float32)[labels], np.ones(len(labels), np.float32)
     else:
         labels, probabilities = voting.noisy_max(heard), voting.soft_labels(heard)
-        confidence = voting.posterior(heard, spread).max(axis=1)
+        confidence = voting.posterior(heard, spread)[np.arange(len(labels)), labels]
     return Answers(labels, np.ones(len(counts), bool), probabilities, confidence, counts, stddev, guarantee)
 
 

@@ -18,9 +18,8 @@ Reference: Monnier, Groueix & Aubry, "Deep Transformation-Invariant Clustering",
 Left out is their weight decay of 1e-6.
 """
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ import optax
 import orbax.checkpoint as ocp
 
 from rknn_jax import pytree
+from rknn_jax.representations.simclr import fingerprint
 from rknn_jax.students.fit import batches
 from rknn_jax.types import Array
 from rknn_jax.warps import affine_displacement, thin_plate_displacement, warp
@@ -222,10 +222,10 @@ def fit(key: jax.Array, images: Array, config: Config = Config(), *, folder: str
       images: uint8 `[m, h, w, c]`, public.
       config: see `Config`.
       folder: where to keep checkpoints, every ten epochs and the last. Training goes on from the last one there, to the same encoder, bit
-        for bit, as if it had never stopped.
+        for bit, as if it had never stopped. What is saved there for another key, config or images is left alone.
 
     Raises:
-      ValueError: for fewer images than prototypes, or a folder of another training.
+      ValueError: for fewer images than prototypes.
     """
     images = np.asarray(images)
     if images.dtype != np.uint8 or images.ndim != 4 or len(images) < config.prototypes:
@@ -233,12 +233,11 @@ def fit(key: jax.Array, images: Array, config: Config = Config(), *, folder: str
             f"Expected images uint8 [m, height, width, channels] with m >= prototypes={config.prototypes}, got {images.dtype} "
             f"{images.shape}; bring more images or fit fewer prototypes."
         )
-    origin = {"config": asdict(config) | {"curriculum": list(config.curriculum)}, "key": jax.random.key_data(key).tolist()}
-    origin["images"] = hashlib.sha256(images.tobytes()).hexdigest()
+    place = Path(folder) / fingerprint("dti", key, images, config) if folder else None
     init_key, shuffle_key, restart_key = jax.random.split(key, 3)
     state, first_epoch = _initial(init_key, images, config), 0
-    if folder is not None:
-        state, first_epoch = _resume(folder, origin, state)
+    if place:
+        state, first_epoch = _resume(place, state)
     batch_size = min(config.batch_size, len(images))
     step = first_epoch * -(-len(images) // batch_size)
     public = jax.device_put(images)
@@ -249,8 +248,8 @@ def fit(key: jax.Array, images: Array, config: Config = Config(), *, folder: str
             step += 1
             if step % RESTART_EVERY == 0:
                 state = restart(jax.random.fold_in(restart_key, step), state)
-        if folder is not None and ((epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == config.epochs):
-            _save(folder, origin, state, epoch + 1)
+        if place and ((epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == config.epochs):
+            _save(place, state, epoch + 1)
     return Encoder(state.params, state.batch_stats, config)
 
 
@@ -402,27 +401,20 @@ def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
     return -_distances(encoder.params["prototypes"], parameters, images).T
 
 
-def _checkpoints(folder: str | Path) -> ocp.CheckpointManager:
-    options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
-    return ocp.CheckpointManager(Path(folder).absolute(), options=options, item_names=("state", "origin"))
+def _checkpoints(folder: Path) -> ocp.CheckpointManager:
+    return ocp.CheckpointManager(folder.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False))
 
 
-def _save(folder: str | Path, origin: Any, state: State, epoch: int) -> None:
+def _save(folder: Path, state: State, epoch: int) -> None:
     with _checkpoints(folder) as manager:
-        manager.save(epoch, args=ocp.args.Composite(state=ocp.args.StandardSave(state), origin=ocp.args.JsonSave(origin)))
+        manager.save(epoch, args=ocp.args.StandardSave(state))
 
 
-def _resume(folder: str | Path, origin: Any, state: State) -> tuple[State, int]:
+def _resume(folder: Path, state: State) -> tuple[State, int]:
     """Return the last state saved and its epoch, or `state` and 0 where there is none."""
     with _checkpoints(folder) as manager:
         epoch = manager.latest_step()
-        if epoch is None:
-            return state, 0
-        if manager.restore(epoch, args=ocp.args.Composite(origin=ocp.args.JsonRestore())).origin != origin:
-            raise ValueError(
-                f"Expected the folder of a training by the same key, images and config, got folder={str(folder)!r}; use another."
-            )
-        return manager.restore(epoch, args=ocp.args.Composite(state=ocp.args.StandardRestore(state))).state, epoch
+        return (state, 0) if epoch is None else (manager.restore(epoch, args=ocp.args.StandardRestore(state)), epoch)
 
 
 EXAMPLES = (Config(prototypes=3, epochs=2, curriculum=(0.0, 1.0, 1.0), batch_size=30, width=2, blocks=1),)

@@ -48,7 +48,7 @@ def fit(
     key: jax.Array,
     images: Array,
     targets: Array,
-    config: students.Config,
+    config: students.Config | mixmatch.Config,
     num_members: int,
     *,
     weights: Array | None = None,
@@ -62,11 +62,11 @@ def fit(
       key: is consumed.
       images: uint8 `[m, height, width, channels]`.
       targets: float32 `[m, num_classes]`.
-      config: of each member.
+      config: of each member; MixMatch's where there are unlabelled records.
       num_members: 1 or more.
       weights: float32 `[m]`; see `students.fit`.
       unlabelled: uint8 `[u, height, width, channels]`, learned from by `mixmatch.fit`.
-      start: see `students.fit`; not together with `unlabelled`.
+      start: see `students.fit`; MixMatch starts anew.
       on_epoch: as in `students.fit`, with the epochs of all members counted on and the member in training.
 
     Returns:
@@ -74,27 +74,29 @@ def fit(
 
     Raises:
       KeyboardInterrupt: where it came before the end of the very first epoch.
-      ValueError: for num_members < 1, a start together with unlabelled records, and as `students.fit`.
+      ValueError: for num_members < 1, a config of the other kind, a start with MixMatch, and as `students.fit`.
     """
+    if isinstance(config, mixmatch.Config) != (unlabelled is not None):
+        raise ValueError(f"Expected mixmatch.Config with unlabelled records and students.Config without, got config={type(config)}.")
     if start is not None and unlabelled is not None:
         raise ValueError("Expected no start with unlabelled records, got both; MixMatch starts anew.")
+    epochs_each = config.student.epochs if isinstance(config, mixmatch.Config) else config.epochs
     if num_members < 1:
         raise ValueError(f"Expected num_members >= 1, got num_members={num_members}.")
     members: list[students.Student] = []
     for member_key in jax.random.split(key, num_members):
-        done = len(members) * config.epochs
+        done = len(members) * epochs_each
 
         def report(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student, done: int = done) -> None:
             if on_epoch:
                 on_epoch(done + epoch, num_members * epochs, metrics, student)
 
         try:
-            if unlabelled is None:
-                found = students.fit(member_key, images, targets, config, weights=weights, start=start, on_epoch=report)
+            if isinstance(config, mixmatch.Config):
+                assert unlabelled is not None
+                found = mixmatch.fit(member_key, images, targets, unlabelled, config, weights=weights, on_epoch=report)
             else:
-                found = mixmatch.fit(
-                    member_key, images, targets, unlabelled, mixmatch.Config(student=config), weights=weights, on_epoch=report
-                )
+                found = students.fit(member_key, images, targets, config, weights=weights, start=start, on_epoch=report)
             members.append(found)
         except KeyboardInterrupt:
             if not members:

@@ -1,4 +1,4 @@
-"""CIFAR-10 by the split of Li et al. at epsilon = 1: SimCLR, 500 queries and a student that begins at what SimCLR has learned.
+"""CIFAR-10 by a split as that of Li et al. at epsilon = 1: SimCLR, 500 queries and a student that begins at what SimCLR has learned.
 
     python -m train.distill --preset cifar10 --data-dir DIR --representation-dir runs/cifar10/representation
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 by the split of Li et al. at epsilon = 0.01: the ten clusters of SCAN are the queries.
+"""CIFAR-10 by a split as that of Li et al. at epsilon = 0.01: the ten clusters of SCAN are the queries.
 
     python -m train.distill --preset cifar10-end-to-end --data-dir DIR --representation-dir runs/cifar10/representation
 
