@@ -367,7 +367,9 @@ def unsure_share(plan: Plan, counts: np.ndarray) -> float:
 def write(staging: Path, plan: Plan, done: Release) -> None:
     """Write the results, each file whole or not at all, and `privacy.json` last: it says that the release is complete."""
     names = plan.data.classes.names
-    rows = {"label": done.labels, "query": plan.queries.cluster, "probability": done.probabilities}
+    sure = done.answers.confidence if done.counts is not None else np.full(len(done.answers.labels), np.nan, np.float32)  # labels alone
+    cluster = plan.queries.cluster
+    rows = {"label": done.labels, "query": cluster, "confidence": sure[cluster], "probability": done.probabilities}
     asked = {"index": plan.queries.index, "label": done.answers.labels}
     _save(staging / "labels.npz", rows | ({"class_names": np.array(names)} if names else {}))
     _save(staging / "queries.npz", asked | ({} if done.counts is None else {"noisy_counts": done.counts}))

@@ -118,6 +118,7 @@ def test_defaults_label_the_digits(digits, rknn, tmp_path):
     assert {name: (a.dtype.name, a.shape) for name, a in rows.items()} == {
         "label": ("int32", (500,)),
         "query": ("int32", (500,)),
+        "confidence": ("float32", (500,)),
         "probability": ("float32", (500, 10)),
     }
     truth = np.load(digits / "truth.npy")
@@ -228,6 +229,8 @@ def test_other_mechanisms_release_and_say_what_they_cost(files, rknn, mechanism,
     assert words in done.json["statement"]
     assert ("noisy_counts" in arrays(files / "new/queries.npz")) == (mechanism == "gaussian")
     assert (done.json["unsure"] is None) == (mechanism == "permute_and_flip")
+    confidence = arrays(done.json["files"]["labels"])["confidence"]
+    assert np.isnan(confidence).all() if mechanism == "permute_and_flip" else ((confidence > 0.1) & (confidence <= 1)).all()
     spent = Ledger.open(files / "R.npz.ledger.jsonl").spent
     assert (float(spent.epsilon), float(spent.delta)) == (1, delta)
 

@@ -6,7 +6,7 @@ runs/<name>/
   result.json     accuracies, epsilon and its meaning, seconds; `not_covered_by_epsilon` apart
   privacy.json    the guarantee of the whole run and of every round
   metrics.jsonl   one line an epoch
-  labels.npz      label, query and probability of every public record
+  labels.npz      label, query, confidence and probability of every public record
   queries.npz     the queries with their pictures, noisy votes and labels
   student/        one orbax checkpoint a member
   report.html     the page to open
@@ -378,6 +378,7 @@ def finish(
         folder / "labels.npz",
         label=np.where(labels.known, labels.hard, -1),
         query=labels.query,
+        confidence=labels.confidence,
         probability=labels.probabilities,
         true_label=task.public.true_labels,
     )
