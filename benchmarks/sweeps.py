@@ -15,9 +15,9 @@ MNIST = ["--dataset", "mnist", "--data-dir", str(mnist_folder()), "--student", "
 QUERIES = ["10", "20", "40", "100", "200", "500"]
 TARGETS = ["hard", "soft", "posterior"]
 STUDIES = {
-    "figure2": (MNIST, {"queries": QUERIES, "neighbors": ["1", "2", "4"], "epsilon": ["0.01", "0.1"], "seed": ["5", "6"]}),
-    "rounds": (["--dataset", "digits"], {"rounds": ["1", "2", "3"], "epsilon": ["0.5", "1", "2"], "seed": [*"01234"]}),
-    "targets": (["--queries", "40"], {"epsilon": ["0.1", "0.2", "0.5"], "targets": TARGETS, "seed": [*"0123456789"]}),
+    "figure2": (MNIST, {"queries": QUERIES, "neighbors": ["1", "4"], "epsilon": ["0.01", "0.1"], "seed": ["5", "6"]}),
+    "rounds": (["--dataset", "digits"], {"rounds": ["1", "2", "3"], "epsilon": ["0.5", "2"], "seed": [*"0123"]}),
+    "targets": (["--queries", "40"], {"epsilon": ["0.2", "0.5"], "targets": TARGETS, "seed": [*"01234"]}),
 }
 
 if __name__ == "__main__":
