@@ -149,6 +149,7 @@ def test_a_stage_bends_by_its_first_transformations(stage):
     assert [values.shape for values in found] == [(3, 5, 6), (3, 5, 50), (3, 5, 32)][:stage]
 
 
+@pytest.mark.slow
 def test_a_training_that_was_stopped_goes_on_to_the_same_encoder(tmp_path, monkeypatch):
     """Restarts included, here before every third step."""
     monkeypatch.setattr(dti, "CHECKPOINT_EVERY", 1)

@@ -23,6 +23,11 @@ from sklearn.datasets import load_digits
 from rknn_jax import bsvs
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.representations import spectral
+from rknn_jax.representations.dti import Config as DTI
+from rknn_jax.representations.scan import Config as SCAN
+from rknn_jax.representations.self_trained import Config as SelfTrained
+from rknn_jax.representations.simclr import Config as SimCLR
 from train import report
 from train.experiment import Experiment
 
@@ -449,9 +454,20 @@ def test_time_is_split_into_the_students_epochs_and_the_rest(folder):
     assert "41.7 s in all: 30.0 s in 20 epochs of the student (1.50 s each), 11.7 s for everything else" in page_of(folder).text
 
 
-def test_command_repeats_the_experiment(folder):
+@pytest.mark.parametrize(
+    "learned",
+    [
+        {},
+        {"representation": "dti", "dti": DTI(curriculum=(0.1, 0.2, 1.0))},
+        {"representation": "scan", "scan": SCAN(SimCLR(temperature=0.5)), "student": "cnn", "fine_tune": True},
+        {"representation": "self_trained", "self_trained": SelfTrained(3, graph=spectral.Config(deskew=False))},
+    ],
+    ids=["spectral", "dti", "scan", "self_trained"],
+)
+def test_command_repeats_the_experiment(folder, learned):
     data_dir = Path("a folder") / "it's"
-    experiment = Experiment(dataset="mnist", data_dir=data_dir, epsilon=math.inf, delta=1e-5, rounds=2, noise_seed=7, student="m5")
+    changed = {"dataset": "mnist", "data_dir": data_dir, "epsilon": math.inf, "delta": 1e-5, "rounds": 2, "noise_seed": 7, "student": "m5"}
+    experiment = Experiment(**changed | learned)
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(experiment).items()}
     change(folder / "config.json", **settings, resolved_queries=25)
     shown = page_of(folder).find("pre")[0][2]

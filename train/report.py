@@ -647,7 +647,17 @@ def command(run: Run) -> list[str]:
     """Return the parts of the command that repeats the run, every setting spelled out, so that a later default does not change it."""
     given = run.config | ({"queries": run.config["resolved_queries"]} if run.config.get("resolved_queries") else {})
     names = [field.name for field in fields(Experiment) if field.name != "out" and given.get(field.name) is not None]
-    return ["python -m train.distill", *(f"--{name.replace('_', '-')} {shlex.quote(str(given[name]))}" for name in names)]
+    unused = {name for name in names if isinstance(given[name], dict)} - {given.get("representation")}
+    return ["python -m train.distill", *(option for name in names if name not in unused for option in _options("", name, given[name]))]
+
+
+def _options(group: str, name: str, value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [option for inner, given in value.items() for option in _options(f"{group}{name}.", inner, given)]
+    if isinstance(value, bool):
+        return [f"--{group}{'' if value else 'no-'}{name}".replace("_", "-")]
+    words = [shlex.quote(str(word)) for word in (value if isinstance(value, list) else [value])]
+    return [" ".join([f"--{group}{name}".replace("_", "-"), *words])]
 
 
 def cli() -> int:

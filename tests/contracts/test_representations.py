@@ -13,7 +13,7 @@ from tests.conftest import modules
 
 EXAMPLES = [(module, config) for module in modules(representations) for config in module.EXAMPLES]
 IDS = [f"{module.__name__.split('.')[-1]}-{i}" for i, (module, _) in enumerate(EXAMPLES)]
-SLOW = ("scan", "self_trained")  # compile for long; they encode as simclr and the students do, which are tested
+SLOW = ("scan", "self_trained", "dti")  # compile for long
 each = pytest.mark.parametrize(
     ("module", "config"),
     [
