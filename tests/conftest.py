@@ -13,6 +13,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
+from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402 once the devices are set
+from rknn_jax.mechanisms.separation import Separation  # noqa: E402
+
 # Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's; few examples, as each shape compiles.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=6)
 hypothesis.settings.load_profile("ci")
@@ -21,13 +24,14 @@ hypothesis.settings.load_profile("ci")
 def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:
     """Parametrize by mechanism: every example in `make test-all`; in `make test` of those without a curator the one with several votes.
 
-    That is the harder case. A mechanism that takes no more than one vote is always run, and one that cannot label in `make test-all` only.
+    That is the harder case. A mechanism that takes no more than one vote is always run; in `make test-all` only are those that nobody labels
+    with and local hashing, which is Collision with one vote.
     """
     several = {type(mechanism) for mechanism in mechanisms if mechanism.votes_per_record > 1}
 
     def slow(mechanism) -> bool:
         easy = "central" not in mechanism.trusts and type(mechanism) in several and mechanism.votes_per_record == 1
-        return easy or not mechanism.trusts
+        return easy or not mechanism.trusts or isinstance(mechanism, Separation | LocalHashing)
 
     return pytest.mark.parametrize("mechanism", [pytest.param(m, marks=pytest.mark.slow) if slow(m) else m for m in mechanisms], ids=ids)
 
