@@ -24,8 +24,8 @@ hypothesis.settings.load_profile("ci")
 def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:
     """Parametrize by mechanism: every example in `make test-all`; in `make test` of those without a curator the one with several votes.
 
-    That is the harder case. A mechanism that takes no more than one vote is always run; in `make test-all` only are those that nobody labels
-    with and local hashing, which is Collision with one vote.
+    That is the harder case. A mechanism that takes no more than one vote is always run; those that nobody labels with, and local hashing,
+    which is Collision with one vote, are run in `make test-all` only.
     """
     several = {type(mechanism) for mechanism in mechanisms if mechanism.votes_per_record > 1}
 
