@@ -64,7 +64,11 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
         else stage_key(jax.random.key(experiment.noise_seed), Stage.NOISE, experiment.seed)
     )
 
-    task, encode, network = (prepared or prepare)(experiment)
+    try:
+        task, encode, network = (prepared or prepare)(experiment)
+    except BaseException:
+        folder.rmdir()  # empty yet
+        raise
     num_classes = task.card.num_classes
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
@@ -129,6 +133,7 @@ def prepare(experiment: Experiment) -> Prepared:
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
     )
+    console.print(f"learning {experiment.representation} from the public images ...")
     encode = fit_representation(stage_key(jax.random.key(experiment.seed), Stage.ENCODER), task, experiment)
     return Prepared(task, encode, network_of(encode) if experiment.representation in ("simclr", "scan") else None)
 
@@ -152,7 +157,7 @@ def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment)
     """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
     num_records, num_classes = len(task.private.labels), task.card.num_classes
     if experiment.representation in OWN_QUERIES:
-        return num_classes
+        return own_queries(task, experiment)
     shared = config.smoothing == "auto" and config.mechanism != "permute_and_flip"
     scale = 2 * config.num_neighbors / config.epsilon
     if config.trust != "central":  # Laplace noise of the same spread; it hardly depends on the number of queries
@@ -161,19 +166,24 @@ def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment)
     return bsvs.suggested_num_queries(num_records, num_classes, scale, config.num_neighbors, shared=shared)
 
 
+def own_queries(task: Task, experiment: Experiment) -> int:
+    """Return how many clusters or prototypes a representation of `OWN_QUERIES` has: as many as are asked for, or as there are classes."""
+    return experiment.queries or task.card.num_classes
+
+
 def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> Encoder:
     """Fit the representation on the public images alone."""
     module = importlib.import_module(f"rknn_jax.representations.{experiment.representation}")
     num_classes = task.card.num_classes
-    if experiment.representation == "scan" and experiment.queries not in (None, num_classes):
-        raise ValueError(f"Expected queries={num_classes} with representation=scan, got queries={experiment.queries}.")
     graph = spectral.Config(dimension=num_classes)
     configs = {
         "spectral": graph,
-        "self_trained": replace(experiment.self_trained, clusters=num_classes, graph=graph),
+        "self_trained": replace(
+            experiment.self_trained, clusters=num_classes, graph=replace(experiment.self_trained.graph, dimension=num_classes)
+        ),
         "simclr": experiment.simclr,
-        "scan": replace(experiment.scan, clusters=num_classes),
-        "dti": replace(experiment.dti, prototypes=experiment.queries or num_classes),
+        "scan": replace(experiment.scan, clusters=own_queries(task, experiment)),
+        "dti": replace(experiment.dti, prototypes=own_queries(task, experiment)),
     }
     config = configs.get(experiment.representation, module.Config())
     if experiment.representation in ("simclr", "scan", "dti"):
@@ -200,12 +210,11 @@ def fit_student(
     key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int, network: Any
 ) -> ensemble.Ensemble | None:
     """Train students on all public records labelled so far, logging every epoch; None where they were stopped in the first one."""
-    started = time.perf_counter()
 
     def log(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student) -> None:
         accuracy = float(np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels))
         runs.append_jsonl(folder / "metrics.jsonl", {"round": step, "epoch": epoch, "epochs": epochs, **metrics, "test_accuracy": accuracy})
-        left = (time.perf_counter() - started) / epoch * (epochs - epoch)
+        left = metrics["seconds"] * (epochs - epoch)  # the first epoch compiles
         console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
 
     learned, config = labels.surest(1 - experiment.unlabelled), student_config(experiment)

@@ -63,7 +63,7 @@ class Experiment:
     """Label public data with private records, train a student on the labels, and hand over the proof.
 
     Attributes:
-      preset: a file of train/presets, whose settings take the defaults' place.
+      preset: a file of train/presets, whose settings take the defaults' place: mnist-fast, mnist, svhn, cifar10 or cifar10-end-to-end.
       dataset: digits, mnist, cifar10, cifar10:pooled, image_folder or tfds:<name>.
       data_dir: where the data set lies; not needed for digits.
       epsilon: privacy of the whole run, split evenly over the rounds; inf for no privacy.
@@ -72,7 +72,8 @@ class Experiment:
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
       representation: learned on public data; spectral is the best for images in seconds, self_trained in a minute or two.
-      self_trained, simclr, scan, dti: how to learn it, where it is that one; the number of its clusters or prototypes is set by the run.
+      self_trained, simclr, scan, dti: how to learn it, where it is that one. The clusters of scan and the prototypes of dti are as many as
+        queries, and self_trained has a cluster a class.
       representation_dir: where simclr, scan and dti save their training, and go on with it.
       trust: central, a curator sees the votes; local, epsilon is of each record's own message; shuffle, of all messages once shuffled.
       amplification: bound by which shuffling amplifies a local mechanism; variation ratio is tighter, and its proof is ours.

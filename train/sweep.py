@@ -60,12 +60,16 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
         setting = dict(zip(slow, values, strict=True))
         options = [text for name, value in setting.items() for text in (f"--{name.replace('_', '-')}", value)]
         folder = "-".join(f"{name}={setting[name]}" for name in varied).replace("/", "_") or "run"
-        result = distill.run(distill.from_arguments([*arguments, *options, "--out", str(out / folder)]), prepared)
+        experiment = distill.from_arguments([*arguments, *options, "--out", str(out / folder)])
+        if runs.result_of(experiment) is None:
+            distill.console.print(f"\n{folder}")
+        result = distill.run(experiment, prepared)
         found.setdefault(tuple(setting[name] for name in names), []).append(result)
     rows = [dict(zip(names, values, strict=True)) | _summary(results) for values, results in found.items()]
     runs.write_json(out / "sweep.json", {"arguments": arguments, "varied": varied, "note": NOTE, **runs.environment(), "rows": rows})
     if names:
         draw(rows, names).savefig(out / "sweep.png", dpi=150)
+    distill.console.print(f"{sum(map(len, found.values()))} runs: {out / 'sweep.json'}" + (f", {out / 'sweep.png'}" if names else ""))
     return rows
 
 
