@@ -58,6 +58,17 @@ def goals() -> str:
     return table(["trust", "mechanism", "ε", "public labels right", "three students together", "one student"], rows, "goals")
 
 
+def studies() -> str:
+    """Rounds and targets, by `train.sweep`."""
+    found = load("sweeps")["results"]
+    rows = [
+        [name, f"{name} = {row[name]}", row["epsilon"], percent(row["label_accuracy"]), percent(row["test_accuracy"])]
+        for name in ("rounds", "targets")
+        for row in found[name]
+    ]
+    return table(["study", "setting", "ε", "public labels right", "student on the test set"], rows, "sweeps")
+
+
 def labels() -> str:
     """Labels by representation, epsilon and post-processing."""
     rows = [
@@ -152,6 +163,7 @@ def main() -> None:
     for name, make in {
         "distill": distill,
         "goals": goals,
+        "studies": studies,
         "labels": labels,
         "balance": balance,
         "mechanisms": mechanisms,
