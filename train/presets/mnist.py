@@ -1,4 +1,4 @@
-"""MNIST at epsilon = 0.01: ten self-trained clusters and three students, in four to eight minutes on two cores.
+"""MNIST at epsilon = 0.01: ten self-trained clusters and three students, in five minutes on two cores.
 
     python -m train.distill --preset mnist --data-dir DIR
 
