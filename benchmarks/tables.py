@@ -18,8 +18,8 @@ def load(name: str) -> dict[str, Any]:
 
 
 def percent(values: dict[str, Any]) -> str:
-    """Show a mean and standard deviation of shares."""
-    return f"{values['mean']:.2%} ± {100 * values['stddev']:.2f}"
+    """Show a mean and standard deviation of shares; of one value there is none."""
+    return f"{values['mean']:.2%}" + (f" ± {100 * values['stddev']:.2f}" if values["stddev"] is not None else "")
 
 
 def table(header: list[str], rows: list[list[str]], name: str) -> str:
