@@ -24,5 +24,5 @@ if __name__ == "__main__":
     results = {}
     for name, (arguments, varied) in STUDIES.items():
         results[name] = sweep.main(arguments, RUNS / name, varied)
-        shutil.copyfile(RUNS / name / "sweep.png", DOCS / f"{name}.png")
+    shutil.copyfile(RUNS / "figure2" / "sweep.png", DOCS / "figure2.png")
     save("sweeps", results, runs=str(RUNS))

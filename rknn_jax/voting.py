@@ -39,8 +39,7 @@ def noisy_max(counts: Array) -> np.ndarray:
 def assignment(counts: Array) -> np.ndarray:
     """Return another label for each query, int32 `[num_classes]`, such that their noisy counts `[num_classes, num_classes]` sum to most.
 
-    Where every query is a cluster of one class, the counts of the others help to tell which: on MNIST's ten clusters the labels at local
-    epsilon = 0.2 gain a tenth.
+    Where every query is a cluster of one class, the counts of the others help to tell which.
 
     Raises:
       ValueError: for another number of queries than classes.

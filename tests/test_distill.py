@@ -18,7 +18,8 @@ from rknn_jax.representations.simclr import Config as SimCLR
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from train import distill
-from train.experiment import Experiment, Labels, Mechanism
+from train.experiment import Experiment, Mechanism
+from train.labels import Labels
 
 TINY = Experiment(dataset="digits", epsilon=4.0, queries=20, epochs=1, noise_seed=0, representation="pca")
 FILES = {"config.json", "result.json", "privacy.json", "metrics.jsonl", "labels.npz", "queries.npz", "student", "report.html"}
@@ -194,7 +195,14 @@ def test_bad_settings_are_named_and_exit_with_2(arguments, words, tmp_path, monk
     error = capsys.readouterr().err
     assert words in re.sub(r"[\s│]+", " ", error), error
     assert "Traceback" not in error
-    assert not list(tmp_path.glob("runs/*/result.json"))
+    assert all((folder / "config.json").exists() for folder in tmp_path.glob("runs/*")), "no empty folder looks like a run"
+
+
+def test_files_beside_a_run_that_fails_stay_and_do_not_hide_its_error(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="data_dir"):
+        run(tmp_path, dataset="mnist")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_left_alone(once):

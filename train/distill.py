@@ -34,7 +34,8 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
 from train import experiment as runs
 from train import presets, report, truth
-from train.experiment import Experiment, Labels
+from train.experiment import Experiment
+from train.labels import Labels
 
 console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
@@ -67,7 +68,8 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
     try:
         task, encode, network = (prepared or prepare)(experiment)
     except BaseException:
-        folder.rmdir()  # empty yet
+        if not any(folder.iterdir()):
+            folder.rmdir()  # nothing came of it
         raise
     num_classes = task.card.num_classes
     config = round_config(experiment)

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 from rknn_jax.labelers import rknn
 from rknn_jax.types import Array, Queries, Task
-from train.experiment import Labels
+from train.labels import Labels
 
 EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 DRAWS = 10

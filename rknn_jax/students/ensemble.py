@@ -51,7 +51,6 @@ def fit(
     config: students.Config | mixmatch.Config,
     num_members: int,
     *,
-    weights: Array | None = None,
     unlabelled: Array | None = None,
     start: Any = None,
     on_epoch: students.OnEpoch | None = None,
@@ -64,7 +63,6 @@ def fit(
       targets: float32 `[m, num_classes]`.
       config: of each member; MixMatch's where there are unlabelled records.
       num_members: 1 or more.
-      weights: float32 `[m]`; see `students.fit`.
       unlabelled: uint8 `[u, height, width, channels]`, learned from by `mixmatch.fit`.
       start: see `students.fit`; MixMatch starts anew.
       on_epoch: as in `students.fit`, with the epochs of all members counted on and the member in training.
@@ -94,9 +92,9 @@ def fit(
         try:
             if isinstance(config, mixmatch.Config):
                 assert unlabelled is not None
-                found = mixmatch.fit(member_key, images, targets, unlabelled, config, weights=weights, on_epoch=report)
+                found = mixmatch.fit(member_key, images, targets, unlabelled, config, on_epoch=report)
             else:
-                found = students.fit(member_key, images, targets, config, weights=weights, start=start, on_epoch=report)
+                found = students.fit(member_key, images, targets, config, start=start, on_epoch=report)
             members.append(found)
         except KeyboardInterrupt:
             if not members:
