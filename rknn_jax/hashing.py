@@ -10,28 +10,30 @@ are an interval, `interval`, so support is one subtraction and one comparison.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rknn_jax.types import Array
 
 MOST_BUCKETS = 2**16 - 1
 
 
-def mix(seed: Array, cells: Array) -> jax.Array:
+def mix(seed: Array | tuple[Array, Array], cells: Array) -> jax.Array:
     """Hash cells under a seed.
 
     Args:
-      seed: uint32 `[2]`.
+      seed: uint32 `[2]`, or a pair of words, which may be arrays that broadcast with the cells.
       cells: int32, any shape, at least 0.
 
     Returns:
       uint32 of the cells' shape.
     """
-    seed, word = jnp.asarray(seed, jnp.uint32), jnp.asarray(cells).astype(jnp.uint32)
-    word = word * jnp.uint32(0x9E3779B1) + seed[0]
-    word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
-    word = (word ^ (word >> 15)) + seed[1]
-    word = word * jnp.uint32(0x846CA68B)
-    word = (word ^ (word >> 15)) * jnp.uint32(0xC2B2AE35)
+    first, second = (jnp.asarray(word).astype(jnp.uint32) for word in (seed[0], seed[1]))
+    word = jnp.asarray(cells).astype(jnp.uint32)
+    word = word * np.uint32(0x9E3779B1) + first
+    word = (word ^ (word >> 16)) * np.uint32(0x7FEB352D)
+    word = (word ^ (word >> 15)) + second
+    word = word * np.uint32(0x846CA68B)
+    word = (word ^ (word >> 15)) * np.uint32(0xC2B2AE35)
     return word ^ (word >> 16)
 
 

@@ -1,23 +1,48 @@
-"""Distances, and the k nearest references of every point, in memory that does not grow with their product.
+"""Distances, and the k nearest references of every point, exactly and in memory that does not grow with their product.
 
 Reverse k-NN labeling and k-NN are one function with its arguments swapped: `nearest(private, queries, k)` connects every private record
 to its k nearest queries, `nearest(queries, private, k)` every query to its k nearest records. Points are streamed in blocks, so the
-`[num_points, num_references]` matrix never exists.
+`[num_points, num_references]` matrix never exists, and `nearest_votes` sums the votes in the same pass.
+
+A block is solved in three steps, each of which hands on what it cannot decide:
+
+1. `_smallest_keys`: |x - q|² = |x|² - 2<x,q> + |q|² from one matrix product, of bfloat16 where the hardware multiplies them faster.
+   As the bits of a positive float order it, the reference's number takes the lowest of them, and the few smallest are integer minima.
+2. `_refine`: the distances of these few candidates, from differences. They are the nearest if the farthest of them is closer than the
+   bound that step 1's rounding leaves for all others.
+3. The rows without that certificate are solved again, with a product of float32, and then by differences to all references.
+
+So the answer does not depend on the block, the kernel or the precision that found it, and a record's neighbours on no other record.
 """
 
+import contextlib
 import functools
-from typing import Literal
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from rknn_jax import bsvs, kernels
 from rknn_jax.types import Array
 
 Metric = Literal["sqeuclidean", "cosine"]
 
-BLOCK_SIZE = 256  # points at a time: a larger tile of distances leaves the cache of a CPU core
+BLOCK_SIZE = {"cpu": 64}  # points at a time, whose tile of distances stays in the cache of a core
+LARGE_BLOCK = 8192  # the same on an accelerator
+LARGEST_GROUP = 1024  # references whose number is packed into a key; more are taken in groups
+SLABS = 8  # of a tile, whose minimum is taken lane by lane; XLA's CPU compiler fuses so many, but not 16
+UNROLLED = 32  # candidates that are found and ordered without a sort
+FEW = 16
+SMALLEST_PART = 4096  # points that are worth a thread
+LARGEST_KEY = np.int32(2**31 - 1)
+
+_T = TypeVar("_T")
 
 
 def pairwise_sq_distances(points: Array, references: Array) -> jax.Array:
@@ -38,38 +63,79 @@ def pairwise_sq_distances(points: Array, references: Array) -> jax.Array:
     return jnp.maximum(distances, 0)
 
 
-def pairwise_cosine_distances(points: Array, references: Array) -> jax.Array:
-    """Return 1 - cosine similarity, float32 `[n, s]` in [0, 2]. A zero vector is at distance 1 from everything."""
-    return jnp.clip(1 - jnp.matmul(_unit(points), _unit(references).T, precision=jax.lax.Precision.HIGHEST), 0, 2)
-
-
-def nearest(points: Array, references: Array, num_neighbors: int, *, metric: Metric = "sqeuclidean") -> tuple[jax.Array, jax.Array]:
+def nearest(
+    points: Array,
+    references: Array,
+    num_neighbors: int,
+    *,
+    metric: Metric = "sqeuclidean",
+    implementation: kernels.Implementation | None = None,
+) -> tuple[jax.Array, jax.Array]:
     """Find the nearest references of every point.
 
     Args:
       points: float32 `[n, f]`.
       references: float32 `[s, f]`.
       num_neighbors: k, between 1 and s.
-      metric: squared Euclidean or cosine distance.
+      metric: squared Euclidean distance, or 1 - cosine similarity, by which a zero vector is at distance 1 from everything.
+      implementation: of the first step; see `kernels.chosen`.
 
     Returns:
-      `(index, distance)`, int32 and float32 `[n, k]`, nearest first; ties go to the lowest index.
+      `(index, distance)`, int32 and float32 `[n, k]`, nearest first; ties go to the lowest index. Distances are sums of squared
+      differences in float32, and the indices are exactly those of the smallest of them. Features of up to 1e18 do not overflow.
 
     Raises:
-      ValueError: for k outside [1, s], features of different width, or fewer than two dimensions.
+      ValueError: for k outside [1, s], features of different width, fewer than two dimensions, and, outside of `jax.jit`, for features
+        that are not finite or overflow.
     """
-    points, references = jnp.asarray(points, jnp.float32), jnp.asarray(references, jnp.float32)
-    if points.ndim != 2 or references.ndim != 2 or points.shape[1] != references.shape[1]:
-        raise ValueError(
-            f"Expected points [n, f] and references [s, f] of one width, got {points.shape} and {references.shape}; "
-            "encode both with the same representation."
-        )
-    if not 1 <= num_neighbors <= len(references):
-        raise ValueError(
-            f"Expected 1 <= num_neighbors <= number of references, got num_neighbors={num_neighbors} with {len(references)} references; "
-            "use fewer neighbors or more references."
-        )
-    return _nearest(points, references, num_neighbors, metric)
+    points, references = _checked(points, references, num_neighbors)
+    how = _how(references, num_neighbors, metric, implementation)
+    parts = _on_every_core(points, lambda *part: _nearest(points, references, *part, how=how))
+    index, distance = (jnp.concatenate([found[i][first:] for found, first in parts]) for i in range(2))
+    if not isinstance(distance, jax.core.Tracer):
+        _check_finite_distances(distance, points, references)
+    return index, distance
+
+
+def nearest_votes(
+    points: Array,
+    references: Array,
+    labels: Array,
+    num_neighbors: int,
+    num_classes: int,
+    *,
+    metric: Metric = "sqeuclidean",
+    implementation: kernels.Implementation | None = None,
+) -> jax.Array:
+    """Sum every point's labels over its nearest references: `nearest`, `bsvs.cells` and `bsvs.sum_votes` in one pass.
+
+    The memory beyond the inputs does not grow with n.
+
+    Args:
+      points: float32 `[n, f]`, private records.
+      references: float32 `[s, f]`, queries.
+      labels: int32 `[n]` or `[n, r]`, as in `bsvs.cells`.
+      num_neighbors: k, between 1 and s.
+      num_classes: |Y|.
+      metric: as in `nearest`.
+      implementation: as in `nearest`.
+
+    Returns:
+      int32 `[s, num_classes]`, private.
+
+    Raises:
+      ValueError: as in `nearest`, and for labels of another number than points.
+    """
+    points, references = _checked(points, references, num_neighbors)
+    labels = jnp.asarray(labels, jnp.int32)
+    if len(labels) != len(points):
+        raise ValueError(f"Expected a row of labels for each of {len(points)} points, got {len(labels)}.")
+    how = _how(references, num_neighbors, metric, implementation)
+    parts = _on_every_core(points, lambda *part: _nearest_votes(points, references, labels, *part, how=how, num_classes=num_classes))
+    counts, farthest = (jnp.stack([found[i] for found, _ in parts]) for i in range(2))
+    if not isinstance(farthest, jax.core.Tracer):
+        _check_finite_distances(farthest, points, references)
+    return jnp.sum(counts, axis=0).reshape(len(references), num_classes)
 
 
 def self_graph(
@@ -118,30 +184,286 @@ def check_finite(name: str, features: Array) -> None:
         raise ValueError(f"{name} has NaN or infinite values in {int(bad.sum())} rows, first in row {row}; remove or repair these rows.")
 
 
-@functools.partial(jax.jit, static_argnames=("num_neighbors", "metric"))
-def _nearest(points: jax.Array, references: jax.Array, num_neighbors: int, metric: Metric) -> tuple[jax.Array, jax.Array]:
-    distances = {"sqeuclidean": pairwise_sq_distances, "cosine": pairwise_cosine_distances}[metric]
-    num_points = len(points)
-    block = min(BLOCK_SIZE, num_points)
+class _How(NamedTuple):
+    """What is decided before tracing: `dtypes` are those of the products that are tried in turn."""
 
-    def fill(i: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        start = jnp.minimum(i * block, num_points - block)  # the last block overlaps its neighbour rather than being ragged
-        tile = distances(jax.lax.dynamic_slice_in_dim(points, start, block), references)
-        best = _smallest(tile, num_neighbors)
-        return jax.tree.map(lambda full, part: jax.lax.dynamic_update_slice_in_dim(full, part, start, 0), found, best)
-
-    empty = jnp.zeros((num_points, num_neighbors), jnp.int32), jnp.zeros((num_points, num_neighbors), jnp.float32)
-    return jax.lax.fori_loop(0, -(-num_points // block) if num_points else 0, fill, empty)
+    num_neighbors: int
+    metric: Metric
+    implementation: kernels.Implementation
+    dtypes: tuple[Any, ...]
+    block: int
 
 
-def _smallest(distances: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    if count == 1:  # an arg min is several times faster than a sort
-        index = jnp.argmin(distances, axis=1, keepdims=True).astype(jnp.int32)
-        return index, jnp.take_along_axis(distances, index, axis=1)
+class _References(NamedTuple):
+    """`rows` `[s, f]`, and in g groups of G, centred and padded: `doubled`, -2q, `[g, G, f]` of each dtype, and |q|² `[g, G]`."""
+
+    rows: jax.Array
+    centre: jax.Array
+    doubled: tuple[jax.Array, ...]
+    sq_norms: jax.Array
+    reach: jax.Array  # the greatest |q|
+
+
+def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
+    points, references = jnp.asarray(points, jnp.float32), jnp.asarray(references, jnp.float32)
+    if points.ndim != 2 or references.ndim != 2 or points.shape[1] != references.shape[1]:
+        raise ValueError(
+            f"Expected points [n, f] and references [s, f] of one width, got {points.shape} and {references.shape}; "
+            "encode both with the same representation."
+        )
+    if not 1 <= num_neighbors <= len(references):
+        raise ValueError(
+            f"Expected 1 <= num_neighbors <= number of references, got num_neighbors={num_neighbors} with {len(references)} references; "
+            "use fewer neighbors or more references."
+        )
+    return points, references
+
+
+def _check_finite_distances(distance: jax.Array, points: jax.Array, references: jax.Array) -> None:
+    if not bool(jnp.all(jnp.isfinite(distance)) & jnp.all(jnp.isfinite(references))):  # an infinite reference is nobody's neighbour
+        check_finite("points", points)
+        check_finite("references", references)
+        raise ValueError("Expected features whose squared distances fit float32, got larger ones; scale them.")
+
+
+def _how(references: jax.Array, num_neighbors: int, metric: Metric, implementation: kernels.Implementation | None) -> _How:
+    platform = jax.default_backend()
+    halves = (jnp.bfloat16,) if multiplies_halves(platform) and len(references) <= LARGEST_GROUP else ()  # more are nearer to each other
+    return _How(num_neighbors, metric, kernels.chosen(implementation), (*halves, jnp.float32), BLOCK_SIZE.get(platform, LARGE_BLOCK))
+
+
+@functools.cache
+def multiplies_halves(platform: str) -> bool:
+    """Return whether products of bfloat16 are faster than of float32."""
+    if platform != "cpu":
+        return True
+    with contextlib.suppress(OSError):
+        return bool({"avx512_bf16", "amx_bf16"} & set(Path("/proc/cpuinfo").read_text().split()))
+    return False
+
+
+def _on_every_core(points: jax.Array, run: Callable[[int, int, int, int], _T]) -> list[tuple[_T, int]]:
+    """Run parts of the points side by side, one on each core of a CPU, which XLA would use only within single products.
+
+    Args:
+      points: `[n, f]`.
+      run: called as `run(start, first, stop, size)` of a part of `size` points from `start` on, of which `first` to `stop` are wanted.
+
+    Returns:
+      `(result, first)` of each part. All parts are of one size, and `first` is not 0 where one overlaps the one before.
+    """
+    n, parts = len(points), 1
+    if not isinstance(points, jax.core.Tracer) and [device.platform for device in points.devices()] == ["cpu"]:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        parts = max(1, min(cores, n // SMALLEST_PART))
+    if parts == 1:
+        return [(run(0, 0, n, n), 0)]
+    size = -(-n // parts)
+    run(0, 0, 0, size)  # nothing: it compiles, once for all threads
+
+    def part(number: int) -> tuple[_T, int]:
+        start = min(number * size, n - size)
+        first = number * size - start
+        return jax.block_until_ready(run(start, first, size, size)), first
+
+    with ThreadPoolExecutor(parts) as pool:
+        return list(pool.map(part, range(parts)))
+
+
+@functools.partial(jax.jit, static_argnames=("size", "how"))
+def _nearest(
+    points: jax.Array, references: jax.Array, start: Any, first: Any, stop: Any, size: int, how: _How
+) -> tuple[jax.Array, jax.Array]:
+    def keep(found: tuple[jax.Array, jax.Array], at: jax.Array, index: jax.Array, distance: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.tree.map(lambda full, part: jax.lax.dynamic_update_slice_in_dim(full, part.T, at, 0), found, (index, distance))
+
+    empty = jnp.zeros((size, how.num_neighbors), jnp.int32), jnp.zeros((size, how.num_neighbors), jnp.float32)
+    return _over_blocks(points, references, start, first, stop, size, how, keep, empty)
+
+
+@functools.partial(jax.jit, static_argnames=("size", "how", "num_classes"))
+def _nearest_votes(
+    points: jax.Array, references: jax.Array, labels: jax.Array, start: Any, first: Any, stop: Any, size: int, how: _How, num_classes: int
+) -> tuple[jax.Array, jax.Array]:
+    def count(
+        found: tuple[jax.Array, jax.Array, Any], at: jax.Array, index: jax.Array, distance: jax.Array
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        totals, farthest, done = found
+        votes = bsvs.cells(index.T, jax.lax.dynamic_slice_in_dim(labels, start + at, index.shape[1]), num_classes)
+        fresh = at + jnp.arange(index.shape[1]) >= done
+        totals = totals + bsvs.sum_votes(jnp.where(fresh[:, None], votes, bsvs.NO_CELL), len(totals))
+        return totals, jnp.maximum(farthest, jnp.max(distance)), at + index.shape[1]
+
+    none = jnp.zeros(len(references) * num_classes, jnp.int32), jnp.float32(0), first
+    return _over_blocks(points, references, start, first, stop, size, how, count, none)[:2]
+
+
+def _over_blocks(
+    points: jax.Array, references: jax.Array, start: Any, first: Any, stop: Any, size: int, how: _How, visit: Callable[..., _T], state: _T
+) -> _T:
+    """Fold `visit(state, at, index, distance)` over blocks of points `start + first` to `start + stop`, where `at` counts from `start`.
+
+    Blocks are of one size, and the last one begins earlier where it would pass the end.
+    """
+    if not size:
+        return state
+    block = min(how.block, size)
+    prepared = _prepare(references, how)
+
+    def step(i: jax.Array, state: _T) -> _T:
+        at = jnp.minimum(first + i * block, size - block)
+        rows = jax.lax.dynamic_slice_in_dim(points, start + at, block)
+        index, distance = _solve(_unit(rows, 0) if how.metric == "cosine" else rows, prepared, how)
+        return visit(state, at, index, distance / 2 if how.metric == "cosine" else distance)
+
+    return jax.lax.fori_loop(0, (stop - first + block - 1) // block, step, state)
+
+
+def _prepare(references: jax.Array, how: _How) -> _References:
+    rows = _unit(references, 1) if how.metric == "cosine" else references
+    centre = jnp.mean(rows, axis=0, keepdims=True)
+    groups = -(-len(rows) // LARGEST_GROUP)
+    size = -(-len(rows) // (groups * SLABS)) * SLABS
+    centred = jnp.pad(rows - centre, ((0, groups * size - len(rows)), (0, 0)))
+    sq_norms = jnp.sum(centred**2, axis=1)
+    padded = jnp.where(jnp.arange(len(centred)) < len(rows), sq_norms, jnp.inf).reshape(groups, size)
+    doubled = (-2 * centred).reshape(groups, size, -1)
+    return _References(rows, centre, tuple(doubled.astype(dtype) for dtype in how.dtypes), padded, jnp.sqrt(jnp.max(sq_norms)))
+
+
+def _solve(points: jax.Array, references: _References, how: _How, tried: int = 0) -> tuple[jax.Array, jax.Array]:
+    """Return indices and distances `[k, B]` of a block of points `[B, f]`."""
+    if tried == len(how.dtypes):
+        return _by_differences(points, references.rows, how.num_neighbors)
+    index, distance, sure = _refine(points, references, how, tried)
+    few = -(-len(points) // FEW)
+
+    def again(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        index, distance, unsure = state
+        rows = jax.lax.top_k(unsure.astype(jnp.int32), few)[1]
+        better = _solve(points[rows], references, how, tried + 1)
+        return index.at[:, rows].set(better[0]), distance.at[:, rows].set(better[1]), unsure.at[rows].set(False)
+
+    return jax.lax.while_loop(lambda state: jnp.any(state[2]), again, (index, distance, ~sure))[:2]
+
+
+def _by_differences(points: jax.Array, rows: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    distances = jnp.sum((points[:, None] - rows[None]) ** 2, axis=-1)
     negative, index = jax.lax.top_k(-distances, count)
-    return index.astype(jnp.int32), -negative
+    return index.T, -negative.T
 
 
-def _unit(vectors: Array) -> jax.Array:
+def _refine(points: jax.Array, references: _References, how: _How, tried: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the nearest candidates, their distances `[k, B]`, and for which points no other reference can be nearer `[B]`."""
+    rows, k = references.rows, how.num_neighbors
+    centred = points - references.centre
+    index, floor = _candidates(centred, references.doubled[tried], references.sq_norms, _num_candidates(k), how.implementation)
+    distance = jnp.sum((points[None] - rows.at[index].get(mode="clip")) ** 2, axis=-1)
+    distance = jnp.where(index < len(rows), distance, jnp.inf)
+    everything = len(index) >= len(rows)
+    index, distance = _order(index, distance, k)
+    sure = distance[-1] < floor - _rounding(centred, references.reach, how.dtypes[tried])
+    return index, distance, sure | everything
+
+
+def _num_candidates(num_neighbors: int) -> int:
+    """Return how many are refined: with three more and half of k, rounding to bfloat16 leaves one point in a hundred undecided."""
+    return num_neighbors + 4 + num_neighbors // 2
+
+
+def _rounding(centred: jax.Array, reach: jax.Array, dtype: Any) -> jax.Array:
+    """Bound the errors `[B]` of |x|² - 2<x,q> + |q|² and of a sum of squared differences together.
+
+    A product of operands that are rounded to bfloat16 errs by 2^-8 of its size, thus 2<x,q> by 2^-7·|x||q|. Sums of f terms in float32 err
+    by less than 8·sqrt(f)·2^-24 of the sum of sizes in any order but with probability f·e^-31 (Higham & Mary, "A New Approach to
+    Probabilistic Rounding Error Analysis", 2019, Theorem 3.1), and all sizes add up to (|x| + |q|)².
+    """
+    norm, width = jnp.sqrt(jnp.sum(centred**2, axis=1)), centred.shape[1]
+    operands = 1.01 * 2**-7 * norm * reach if dtype == jnp.bfloat16 else jnp.float32(0)
+    return operands + (16 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2
+
+
+def _candidates(
+    points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int, implementation: kernels.Implementation
+) -> tuple[jax.Array, jax.Array]:
+    """Return the references of the smallest keys `[m, B]`, and what no other's approximate distance is below `[B]`."""
+    groups, size, _ = doubled.shape
+    smallest = kernels.nearest.smallest_keys if implementation == "pallas" else _smallest_keys
+    keys = smallest(points, doubled, sq_norms, min(count, size))
+    number = (keys & _number_mask(size)) + size * jnp.arange(groups)[:, None, None]
+    keys, number = keys.reshape(-1, len(points)), number.reshape(-1, len(points))
+    if groups > 1:
+        order = jax.lax.top_k(~keys.T, min(count, len(keys)))[1].T
+        keys, number = jnp.take_along_axis(keys, order, axis=0), jnp.take_along_axis(number, order, axis=0)
+    return number, jax.lax.bitcast_convert_type(jnp.max(keys, axis=0) & ~_number_mask(size), jnp.float32)
+
+
+def _number_mask(size: int) -> int:
+    """Return the lowest bits of a key, which hold one of `size` numbers."""
+    return 2 ** (size - 1).bit_length() - 1
+
+
+def _smallest_keys(points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int) -> jax.Array:
+    """Find the smallest keys of each point in each group: bits of its approximate distances, which carry the reference's number.
+
+    Args:
+      points: float32 `[B, f]`, centred.
+      doubled: bfloat16 or float32 `[g, G, f]`, -2q.
+      sq_norms: float32 `[g, G]`, |q|².
+      count: m.
+
+    Returns:
+      int32 `[g, m, B]`.
+    """
+    given = points.astype(doubled.dtype)
+    sq_norm = jnp.sum(points**2, axis=1)
+
+    def of_group(group: tuple[jax.Array, jax.Array]) -> jax.Array:
+        doubled, sq_norms = group
+        products = jax.lax.dot_general(
+            doubled, given, (((1,), (1,)), ((), ())), precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+        )
+        return _smallest(pack(products + (sq_norms[:, None] + sq_norm[None])), count)
+
+    return jax.lax.map(of_group, (doubled, sq_norms)) if len(doubled) > 1 else of_group((doubled[0], sq_norms[0]))[None]
+
+
+def pack(distances: jax.Array) -> jax.Array:
+    """Put the row's number into the lowest bits of each distance `[G, B]`, which as int32 order as they do where they are not negative."""
+    bits = jax.lax.bitcast_convert_type(distances, jnp.int32)
+    return bits & ~_number_mask(len(bits)) | jax.lax.broadcasted_iota(jnp.int32, bits.shape, 0)
+
+
+def _smallest(keys: jax.Array, count: int) -> jax.Array:
+    """Return the smallest of each column of different keys: int32 `[count, B]` from `[G, B]`."""
+    if count > UNROLLED:
+        return ~jax.lax.top_k(~keys.T, count)[0].T
+    slabs = jnp.split(jax.lax.optimization_barrier(keys), SLABS)
+    found = [jnp.min(functools.reduce(jnp.minimum, slabs), axis=0)]
+    while len(found) < count:
+        above = (jnp.where(slab > found[-1][None], slab, LARGEST_KEY) for slab in slabs)
+        found.append(jnp.min(functools.reduce(jnp.minimum, above), axis=0))
+    return jnp.stack(found)
+
+
+def _order(index: jax.Array, distance: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Return the `count` nearest of each column, ties by index, from `[m, B]`: each goes where as many others come before it."""
+    bits = jax.lax.bitcast_convert_type(distance, jnp.int32)  # as whole numbers NaN has a place too
+    if len(index) > UNROLLED:
+        bits, index = jax.lax.sort((bits, index), dimension=0, num_keys=2)
+        return index[:count], jax.lax.bitcast_convert_type(bits[:count], jnp.float32)
+    before = (bits[:, None] < bits[None]) | (bits[:, None] == bits[None]) & (index[:, None] < index[None])
+    here = jnp.sum(before, axis=0, dtype=jnp.int32)[None] == jnp.arange(count)[:, None, None]
+    index, bits = (jnp.sum(jnp.where(here, values[None], 0), axis=1, dtype=jnp.int32) for values in (index, bits))
+    return index, jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _unit(vectors: jax.Array, side: int) -> jax.Array:
+    """Scale vectors `[n, f]` to length 1, at half whose squared distance is 1 - cosine: `[n, f + 2]`.
+
+    A zero vector becomes one that is at a right angle to all, also to those of the other side.
+    """
     norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-    return jnp.asarray(vectors) / jnp.where(norm > 0, norm, 1)
+    zero = (norm == 0).astype(jnp.float32)
+    sides = [zero, jnp.zeros_like(zero)]
+    return jnp.concatenate([vectors / jnp.where(norm > 0, norm, 1), sides[side], sides[1 - side]], axis=1)

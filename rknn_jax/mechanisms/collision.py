@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import hashing, pytree
+from rknn_jax import hashing, kernels, pytree
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
 
 ROUNDS, LANES = 16, 64  # messages that are decoded at once; XLA's CPU compiler vectorizes sums of 16 and 32, but not of 8 or 64
@@ -141,25 +141,51 @@ def buckets(seeds: jax.Array, cells: jax.Array, num_buckets: Any) -> jax.Array:
     return hashing.bucket(jax.vmap(hashing.mix, in_axes=(0, None))(seeds, cells), num_buckets)
 
 
-def count_support(messages: Message, num_buckets: Any, num_cells: int) -> jax.Array:
-    """Count the messages that support each cell, int32 `[num_cells]`.
+def count_support(
+    messages: Message, num_buckets: Any, num_cells: int, *, implementation: kernels.Implementation | None = None
+) -> jax.Array:
+    """Count the messages that support each cell.
+
+    Args:
+      messages: `[n, 2]` and `[n]`.
+      num_buckets: l.
+      num_cells: d.
+      implementation: see `kernels.chosen`.
+
+    Returns:
+      int32 `[d]`.
+    """
+    count = kernels.decode.count_in_intervals if kernels.chosen(implementation) == "pallas" else count_in_intervals
+    return count(messages.seed, *hashing.interval(messages.bucket, num_buckets), num_cells)
+
+
+def count_in_intervals(seed: jax.Array, first: jax.Array, width: jax.Array, num_cells: int) -> jax.Array:
+    """Count the messages in whose interval each cell's word lies.
 
     Messages lie side by side in vector registers, a row for each cell, and `ROUNDS` of them are summed before memory is written.
+
+    Args:
+      seed: uint32 `[n, 2]`.
+      first: uint32 `[n]`, as from `hashing.interval`.
+      width: uint32 `[n]`.
+      num_cells: d.
+
+    Returns:
+      int32 `[d]`.
     """
-    at_once, num_messages = ROUNDS * LANES, len(messages.bucket)
-    if num_messages < at_once:
-        messages = jax.tree.map(lambda x: jnp.pad(x, ((0, at_once - num_messages), *[(0, 0)] * (x.ndim - 1))), messages)
+    at_once = ROUNDS * LANES
+    padding = max(0, at_once - len(first))
+    words = [jnp.pad(word, (0, padding)) for word in (seed[:, 0], seed[:, 1], first, width)]  # an interval of width 0 holds nothing
+    num_messages = len(words[0])
 
     def add(i: Any, totals: jax.Array) -> jax.Array:
-        start = jnp.minimum(i * at_once, len(messages.bucket) - at_once)  # the last ones may overlap with those before
-        seed, bucket = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, at_once), messages)
-        number = start + jnp.arange(at_once)
-        first, width = hashing.interval(bucket, num_buckets)
-        width = jnp.where((number >= i * at_once) & (number < num_messages), width, 0)
-        terms = (x.reshape(ROUNDS, LANES) for x in (seed[:, 0], seed[:, 1], first, width))
-        for one, two, first, width in zip(*jax.lax.optimization_barrier(tuple(terms)), strict=True):
-            words = hashing.mix(jnp.stack([one, two])[:, None], jnp.arange(num_cells)[:, None])
-            totals = totals + (words - first[None] < width[None]).astype(jnp.int32)
+        start = jnp.minimum(i * at_once, num_messages - at_once)  # the last ones may overlap with those before
+        one, two, first, width = (jax.lax.dynamic_slice_in_dim(word, start, at_once) for word in words)
+        width = jnp.where(start + jnp.arange(at_once) >= i * at_once, width, 0)
+        terms = jax.lax.optimization_barrier(tuple(term.reshape(ROUNDS, LANES) for term in (one, two, first, width)))
+        for one, two, first, width in zip(*terms, strict=True):
+            words_of_cells = hashing.mix((one[None], two[None]), jnp.arange(num_cells)[:, None])
+            totals = totals + (words_of_cells - first[None] < width[None]).astype(jnp.int32)
         return totals
 
     return jnp.sum(jax.lax.fori_loop(0, -(-num_messages // at_once), add, jnp.zeros((num_cells, LANES), jnp.int32)), axis=1)

@@ -1,0 +1,32 @@
+"""Pallas twins of the two hot functions, `neighbors.nearest` and `collision.count_support`.
+
+A twin replaces the inner XLA form, which stands beside its caller, has the same signature, and is the reference. Both are written for
+GPUs, through Triton; on a TPU the XLA forms run.
+"""
+
+from typing import Literal, get_args
+
+import jax
+
+from rknn_jax.kernels import decode, nearest
+
+__all__ = ["Implementation", "chosen", "decode", "nearest"]
+
+Implementation = Literal["xla", "pallas"]
+
+
+def chosen(implementation: Implementation | None) -> Implementation:
+    """Return the one that is asked for, or the best of this platform.
+
+    Args:
+      implementation: xla; pallas, which a CPU interprets, slowly, for tests; or None.
+
+    Raises:
+      ValueError: for another name, and for pallas on a TPU.
+    """
+    platform = jax.default_backend()
+    if implementation is None:
+        return "pallas" if platform == "gpu" else "xla"
+    if implementation not in get_args(Implementation) or (implementation, platform) == ("pallas", "tpu"):
+        raise ValueError(f"Expected implementation xla, pallas (on a GPU or a CPU) or None, got {implementation} on a {platform}.")
+    return implementation

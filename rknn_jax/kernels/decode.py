@@ -1,0 +1,47 @@
+"""The decode of hash-based randomizers as one kernel: a program keeps a tile of cells in registers and passes its messages by them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from rknn_jax import hashing
+
+CELLS = 1024  # of a program: 8 a thread, so that a message's four words are read for 8 hashes
+MESSAGES = 4096  # of a program: enough programs for every processor from some 100,000 messages on
+AT_ONCE = 4
+Ref = Any  # of memory; Pallas has no public type for it
+
+
+def count_in_intervals(seed: jax.Array, first: jax.Array, width: jax.Array, num_cells: int) -> jax.Array:
+    """Count the messages in whose interval each cell's word lies; see `collision.count_in_intervals`, whose signature it has."""
+    padding = -len(first) % MESSAGES
+    seed_0, seed_1, first, width = (jnp.pad(words, (0, padding)) for words in (seed[:, 0], seed[:, 1], first, width))  # of width 0
+    parts, tiles = len(first) // MESSAGES, pl.cdiv(num_cells, CELLS)
+    words = pl.BlockSpec((MESSAGES,), lambda part, tile: (part,))
+    counts = pl.pallas_call(
+        _kernel,
+        grid=(parts, tiles),
+        in_specs=[words] * 4,
+        out_specs=pl.BlockSpec((None, CELLS), lambda part, tile: (part, tile)),
+        out_shape=jax.ShapeDtypeStruct((parts, tiles * CELLS), jnp.int32),
+        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
+        interpret=jax.default_backend() == "cpu",
+        name="count_in_intervals",
+    )(seed_0, seed_1, first, width)
+    return jnp.sum(counts, axis=0)[:num_cells]
+
+
+def _kernel(seed_0: Ref, seed_1: Ref, first: Ref, width: Ref, out: Ref) -> None:
+    cells = pl.program_id(1) * CELLS + jax.lax.broadcasted_iota(jnp.int32, (CELLS,), 0)
+
+    def add(step: jax.Array, counts: jax.Array) -> jax.Array:
+        for i in range(AT_ONCE):
+            message = step * AT_ONCE + i
+            words = hashing.mix((seed_0[message], seed_1[message]), cells)
+            counts += (words - first[message] < width[message]).astype(jnp.int32)
+        return counts
+
+    out[...] = jax.lax.fori_loop(0, MESSAGES // AT_ONCE, add, jnp.zeros(CELLS, jnp.int32))
