@@ -38,7 +38,7 @@ LARGE_BLOCK = 8192  # the same on an accelerator
 LARGEST_GROUP = 1024  # references whose number is packed into a key; more are taken in groups
 SLABS = 8  # of a tile, whose minimum is taken lane by lane; XLA's CPU compiler fuses so many, but not 16
 UNROLLED = 32  # candidates that are found and ordered without a sort
-FEW = 16
+FEW_DIFFERENCES = 2**24  # of features: so many are taken one by one, which compiles faster
 SMALLEST_PART = 4096  # points that are worth a thread
 LARGEST_KEY = np.int32(2**31 - 1)
 
@@ -89,7 +89,7 @@ def nearest(
         that are not finite or overflow.
     """
     points, references = _checked(points, references, num_neighbors)
-    how = _how(references, num_neighbors, metric, implementation)
+    how = _how(points, references, num_neighbors, metric, implementation)
     parts = _on_every_core(points, lambda *part: _nearest(points, references, *part, how=how))
     index, distance = (jnp.concatenate([found[i][first:] for found, first in parts]) for i in range(2))
     if not isinstance(distance, jax.core.Tracer):
@@ -130,7 +130,7 @@ def nearest_votes(
     labels = jnp.asarray(labels, jnp.int32)
     if len(labels) != len(points):
         raise ValueError(f"Expected a row of labels for each of {len(points)} points, got {len(labels)}.")
-    how = _how(references, num_neighbors, metric, implementation)
+    how = _how(points, references, num_neighbors, metric, implementation)
     parts = _on_every_core(points, lambda *part: _nearest_votes(points, references, labels, *part, how=how, num_classes=num_classes))
     counts, farthest = (jnp.stack([found[i] for found, _ in parts]) for i in range(2))
     if not isinstance(farthest, jax.core.Tracer):
@@ -226,10 +226,14 @@ def _check_finite_distances(distance: jax.Array, points: jax.Array, references: 
         raise ValueError("Expected features whose squared distances fit float32, got larger ones; scale them.")
 
 
-def _how(references: jax.Array, num_neighbors: int, metric: Metric, implementation: kernels.Implementation | None) -> _How:
-    platform = jax.default_backend()
+def _how(
+    points: jax.Array, references: jax.Array, num_neighbors: int, metric: Metric, implementation: kernels.Implementation | None
+) -> _How:
+    platform, block = jax.default_backend(), BLOCK_SIZE.get(jax.default_backend(), LARGE_BLOCK)
+    if points.size * len(references) <= FEW_DIFFERENCES:
+        return _How(num_neighbors, metric, kernels.chosen(implementation), (), block)
     halves = (jnp.bfloat16,) if multiplies_halves(platform) and len(references) <= LARGEST_GROUP else ()  # more are nearer to each other
-    return _How(num_neighbors, metric, kernels.chosen(implementation), (*halves, jnp.float32), BLOCK_SIZE.get(platform, LARGE_BLOCK))
+    return _How(num_neighbors, metric, kernels.chosen(implementation), (*halves, jnp.float32), block)
 
 
 @functools.cache
@@ -336,7 +340,7 @@ def _solve(points: jax.Array, references: _References, how: _How, tried: int = 0
     if tried == len(how.dtypes):
         return _by_differences(points, references.rows, how.num_neighbors)
     index, distance, sure = _refine(points, references, how, tried)
-    few = -(-len(points) // FEW)
+    few = -(-len(points) // 16)
 
     def again(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         index, distance, unsure = state

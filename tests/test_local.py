@@ -139,7 +139,7 @@ def test_rows_of_the_hadamard_matrix_agree_in_half_of_the_columns():
 
 def test_smallest_keys_are_those_of_a_sort():
     keys = np.random.default_rng(0).integers(0, 50, (20, 100), dtype=np.uint32) * np.uint32(85_000_000)
-    for row, count in zip(keys, range(0, 100, 5), strict=True):
+    for row, count in zip(keys[:5], range(0, 100, 20), strict=True):
         expected = np.zeros(100, bool)
         expected[np.argsort(row, kind="stable")[:count]] = True
         np.testing.assert_array_equal(smallest(jnp.asarray(row), count), expected)

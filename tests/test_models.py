@@ -66,7 +66,7 @@ def densenet(colours):
         (m3.M3(10), (28, 28, 1), valid_cnn(3, range(32, 177, 16), 11264, 1), 1.12),
         (m7.M7(10), (28, 28, 1), valid_cnn(7, (48, 96, 144, 192), 3072, 1), 2.29),
         (wrn28_2.WideResNet(10), (32, 32, 3), wide_resnet(3), 1.47),
-        (densenet121.DenseNet(10), (32, 32, 3), densenet(3), 6.96),
+        pytest.param(densenet121.DenseNet(10), (32, 32, 3), densenet(3), 6.96, marks=pytest.mark.slow),
     ],
     ids=["m3", "m7", "wrn28_2", "densenet121"],
 )

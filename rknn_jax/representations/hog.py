@@ -148,11 +148,17 @@ def _hog(
             f"cells_per_block={cells_per_block}, got {height}x{width}; use smaller cells or blocks."
         )
     vertical, horizontal = _gradient(jnp.sqrt(images) if transform_sqrt else images)
-    binned = _binned(vertical, horizontal, orientations)[:, :, : cell_rows * rows, : cell_columns * columns]
-    histogram = jnp.moveaxis(binned.reshape(orientations, n, cell_rows, rows, cell_columns, columns).mean((3, 5)), 0, -1)
+    pool = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+    pooled = [pool("nhw,wj->nhj", bin, _pooling(width, columns)) for bin in _binned(vertical, horizontal, orientations)]
+    histogram = jnp.stack([pool("nhj,hi->nij", bin, _pooling(height, rows)) for bin in pooled], axis=-1)
     window = [histogram[:, i : i + down, j : j + right] for i in range(block_rows) for j in range(block_columns)]
     blocks = jnp.stack(window, axis=3).reshape(n, down, right, -1)
     return NORMS[block_norm](blocks).reshape(n, -1)
+
+
+def _pooling(size: int, side: int) -> np.ndarray:
+    """Return the matrix `[size, size // side]` that means over whole cells: a product, which is several times as fast as a reduction."""
+    return (np.arange(size)[:, None] // side == np.arange(size // side)).astype(np.float32) / np.float32(side)
 
 
 def _gradient(images: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -166,14 +172,14 @@ def _gradient(images: jax.Array) -> tuple[jax.Array, jax.Array]:
     return vertical, horizontal
 
 
-def _binned(vertical: jax.Array, horizontal: jax.Array, orientations: int) -> jax.Array:
-    """Return each pixel's magnitude in the bin of its angle and 0 in the others, `[orientations, n, h, w]`."""
+def _binned(vertical: jax.Array, horizontal: jax.Array, orientations: int) -> list[jax.Array]:
+    """Return each pixel's magnitude in the bin of its angle and 0 in the others, `[n, h, w]` of each bin."""
     magnitude = jnp.sqrt(vertical**2 + horizontal**2)
     upper = (vertical > 0) | ((vertical == 0) & (horizontal >= 0))
     vertical, horizontal = jnp.where(upper, vertical, -vertical), jnp.where(upper, horizontal, -horizontal)
     edges = [(round(float(np.cos(angle)), 15), float(np.sin(angle))) for angle in np.pi * np.arange(1, orientations) / orientations]
     reached = [jnp.ones_like(upper), *(vertical * cos >= horizontal * sin for cos, sin in edges), jnp.zeros_like(upper)]
-    return jnp.stack([jnp.where(reached[i] & ~reached[i + 1], magnitude, 0) for i in range(orientations)])
+    return [jnp.where(reached[i] & ~reached[i + 1], magnitude, 0) for i in range(orientations)]
 
 
 @jax.jit
