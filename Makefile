@@ -6,7 +6,7 @@ RUN = $(VENV)/bin/python
 DEMO_OUT = runs/demo
 export UV_PROJECT_ENVIRONMENT = $(VENV)
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint regression bench clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
@@ -23,8 +23,11 @@ lint: $(VENV)/.dev
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+regression: $(VENV)/.dev  ## the hot functions against peers at small sizes: ratios of CPU time in one run
+	$(RUN) -m benchmarks.regression
+
 bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in the README
-	for file in $$(ls benchmarks/[!_]*.py | grep -v cifar10); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e regression); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 $(VENV)/.uv: Makefile
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'

@@ -1,6 +1,6 @@
 """A fence for CI: the hot functions against peers that every checkout has, at small sizes. Ratios of CPU time of one run, never seconds.
 
-A floor is about half of what two machines with two cores measured, so that only a real loss falls through it.
+A floor is about half of what a machine with two cores and AVX512-BF16 measured, so that only a real loss falls through it.
 """
 
 import sys
@@ -61,10 +61,10 @@ def description() -> float:
 
 
 CHECKS: dict[str, tuple[Callable[[], float], float]] = {
-    "assignment, k = 1": (lambda: assignment(1), 1.0),
-    "assignment, k = 4": (lambda: assignment(4), 1.0),
-    "decode": (decoding, 1.0),
-    "hog": (description, 1.0),
+    "assignment, k = 1": (lambda: assignment(1), 1.5),
+    "assignment, k = 4": (lambda: assignment(4), 1.5),
+    "decode": (decoding, 2.5),
+    "hog": (description, 5.0),
 }
 
 if __name__ == "__main__":

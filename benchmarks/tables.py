@@ -99,13 +99,25 @@ def balance() -> str:
 
 def speed() -> str:
     """HOG and neighbours."""
-    rows = [
-        [f"HOG, cells of {row['cell']}, blocks of {row['block']}", "scikit-image", f"{row['ratio']:.1f}"] for row in load("hog")["results"]
-    ] + [
-        ["{:,} × {:,} × {}, k = ".format(*row["size"]) + str(row["num_neighbors"]), "scikit-learn", f"{row['ratio']:.1f}"]
-        for row in load("neighbors")["results"]["speed"]
-    ]
+    rows = []
+    for row in load("hog")["results"]:
+        shape = "{} × {} × {}".format(*row["shape"])
+        rows.append([f"HOG of {shape}, cells of {row['cell']}, blocks of {row['block']}", "scikit-image", f"{row['ratio']:.1f}"])
+    for row in load("neighbors")["results"]["speed"]:
+        size = "{:,} records, {:,} queries, {} features".format(*row["size"])
+        rows.append(
+            [f"{size}, k = {row['num_neighbors']}", " / ".join(row["ratio"]), " / ".join(f"{x:.1f}" for x in row["ratio"].values())]
+        )
     return table(["work", "peer", "times as fast"], rows, "neighbors")
+
+
+def growth() -> str:
+    """Votes of more and more records."""
+    rows = [
+        [f"{row['records']:,}", f"{row['seconds']:.2f} s", f"{row['seconds'] / row['records'] * 1e6:.2f} µs", f"{row['over'] / 1e6:.0f} MB"]
+        for row in load("neighbors")["results"]["growth"]
+    ]
+    return table(["records", "votes summed in", "a record", "peak memory grew by"], rows, "neighbors")
 
 
 def peers() -> str:
@@ -169,6 +181,7 @@ def main() -> None:
         "mechanisms": mechanisms,
         "local": local,
         "speed": speed,
+        "growth": growth,
         "peers": peers,
     }.items():
         text, count = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=make(): f"{m[1]}\n{t}\n\n{m[2]}", text, flags=re.DOTALL)

@@ -293,8 +293,9 @@ def simulate(settings: Simulate) -> dict[str, Any]:
     with err.status("loading"):
         import jax
 
-        from rknn_jax import mechanisms
+        from rknn_jax import compilation, mechanisms
         from rknn_jax import simulate as job
+    compilation.keep()
     if not 0 <= settings.process < settings.processes:
         raise ValueError(f"Expected 0 <= --process < {settings.processes} processes, got --process {settings.process}.")
     if settings.processes > 1:

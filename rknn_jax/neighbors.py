@@ -39,6 +39,7 @@ LARGEST_GROUP = 1024  # references whose number is packed into a key; more are t
 SLABS = 8  # of a tile, whose minimum is taken lane by lane; XLA's CPU compiler fuses so many, but not 16
 UNROLLED = 32  # candidates that are found and ordered without a sort
 FEW_DIFFERENCES = 2**24  # of features: so many are taken one by one, which compiles faster
+ROWS_OF_TILE = 64  # at least those of a tile of XLA's product of a matrix and a vector
 SMALLEST_PART = 4096  # points that are worth a thread
 LARGEST_KEY = np.int32(2**31 - 1)
 
@@ -362,12 +363,25 @@ def _refine(points: jax.Array, references: _References, how: _How, tried: int) -
     rows, k = references.rows, how.num_neighbors
     centred = points - references.centre
     index, floor = _candidates(centred, references.doubled[tried], references.sq_norms, _num_candidates(k), how.implementation)
-    distance = jnp.sum((points[None] - rows.at[index].get(mode="clip")) ** 2, axis=-1)
+    distance = _sum_last((points[None] - rows.at[index].get(mode="clip")) ** 2)
     distance = jnp.where(index < len(rows), distance, jnp.inf)
     everything = len(index) >= len(rows)
     index, distance = _order(index, distance, k)
     sure = distance[-1] < floor - _rounding(centred, references.reach, how.dtypes[tried])
     return index, distance, sure | everything
+
+
+def _sum_last(terms: jax.Array) -> jax.Array:
+    """Sum `[m, B, f]` over f: on a CPU by a product with ones, which XLA vectorizes, unlike sums along the last axis.
+
+    Rows are filled up to whole tiles of that product, whose order of summation then is the same for all of them.
+    """
+    if jax.default_backend() != "cpu":
+        return jnp.sum(terms, axis=-1)
+    rows = terms.reshape(-1, terms.shape[-1])
+    rows = jax.lax.optimization_barrier(jnp.pad(rows, ((0, -len(rows) % ROWS_OF_TILE), (0, 0))))
+    sums = jnp.matmul(rows, jnp.ones(rows.shape[1], jnp.float32), precision=jax.lax.Precision.HIGHEST)
+    return sums[: terms.shape[0] * terms.shape[1]].reshape(terms.shape[:2])
 
 
 def _num_candidates(num_neighbors: int) -> int:

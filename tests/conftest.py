@@ -1,6 +1,7 @@
 """Strict modes for every test, set before JAX makes its devices."""
 
 import importlib
+import os
 import pkgutil
 from types import ModuleType
 
@@ -12,6 +13,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
+jax.config.update("jax_enable_compilation_cache", False)  # that of whoever runs the tests
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that they start
 
 from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402 once the devices are set
 from rknn_jax.mechanisms.separation import Separation  # noqa: E402

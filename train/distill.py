@@ -23,7 +23,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from rknn_jax import bsvs, data
+from rknn_jax import bsvs, compilation, data
 from rknn_jax.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
@@ -259,6 +259,7 @@ def from_arguments(arguments: list[str]) -> Experiment:
 
 def cli() -> int:
     """Run from the command line: exit status 2 for bad input, 130 where it was stopped with nothing to keep."""
+    compilation.keep()
     try:
         main(from_arguments(sys.argv[1:]))
     except (ValueError, OSError) as error:

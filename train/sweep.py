@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from rknn_jax import compilation
 from rknn_jax.types import Array, Encoder
 from train import distill
 from train import experiment as runs
@@ -154,6 +155,7 @@ def cli() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs; one that is there goes on")
     parser.add_argument("--vary", action="append", default=[], metavar="NAME=VALUE,VALUE", help="an option and its values; repeat for more")
     known, others = parser.parse_known_args()
+    compilation.keep()
     try:
         main(others, known.out, _varied(known.vary))
     except (ValueError, OSError) as error:

@@ -1,0 +1,28 @@
+"""Programs that JAX has compiled, kept between runs."""
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+
+def keep() -> None:
+    """Keep compiled programs in `~/.cache/rknn_jax`, or in the folder that JAX_COMPILATION_CACHE_DIR names.
+
+    They hold the constants of the program, so it is for experiments: a release on private data compiles anew, lest a record that a
+    function closes over be left on the disk. XLA compiles for the processor at hand, so every kind of processor has a folder of its own.
+    """
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(home / "rknn_jax" / _processor()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _processor() -> str:
+    try:
+        text = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        text = platform.processor()
+    return f"{platform.machine()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
