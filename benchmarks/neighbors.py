@@ -107,7 +107,8 @@ def ask(peers: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any
 
 if __name__ == "__main__":
     if "RKNN_PEERS_PYTHON" not in os.environ:
-        sys.exit(f"skipped benchmarks.neighbors: RKNN_PEERS_PYTHON does not name an interpreter that has FAISS and torch; {HOW}")
+        print(f"skipped benchmarks.neighbors: RKNN_PEERS_PYTHON does not name an interpreter that has FAISS and torch; {HOW}")
+        sys.exit()
     linear = [growth(num_records) for num_records in GROWTH]
     with subprocess.Popen([os.environ["RKNN_PEERS_PYTHON"], WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout
