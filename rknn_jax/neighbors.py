@@ -12,7 +12,7 @@ A block is solved in three steps, each of which hands on what it cannot decide:
    bound that step 1's rounding leaves for all others.
 3. The rows without that certificate are solved again, with a product of float32, and then by differences to all references.
 
-So the answer does not depend on the block, the kernel or the precision that found it, and a record's neighbours on no other record.
+So the answer is that of the differences whatever found it, and a record's neighbours depend on no other record.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def nearest(
 
     Returns:
       `(index, distance)`, int32 and float32 `[n, k]`, nearest first; ties go to the lowest index. Distances are sums of squared
-      differences in float32, and the indices are exactly those of the smallest of them. Features of up to 1e18 do not overflow.
+      differences in float32, and the indices are those of the smallest of them.
 
     Raises:
       ValueError: for k outside [1, s], features of different width, fewer than two dimensions, and, outside of `jax.jit`, for features
@@ -203,6 +203,7 @@ class _References(NamedTuple):
     doubled: tuple[jax.Array, ...]
     sq_norms: jax.Array
     reach: jax.Array  # the greatest |q|
+    residuals: tuple[jax.Array, ...]  # of each dtype, the greatest norm of what it loses of q
 
 
 def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
@@ -332,8 +333,10 @@ def _prepare(references: jax.Array, how: _How) -> _References:
     centred = jnp.pad(rows - centre, ((0, groups * size - len(rows)), (0, 0)))
     sq_norms = jnp.sum(centred**2, axis=1)
     padded = jnp.where(jnp.arange(len(centred)) < len(rows), sq_norms, jnp.inf).reshape(groups, size)
-    doubled = (-2 * centred).reshape(groups, size, -1)
-    return _References(rows, centre, tuple(doubled.astype(dtype) for dtype in how.dtypes), padded, jnp.sqrt(jnp.max(sq_norms)))
+    doubled = tuple((-2 * centred).reshape(groups, size, -1).astype(dtype) for dtype in how.dtypes)
+    lost = [centred + given.astype(jnp.float32).reshape(centred.shape) / 2 for given in doubled]
+    residuals = tuple(jnp.sqrt(jnp.max(jnp.sum(part**2, axis=1))) for part in lost)
+    return _References(rows, centre, doubled, padded, jnp.sqrt(jnp.max(sq_norms)), residuals)
 
 
 def _solve(points: jax.Array, references: _References, how: _How, tried: int = 0) -> tuple[jax.Array, jax.Array]:
@@ -346,14 +349,20 @@ def _solve(points: jax.Array, references: _References, how: _How, tried: int = 0
     def again(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         index, distance, unsure = state
         rows = jax.lax.top_k(unsure.astype(jnp.int32), few)[1]
-        better = _solve(points[rows], references, how, tried + 1)
-        return index.at[:, rows].set(better[0]), distance.at[:, rows].set(better[1]), unsure.at[rows].set(False)
+        better, open_ = _solve(points[rows], references, how, tried + 1), unsure[rows][None]  # rows that are sure fill up, and stay
+        index, distance = (
+            old.at[:, rows].set(jnp.where(open_, new, old[:, rows])) for old, new in zip((index, distance), better, strict=True)
+        )
+        return index, distance, unsure.at[rows].set(False)
 
     return jax.lax.while_loop(lambda state: jnp.any(state[2]), again, (index, distance, ~sure))[:2]
 
 
 def _by_differences(points: jax.Array, rows: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    distances = jnp.sum((points[:, None] - rows[None]) ** 2, axis=-1)
+    size = min(len(rows), LARGEST_GROUP)
+    groups = jnp.pad(rows, ((0, -len(rows) % size), (0, 0))).reshape(-1, 1, size, rows.shape[1])
+    distances = jax.lax.map(lambda group: _sum_last((points[:, None] - group) ** 2), groups)
+    distances = jnp.swapaxes(distances, 0, 1).reshape(len(points), -1)[:, : len(rows)]
     negative, index = jax.lax.top_k(-distances, count)
     return index.T, -negative.T
 
@@ -365,9 +374,9 @@ def _refine(points: jax.Array, references: _References, how: _How, tried: int) -
     index, floor = _candidates(centred, references.doubled[tried], references.sq_norms, _num_candidates(k), how.implementation)
     distance = _sum_last((points[None] - rows.at[index].get(mode="clip")) ** 2)
     distance = jnp.where(index < len(rows), distance, jnp.inf)
-    everything = len(index) >= len(rows)
+    everything = jnp.sum(index < len(rows), axis=0) == len(rows)
     index, distance = _order(index, distance, k)
-    sure = distance[-1] < floor - _rounding(centred, references.reach, how.dtypes[tried])
+    sure = distance[-1] < floor - _rounding(centred, references, tried)
     return index, distance, sure | everything
 
 
@@ -385,20 +394,23 @@ def _sum_last(terms: jax.Array) -> jax.Array:
 
 
 def _num_candidates(num_neighbors: int) -> int:
-    """Return how many are refined: with three more and half of k, rounding to bfloat16 leaves one point in a hundred undecided."""
+    """Return how many are refined: with four more and half of k, rounding to bfloat16 leaves one point in a hundred undecided."""
     return num_neighbors + 4 + num_neighbors // 2
 
 
-def _rounding(centred: jax.Array, reach: jax.Array, dtype: Any) -> jax.Array:
+def _rounding(centred: jax.Array, references: _References, tried: int) -> jax.Array:
     """Bound the errors `[B]` of |x|² - 2<x,q> + |q|² and of a sum of squared differences together.
 
-    A product of operands that are rounded to bfloat16 errs by 2^-8 of its size, thus 2<x,q> by 2^-7·|x||q|. Sums of f terms in float32 err
-    by less than 8·sqrt(f)·2^-24 of the sum of sizes in any order but with probability f·e^-31 (Higham & Mary, "A New Approach to
-    Probabilistic Rounding Error Analysis", 2019, Theorem 3.1), and all sizes add up to (|x| + |q|)².
+    With operands that are rounded, to x' and q', <x,q> errs by |x - x'||q| + |x'||q - q'| at most, by Cauchy and Schwarz. Products that
+    leave float32's range below are lost. Sums of f terms in float32 err by less than 8·sqrt(f)·2^-24 of the sum of sizes in any order but
+    with probability f·e^-31 (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, Theorem 3.1), and all sizes
+    add up to (|x| + |q|)². One percent covers the rounding of the bound itself.
     """
-    norm, width = jnp.sqrt(jnp.sum(centred**2, axis=1)), centred.shape[1]
-    operands = 1.01 * 2**-7 * norm * reach if dtype == jnp.bfloat16 else jnp.float32(0)
-    return operands + (16 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2
+    width, reach = centred.shape[1], references.reach
+    lost = centred - centred.astype(references.doubled[tried].dtype).astype(jnp.float32)
+    norm, residual = jnp.sqrt(jnp.sum(centred**2, axis=1)), jnp.sqrt(jnp.sum(lost**2, axis=1))
+    operands = 2 * (residual * reach + (norm + residual) * references.residuals[tried])
+    return 1.01 * operands + (16 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2 + 8 * width * 2**-126
 
 
 def _candidates(
@@ -481,7 +493,8 @@ def _unit(vectors: jax.Array, side: int) -> jax.Array:
 
     A zero vector becomes one that is at a right angle to all, also to those of the other side.
     """
-    norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-    zero = (norm == 0).astype(jnp.float32)
+    scale = jnp.max(jnp.abs(vectors), axis=1, keepdims=True)
+    zero = (scale == 0).astype(jnp.float32)
+    vectors = vectors / (scale + zero)  # so that no square leaves float32's range
     sides = [zero, jnp.zeros_like(zero)]
-    return jnp.concatenate([vectors / jnp.where(norm > 0, norm, 1), sides[side], sides[1 - side]], axis=1)
+    return jnp.concatenate([vectors / (jnp.linalg.norm(vectors, axis=1, keepdims=True) + zero), sides[side], sides[1 - side]], axis=1)

@@ -174,6 +174,56 @@ def test_one_record_moves_no_other_record():
         np.testing.assert_array_equal(np.asarray(one)[others], np.asarray(other)[others])
 
 
+@pytest.mark.parametrize("s", [200, 1200])
+def test_a_row_that_becomes_undecided_takes_no_other_along(s, monkeypatch):
+    """Three references are as near as each other up to rounding, and the record that is replaced comes to lie among duplicates."""
+    monkeypatch.setattr(neighbors, "multiplies_halves", lambda platform: False)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        points, references = data(seed, 64, s, 64)
+        references *= 3
+        same = (rng.integers(-(2**10), 2**10, 64) / 2**10 * 0.3).astype(np.float32)
+        references[:3] = [rng.permutation(same) for _ in range(3)]
+        points[:3], references[20:40], references[20:40, 0] = 0, 0, 20
+        other = points.copy()
+        other[50] = references[20]
+        counts = [neighbors.nearest_votes(given, references, np.zeros(64, int), 1, 1) for given in (points, other)]
+        assert np.abs(counts[0] - counts[1]).sum() <= 2
+
+
+def test_operands_that_lose_their_last_bits_alike_are_not_trusted():
+    """All references round to few values, so that the products are wrong by as much as they can be."""
+    unit = 2.0**-8
+
+    def reference(up):
+        row = np.full((1, 16), 1 + unit, np.float32)
+        row[0, :up] = 1 + 3 * unit
+        return row
+
+    half = np.concatenate([reference(16)] * 4 + [reference(6)] * 3 + [reference(0)])
+    how = neighbors._How(1, "sqeuclidean", "xla", (jnp.bfloat16,), 64)
+    points, references = np.tile(reference(0), (64, 1)), np.concatenate([half, -half])
+    index, _, sure = refine(points, references, how)
+    assert not np.any(sure & (index[0] != 7))
+    np.testing.assert_array_equal(neighbors.nearest(points, references, 1)[0], np.full((64, 1), 7))
+
+
+@pytest.mark.parametrize("scale", [1e-23, 1e18])
+def test_cosines_do_not_depend_on_the_scale(scale):
+    vectors = data(0, 30, 1, 784)[0]
+    index, distance = neighbors.nearest(vectors * np.float32(scale), vectors[::-1].copy(), 1, metric="cosine")
+    np.testing.assert_array_equal(index[:, 0], np.arange(30)[::-1])
+    np.testing.assert_allclose(distance, 0, atol=1e-6)
+
+
+def test_squares_below_float32s_range_decide_nothing():
+    points, references = (np.float32(1e-19) * part for part in data(0, 512, 300, 16))
+    how = neighbors._How(1, "sqeuclidean", "xla", (jnp.float32,), 64)
+    index, _, sure = refine(points, references, how)
+    exact, _ = neighbors._by_differences(jnp.asarray(points), jnp.asarray(references), 1)
+    assert not np.any(sure & (index[0] != exact[0]))
+
+
 @pytest.mark.usefixtures("first_product")
 def test_a_record_has_the_same_neighbours_in_any_company():
     points, references = hard("close")

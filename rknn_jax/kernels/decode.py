@@ -17,7 +17,7 @@ Ref = Any  # of memory; Pallas has no public type for it
 
 def count_in_intervals(seed: jax.Array, first: jax.Array, width: jax.Array, num_cells: int) -> jax.Array:
     """Count the messages in whose interval each cell's word lies; see `collision.count_in_intervals`, whose signature it has."""
-    padding = -len(first) % MESSAGES
+    padding = -len(first) % MESSAGES if len(first) else MESSAGES
     seed_0, seed_1, first, width = (jnp.pad(words, (0, padding)) for words in (seed[:, 0], seed[:, 1], first, width))  # of width 0
     parts, tiles = len(first) // MESSAGES, pl.cdiv(num_cells, CELLS)
     words = pl.BlockSpec((MESSAGES,), lambda part, tile: (part,))
