@@ -111,7 +111,7 @@ if __name__ == "__main__":
         sys.exit()
     repeats, torch = (1 if tiny else REPEATS), torch_on_cuda()
     matrix, integers = matrix_ceiling(256 if tiny else 8192, repeats), integer_ceiling(1024 if tiny else 2**22, repeats)
-    sizes = {"tiny": (500, 70, 400)} if tiny else shapes.NEAREST
+    sizes = {"tiny": (1_000, 70, 400)} if tiny else shapes.NEAREST
     counts = {"tiny": (1, 4)} if tiny else shapes.NEIGHBORS
     nearest = [assignment(sizes[name], k, repeats, matrix, torch) for name in sizes for k in counts[name]]
     decode = decoding(*((5_000, 300) if tiny else shapes.DECODE), repeats, integers)
