@@ -1,4 +1,4 @@
-"""The peers' side of `benchmarks.neighbors`, in an interpreter that has them: a line of JSON in, seconds and the ids' hash out."""
+"""The peers' side of `benchmarks.neighbors`, in an interpreter that has them: a line of JSON in, seconds and the first ids out."""
 
 import json
 import sys
@@ -7,11 +7,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 import numpy as np
-import torch
 
 
 def data(num_records: int, num_queries: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the records and queries of `benchmarks.neighbors`."""
+    """Return Gaussian records and queries, float32."""
     rng = np.random.default_rng(0)
     return rng.standard_normal((num_records, width), np.float32), rng.standard_normal((num_queries, width), np.float32)
 
@@ -25,20 +24,15 @@ def with_faiss(records: np.ndarray, queries: np.ndarray, count: int) -> np.ndarr
     return index.search(records, count)[1]
 
 
-def with_torch(records: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
-    """Multiply and take the top k, 65,536 records at a time, which is kinder than the whole matrix."""
-    both = torch.from_numpy(queries)
-    norms = (both**2).sum(1)
-    parts = torch.from_numpy(records).split(65_536)
-    return torch.cat([torch.topk(torch.addmm(norms, part, both.T, alpha=-2), count, largest=False).indices for part in parts]).numpy()
+def with_torch(records, queries, count: int):  # type: ignore[no-untyped-def]
+    """Multiply and take the top k, 65,536 records at a time, which is kinder than the whole matrix; where tensors lie, or on the CPU."""
+    import torch
 
-
-def on_cuda(records: torch.Tensor, queries: torch.Tensor, count: int) -> torch.Tensor:
-    """Multiply and take the top k of records that are on the GPU already, 65,536 at a time."""
-    norms = (queries**2).sum(1)
-    parts = records.split(65_536)
+    records, queries = torch.as_tensor(records), torch.as_tensor(queries)
+    norms, parts = (queries**2).sum(1), records.split(65_536)
     found = torch.cat([torch.topk(torch.addmm(norms, part, queries.T, alpha=-2), count, largest=False).indices for part in parts])
-    torch.cuda.synchronize()
+    if found.is_cuda:
+        torch.cuda.synchronize()
     return found
 
 
@@ -50,24 +44,28 @@ def with_sklearn(records: np.ndarray, queries: np.ndarray, count: int) -> np.nda
 
 
 PEERS = {"faiss-cpu": with_faiss, "torch": with_torch, "scikit-learn": with_sklearn}
-
 MODULES = {"faiss-cpu": "faiss", "torch": "torch", "scikit-learn": "sklearn"}
+
+
+def on(device: str, arrays: tuple[np.ndarray, np.ndarray]) -> tuple:
+    """Return the arrays, as tensors on the GPU where that is asked for."""
+    if device == "cpu":
+        return arrays
+    import torch
+
+    tensors = tuple(torch.from_numpy(array).to(device) for array in arrays)
+    torch.cuda.synchronize()
+    return tensors
+
 
 if __name__ == "__main__":
     print(json.dumps({peer: version(peer) for peer in PEERS if find_spec(MODULES[peer])}), flush=True)
-    size = None
+    given = None
     for line in sys.stdin:
         asked = json.loads(line)
-        if asked["size"] != size:
-            size = asked["size"]
-            records, queries = data(*size)
-        if asked.get("device") == "cuda":
-            device = [torch.from_numpy(array).cuda() for array in (records, queries)]
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            found = on_cuda(*device, asked["num_neighbors"])
-            print(json.dumps({"seconds": time.perf_counter() - start, "some": found[:1000].tolist()}), flush=True)
-            continue
+        if (asked["size"], asked.get("device", "cpu")) != given:
+            given = asked["size"], asked.get("device", "cpu")
+            arrays = on(given[1], data(*given[0]))
         start = time.perf_counter()
-        found = PEERS[asked["peer"]](records, queries, asked["num_neighbors"])
+        found = PEERS[asked["peer"]](*arrays, asked["num_neighbors"])
         print(json.dumps({"seconds": time.perf_counter() - start, "some": found[:1000].tolist()}), flush=True)

@@ -11,16 +11,15 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks._measure import save
-from benchmarks.neighbors import WORKER, ask, data
+from benchmarks._measure import save, seconds
+from benchmarks._neighbors_worker import data
+from benchmarks.neighbors import WORKER, ask
 from rknn_jax import neighbors
 from rknn_jax.kernels import Implementation, shapes
 from rknn_jax.mechanisms import collision
@@ -30,21 +29,11 @@ OPERATIONS = 12  # of a hash, its comparison and its addition, in 32-bit integer
 FORMS: tuple[Implementation, ...] = ("pallas", "xla")
 
 
-def median_seconds(run: Callable[[], Any], repeats: int) -> float:
-    """Return the median after two calls that compile and warm up."""
-    times = []
-    for _ in range(2 + repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[2:])
-
-
 def matrix_ceiling(side: int, repeats: int) -> float:
     """Return the operations a second of a product in bfloat16 with float32 sums."""
     square = jnp.ones((side, side), jnp.bfloat16)
     product = jax.jit(lambda a: jnp.matmul(a, a, preferred_element_type=jnp.float32))
-    return 2 * side**3 / median_seconds(lambda: product(square), repeats)
+    return 2 * side**3 / seconds(lambda: product(square), repeats)
 
 
 def integer_ceiling(lanes: int, repeats: int, rounds: int = 4096) -> float:
@@ -54,7 +43,7 @@ def integer_ceiling(lanes: int, repeats: int, rounds: int = 4096) -> float:
         return jax.lax.fori_loop(0, rounds, lambda _, x: x * np.uint32(0x9E3779B1) + np.uint32(1), words, unroll=64)
 
     run, words = jax.jit(chain), jnp.arange(lanes, dtype=jnp.uint32)
-    return 2 * rounds * lanes / median_seconds(lambda: run(words), repeats)
+    return 2 * rounds * lanes / seconds(lambda: run(words), repeats)
 
 
 def assignment(size: tuple[int, int, int], num_neighbors: int, repeats: int, ceiling: float, torch: Any) -> dict[str, Any]:
@@ -65,13 +54,13 @@ def assignment(size: tuple[int, int, int], num_neighbors: int, repeats: int, cei
     same = float(np.mean(np.all(np.asarray(found["pallas"][0] == found["xla"][0]), axis=1)))
 
     def run(form: Implementation) -> float:
-        return median_seconds(lambda: neighbors.nearest(points, references, num_neighbors, implementation=form), repeats)
+        return seconds(lambda: neighbors.nearest(points, references, num_neighbors, implementation=form), repeats)
 
     took = {form: run(form) for form in FORMS}
     if torch:
         question = {"peer": "torch", "size": size, "num_neighbors": num_neighbors, "device": "cuda"}
         took["torch"] = statistics.median(ask(torch, question)["seconds"] for _ in range(3 + repeats))
-    ratio = {name: seconds / took["pallas"] for name, seconds in took.items() if name != "pallas"}
+    ratio = {name: each / took["pallas"] for name, each in took.items() if name != "pallas"}
     share = 2 * np.prod(size, dtype=float) / took["pallas"] / ceiling
     return {"size": size, "num_neighbors": num_neighbors, "same": same, "seconds": took, "ratio": ratio, "share_of_ceiling": share}
 
@@ -87,7 +76,7 @@ def decoding(num_messages: int, num_cells: int, repeats: int, ceiling: float) ->
         for form in FORMS
     }
     np.testing.assert_array_equal(forms["pallas"](made), forms["xla"](made))
-    took = {form: median_seconds(lambda count=count: count(made), repeats) for form, count in forms.items()}
+    took = {form: seconds(lambda count=count: count(made), repeats) for form, count in forms.items()}
     share = OPERATIONS * num_messages * num_cells / took["pallas"] / ceiling
     return {"messages": num_messages, "cells": num_cells, "seconds": took, "ratio": took["xla"] / took["pallas"], "share_of_ceiling": share}
 

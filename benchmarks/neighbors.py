@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks._measure import peak_memory, save
+from benchmarks._neighbors_worker import data
 from rknn_jax import neighbors
 from rknn_jax.kernels import shapes
 
@@ -36,12 +37,6 @@ def listen(event: str, duration: float, **about: Any) -> None:
     """Keep what JAX says that it took to compile."""
     if event.startswith("/jax/core/compile/"):
         COMPILING.append(duration)
-
-
-def data(num_records: int, num_queries: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return Gaussian records and queries, float32."""
-    rng = np.random.default_rng(0)
-    return rng.standard_normal((num_records, width), np.float32), rng.standard_normal((num_queries, width), np.float32)
 
 
 def growth(num_records: int) -> dict[str, float]:

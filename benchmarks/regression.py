@@ -3,10 +3,10 @@
 A floor is about half of what a machine with two cores and AVX512-BF16 measured, so that only a real loss falls through it.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,22 +14,12 @@ import numpy as np
 from skimage.feature import hog as skimage_hog
 from sklearn.neighbors import NearestNeighbors
 
+from benchmarks._measure import seconds
 from rknn_jax import neighbors
 from rknn_jax.mechanisms import collision
 from rknn_jax.representations.hog import hog
 
-REPEATS = 7
-
-
-def cpu_seconds(run: Callable[[], Any]) -> float:
-    """Return the least CPU time of all threads, after a call that compiles."""
-    jax.block_until_ready(run())
-    times = []
-    for _ in range(REPEATS):
-        start = time.process_time()
-        jax.block_until_ready(run())
-        times.append(time.process_time() - start)
-    return min(times)
+cpu_seconds = functools.partial(seconds, repeats=7, clock=time.process_time)
 
 
 def assignment(num_neighbors: int) -> float:

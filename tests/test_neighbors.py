@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rknn_jax import bsvs, neighbors
+from rknn_jax import bsvs, graphs, neighbors
 
 
 def data(seed, n, s, f, offset=0.0):
@@ -322,7 +322,7 @@ def test_a_zero_vector_is_at_cosine_distance_one():
 @pytest.mark.parametrize("copies", [1, 3])
 def test_no_point_is_its_own_neighbour_even_among_duplicates(copies):
     points = np.repeat(np.random.default_rng(0).normal(size=(30, 3)), copies, axis=0).astype(np.float32)
-    graph = neighbors.self_graph(points, 4, 3)
+    graph = graphs.self_graph(points, 4, 3)
     assert graph.diagonal().max() == 0
     assert np.isfinite(graph.data).all()
     assert ((graph > 0).sum(axis=1) >= 4).all()
@@ -330,4 +330,4 @@ def test_no_point_is_its_own_neighbour_even_among_duplicates(copies):
 
 
 def test_a_graph_of_few_points_has_fewer_neighbours():
-    assert neighbors.self_graph(np.float32([[0.0], [1.0]])).nnz == 2
+    assert graphs.self_graph(np.float32([[0.0], [1.0]])).nnz == 2

@@ -9,7 +9,8 @@ import scipy.sparse
 import scipy.stats
 
 from rknn_jax import voting
-from rknn_jax.neighbors import nearest, neighbor_graph
+from rknn_jax.graphs import neighbor_graph
+from rknn_jax.neighbors import nearest
 
 
 def test_noisy_max_takes_the_first_of_equal_counts():

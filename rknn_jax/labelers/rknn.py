@@ -16,9 +16,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from rknn_jax import bsvs, mechanisms, voting
+from rknn_jax.graphs import self_graph
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.neighbors import Metric, nearest, self_graph
+from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task

@@ -28,7 +28,8 @@ import numpy as np
 import optax
 
 from rknn_jax import augment, pytree
-from rknn_jax.neighbors import nearest, without_itself
+from rknn_jax.graphs import without_itself
+from rknn_jax.neighbors import nearest
 from rknn_jax.representations import simclr
 from rknn_jax.representations.simclr import Network, State
 from rknn_jax.types import Array

@@ -23,7 +23,8 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from rknn_jax import pytree
-from rknn_jax.neighbors import neighbor_graph, pairwise_sq_distances, without_itself
+from rknn_jax.graphs import neighbor_graph, without_itself
+from rknn_jax.neighbors import pairwise_sq_distances
 from rknn_jax.representations import hog, pca, pixels
 from rknn_jax.representations._deskew import deskew
 from rknn_jax.types import Array
