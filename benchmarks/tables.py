@@ -103,11 +103,11 @@ def speed() -> str:
     for row in load("hog")["results"]:
         shape = "{} × {} × {}".format(*row["shape"])
         rows.append([f"HOG of {shape}, cells of {row['cell']}, blocks of {row['block']}", "scikit-image", f"{row['ratio']:.1f}"])
-    for row in load("neighbors")["results"]["speed"]:
+    found = load("neighbors")
+    peers = " / ".join(f"{peer} {version}" for peer, version in found["peers"].items())
+    for row in found["results"]["speed"]:
         size = "{:,} records, {:,} queries, {} features".format(*row["size"])
-        rows.append(
-            [f"{size}, k = {row['num_neighbors']}", " / ".join(row["ratio"]), " / ".join(f"{x:.1f}" for x in row["ratio"].values())]
-        )
+        rows.append([f"{size}, k = {row['num_neighbors']}", peers, " / ".join(f"{row['ratio'][peer]:.1f}" for peer in found["peers"])])
     return table(["work", "peer", "times as fast"], rows, "neighbors")
 
 
