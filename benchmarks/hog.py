@@ -1,7 +1,7 @@
 """HOG of many images against scikit-image, which takes one image at a time and so is measured on the first of them.
 
-In random colour images a feature may differ by some hundredths: where two channels have gradients of equal length, ours takes the first, and
-scikit-image the one whose root was rounded up (64 of the 21,860 lengths that integer gradients have).
+In random colour images a feature may differ by some hundredths: where two channels have gradients of equal length, ours takes the first,
+and scikit-image the one whose root was rounded up (64 of the 21,860 lengths that integer gradients have).
 """
 
 import jax.numpy as jnp
