@@ -19,6 +19,7 @@ class Stage(enum.IntEnum):
     NOISE = 3
     STUDENT = 4
     BENCHMARK = 5
+    SAMPLING = 6
 
 
 def stage_key(root: jax.Array, stage: Stage, step: int = 0) -> jax.Array:

@@ -2,7 +2,7 @@
 
 `prepare` reads, checks and clusters; whatever can be refused is refused there. `release` makes sure of a place to write to, charges the
 ledger, draws exact noise on the operating system's entropy and writes, in this order: a run that is refused changes nothing, and a spend
-is never forgotten. Private labels are seen by `rknn.votes`, record by record, and by `release_counts` alone.
+is never forgotten. Private labels are seen by `rknn.connect`, record by record, and by `release_counts` alone.
 """
 
 import importlib.metadata
@@ -33,7 +33,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
 from rknn_jax.queries import kmeans
 from rknn_jax.tables import Classes
-from rknn_jax.types import Answers, Queries
+from rknn_jax.types import Answers, Array, Queries
 
 if TYPE_CHECKING:
     from rknn_jax.cli import Label
@@ -72,7 +72,7 @@ class Plan:
       data: see `Data`.
       mechanism: calibrated.
       queries: public.
-      graph: of the public rows, along which labels are spread; see `rknn.public_graph`.
+      graph: of the public rows, along which labels are spread; see `voting.public_graph`.
       ledger: that would be charged; None where it has to be made.
     """
 
@@ -139,7 +139,7 @@ def prepare(settings: "Label") -> Plan:
     mechanism = calibrated(settings, data)
     queries = cluster(settings, data.public, mechanism.num_queries)
     # Before anything is spent, because it takes long; a dry run spreads nothing.
-    graph = None if settings.dry_run else rknn.public_graph(data.public, mechanism.num_queries, _labeler(settings))
+    graph = None if settings.dry_run else _graph(settings, data.public, mechanism.num_queries)
     return Plan(settings, folder, data, mechanism, queries, graph, ledger)
 
 
@@ -156,14 +156,14 @@ def release(plan: Plan) -> Release:
     if data.labels is None:
         raise ValueError("Expected private labels, got the plan of a dry run; prepare without dry_run.")
     config = _labeler(settings)
-    cells = rknn.votes(data.private, data.labels, queries, data.classes.count, config)
+    cells = rknn.connect(data.private, data.labels, queries, data.classes.count, config)
     purpose = f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, {settings.mechanism}"
     with _staging(plan.folder) as staging, _spend_stands(settings.ledger_path, plan.folder):
         ledger = plan.ledger or _new_ledger(settings, data.dataset)
         counts, guarantee = release_counts(plan.mechanism, cells, ledger, purpose)
         answers = rknn.answer(counts, plan.mechanism.stddev(counts, len(cells)), guarantee, queries, config)
         shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
-        probabilities = rknn.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
+        probabilities = voting.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
         done = Release(answers, probabilities, shown, card(plan, guarantee, ledger))
         write(staging, plan, done)
     return done
@@ -376,6 +376,10 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     (staging / "privacy.json").write_text(json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n")
     for name in RESULTS:
         os.replace(staging / name, plan.folder / name)
+
+
+def _graph(settings: "Label", public: Array, num_queries: int) -> csr_matrix | None:
+    return voting.public_graph(public, num_queries, metric=settings.metric, smoothing=settings.smoothing)
 
 
 def _labeler(settings: "Label") -> rknn.Config:

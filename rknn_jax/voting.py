@@ -1,13 +1,15 @@
 """From noisy counts to answers: arg max, soft labels, and what public data alone can add for free.
 
-Everything here takes noisy counts, so by post-processing none of it costs privacy, as long as its strength is chosen from n, s, epsilon and
-public data only. `smoothing_weights` borrows votes from similar queries; `propagate` spreads labels over the public neighbour graph.
+`noisy_screen` sees counts and releases one noisy bit of each query. Everything else here takes noisy counts, so by post-processing it costs
+no privacy, as long as its strength is chosen from n, s, epsilon and public data only. `smoothing_weights` borrows votes from similar
+queries; `public_labels` spreads labels over the public neighbour graph.
 
 References: Zhou et al., "Learning with Local and Global Consistency", 2003 (`propagate`).
 """
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
@@ -15,7 +17,8 @@ import scipy.sparse
 import scipy.sparse.linalg
 import scipy.special
 
-from rknn_jax.neighbors import pairwise_sq_distances
+from rknn_jax.graphs import self_graph
+from rknn_jax.neighbors import Metric, pairwise_sq_distances
 from rknn_jax.types import Array
 
 BANDWIDTHS = (0.0, *np.geomspace(0.01, 0.35, 14))
@@ -27,6 +30,9 @@ STANDS_OUT = 5.0
 REACH, GRID = 6.0, 200
 """Standard deviations around the greatest count that `posterior` looks at, and its points."""
 
+LARGEST_GRAPH = 100_000
+"""Public records between which labels are spread; the graph of more would take hours."""
+
 LARGEST_GRID = 10**7
 """Numbers that it holds at a time."""
 
@@ -34,6 +40,19 @@ LARGEST_GRID = 10**7
 def noisy_max(counts: Array) -> np.ndarray:
     """Return the label of each query, int32 `[num_queries]`: the arg max of its noisy counts `[num_queries, num_classes]`."""
     return np.asarray(jnp.argmax(jnp.asarray(counts), axis=1), np.int32)
+
+
+def noisy_screen(key: jax.Array, counts: Array, threshold: float, stddev: float) -> np.ndarray:
+    """Return which queries' greatest count reaches the threshold once it is noisy, in simulation, bool `[num_queries]`.
+
+    Args:
+      key: is consumed.
+      counts: `[num_queries, num_classes]`, private.
+      threshold: T.
+      stddev: of the Gaussian noise.
+    """
+    largest = np.asarray(counts, np.float32).max(axis=1)
+    return largest + stddev * np.asarray(jax.random.normal(key, largest.shape)) >= threshold
 
 
 def assignment(counts: Array) -> np.ndarray:
@@ -126,6 +145,43 @@ def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float
         better = (best < STANDS_OUT) & (stands_out > best)
         chosen, best = np.where(better[:, None], kernel, chosen), np.where(better, stands_out, best)
     return chosen.astype(np.float32)
+
+
+def public_graph(
+    features: Array, num_queries: int, *, metric: Metric = "sqeuclidean", smoothing: str = "auto"
+) -> scipy.sparse.csr_matrix | None:
+    """Return the neighbour graph along which `public_labels` spreads.
+
+    Args:
+      features: float32 `[m, f]`, of the public records.
+      num_queries: s.
+      metric: of the features.
+      smoothing: `none` spreads nothing.
+
+    Returns:
+      `[m, m]`, or None where nothing is to be spread: with `smoothing` none, where every record is a query, and beyond `LARGEST_GRAPH`
+      records.
+    """
+    if smoothing == "none" or not num_queries < len(features) <= LARGEST_GRAPH:
+        return None
+    return self_graph(features, metric=metric)
+
+
+def public_labels(graph: scipy.sparse.csr_matrix | None, probabilities: Array, num_queries: int) -> np.ndarray:
+    """Spread the public records' labels over their neighbour graph, by post-processing alone.
+
+    Args:
+      graph: from `public_graph`; None leaves the labels as they are.
+      probabilities: float32 `[m, num_classes]`, each record's own query's soft label; 0 where none was answered.
+      num_queries: answered ones, from which the strength follows.
+
+    Returns:
+      float32 `[m, num_classes]`.
+    """
+    probabilities = np.asarray(probabilities, np.float32)
+    if graph is None or num_queries == 0:
+        return probabilities
+    return propagate(graph, probabilities, propagation_strength(num_queries, len(probabilities)))
 
 
 def propagation_strength(num_queries: int, num_public: int) -> float:

@@ -236,7 +236,7 @@ def test_neighbours_that_change_a_label_make_it_no_surer():
 
 
 def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
-    probabilities = np.float32([[0.9, 0.1], [0.6, 0.4], [1, 0], [0.5, 0.5]])
+    probabilities = np.float32([[0.9, 0.1], [0.6, 0.4], [1, 0], [0, 0]])
     labels = Labels(probabilities, np.float32([1, 1, 0.7, 1]), np.int32([0, 0, 1, -1]))
     assert labels.surest(2 / 3).tolist() == [True, False, True, False]
     assert labels.surest(1.0).tolist() == [True, True, True, False], "what has no label is never learned"

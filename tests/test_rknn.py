@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rknn_jax import bsvs
+from rknn_jax import bsvs, voting
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
@@ -31,7 +31,7 @@ def data(seed, n=40, s=6, num_classes=4):
 def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
     features, labels, queries = data(seed)
     config = dataclasses.replace(NOISELESS, num_neighbors=k)
-    answers = rknn.tally(jax.random.key(0), rknn.votes(features, labels, queries, 4, config), queries, 4, config)
+    answers = rknn.tally(jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4, config)
     counts, expected = reference.label(features, labels, np.asarray(queries.features), 4, k)
     np.testing.assert_array_equal(answers.counts, counts)
     np.testing.assert_array_equal(answers.labels, expected)
@@ -41,7 +41,7 @@ def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
 def test_several_labels_and_missing_ones_equal_the_transcription_too():
     features, _, queries = data(1)
     labels = np.stack([np.random.default_rng(i).permutation(5)[:2] for i in range(40)]) - 1  # about a fifth is missing
-    cells = rknn.votes(features, labels, queries, 4, dataclasses.replace(NOISELESS, num_neighbors=2))
+    cells = rknn.connect(features, labels, queries, 4, dataclasses.replace(NOISELESS, num_neighbors=2))
     counts, _ = reference.label(features, labels, np.asarray(queries.features), 4, 2)
     np.testing.assert_array_equal(bsvs.sum_votes(cells, 24).reshape(6, 4), counts)
 
@@ -50,11 +50,11 @@ def test_several_labels_and_missing_ones_equal_the_transcription_too():
 def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
     features, labels, queries = data(seed)
     config = dataclasses.replace(NOISELESS, num_neighbors=k)
-    before = bsvs.sum_votes(rknn.votes(features, labels, queries, 4, config), 24)
+    before = bsvs.sum_votes(rknn.connect(features, labels, queries, 4, config), 24)
     rng = np.random.default_rng(seed + 1)
     for scale in (0.0, 1.0, 1e4):
         features[7], labels[7] = scale * rng.normal(size=5), rng.integers(0, 4)
-        after = bsvs.sum_votes(rknn.votes(features, labels, queries, 4, config), 24)
+        after = bsvs.sum_votes(rknn.connect(features, labels, queries, 4, config), 24)
         change = np.abs(np.asarray(before) - np.asarray(after))
         assert change.sum() <= 2 * k
         assert change.max() <= 1
@@ -62,8 +62,8 @@ def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
 
 def test_a_record_that_comes_or_goes_moves_no_vote_of_another():
     features, labels, queries = data(3)
-    with_it = np.asarray(rknn.votes(features, labels, queries, 4, NOISELESS))
-    without = np.asarray(rknn.votes(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS))
+    with_it = np.asarray(rknn.connect(features, labels, queries, 4, NOISELESS))
+    without = np.asarray(rknn.connect(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS))
     np.testing.assert_array_equal(np.delete(with_it, 5, 0), without)
 
 
@@ -74,7 +74,7 @@ def test_more_queries_cost_no_more_privacy():
     for s in (2, 150):
         queries = kmeans.select(jax.random.key(0), public, s)
         config = rknn.Config(epsilon=0.3)
-        costs.append(rknn.tally(jax.random.key(1), rknn.votes(features, labels, queries, 4, config), queries, 4, config))
+        costs.append(rknn.tally(jax.random.key(1), rknn.connect(features, labels, queries, 4, config), queries, 4, config))
     assert costs[0].guarantee == costs[1].guarantee
     assert costs[0].stddev.max() == costs[1].stddev.max()
 
@@ -93,7 +93,7 @@ def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
 def test_permute_and_flip_answers_are_its_winners():
     features, labels, queries = data(2)
     config = rknn.Config(epsilon=1.0, mechanism="permute_and_flip")
-    answers = rknn.tally(jax.random.key(0), rknn.votes(features, labels, queries, 4, config), queries, 4, config)
+    answers = rknn.tally(jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4, config)
     np.testing.assert_array_equal(answers.counts.sum(1), 1)
     np.testing.assert_array_equal(answers.labels, answers.counts.argmax(1))
     assert answers.stddev.max() == 0
@@ -102,7 +102,7 @@ def test_permute_and_flip_answers_are_its_winners():
 def test_more_neighbours_than_queries_is_refused_before_any_vote():
     features, labels, queries = data(0)
     with pytest.raises(ValueError, match="num_neighbors=9"):
-        rknn.votes(features, labels, queries, 4, rknn.Config(num_neighbors=9))
+        rknn.connect(features, labels, queries, 4, rknn.Config(num_neighbors=9))
 
 
 def test_public_labels_spread_only_where_they_may():
@@ -111,16 +111,16 @@ def test_public_labels_spread_only_where_they_may():
     labels = np.eye(2, dtype=np.float32)[np.repeat([0, 1], 20)]
     wrong = labels.copy()
     wrong[[3, 30]] = labels[[30, 3]]
-    graph = rknn.public_graph(features, 4, rknn.Config())
-    np.testing.assert_array_equal(rknn.public_labels(graph, wrong, 4).argmax(1), labels.argmax(1))
-    assert rknn.public_graph(features, 4, rknn.Config(smoothing="none")) is None
-    assert rknn.public_graph(features, 40, rknn.Config()) is None, "every record is a query"
-    np.testing.assert_array_equal(rknn.public_labels(None, wrong, 4), wrong)
+    graph = voting.public_graph(features, 4)
+    np.testing.assert_array_equal(voting.public_labels(graph, wrong, 4).argmax(1), labels.argmax(1))
+    assert voting.public_graph(features, 4, smoothing="none") is None
+    assert voting.public_graph(features, 40) is None, "every record is a query"
+    np.testing.assert_array_equal(voting.public_labels(None, wrong, 4), wrong)
 
 
 def test_whom_the_records_trust_decides_what_epsilon_means():
     features, labels, queries = data(0)
-    cells = rknn.votes(features, labels, queries, 4, rknn.Config())
+    cells = rknn.connect(features, labels, queries, 4, rknn.Config())
     local, shuffled = (
         rknn.tally(jax.random.key(0), cells, queries, 4, rknn.Config(epsilon=1.0, delta=1e-6, mechanism="collision", trust=trust))
         for trust in ("local", "shuffle")

@@ -3,9 +3,10 @@
     python -m train.distill --dataset digits --epsilon 1
     python -m train.distill --dataset mnist --data-dir DIR --epsilon 0.1
     python -m train.distill --preset mnist-fast --data-dir DIR
+    python -m train.distill --dataset mnist --data-dir DIR --labeler private_knn --epsilon 1 --delta 1e-5
 
 `main` is Algorithm 1 of Li et al., "Fine-grained Private Knowledge Distillation": every line needs only the lines above it, and private
-records enter on one line, `rknn.votes`. Everything here is a simulation on benchmark data; `rknn label` releases.
+records enter on one line, `labeler.votes`. Everything here is a simulation on benchmark data; `rknn label` releases.
 """
 
 import argparse
@@ -23,11 +24,11 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from rknn_jax import bsvs, compilation, data
+from rknn_jax import bsvs, compilation, data, labelers, voting
 from rknn_jax.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
-from rknn_jax.queries import kmeans, prototypes, uncertainty
+from rknn_jax.queries import kmeans, prototypes, sample, uncertainty
 from rknn_jax.representations import spectral
 from rknn_jax.students import ensemble, mixmatch
 from rknn_jax.students import fit as students
@@ -41,6 +42,9 @@ console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 OF_REPRESENTATION = ("dataset", "data_dir", "seed", "representation", "self_trained", "simclr", "scan", "dti", "representation_dir")
 """Settings that `prepare` looks at; and at `queries`, where they are the representation's own, see `OWN_QUERIES`."""
+
+SAMPLED_QUERIES = 1000
+"""Queries of a round, where each has its price: those of Private-kNN and PATE on MNIST."""
 
 OWN_QUERIES = ("scan", "dti")
 """Representations whose clusters or prototypes are the queries of the first round."""
@@ -71,11 +75,12 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
         if not any(folder.iterdir()):
             folder.rmdir()  # nothing came of it
         raise
-    num_classes = task.card.num_classes
+    num_classes, labeler = task.card.num_classes, labelers.named(experiment.labeler)
     config = round_config(experiment)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
     resolved = {
         "mechanism": experiment.private_step,
+        "resolved_labeler": asdict(config),
         "resolved_queries": num_queries,
         "resolved_student": None if experiment.student == "none" else asdict(student_config(experiment)),
         "classes": task.card.classes,
@@ -87,17 +92,21 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
     not_covered: dict[str, Any] = {}
     for step in range(experiment.rounds):
         features = encode(task.public.images)
-        queries = select_queries(stage_key(root, Stage.QUERIES, step), task, features, num_queries, student, experiment)
-        cells = rknn.votes(encode(task.private.images), task.private.labels, queries, num_classes, config)
-        answers = rknn.tally(stage_key(noise, Stage.NOISE, step), cells, queries, num_classes, config)
+        queries = select_queries(stage_key(root, Stage.QUERIES, step), task, features, num_queries, labels, student, experiment)
+        votes = labeler.votes(stage_key(noise, Stage.SAMPLING, step), task.private, encode, queries, num_classes, config)
+        predicted = None if student is None else student.predict_proba(task.public.images[queries.index])
+        answers = labeler.tally(stage_key(noise, Stage.NOISE, step), votes, queries, num_classes, config, predicted)
         labels = labels.updated(queries, answers, step * num_queries)
-        graph = rknn.public_graph(features, num_queries, config)
-        labels = labels.spread(rknn.public_labels(graph, labels.probabilities, num_queries))
+        graph = voting.public_graph(features, num_queries, smoothing=experiment.smoothing)
+        labels = labels.spread(voting.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
         rounds.append((queries, answers))
-        not_covered = not_covered or truth.not_covered(stage_key(noise, Stage.BENCHMARK), task, cells, queries, graph, config)
+        not_covered = not_covered or truth.not_covered(stage_key(noise, Stage.BENCHMARK), task, labeler, votes, queries, graph, config)
         console.print(
-            f"round {step + 1}: {num_queries} queries answered, {truth.label_accuracy(task, labels):.2%} of the public labels right"
+            f"round {step + 1}: {answers.answered.sum()} of {num_queries} queries answered, "
+            f"{truth.label_accuracy(task, labels):.2%} of the public labels right"
         )
+        if not labels.known.any():
+            raise ValueError(f"Expected an answer, got none to {num_queries} queries; ask fewer, lower the threshold or raise epsilon.")
         if experiment.student == "none":
             break
         trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step, network)
@@ -140,11 +149,15 @@ def prepare(experiment: Experiment) -> Prepared:
     return Prepared(task, encode, network_of(encode) if experiment.representation in ("simclr", "scan") else None)
 
 
-def round_config(experiment: Experiment) -> rknn.Config:
+def round_config(experiment: Experiment) -> Any:
     """Return one round's settings: an even share of epsilon and, rounded down, of delta: the rounds add up to them however composed."""
+    epsilon, delta = experiment.epsilon / experiment.rounds, experiment.delta * (1 - 1e-12) / experiment.rounds
+    if experiment.labeler != "rknn":
+        config = getattr(experiment, experiment.labeler, None) or labelers.named(experiment.labeler).Config()
+        return replace(config, epsilon=epsilon, delta=delta, relation=experiment.relation)
     return rknn.Config(
-        epsilon=experiment.epsilon / experiment.rounds,
-        delta=experiment.delta * (1 - 1e-12) / experiment.rounds or rknn.Config.delta,
+        epsilon=epsilon,
+        delta=delta or rknn.Config.delta,
         num_neighbors=experiment.neighbors,
         mechanism=experiment.private_step,
         trust=experiment.trust,
@@ -155,9 +168,11 @@ def round_config(experiment: Experiment) -> rknn.Config:
     )
 
 
-def default_num_queries(task: Task, config: rknn.Config, experiment: Experiment) -> int:
+def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
     """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
     num_records, num_classes = len(task.private.labels), task.card.num_classes
+    if experiment.labeler != "rknn":
+        return min(SAMPLED_QUERIES, len(task.public.images) // experiment.rounds)
     if experiment.representation in OWN_QUERIES:
         return own_queries(task, experiment)
     shared = config.smoothing == "auto" and config.mechanism != "permute_and_flip"
@@ -194,12 +209,21 @@ def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> En
 
 
 def select_queries(
-    key: jax.Array, task: Task, features: Array, num_queries: int, student: ensemble.Ensemble | None, experiment: Experiment
+    key: jax.Array,
+    task: Task,
+    features: Array,
+    num_queries: int,
+    labels: Labels,
+    student: ensemble.Ensemble | None,
+    experiment: Experiment,
 ) -> Queries:
     """Cluster all public records in the first round, and those that the student is least sure of in later ones, in its own features.
 
-    A representation with prototypes or clusters of its own asks about these.
+    A representation with prototypes or clusters of its own asks about these. Labelers that pay for every query ask about records that are
+    drawn at random and were not answered before.
     """
+    if experiment.labeler != "rknn":
+        return sample.select(key, features, num_queries, among=labels.query < 0)
     if student is None and experiment.representation in OWN_QUERIES:
         return prototypes.select(key, features, num_queries)
     if student is None:

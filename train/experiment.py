@@ -28,7 +28,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from rknn_jax import augment, mechanisms
+from rknn_jax import augment, labelers, mechanisms
+from rknn_jax.labelers.pate import Config as PATE
+from rknn_jax.labelers.private_knn import Config as PrivateKNN
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.representations.dti import Config as DTI
@@ -69,7 +71,10 @@ class Experiment:
       data_dir: where the data set lies; not needed for digits.
       epsilon: privacy of the whole run, split evenly over the rounds; inf for no privacy.
       delta: of the composed guarantee; 0 keeps a pure guarantee pure.
-      queries: queries a round; chosen from the number of records, classes and epsilon where it is not given.
+      labeler: a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate, which ask about public records drawn at random.
+      private_knn, pate: how, where it is that one; epsilon, delta and relation are those of the run.
+      queries: queries a round; chosen from the number of records, classes and epsilon where it is not given, 1,000 at most where they are
+        drawn at random.
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
       representation: learned on public data; spectral is the best for images in seconds, self_trained in a minute or two.
@@ -103,6 +108,9 @@ class Experiment:
     data_dir: Path | None = None
     epsilon: float = 0.1
     delta: float = 0.0
+    labeler: str = "rknn"
+    private_knn: PrivateKNN = field(default_factory=PrivateKNN)
+    pate: PATE = field(default_factory=PATE)
     queries: int | None = None
     neighbors: int = 1
     rounds: int = 1
@@ -137,6 +145,12 @@ class Experiment:
             raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
         if not 0 <= self.delta < 1:
             raise ValueError(f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is pure privacy.")
+        labelers.named(self.labeler)
+        if self.labeler != "rknn" and (self.trust != "central" or self.mechanism or self.decode != "argmax" or self.neighbors != 1):
+            raise ValueError(
+                f"Expected trust, mechanism, decode and neighbors left as they are with labeler={self.labeler}, got trust={self.trust}, "
+                f"mechanism={self.mechanism}, decode={self.decode}, neighbors={self.neighbors}; they are those of labeler=rknn."
+            )
         if self.private_step not in (choices := mechanisms.names(self.trust)):
             raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
         if self.trust != "central" and self.relation != "replace-one":
@@ -172,7 +186,9 @@ class Experiment:
 
     @property
     def private_step(self) -> str:
-        """The mechanism, given or the trust's own."""
+        """The mechanism of reverse k-NN labeling, given or the trust's own; of another labeler the kind of its noise."""
+        if self.labeler != "rknn":
+            return "laplace" if self.labeler == "pate" and self.pate.aggregator == "lnmax" else "gaussian"
         return self.mechanism or ("discrete_laplace" if self.trust == "central" else "collision")
 
     @property
@@ -334,7 +350,8 @@ def _queries(task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers
     """Return all rounds' queries with their pictures, votes and, for a benchmark, the most frequent true label of their records."""
     index = np.concatenate([queries.index for queries, _ in rounds])
     counts = np.zeros((len(index), task.card.num_classes), np.int64)
-    np.add.at(counts, (labels.query[labels.known], task.public.true_labels[labels.known]), 1)
+    asked = labels.query >= 0
+    np.add.at(counts, (labels.query[asked], task.public.true_labels[asked]), 1)
     joined = {
         name: np.concatenate([getattr(answers, field) for _, answers in rounds])
         for name, field in (("label", "labels"), ("noisy_counts", "counts"), ("stddev", "stddev"), ("probability", "probabilities"))

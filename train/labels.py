@@ -15,7 +15,7 @@ class Labels:
     Attributes:
       probabilities: float32 `[m, num_classes]`, soft labels; 0 where there is none.
       confidence: float32 `[m]`, the posterior probability that the noise did not change the query's label.
-      query: int32 `[m]`, the query that named each record, counted over all rounds; -1 where none has.
+      query: int32 `[m]`, the query that named each record, counted over all rounds; -1 where none has, or neighbours alone.
     """
 
     probabilities: np.ndarray
@@ -31,7 +31,7 @@ class Labels:
     @property
     def known(self) -> np.ndarray:
         """Bool `[m]`."""
-        return self.query >= 0
+        return self.probabilities.sum(axis=1) > 0
 
     @property
     def hard(self) -> np.ndarray:
@@ -55,8 +55,9 @@ class Labels:
 
     def spread(self, probabilities: np.ndarray) -> "Labels":
         """Return the labels with others' share in them, float32 `[m, num_classes]`; a changed one is as sure as they are at most."""
-        changed = probabilities.argmax(axis=1) != self.hard
-        confidence = np.where(changed, np.minimum(self.confidence, probabilities.max(axis=1)), self.confidence)
+        changed, likely = probabilities.argmax(axis=1) != self.hard, probabilities.max(axis=1)
+        confidence = np.where(changed, np.minimum(self.confidence, likely), self.confidence)
+        confidence = np.where(self.query < 0, likely, confidence)
         return Labels(probabilities, confidence.astype(np.float32), self.query)
 
     def updated(self, queries: Queries, answers: Answers, first_query: int) -> "Labels":

@@ -156,6 +156,7 @@ class Run:
       metrics: one entry an epoch; empty where none finished.
       queries, labels: arrays of queries.npz and labels.npz.
       classes: a name for each class.
+      declined: queries that were asked and not answered.
     """
 
     config: dict[str, Any]
@@ -165,6 +166,7 @@ class Run:
     queries: dict[str, np.ndarray]
     labels: dict[str, np.ndarray]
     classes: tuple[str, ...]
+    declined: int = 0
 
     @property
     def wrong(self) -> np.ndarray:
@@ -226,15 +228,18 @@ def read(folder: Path) -> Run:
       ValueError: where a file is missing or cannot be read; the message names it.
     """
     config, result, privacy = (_read_json(folder / name) for name in ("config.json", "result.json", "privacy.json"))
-    queries, labels = _read_arrays(folder / "queries.npz"), _read_arrays(folder / "labels.npz")
-    _check_queries(folder / "queries.npz", queries)
+    asked, labels = _read_arrays(folder / "queries.npz"), _read_arrays(folder / "labels.npz")
+    _check_queries(folder / "queries.npz", asked)
+    asked["number"] = np.arange(len(asked["label"]))
+    queries = {name: array[asked["label"] >= 0] for name, array in asked.items()}  # a declined query has nothing to show
     num_classes = queries["noisy_counts"].shape[1]
-    _check_classes(folder / "queries.npz", queries, 0, num_classes)
+    _check_classes(folder / "queries.npz", asked, -1, num_classes)
     _check_classes(folder / "labels.npz", labels, -1, num_classes)
     classes = tuple(map(str, config.get("classes") or range(num_classes)))
     if len(classes) != num_classes:
         raise ValueError(f"Expected {num_classes} classes in {folder / 'config.json'}, as in queries.npz, got {len(classes)}.")
-    return Run(config, result, privacy, _read_lines(folder / "metrics.jsonl"), queries, labels, classes)
+    declined = len(asked["label"]) - len(queries["label"])
+    return Run(config, result, privacy, _read_lines(folder / "metrics.jsonl"), queries, labels, classes, declined)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -305,7 +310,7 @@ def render(run: Run) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "epsilon": epsilon_text}
+    environment.filters |= {"percent": percent, "epsilon": epsilon_text, "plain": plain}
     return environment.get_template("report.html.j2").render(
         run=run,
         result=run.result,
@@ -322,10 +327,15 @@ def render(run: Run) -> str:
         caveat=CAVEATS.get(_benchmark(run)),
         confusion=confusion(run),
         time=time_spent(run),
-        settings={name: value for name, value in run.config.items() if name not in ("versions", "classes")},
+        settings={name: value for name, value in run.config.items() if name not in ("versions", "classes", *_unused(run.config))},
         command=command(run),
         num_classes_in_table=MOST_CLASSES_IN_TABLE,
     )
+
+
+def plain(value: Any) -> Any:
+    """Write a group of settings in words."""
+    return ", ".join(f"{name} {plain(inner)}" for name, inner in value.items() if inner is not None) if isinstance(value, dict) else value
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -370,7 +380,7 @@ def card(run: Run, row: int) -> dict[str, Any]:
     truth = int(queries["true_label"][row]) if run.wrong[row] else None
     counts = queries["noisy_counts"][row]
     return {
-        "row": row,
+        "row": int(queries["number"][row]),
         "picture": picture(queries["image"][row]),
         "label": run.classes[label],
         "truth": None if truth is None else run.classes[truth],
@@ -467,7 +477,9 @@ def _draw_leads(run: Run, needed: Sequence[float], units: np.ndarray, in_votes: 
     axes.scatter(lead[wrong], size[wrong], s=40, color=INK["wrong"], marker="X", linewidth=0)
     clearly_wrong = np.flatnonzero(wrong & (lead > needed[0] * units))
     for row in clearly_wrong[np.argsort(-lead[clearly_wrong])][:MOST_NAMED]:
-        axes.annotate(f"q{row}", (lead[row], size[row]), (5, 4), textcoords="offset points", color=INK["wrong"], size=8)
+        axes.annotate(
+            f"q{run.queries['number'][row]}", (lead[row], size[row]), (5, 4), textcoords="offset points", color=INK["wrong"], size=8
+        )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.set_xlabel("lead of the label, in noisy votes" if in_votes else "lead of the label, in standard deviations of its noise")
     axes.set_ylabel("public records that take it")
@@ -647,8 +659,14 @@ def command(run: Run) -> list[str]:
     """Return the parts of the command that repeats the run, every setting spelled out, so that a later default does not change it."""
     given = run.config | ({"queries": run.config["resolved_queries"]} if run.config.get("resolved_queries") else {})
     names = [field.name for field in fields(Experiment) if field.name != "out" and given.get(field.name) is not None]
-    unused = {name for name in names if isinstance(given[name], dict)} - {given.get("representation")}
+    unused = _unused(given)
     return ["python -m train.distill", *(option for name in names if name not in unused for option in _options("", name, given[name]))]
+
+
+def _unused(config: dict[str, Any]) -> set[str]:
+    """Return the names of what other representations and labelers would have been told."""
+    groups = {field.name for field in fields(Experiment) if isinstance(config.get(field.name), dict)}
+    return groups - {config.get("representation"), config.get("labeler")}
 
 
 def _options(group: str, name: str, value: Any) -> list[str]:

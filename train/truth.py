@@ -5,14 +5,15 @@ shown beside a run. For an owner's data none of this may be computed, and `rknn 
 """
 
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rknn_jax.labelers import rknn
-from rknn_jax.types import Array, Queries, Task
+from rknn_jax import voting
+from rknn_jax.types import Queries, Task
 from train.labels import Labels
 
 EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -29,23 +30,24 @@ def label_accuracy(task: Task, labels: Labels) -> float:
 
 
 def not_covered(
-    key: jax.Array, task: Task, cells: Array, queries: Queries, graph: csr_matrix | None, config: rknn.Config
+    key: jax.Array, task: Task, labeler: ModuleType, votes: Any, queries: Queries, graph: csr_matrix | None, config: Any
 ) -> dict[str, Any]:
     """Return the accuracy of one round's labels without noise and over epsilons, from the private votes themselves.
 
     Args:
       key: is consumed.
       task: a benchmark's.
-      cells: int32 `[n, k·r]`, private.
+      labeler: a file of `rknn_jax.labelers`.
+      votes: its votes, private.
       queries: that were voted for.
-      graph: of the public records; see `rknn.public_graph`.
+      graph: of the public records; see `voting.public_graph`.
       config: of the run; its epsilon is replaced.
     """
 
     def accuracy(key: jax.Array, epsilon: float) -> float:
-        answers = rknn.tally(key, cells, queries, task.card.num_classes, replace(config, epsilon=epsilon))
-        labels = rknn.public_labels(graph, answers.probabilities[queries.cluster], len(answers.labels))
-        return float(np.mean(labels.argmax(axis=1) == task.public.true_labels))
+        answers = labeler.tally(key, votes, queries, task.card.num_classes, replace(config, epsilon=epsilon))
+        labels = Labels.none(len(task.public.images), task.card.num_classes).updated(queries, answers, 0)
+        return label_accuracy(task, labels.spread(voting.public_labels(graph, labels.probabilities, len(answers.labels))))
 
     sweep = []
     for step, epsilon in enumerate(EPSILONS):

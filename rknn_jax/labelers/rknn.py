@@ -13,18 +13,14 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from rknn_jax import bsvs, mechanisms, voting
-from rknn_jax.graphs import self_graph
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
-from rknn_jax.types import Answers, Array, Encoder, Queries, Task
-
-LARGEST_GRAPH = 100_000  # public records
+from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,13 @@ def guarantee(private_step: mechanisms.base.Mechanism, num_records: int, config:
     return Guarantee(config.epsilon, config.delta, "replace-one", "shuffle", (), accountant=accountant)
 
 
-def votes(features: Array, labels: Array, queries: Queries, num_classes: int, config: Config) -> jax.Array:
+def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int, config: Config) -> jax.Array:
+    """Let every private record vote: `connect`, of encoded records. `key` is not used, nothing is drawn."""
+    del key
+    return connect(encode(private.images), private.labels, queries, num_classes, config)
+
+
+def connect(features: Array, labels: Array, queries: Queries, num_classes: int, config: Config) -> jax.Array:
     """Connect private records to their k nearest queries and return the cells that they vote for.
 
     Args:
@@ -121,23 +123,25 @@ def votes(features: Array, labels: Array, queries: Queries, num_classes: int, co
     return bsvs.cells(near, labels, num_classes)
 
 
-def tally(key: jax.Array, cells: Array, queries: Queries, num_classes: int, config: Config) -> Answers:
+def tally(key: jax.Array, votes: Array, queries: Queries, num_classes: int, config: Config, predicted: np.ndarray | None = None) -> Answers:
     """Sum the votes, make the sum private, in simulation, and take the arg max.
 
     Args:
       key: of the noise; is consumed.
-      cells: int32 `[n, k·r]` from `votes`.
+      votes: int32 `[n, k·r]` from `votes`, the cells of every record.
       queries: that were voted for.
       num_classes: |Y|.
       config: see `Config`.
+      predicted: what a student thinks of the queries; not used.
 
     Returns:
       Answers that carry their guarantee.
     """
-    private_step = mechanism(len(queries.features), num_classes, len(cells), config)
-    counts = estimate_counts(private_step, key, cells)
-    stddev = private_step.stddev(np.asarray(counts), len(cells))
-    return answer(counts, stddev, guarantee(private_step, len(cells), config), queries, config)
+    del predicted
+    private_step = mechanism(len(queries.features), num_classes, len(votes), config)
+    counts = estimate_counts(private_step, key, votes)
+    stddev = private_step.stddev(np.asarray(counts), len(votes))
+    return answer(counts, stddev, guarantee(private_step, len(votes), config), queries, config)
 
 
 def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: Config) -> Answers:
@@ -163,46 +167,6 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
         labels, probabilities = voting.noisy_max(heard), voting.soft_labels(heard)
         confidence = voting.posterior(heard, spread)[np.arange(len(labels)), labels]
     return Answers(labels, np.ones(len(counts), bool), probabilities, confidence, counts, stddev, guarantee)
-
-
-def public_graph(features: Array, num_queries: int, config: Config) -> csr_matrix | None:
-    """Return the neighbour graph along which `public_labels` spreads.
-
-    Args:
-      features: float32 `[m, f]`, of the public records.
-      num_queries: s.
-      config: see `Config`.
-
-    Returns:
-      `[m, m]`, or None where nothing is to be spread: with `smoothing` none, where every record is a query, and beyond `LARGEST_GRAPH`
-      records, whose graph would take hours.
-    """
-    if config.smoothing == "none" or not num_queries < len(features) <= LARGEST_GRAPH:
-        return None
-    return self_graph(features, metric=config.metric)
-
-
-def public_labels(graph: csr_matrix | None, probabilities: Array, num_queries: int) -> np.ndarray:
-    """Spread the public records' labels over their neighbour graph, by post-processing alone.
-
-    Args:
-      graph: from `public_graph`; None leaves the labels as they are.
-      probabilities: float32 `[m, num_classes]`, each record's own query's soft label.
-      num_queries: s, from which the strength follows.
-
-    Returns:
-      float32 `[m, num_classes]`.
-    """
-    probabilities = np.asarray(probabilities, np.float32)
-    if graph is None:
-        return probabilities
-    return voting.propagate(graph, probabilities, voting.propagation_strength(num_queries, len(probabilities)))
-
-
-def label(key: jax.Array, task: Task, encode: Encoder, queries: Queries, config: Config = Config()) -> Answers:
-    """Label the queries with the private records of a task: `votes`, then `tally`."""
-    cells = votes(encode(task.private.images), task.private.labels, queries, task.card.num_classes, config)
-    return tally(key, cells, queries, task.card.num_classes, config)
 
 
 EXAMPLES = (Config(epsilon=1.0), Config(epsilon=2.0, num_neighbors=2, mechanism="gaussian", smoothing="none"))

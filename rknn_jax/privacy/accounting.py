@@ -13,6 +13,16 @@ cost 0.77 instead of 1.
 
 zCDP has no row: every event here has a Rényi curve at or below its zCDP line, so RDP is never worse.
 
+**Sampled records.** Of n records each takes part with probability g, so a neighbour's outputs are mixtures (1-g)A + gB with A, where the
+record takes part nowhere, in common. Where it is added or removed the other side is A, and the pair's Rényi divergence and privacy loss are
+exact. Where it is replaced the other side is (1-g)A + gC. A, B and C differ by one swap at most, so by advanced joint convexity the
+hockey-stick divergence at e >= 0 is at most g·delta(ln(1 + (e^e - 1)/g)), delta being that of the noise without sampling: what removal
+costs, now in both directions. That curve is composed as it stands, 2% dearer than add-remove and not twice as dear. RDP has no such form.
+
+**Screened counts.** Given the sample of the others, whether a count passes a threshold is one bit, so RDP takes the largest divergence of
+two coins over all counts (Zhu et al., "Private-kNN", Theorem 7, here from 0 on, since a sample may hold fewer than k records). PLD takes
+the noise before the threshold: the best threshold for each e makes the bound the same.
+
 **No relation is passed on.** An `Event`'s parameter is the noise divided by what a neighbour changes, so it already knows the relation.
 dp-accounting's own replace-one doubles the Gaussian in one accountant and not in the other, and its event accountant forgets how often
 randomized response is repeated; so privacy loss distributions are made and composed here, one by one. This is the only file that imports
@@ -20,22 +30,26 @@ dp-accounting, and it does so late: the import takes 2 s.
 
 References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018; Mironov, "Rényi Differential Privacy", 2017;
 Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020; Doroshenko et al., "Connect the Dots: Tighter Discrete
-Approximations of Privacy Loss Distributions", 2022.
+Approximations of Privacy Loss Distributions", 2022; Balle, Barthe & Gaboardi, "Privacy Amplification by Subsampling", 2018, Theorem 2;
+Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", 2019; Zhu, Yu, Chandraker & Wang, "Private-kNN:
+Practical Differential Privacy for Computer Vision", 2020.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, logsumexp, ndtr
 
 from rknn_jax.privacy.guarantee import Event, Guarantee
 
 ORDERS = 1 + np.geomspace(1e-3, 1e8, 4096)  # of the Rényi divergence
+KNOTS = ORDERS[ORDERS < 1e4][::8]  # orders between which the curves of sampled or screened noise are interpolated, from above
 POINTS_PER_LOSS = 64  # grid points in the smallest privacy loss: 2e-5 relative error of epsilon
 MAX_POINTS = 2**17  # of half the grid, which wins where losses are of very different sizes
 SMALLEST_PLD_DELTA = 1e-11  # below, the rounding of the Fourier transform shows
@@ -100,12 +114,52 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
         found["pure"] = math.fsum(event.count * loss for event, loss in zip(events, losses, strict=True))
     if not delta:
         return found
-    if all(event.kind == "gaussian" for event in events):
+    if all(event.kind == "gaussian" and event.sampling_prob == 1 for event in events):
         found["analytic Gaussian"] = gaussian_epsilon(sum(event.count / event.parameter**2 for event in events) ** -0.5, delta)
-    found["RDP"] = _rdp_epsilon(events, delta)
+    if not any(event.replaced and not event.screen for event in events):
+        found["RDP"] = _rdp_epsilon(events, delta)
     if delta >= SMALLEST_PLD_DELTA and max(losses) <= LARGEST_PLD_LOSS and sum(event.count for event in events) <= MOST_PLD_VALUES:
         found["PLD"] = _pld_epsilon(events, delta)
+    if not found:
+        raise ValueError(
+            f"Expected delta >= {SMALLEST_PLD_DELTA} and at most {MOST_PLD_VALUES} values where sampled records are replaced, got "
+            f"delta={delta} and {sum(event.count for event in events)} values; account for add-remove."
+        )
     return found
+
+
+def rdp_epsilon_as_published(events: Iterable[Event], delta: float) -> float:
+    """Return epsilon as the papers of PATE and Private-kNN convert: the least Rényi divergence + ln(1/delta) / (order - 1).
+
+    >>> round(rdp_epsilon_as_published([Event("gaussian", 85.0, 8192)], 1e-5), 4)
+    5.6765
+    """
+    curve = sum(event.count * _renyi(event) for event in _merged(events))
+    return float(np.min(curve - math.log(delta) / (ORDERS - 1)))
+
+
+def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float, start: float = 1.0) -> float:
+    """Return the least noise, to 0.1%, at which events cost no more than epsilon.
+
+    Args:
+      events_of: the events where noise is so many times as strong as at 1; epsilon falls in it.
+      epsilon: positive.
+      delta: in [0, 1).
+      start: where to look first.
+    """
+
+    def suffices(scale: float) -> bool:
+        return min(epsilons(events_of(scale), delta).values()) <= epsilon
+
+    low, high = start / 1.0004, start * 1.0004
+    while not suffices(high):
+        low, high = high, high + 4 * (high - low)
+    while suffices(low):
+        low, high = max(low - 4 * (high - low), low / 4), low
+    while high > 1.001 * low:
+        between = math.sqrt(low * high)
+        low, high = (low, between) if suffices(between) else (between, high)
+    return high
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
@@ -152,20 +206,8 @@ def discrete_gaussian_stddev(epsilon: float, delta: float, count: int) -> float:
       sigma = 3 the analytic formula for continuous noise is off on either side, so it only says where to look.
     """
     _check_amounts(epsilon, delta)
-
-    def suffices(sigma: float) -> bool:
-        return min(epsilons([Event("discrete_gaussian", sigma, count)], delta).values()) <= epsilon
-
-    middle = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta)
-    low, high = middle / 1.0004, middle * 1.0004
-    while not suffices(high):
-        low, high = high, high * 1.1
-    while suffices(low):
-        low, high = low / 1.1, low
-    while high > 1.001 * low:
-        between = math.sqrt(low * high)
-        low, high = (low, between) if suffices(between) else (between, high)
-    return high
+    start = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta)
+    return calibrate(lambda sigma: [Event("discrete_gaussian", sigma, count)], epsilon, delta, start)
 
 
 def _candidates(guarantees: Sequence[Guarantee], delta: float) -> list[tuple[float, str, float]]:
@@ -198,10 +240,10 @@ def _events(guarantees: Sequence[Guarantee]) -> tuple[Event, ...]:
 
 def _merged(events: Iterable[Event]) -> tuple[Event, ...]:
     """Join events of one kind and parameter, so that each is composed with itself in one step."""
-    counts: Counter[tuple[Any, float]] = Counter()
+    counts: Counter[Event] = Counter()
     for event in events:
-        counts[event.kind, event.parameter] += event.count
-    return tuple(Event(kind, parameter, count) for (kind, parameter), count in counts.items())
+        counts[replace(event, count=1)] += event.count
+    return tuple(replace(event, count=count) for event, count in counts.items())
 
 
 def _is_gaussian(event: Event) -> bool:
@@ -212,7 +254,8 @@ def _loss(event: Event) -> float:
     """Return the privacy loss of one of the event's values: the largest one where that is bounded, the typical one of a Gaussian."""
     if event.kind == "pure":
         return event.parameter
-    return 1 / event.parameter if event.parameter else math.inf
+    loss = 1 / event.parameter if event.parameter else math.inf
+    return loss if event.sampling_prob == 1 else math.log1p(event.sampling_prob * math.expm1(min(loss, 700)))
 
 
 def _gaussian_log_delta(sigma: float, epsilon: float) -> float:
@@ -230,6 +273,9 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
 
 def _renyi(event: Event) -> np.ndarray:
     """Return one value's Rényi divergence at all orders. The worst epsilon-DP pair is randomized response."""
+    if event.screen or event.sampling_prob < 1:
+        cumulants = _screened(event) if event.screen else _sampled(event)
+        return np.interp(ORDERS, KNOTS, cumulants, right=math.inf) / (ORDERS - 1)  # they are convex, and so below their chords
     loss = _loss(event)
     if _is_gaussian(event):
         return ORDERS * loss**2 / 2
@@ -239,6 +285,47 @@ def _renyi(event: Event) -> np.ndarray:
     else:
         up, down = up - math.log1p(math.exp(-loss)), down - math.log1p(math.exp(-loss))
     return np.maximum(0, np.logaddexp(up, down)) / (ORDERS - 1)
+
+
+def _sampled(event: Event) -> np.ndarray:
+    """Return ln E[(1 - g + g r)^order] at `KNOTS`, r being the likelihood ratio of Gaussian noise with the record and without.
+
+    Without it the noise is u ~ N(0, 1) and ln r = u/z - 1/(2z²). The trapezoidal rule is exact to rounding for such functions.
+    """
+    z, g = event.parameter, event.sampling_prob
+    return np.array([_sampled_cumulant(order, z, g) for order in KNOTS])
+
+
+def _sampled_cumulant(order: float, z: float, g: float) -> float:
+    step = min(0.25, z / 8)
+    u = np.arange(-12, order / z + 12, step)
+    log_ratio = u / z - 0.5 / z**2
+    mixed = np.logaddexp(math.log1p(-g), math.log(g) + log_ratio)
+    weight = math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
+    log_moment = float(logsumexp(order * mixed + weight))
+    if log_moment > 1:
+        return log_moment
+    change = g * np.expm1(np.minimum(log_ratio, 700))  # of mean 0: taken off, so that what is left is not lost beside 1
+    return math.log1p(float(np.sum(np.exp(weight) * (np.expm1(order * mixed) - order * change))))
+
+
+def _screened(event: Event) -> np.ndarray:
+    """Return the largest ln E_Q[(P/Q)^order] at `KNOTS` of two coins, over all counts and both directions."""
+    assert event.screen
+    threshold, most = event.screen
+    above = (np.arange(most + 1) - threshold) / event.parameter
+    passes, fails = log_ndtr(above), log_ndtr(-above)
+    here, there = np.arange(most + 1), np.arange(1, most + 1)
+    here, there = np.concatenate([here[:-1], here[1:]]), np.concatenate([there, there - 1])
+    up, down = (np.log1p(event.sampling_prob * np.expm1(coin[there] - coin[here])) for coin in (passes, fails))
+    largest = np.zeros(len(KNOTS))
+    for orders in (KNOTS, 1 - KNOTS):
+        up_part, down_part = orders[:, None] * up, orders[:, None] * down
+        exact = np.logaddexp(passes[here] + up_part, fails[here] + down_part)
+        change = np.exp(passes[here]) * np.expm1(np.minimum(up_part, 1)) + np.exp(fails[here]) * np.expm1(np.minimum(down_part, 1))
+        small = np.maximum(np.abs(up_part), np.abs(down_part)) < 1  # where the logarithm of a sum near 1 would lose digits
+        largest = np.maximum(largest, np.where(small, np.log1p(np.maximum(change, -0.5)), exact).max(axis=1))
+    return largest
 
 
 def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
@@ -259,11 +346,30 @@ def _privacy_loss(event: Event, interval: float) -> Any:
     grid = {"value_discretization_interval": interval, "use_connect_dots": True}
     if event.kind == "laplace":
         return pld.from_laplace_mechanism(event.parameter, **grid)
+    if event.kind == "gaussian" and event.replaced and event.sampling_prob < 1:
+        return _replaced(event, interval)
     if event.kind == "gaussian":
-        return pld.from_gaussian_mechanism(event.parameter, **grid)
+        return pld.from_gaussian_mechanism(event.parameter, sampling_prob=event.sampling_prob, **grid)
     if event.kind == "discrete_gaussian":
         return pld.from_discrete_gaussian_mechanism(event.parameter, **grid)
     return pld.from_discrete_laplace_mechanism(_loss(event), **grid)
+
+
+def _replaced(event: Event, interval: float) -> Any:
+    """Return the privacy loss distribution of the curve in the module's docstring, from both of its directions."""
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    z, g = event.parameter, event.sampling_prob
+    largest = math.log1p(g * math.expm1(min(0.5 / z**2 + 10 / z, 700)))
+    points = np.arange(math.ceil(largest / interval) + 1)
+    wanted = points * interval
+    inner = np.log1p(np.expm1(wanted) / g)
+    upper, lower = ndtr(0.5 / z - inner * z), inner + log_ndtr(-0.5 / z - inner * z)
+    deltas = g * np.maximum(upper - np.exp(lower), 0)
+    mirrored = -np.expm1(-wanted) + np.exp(-wanted) * deltas  # H at -e of P and Q, from H at e of Q and P
+    epsilons, deltas = np.concatenate([-points[:0:-1], points]), np.concatenate([mirrored[:0:-1], deltas])
+    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, epsilons, deltas))
 
 
 def _checked_delta(delta: float | None) -> float:

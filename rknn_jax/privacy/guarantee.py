@@ -6,7 +6,7 @@ officer. `events` describes the noise, so that several guarantees compose tightl
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from decimal import ROUND_CEILING, Context
 from typing import Any, Literal, get_args
 
@@ -39,11 +39,19 @@ class Event:
       parameter: the noise's scale (Laplace) or standard deviation (Gaussian) divided by the change of the value that it hides; for
         `pure` the epsilon.
       count: how many such values one neighbour changes. A record of reverse k-NN labeling changes up to 2kr cells by 1 each.
+      sampling_prob: of Gaussian noise, the probability with which a record takes part at all, drawn anew for each value (Poisson sampling).
+      replaced: of sampled noise, whether a neighbour has another record in one's place, and not none. Where nothing is sampled the
+        parameter says it all.
+      screen: of Gaussian noise, `(threshold, most)` where no more is released than whether a count from 0 to `most`, changed by 1 at most,
+        passes the threshold with the noise.
     """
 
     kind: EventKind
     parameter: float
     count: int = 1
+    sampling_prob: float = 1.0
+    replaced: bool = False
+    screen: tuple[float, int] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(EventKind):
@@ -52,6 +60,12 @@ class Event:
             raise ValueError(f"Expected parameter >= 0, got parameter={self.parameter}; it is the noise divided by what it hides.")
         if self.count < 1:
             raise ValueError(f"Expected count >= 1, got count={self.count}; leave an event out where nothing was released.")
+        if not 0 < self.sampling_prob <= 1:
+            raise ValueError(f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 samples every record.")
+        if (self.sampling_prob < 1 or self.screen) and self.kind != "gaussian":
+            raise ValueError(f"Expected kind=gaussian where records are sampled or counts screened, got kind={self.kind!r}.")
+        if self.screen:  # JSON makes a list of it
+            object.__setattr__(self, "screen", tuple(self.screen))
 
 
 @dataclass(frozen=True)
@@ -117,7 +131,13 @@ class Guarantee:
 
     def asdict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values, with the sentence as `statement`. Infinity, which JSON lacks, becomes "infinity"."""
-        return _jsonable(asdict(self)) | {"statement": str(self)}
+        return _jsonable(asdict(self)) | {"events": [_told(event) for event in self.events], "statement": str(self)}
+
+
+def _told(event: Event) -> dict[str, Any]:
+    """Return the event as JSON-ready values, without what says that nothing was sampled or screened."""
+    plain = {field.name: field.default for field in fields(Event) if field.name in ("sampling_prob", "replaced", "screen")}
+    return {name: value for name, value in _jsonable(asdict(event)).items() if name not in plain or value != plain[name]}
 
 
 def _round_up(value: float, digits: int) -> str:

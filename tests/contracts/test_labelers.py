@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import labelers
+from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import pixels
 from rknn_jax.types import Answers, Card, Public, Records, Task
@@ -37,7 +38,7 @@ def run(labeler, config, noise=0):
     task = tiny_task()
     encode = pixels.fit(jax.random.key(0), task.public.images)
     queries = kmeans.select(jax.random.key(1), encode(task.public.images), 4)
-    return task, queries, labeler.label(jax.random.key(noise), task, encode, queries, config)
+    return task, queries, labelers.label(labeler, jax.random.key(noise), task, encode, queries, config)
 
 
 @each
@@ -47,16 +48,31 @@ def test_answers_are_complete_and_carry_their_guarantee(labeler, config):
     chex.assert_shape([answers.probabilities, answers.counts, answers.stddev], (4, 3))
     chex.assert_shape([answers.labels, answers.answered], (4,))
     np.testing.assert_allclose(answers.probabilities.sum(1), 1, rtol=1e-5)
-    assert 0 <= answers.labels.min() <= answers.labels.max() < 3
+    assert ((answers.labels >= 0) & (answers.labels < 3))[answers.answered].all()
+    assert (answers.labels == -1)[~answers.answered].all()
+    assert answers.counts.any(axis=1)[answers.answered].all()
+    assert not answers.counts[~answers.answered].any(), "what was not answered shows nothing of the votes"
     assert answers.guarantee.epsilon == config.epsilon
+    assert answers.guarantee.relation == config.relation
     assert answers.guarantee.sampler == "simulation"
 
 
 @each
 def test_labels_are_right_where_the_classes_are_plain(labeler, config):
-    """300 records on 4 queries at epsilon >= 1: votes of 70 against noise of 4 or 20."""
-    task, queries, answers = run(labeler, config)
-    assert np.mean(answers.labels[queries.cluster] == task.public.true_labels) > 0.9
+    """300 records on 4 queries without noise: those that are answered are right, and nearly all are."""
+    task, queries, answers = run(labeler, dataclasses.replace(config, epsilon=float("inf")))
+    asked = answers.answered[queries.cluster]
+    assert np.mean(answers.labels[queries.cluster][asked] == task.public.true_labels[asked]) > 0.9
+    assert answers.answered.sum() >= 3
+
+
+@each
+def test_epsilon_is_what_the_events_cost(labeler, config):
+    """A guarantee names the noise; composed anew by an accountant it costs no more than was promised, and not much less."""
+    guarantee = run(labeler, config)[2].guarantee
+    cost = min(accounting.epsilons(guarantee.events, config.delta).values())
+    assert 0.98 * config.epsilon <= cost <= config.epsilon * (1 + 1e-9)
+    assert labelers.named(labeler.__name__.split(".")[-1]) is labeler
 
 
 @each
@@ -64,7 +80,7 @@ def test_the_public_truth_is_never_used(labeler, config):
     task, queries, answers = run(labeler, config)
     blind = dataclasses.replace(task, public=Public(task.public.images, np.zeros_like(task.public.true_labels)))
     encode = pixels.fit(jax.random.key(0), task.public.images)
-    again = labeler.label(jax.random.key(0), blind, encode, queries, config)
+    again = labelers.label(labeler, jax.random.key(0), blind, encode, queries, config)
     np.testing.assert_array_equal(answers.counts, again.counts)
 
 

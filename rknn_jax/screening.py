@@ -1,0 +1,169 @@
+"""Answer a query only where its voters agree: screen with one noise, then count with another, as PATE and Private-kNN do.
+
+    screen:     max_j votes_j + N(0, s1²) >= T       releases one bit of every query that is asked
+    aggregate:  votes + N(0, s2²)                    releases the counts of those that passed, and their arg max is the answer
+
+One record changes the greatest count by 1 at most, and moves one vote from a class to another, which is a distance of sqrt(2). So both
+steps are Gaussian mechanisms, with noise multipliers s1 and s2/sqrt(2). What they cost together depends on how many queries are asked and
+on how many are answered. The second number is an outcome, so a cap on it is set beforehand and charged in full; after that many answers
+nothing more is asked. `Noise` is calibrated for all of them at once: `ratio` fixes s1/s2, epsilon their size.
+
+References: Papernot et al., "Scalable Private Learning with PATE", 2018, Algorithm 1; Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical
+Differential Privacy for Computer Vision", 2020, Algorithm 1.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+
+from rknn_jax import voting
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import Event, Guarantee, Relation, Unit
+from rknn_jax.types import Answers, Array
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is released, apart from the size of the noise.
+
+    Attributes:
+      screened: queries whose greatest count is screened; 0 where none is.
+      answered: queries whose counts may be released, charged for in full.
+      change: L2 distance by which a neighbour moves the counts.
+      sampling_prob: with which a record takes part in one step; see `guarantee.Event`.
+      replaced: likewise.
+      screen: likewise; None charges for the noisy count itself.
+    """
+
+    screened: int
+    answered: int
+    change: float = math.sqrt(2)
+    sampling_prob: float = 1.0
+    replaced: bool = False
+    screen: tuple[float, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.answered < 1 or self.screened < 0:
+            raise ValueError(f"Expected answered >= 1 and screened >= 0, got {self.answered} and {self.screened}.")
+        if not 0 < self.change < math.inf:
+            raise ValueError(f"Expected a finite change > 0, got change={self.change}.")
+
+    def events(self, screening_stddev: float, aggregation_stddev: float) -> tuple[Event, ...]:
+        """Return the noise of all steps. Raises ValueError for standard deviations that are not positive."""
+        for name, stddev in (("screening_stddev", screening_stddev), ("aggregation_stddev", aggregation_stddev)):
+            if not 0 < stddev < math.inf and (self.screened or name != "screening_stddev"):
+                raise ValueError(f"Expected a finite {name} > 0, got {name}={stddev}; epsilon = infinity asks for no noise.")
+        counts = Event("gaussian", aggregation_stddev / self.change, self.answered, self.sampling_prob, self.replaced)
+        if not self.screened:
+            return (counts,)
+        return Event("gaussian", screening_stddev, self.screened, self.sampling_prob, self.replaced, self.screen), counts
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Calibrated noise, and what it guarantees."""
+
+    screening_stddev: float
+    aggregation_stddev: float
+    guarantee: Guarantee
+
+
+@functools.lru_cache(maxsize=64)
+def calibrated(release: Release, ratio: float, epsilon: float, delta: float, relation: Relation, unit: Unit = "record") -> Noise:
+    """Return the least noise at which a release costs no more than epsilon.
+
+    Args:
+      release: what is released.
+      ratio: s1/s2, how much stronger the screen's noise is.
+      epsilon: of everything together; infinity for no noise.
+      delta: in (0, 1).
+      relation: for which `release.change` and `release.replaced` hold.
+      unit: likewise.
+
+    Raises:
+      ValueError: for a ratio, epsilon or delta out of range.
+    """
+    if not 0 < ratio < math.inf:
+        raise ValueError(f"Expected a finite ratio > 0 of the standard deviations, got ratio={ratio}.")
+    if not epsilon > 0:
+        raise ValueError(f"Expected epsilon > 0, got epsilon={epsilon}; choose a positive privacy budget.")
+    if epsilon == math.inf:
+        return Noise(0.0, 0.0, Guarantee(math.inf, 0.0, relation, "central", (), unit=unit))
+    if not 0 < delta < 1:
+        raise ValueError(
+            f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure differential privacy, pass --delta 1e-5."
+        )
+    stddev = accounting.calibrate(lambda scale: release.events(ratio * scale, scale), epsilon, delta, start=_start(release, epsilon, delta))
+    events = release.events(ratio * stddev, stddev)
+    accountant = min((cost, name) for name, cost in accounting.epsilons(events, delta).items())[1]
+    return Noise(ratio * stddev, stddev, Guarantee(epsilon, delta, relation, "central", events, unit=unit, accountant=accountant))
+
+
+def _start(release: Release, epsilon: float, delta: float) -> float:
+    """Return about how much noise the counts ask for, for the search to begin with."""
+    multiplier = accounting.gaussian_noise_multiplier(epsilon, delta)
+    return release.change * max(release.sampling_prob * math.sqrt(release.answered) * multiplier, min(1.0, multiplier))
+
+
+def passed(key: jax.Array, counts: Array, threshold: float, noise: Noise, max_answers: int | None) -> np.ndarray:
+    """Screen the queries in their order, until `max_answers` have passed, bool `[s]`.
+
+    Args:
+      key: is consumed.
+      counts: float32 `[s, num_classes]`, private.
+      threshold: T.
+      noise: calibrated for s screened queries and `max_answers` answers.
+      max_answers: None for all.
+    """
+    chosen = voting.noisy_screen(key, counts, threshold, noise.screening_stddev)
+    return chosen & (np.cumsum(chosen) <= (len(chosen) if max_answers is None else max_answers))
+
+
+def aggregated(key: jax.Array, counts: Array, answered: np.ndarray, stddev: float, guarantee: Guarantee) -> Answers:
+    """Release the counts of the queries that passed, in simulation, and answer them.
+
+    Args:
+      key: is consumed.
+      counts: float32 `[s, num_classes]`, private.
+      answered: bool `[s]`, at most as many as the noise was calibrated for.
+      stddev: of the noise, in votes.
+      guarantee: of both steps.
+
+    Returns:
+      Answers whose label is -1, and whose counts and noise are 0, where a query did not pass.
+    """
+    counts = np.asarray(counts, np.float32)
+    noise = stddev * np.asarray(jax.random.normal(key, counts.shape))
+    heard = np.where(answered[:, None], counts + noise, 0).astype(np.float32)
+    spread = np.where(answered[:, None], stddev, 0) * np.ones_like(heard)
+    return answers_of(heard, spread, answered, guarantee)
+
+
+def answers_of(heard: np.ndarray, spread: np.ndarray, answered: np.ndarray, guarantee: Guarantee) -> Answers:
+    """Turn noisy counts into answers where there are any, by post-processing alone."""
+    labels = np.where(answered, voting.noisy_max(heard), -1).astype(np.int32)
+    likely = voting.posterior(heard, spread.astype(np.float32))
+    confidence = np.where(answered, likely[np.arange(len(labels)), labels], 0).astype(np.float32)
+    probabilities = np.where(answered[:, None], likely, np.float32(1 / heard.shape[1]))
+    return Answers(labels, answered, probabilities, confidence, heard, spread.astype(np.float32), guarantee)
+
+
+def confirmed(answers: Answers, predicted: np.ndarray, sure: float) -> Answers:
+    """Answer those queries by a student that it is sure of and that did not pass, by post-processing alone.
+
+    Args:
+      answers: that were released.
+      predicted: float32 `[s, num_classes]`, the student's probabilities.
+      sure: probability from which on it answers.
+    """
+    own = ~answers.answered & (predicted.max(axis=1) >= sure)
+    return replace(
+        answers,
+        labels=np.where(own, predicted.argmax(axis=1), answers.labels).astype(np.int32),
+        answered=answers.answered | own,
+        probabilities=np.where(own[:, None], predicted, answers.probabilities).astype(np.float32),
+        confidence=np.where(own, predicted.max(axis=1), answers.confidence).astype(np.float32),
+    )

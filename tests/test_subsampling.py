@@ -1,0 +1,94 @@
+"""Poisson samples, and the nearest neighbours in them."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from rknn_jax import subsampling
+from rknn_jax.subsampling import nearest_in_samples
+
+RNG = np.random.default_rng(0)
+REFERENCES = RNG.normal(size=(500, 6)).astype(np.float32)
+POINTS = RNG.normal(size=(37, 6)).astype(np.float32)
+
+
+def distances():
+    return ((POINTS[:, None].astype(np.float64) - REFERENCES[None]) ** 2).sum(-1)
+
+
+def test_without_sampling_they_are_the_nearest_of_all():
+    found = nearest_in_samples(jax.random.key(0), POINTS, REFERENCES, 9, 1.0)
+    np.testing.assert_array_equal(found[:, 0], np.argsort(distances(), axis=1)[:, :9])
+
+
+def test_they_are_the_nearest_of_the_sample_that_was_drawn():
+    """The same keys give the samples themselves, which a float64 search over them confirms."""
+    found = nearest_in_samples(jax.random.key(3), POINTS, REFERENCES, 5, 0.1, 2)
+    room = subsampling.sample_room(500, 0.1, 5)
+    exact = distances()
+    for point in range(len(POINTS)):
+        for step, key in enumerate(jax.random.split(jax.random.fold_in(jax.random.key(3), point), 2)):
+            sample = np.asarray(subsampling.poisson_sample(key, 500, 0.1, room))
+            sample = sample[sample < 500]
+            np.testing.assert_array_equal(found[point, step], sample[np.argsort(exact[point, sample])[:5]])
+
+
+def test_blocks_and_room_change_nothing(monkeypatch):
+    whole = nearest_in_samples(jax.random.key(1), POINTS, REFERENCES, 4, 0.2, 2)
+    monkeypatch.setattr(subsampling, "LARGEST_BLOCK", 5)
+    np.testing.assert_array_equal(nearest_in_samples(jax.random.key(1), POINTS, REFERENCES, 4, 0.2, 2), whole)
+
+
+def test_every_record_takes_part_independently_with_the_same_probability():
+    """20,000 samples of 40 records: 40 inclusion counts, the sizes and 39 neighbouring pairs; false alarms 1e-4 in all."""
+    draws, n, g = 20_000, 40, 0.3
+    keys = jax.random.split(jax.random.key(0), draws)
+    drawn = np.asarray(jax.vmap(lambda key: subsampling.poisson_sample(key, n, g, n))(keys))
+    member = np.zeros((draws, n + 1), bool)
+    member[np.arange(draws)[:, None], drawn] = True
+    member = member[:, :n]
+    limit = stats.norm.isf(1e-4 / 2 / 80)
+    assert np.abs(member.sum(0) - draws * g).max() < limit * np.sqrt(draws * g * (1 - g))
+    together = (member[:, 1:] & member[:, :-1]).sum(0)
+    assert np.abs(together - draws * g**2).max() < limit * np.sqrt(draws * g**2 * (1 - g**2))
+    assert abs(member.sum(1).var() - n * g * (1 - g)) < limit * n * g * (1 - g) * np.sqrt(2.2 / draws)
+
+
+def test_samples_of_different_points_and_steps_differ():
+    found = nearest_in_samples(jax.random.key(0), np.repeat(POINTS[:1], 20, 0), REFERENCES, 5, 0.05, 2).reshape(40, 5)
+    assert len({tuple(row) for row in found.tolist()}) == 40
+
+
+def test_a_sample_that_is_too_small_leaves_places_empty():
+    """Sizes are Bin(500, 0.01): 4 of 10 hold fewer than 5."""
+    found = nearest_in_samples(jax.random.key(0), POINTS, REFERENCES, 5, 0.01)[:, 0]
+    held = (found >= 0).sum(1)
+    assert 0.1 < np.mean(held < 5) < 0.8
+    for row, size in zip(found, held, strict=True):
+        assert (row[:size] >= 0).all(), "empty places come last"
+        assert len(set(row[:size])) == size, "no record votes twice"
+    assert (nearest_in_samples(jax.random.key(0), POINTS, REFERENCES[:3], 5, 1.0)[:, 0, 3:] == -1).all()
+
+
+def test_ties_go_to_the_lowest_index():
+    same = np.zeros((50, 6), np.float32)
+    found = nearest_in_samples(jax.random.key(0), POINTS[:3], same, 4, 0.5)[:, 0]
+    assert (np.diff(found, axis=1) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sampling_prob": 0.0}, "sampling_prob=0.0"),
+        ({"sampling_prob": 1.1}, "sampling_prob=1.1"),
+        ({"num_neighbors": 0}, "num_neighbors"),
+        ({"references": np.zeros((0, 6), np.float32)}, "references"),
+        ({"references": np.zeros((5, 4), np.float32)}, "shapes"),
+        ({"points": np.full((2, 6), np.nan, np.float32)}, "finite"),
+    ],
+)
+def test_bad_input_is_named(change, words):
+    given = {"points": POINTS, "references": REFERENCES, "num_neighbors": 2, "sampling_prob": 0.5} | change
+    with pytest.raises(ValueError, match=words):
+        nearest_in_samples(jax.random.key(0), **given)
