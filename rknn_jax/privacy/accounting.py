@@ -317,7 +317,9 @@ def _screened(event: Event) -> np.ndarray:
     passes, fails = log_ndtr(above), log_ndtr(-above)
     here, there = np.arange(most + 1), np.arange(1, most + 1)
     here, there = np.concatenate([here[:-1], here[1:]]), np.concatenate([there, there - 1])
-    up, down = (np.log1p(event.sampling_prob * np.expm1(coin[there] - coin[here])) for coin in (passes, fails))
+    with np.errstate(divide="ignore"):  # a record that always takes part leaves nothing of the other coin
+        kept = np.log1p(-event.sampling_prob)
+    up, down = (np.logaddexp(kept, math.log(event.sampling_prob) + coin[there] - coin[here]) for coin in (passes, fails))
     largest = np.zeros(len(KNOTS))
     for orders in (KNOTS, 1 - KNOTS):
         up_part, down_part = orders[:, None] * up, orders[:, None] * down

@@ -1,0 +1,199 @@
+"""PATE: the parts, the teachers, the aggregators, and what one record can do to them."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax.labelers import pate
+from rknn_jax.labelers.pate import Config
+from rknn_jax.privacy import accounting
+from rknn_jax.types import Queries, Records
+
+QUICK = Config(epsilon=math.inf, num_teachers=12, steps=120, hidden=8)
+
+
+def blobs(n, seed=0):
+    """Three classes around the corners of a triangle."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n).astype(np.int32)
+    corners = np.float32([[0, 0], [4, 0], [2, 4]])
+    return (corners[labels] + rng.normal(size=(n, 2))).astype(np.float32), labels
+
+
+FEATURES, LABELS = blobs(600)
+ASKED, TRUTH = blobs(50, seed=1)
+QUERIES = Queries(ASKED, np.arange(50, dtype=np.int32), np.arange(50, dtype=np.int32), np.ones(50, int))
+
+
+def records(labels=LABELS, clients=None):
+    return Records(np.zeros((len(labels), 1, 1, 1), np.uint8), labels, clients)
+
+
+def voted(config, features=FEATURES, labels=LABELS, clients=None):
+    return pate.votes(jax.random.key(0), records(labels, clients), lambda _: features, QUERIES, 3, config)
+
+
+def tallied(votes, config, predicted=None, seed=0):
+    return pate.tally(jax.random.key(seed), votes, QUERIES, 3, config, predicted)
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_teachers_learn_and_every_one_votes(hidden):
+    votes = voted(dataclasses.replace(QUICK, hidden=hidden))
+    assert (votes.sum(1) == 12).all()
+    assert np.mean(votes.argmax(1) == TRUTH) > 0.85
+    assert votes[np.arange(50), TRUTH].sum() / votes.sum() > 0.75
+
+
+def test_a_teacher_sees_its_own_part_alone():
+    """Whatever becomes of its part, all others say what they said, so one record moves one vote of each query."""
+    part = pate.parts_of(jax.random.key(1), records(), QUICK)
+    said = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, ASKED, 3, QUICK)
+    features, labels = FEATURES.copy(), LABELS.copy()
+    features[part == part[7]] *= 100
+    labels[part == part[7]] = 1
+    again = pate.predictions(jax.random.key(2), features, labels, part, ASKED, 3, QUICK)
+    others = np.arange(12) != part[7]
+    np.testing.assert_array_equal(again[others], said[others])
+    assert np.any(again[part[7]] != said[part[7]])
+
+
+def test_teachers_do_not_depend_on_how_many_devices_train_them(monkeypatch):
+    part = pate.parts_of(jax.random.key(1), records(), QUICK)
+    many = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, ASKED, 3, QUICK)
+    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    one = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, ASKED, 3, QUICK)
+    assert np.mean(many == one) > 0.99  # sums of another order decide a query on the border
+
+
+def test_parts_are_equal_where_n_is_public_and_independent_where_it_is_not():
+    """Under add-remove a record's part must not tell of others: sizes are binomial, with a variance of n/T (1 - 1/T)."""
+    equal = np.bincount(pate.parts_of(jax.random.key(0), records(), QUICK))
+    assert equal.tolist() == [50] * 12
+    config = dataclasses.replace(QUICK, relation="add-remove")
+    sizes = np.concatenate([np.bincount(pate.parts_of(jax.random.key(seed), records(), config), minlength=12) for seed in range(40)])
+    assert sizes.var() == pytest.approx(600 / 12 * 11 / 12, rel=0.4)  # 480 sizes: 6 standard errors
+
+
+def test_clients_are_the_parts_and_the_unit():
+    clients = np.repeat(np.int32([7, 900, 3, 41]), 150)
+    config = dataclasses.replace(QUICK, parts="clients", epsilon=5.0)
+    part = pate.parts_of(jax.random.key(0), records(clients=clients), config)
+    assert len(np.unique(part)) == 4
+    assert all(len(np.unique(part[clients == client])) == 1 for client in np.unique(clients))
+    votes = voted(config, clients=clients)
+    assert (votes.sum(1) == 4).all()
+    assert tallied(votes, config).guarantee.unit == "client"
+    with pytest.raises(ValueError, match="parts=clients"):
+        voted(config)
+
+
+def test_a_teacher_without_records_is_refused():
+    with pytest.raises(ValueError, match="num_teachers=601 with 600 private records, which leaves 1"):
+        voted(dataclasses.replace(QUICK, num_teachers=601))
+
+
+def agreeing(share, num_teachers=250):
+    votes = np.zeros((50, 3), np.int32)
+    votes[np.arange(50), TRUTH] = round(share * num_teachers)
+    votes[np.arange(50), (TRUTH + 1) % 3] = num_teachers - round(share * num_teachers)
+    return votes
+
+
+@pytest.mark.parametrize("aggregator", ["lnmax", "gnmax", "confident_gnmax", "interactive"])
+def test_without_noise_the_majority_answers(aggregator):
+    answers = tallied(agreeing(0.9), Config(epsilon=math.inf, aggregator=aggregator))
+    assert answers.answered.all()
+    np.testing.assert_array_equal(answers.labels, TRUTH)
+    declined = tallied(agreeing(0.7), Config(epsilon=math.inf, aggregator=aggregator))
+    assert declined.answered.all() == (aggregator in ("lnmax", "gnmax"))
+
+
+def test_the_teachers_answer_only_what_is_news_to_the_student():
+    """The student knows the even queries; the teachers are as sure of all. Its own sure labels fill in, at no cost."""
+    predicted = np.full((50, 3), 1 / 3, np.float32)
+    predicted[::2] = np.eye(3, dtype=np.float32)[TRUTH[::2]]
+    config = Config(epsilon=math.inf, aggregator="interactive", threshold=0.4)
+    answers = tallied(agreeing(0.9), config, predicted)
+    released = answers.counts.any(axis=1)
+    assert not released[::2].any()
+    assert released[1::2].all()
+    assert answers.answered.all()
+    np.testing.assert_array_equal(answers.labels, TRUTH)
+    unsure = tallied(agreeing(0.9), config, np.where(predicted == 1, np.float32(0.8), np.float32(0.1)))
+    assert not unsure.answered[::2].any(), "a student that is not sure leaves the query open"
+
+
+@pytest.mark.parametrize("aggregator", ["lnmax", "gnmax", "confident_gnmax", "interactive"])
+def test_the_noise_is_what_the_guarantee_says(aggregator):
+    """150 counts: their noise's standard deviation is right to 5 standard errors, 35% for Laplace's heavier tails."""
+    config = Config(epsilon=6.0, aggregator=aggregator, threshold=-1e6)
+    votes = agreeing(0.9)
+    answers, noise = tallied(votes, config), pate.noise(50, 250, config)
+    assert np.std(answers.counts - votes) == pytest.approx(noise.aggregation_stddev, rel=0.35)
+    events = answers.guarantee.events
+    assert {event.kind for event in events} == {"laplace" if aggregator == "lnmax" else "gaussian"}
+    if aggregator == "lnmax":
+        assert noise.aggregation_stddev == pytest.approx(math.sqrt(2) * events[0].parameter)
+        assert events[0].count == 100, "two counts of each query"
+    else:
+        assert noise.aggregation_stddev == pytest.approx(math.sqrt(2) * events[-1].parameter)
+    if aggregator == "interactive":
+        assert events[0].screen is None, "counts less probabilities are no whole numbers"
+
+
+def test_the_papers_noise_comes_back_at_what_it_costs():
+    """150 and 40 at the 2.5426 that 640 screens and 286 answers cost, and Lap(20) at 11.3478 for 1000 queries."""
+    noise = pate.noise(640, 250, Config(epsilon=2.5426, max_answers=286))
+    assert noise.screening_stddev == pytest.approx(150, rel=2e-3)
+    assert noise.aggregation_stddev == pytest.approx(40, rel=2e-3)
+    laplace = pate.noise(1000, 250, Config(epsilon=11.3478, aggregator="lnmax"))
+    assert laplace.aggregation_stddev == pytest.approx(20 * math.sqrt(2), rel=2e-3)
+    pure = pate.noise(1000, 250, Config(epsilon=100.0, delta=0.0, aggregator="lnmax"))
+    assert pure.aggregation_stddev == pytest.approx(20 * math.sqrt(2))
+    assert pure.guarantee.delta == 0
+
+
+def test_both_relations_cost_the_same():
+    """One record more, less or another is one teacher that may change its mind."""
+    noises = [pate.noise(100, 250, Config(relation=relation)) for relation in ("replace-one", "add-remove")]
+    assert noises[0].aggregation_stddev == noises[1].aggregation_stddev
+    assert [noise.guarantee.relation for noise in noises] == ["replace-one", "add-remove"]
+
+
+def test_a_cap_is_kept_and_charged():
+    config = Config(epsilon=10.0, max_answers=9)
+    answers = tallied(agreeing(1.0), config)
+    assert answers.answered.sum() == 9
+    assert [event.count for event in answers.guarantee.events] == [50, 9]
+    assert min(accounting.epsilons(answers.guarantee.events, config.delta).values()) <= 10
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_teachers": 0}, "num_teachers=0"),
+        ({"aggregator": "max"}, "aggregator='max'"),
+        ({"parts": "writers"}, "parts='writers'"),
+        ({"max_answers": 0}, "max_answers=0"),
+        ({"steps": 0}, "steps=0"),
+        ({"hidden": -1}, "hidden=-1"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+    ],
+)
+def test_bad_settings_are_named(change, words):
+    with pytest.raises(ValueError, match=words):
+        Config(**change)
+
+
+@pytest.mark.parametrize(("change", "words"), [({"epsilon": -1.0}, "epsilon=-1.0"), ({"delta": 0.0}, "delta=0.0")])
+def test_noise_that_cannot_be_calibrated_is_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        pate.noise(10, 250, Config(**change))
+    if "epsilon" in change:
+        with pytest.raises(ValueError, match=words):
+            pate.noise(10, 250, Config(**change, aggregator="lnmax"))
