@@ -5,10 +5,12 @@
     rknn budget show R.npz.ledger.jsonl
     rknn simulate --clients 1e6 --mechanism collision --epsilon 1
     rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
+    rknn account private-knn --delta 1e-5
     rknn budget raise R.npz.ledger.jsonl --epsilon 2 --reason "second study, approved by the review board"
 
-This file holds the settings and the words; `rknn_jax.label` does the work. Exit status: 0 done, 2 bad input, 3 budget refused, 5 corrupted
-ledger, 130 stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
+This file holds the settings and the words, `cli_account` those of `rknn account`; `rknn_jax.label` does the work. Exit status: 0 done, 2
+bad input, 3 budget refused, 5 corrupted ledger, 130 stopped. With --json the last line of stdout is one JSON object, and all else goes to
+stderr.
 """
 
 import json
@@ -24,16 +26,15 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional, subcommand
 
+from rknn_jax import cli_account
+from rknn_jax.cli_account import Account
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerCorruptError
+from rknn_jax.terminal import err, out, tell, whole
 
 if TYPE_CHECKING:  # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them
     from rknn_jax.label import Plan, Release
     from rknn_jax.preview import Preview
-    from rknn_jax.privacy.amplification import TotalVariation
-
-err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)  # Rich would take "[n, f]" for a style
-out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -163,65 +164,6 @@ class Simulate:
     json: bool = False
 
 
-@dataclass(frozen=True)
-class Shuffle:
-    """Convert between the epsilon of one message and that of all messages once they are shuffled.
-
-    Attributes:
-      clients: number of clients, one message each.
-      delta: of the shuffled messages.
-      local_epsilon: of one message; give this or epsilon.
-      epsilon: of the shuffled messages; give this or local-epsilon.
-      bound: general holds for every mechanism; variation-ratio is smaller for the one that is named; closed-form is what the papers print.
-      mechanism: a local one, for --bound variation-ratio.
-      queries: number of queries s, likewise.
-      classes: number of classes, likewise.
-      neighbors: number of queries k that each client votes for, likewise.
-      json: end with one line of JSON on stdout.
-    """
-
-    clients: float
-    delta: float
-    local_epsilon: float | None = None
-    epsilon: float | None = None
-    bound: Literal["general", "variation-ratio", "closed-form"] = "general"
-    mechanism: str | None = None
-    queries: int = 100
-    classes: int = 10
-    neighbors: int = 1
-    json: bool = False
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """Tell what several releases on one data set cost together, by every accountant that applies.
-
-    Attributes:
-      epsilon: of each release.
-      rounds: number of releases.
-      delta: of all together; 0 adds epsilons up.
-      neighbors: number of queries k that each private record votes for.
-      mechanism: of each release.
-      relation: which data sets are neighbours.
-      json: end with one line of JSON on stdout.
-    """
-
-    epsilon: float
-    rounds: int
-    delta: float = 0.0
-    neighbors: int = 1
-    mechanism: Literal["discrete_laplace", "laplace", "permute_and_flip"] = "discrete_laplace"
-    relation: Relation = "replace-one"
-    json: bool = False
-
-
-@dataclass(frozen=True)
-class Account:
-    """Account for shuffling, or for several releases."""
-
-    action: Annotated[Shuffle, subcommand("shuffle")] | Annotated[Rounds, subcommand("rounds")]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     commands: Any = (
@@ -303,91 +245,24 @@ def simulate(settings: Simulate) -> dict[str, Any]:
     sizes = {"num_queries": settings.queries, "num_classes": settings.classes, "num_neighbors": settings.neighbors}
     if settings.mechanism == "best":
         mechanism, reason = mechanisms.best(settings.epsilon, **sizes)
-        _tell(err, "best", reason)
+        tell(err, "best", reason)
     else:
         mechanism = job.make(settings.mechanism, epsilon=settings.epsilon, **sizes)
-    _tell(err, "mechanism", str(mechanism))
+    tell(err, "mechanism", str(mechanism))
     with err.status("simulating") as status:
         found = job.simulate(
             mechanism,
-            _whole("clients", settings.clients),
+            whole("clients", settings.clients),
             settings.level,
             settings.seed,
             on_progress=lambda share: status.update(f"simulating: {share:.0%}"),
         )
-    _tell(err, "speed", f"{found.clients:,} clients in {found.seconds:.3g} s, {found.clients_per_second:,.0f} a second")
-    _tell(err, "error", f"mean square {found.mse:.6g}, predicted {found.predicted_mse:.6g}; bias {found.bias_z:+.2f} standard errors")
+    tell(err, "speed", f"{found.clients:,} clients in {found.seconds:.3g} s, {found.clients_per_second:,.0f} a second")
+    tell(err, "error", f"mean square {found.mse:.6g}, predicted {found.predicted_mse:.6g}; bias {found.bias_z:+.2f} standard errors")
     return asdict(found)
 
 
-def shuffle(settings: Shuffle) -> dict[str, Any]:
-    """Convert, and print both epsilons. Returns what `--json` prints."""
-    from rknn_jax.privacy import amplification
-
-    if (settings.local_epsilon is None) == (settings.epsilon is None):
-        raise ValueError(
-            f"Expected one of --local-epsilon and --epsilon, got --local-epsilon {settings.local_epsilon}, --epsilon {settings.epsilon}."
-        )
-    if (settings.bound == "variation-ratio") != (settings.mechanism is not None):
-        raise ValueError(
-            f"Expected --mechanism with --bound variation-ratio and with no other, got --bound {settings.bound}, "
-            f"--mechanism {settings.mechanism}."
-        )
-    bound: Any = settings.bound.replace("-", " ")
-    clients, variation = _whole("clients", settings.clients), _total_variation(settings)
-    if settings.local_epsilon is not None:
-        local = settings.local_epsilon
-        central = amplification.epsilon(local, clients, settings.delta, bound, variation)
-    else:
-        central = settings.epsilon or 0.0
-        local = amplification.local_epsilon(central, clients, settings.delta, bound, variation)
-    told = err if settings.json else out
-    _tell(told, "one message", f"epsilon = {local:.6g} (pure)")
-    _tell(
-        told,
-        "shuffled",
-        f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one message each ({bound} bound)",
-    )
-    told_of = {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
-    return {"epsilon": central, "local_epsilon": local, "bound": settings.bound, **told_of, "clients": clients, "delta": settings.delta}
-
-
-def _total_variation(settings: Shuffle) -> "TotalVariation | None":
-    """Return that of the mechanism at an ε₀, for which it chooses its own size."""
-    if settings.mechanism is None:
-        return None
-    with err.status("loading"):
-        from rknn_jax import simulate as job
-    name, sizes = settings.mechanism, {"num_queries": settings.queries, "num_classes": settings.classes}
-    return lambda local: job.make(name, epsilon=local, num_neighbors=settings.neighbors, **sizes).total_variation
-
-
-def rounds(settings: Rounds) -> dict[str, Any]:
-    """Compose, and print every accountant's epsilon. Returns what `--json` prints."""
-    from rknn_jax import mechanisms
-    from rknn_jax.privacy import accounting
-
-    fields: dict[str, Any] = {"num_neighbors": settings.neighbors, "relation": settings.relation}
-    one = mechanisms.make(settings.mechanism, epsilon=settings.epsilon, num_queries=settings.neighbors, num_classes=2, **fields).guarantee(
-        1
-    )
-    every = [one] * _whole("rounds", settings.rounds)
-    found = accounting.epsilons([event for guarantee in every for event in guarantee.events], settings.delta)
-    told = err if settings.json else out
-    for name, epsilon in found.items():
-        _tell(told, name, f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}")
-    whole = accounting.compose(every, settings.delta)
-    _tell(told, "together", str(whole))
-    return {"accountants": found, **whole.asdict()}
-
-
-def _whole(name: str, number: float) -> int:
-    if not 1 <= number < 2**62 or number != int(number):
-        raise ValueError(f"Expected a whole number --{name} >= 1, got --{name} {number:g}.")
-    return int(number)
-
-
-def _run(action: Label | Show | Raise | Simulate | Shuffle | Rounds) -> dict[str, Any]:
+def _run(action: Label | Show | Raise | Simulate | cli_account.Action) -> dict[str, Any]:
     match action:
         case Label():
             return label(action)
@@ -397,10 +272,8 @@ def _run(action: Label | Show | Raise | Simulate | Shuffle | Rounds) -> dict[str
             return raise_budget(action)
         case Simulate():
             return simulate(action)
-        case Shuffle():
-            return shuffle(action)
-        case Rounds():
-            return rounds(action)
+        case _:
+            return cli_account.run(action)
 
 
 def _status(error: BaseException) -> int:
@@ -414,14 +287,9 @@ def _account(ledger: Ledger) -> dict[str, Any]:
     return {"path": str(ledger.path), "head": ledger.head, **amounts}
 
 
-def _tell(told: Console, name: str, text: str) -> None:
-    told.print(f"{name:<12}", style="bold cyan", end="")
-    told.print(text)
-
-
 def _tell_account(told: Console, ledger: Ledger) -> None:
     for name in ("budget", "spent", "remaining", "head"):
-        _tell(told, name, str(getattr(ledger, name)))
+        tell(told, name, str(getattr(ledger, name)))
 
 
 def _tell_plan(plan: "Plan") -> None:
@@ -430,31 +298,31 @@ def _tell_plan(plan: "Plan") -> None:
     data, sizes, settings = plan.data, plan.queries.size, plan.settings
     records = "private records" if plan.num_records is None else f"{plan.num_records:,} private records"
     assumed = " assumed, since a dry run reads no labels (pass --classes)" if data.classes.source == "assumed" else ""
-    _tell(
+    tell(
         err,
         "read",
         f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; {data.classes.count} classes{assumed}",
     )
     all_rows = " (no more public rows than that)" if settings.queries is None and len(sizes) == len(data.public) else ""
-    _tell(
+    tell(
         err,
         "queries",
         f"{len(sizes)}{all_rows}, of {sizes.min()} to {sizes.max()} public rows each; each private record votes for {settings.neighbors}",
     )
     scale, stddev = preview.noise_scale(plan.mechanism), preview.noise_stddev(plan.mechanism)
-    _tell(err, "noise", f"{settings.mechanism} of scale {scale:.4g}, standard deviation {stddev:.4g} votes")
+    tell(err, "noise", f"{settings.mechanism} of scale {scale:.4g}, standard deviation {stddev:.4g} votes")
 
 
 def _tell_preview(plan: "Plan", expected: "Preview") -> None:
-    _tell(err, "lead", ", ".join(f"{gap:,} votes for {flips:.1%}" for flips, gap in expected.required_gaps.items()) + " of labels flipped")
+    tell(err, "lead", ", ".join(f"{gap:,} votes for {flips:.1%}" for flips, gap in expected.required_gaps.items()) + " of labels flipped")
     if expected.expected_votes and expected.clear:
-        _tell(err, "votes", "about {:,.1f} for the smallest query, {:,.1f} for the median one".format(*expected.expected_votes))
+        tell(err, "votes", "about {:,.1f} for the smallest query, {:,.1f} for the median one".format(*expected.expected_votes))
         clear = ", ".join(f"{share:.0%} at {purity:.0%} agreement" for purity, share in expected.clear.items())
-        _tell(err, "clear", f"public rows whose label noise flips in under 5% of runs: {clear} within a query")
-    _tell(err, "advice", expected.advice)
+        tell(err, "clear", f"public rows whose label noise flips in under 5% of runs: {clear} within a query")
+    tell(err, "advice", expected.advice)
     left = f"{plan.ledger.remaining} left" if plan.ledger else "does not exist yet"
     refused = "" if plan.affordable else ", so this release would be refused"
-    _tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
+    tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
 
 
 def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
@@ -462,15 +330,15 @@ def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
     per_class = np.bincount(done.labels, minlength=classes.count)
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
     rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
-    _tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)
+    tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)
     if unsure is not None:
-        _tell(err, "unsure", f"{unsure:.1%} of the public rows: their query leads by less than what noise flips in 5% of runs")
-    _tell(err, "files", ", ".join(str(plan.folder / name) for name in ("labels.npz", "queries.npz", "privacy.json")))
+        tell(err, "unsure", f"{unsure:.1%} of the public rows: their query leads by less than what noise flips in 5% of runs")
+    tell(err, "files", ", ".join(str(plan.folder / name) for name in ("labels.npz", "queries.npz", "privacy.json")))
     spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
-    _tell(err, "ledger", f"{account['path']}: {spent} spent in all; {left} left; head {account['head']}")
-    _tell(err, "privacy", done.card["statement"])
+    tell(err, "ledger", f"{account['path']}: {spent} spent in all; {left} left; head {account['head']}")
+    tell(err, "privacy", done.card["statement"])
     for number, line in enumerate(done.card["not_covered"]):
-        _tell(err, "" if number else "not covered", line)
+        tell(err, "" if number else "not covered", line)
 
 
 def _text_keys(value: Any) -> Any:

@@ -1,9 +1,11 @@
 """Strict modes for every test, set before JAX makes its devices."""
 
 import importlib
+import json
 import os
 import pkgutil
 from types import ModuleType
+from typing import NamedTuple
 
 import hypothesis
 import jax
@@ -16,7 +18,8 @@ jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_enable_compilation_cache", False)  # that of whoever runs the tests
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that they start
 
-from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402 once the devices are set
+from rknn_jax import cli  # noqa: E402 once the devices are set
+from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402
 from rknn_jax.mechanisms.separation import Separation  # noqa: E402
 
 # Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's; few examples, as each shape compiles.
@@ -43,3 +46,29 @@ def modules(package: ModuleType, *, leave_out: tuple[str, ...] = ()) -> list[Mod
     """Import every public file of a folder: the folder is the registry that the contract tests walk."""
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     return [importlib.import_module(f"{package.__name__}.{name}") for name in names if not name.startswith("_") and name not in leave_out]
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.out.splitlines()[-1])
+
+
+@pytest.fixture
+def rknn(capsys, monkeypatch, tmp_path):
+    """Run the program in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv) -> Result:
+        capsys.readouterr()
+        try:
+            status = cli.main([str(word) for word in argv])
+        except SystemExit as exit:  # by tyro
+            status = exit.code
+        return Result(status, *capsys.readouterr())
+
+    return run

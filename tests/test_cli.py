@@ -6,7 +6,6 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,32 +18,6 @@ from rknn_jax.cli import main
 from rknn_jax.privacy.ledger import Ledger
 
 ALMOST_NO_NOISE = "1e6"  # a draw other than 0 has probability below exp(-1e5): counts come out exact
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict:
-        return json.loads(self.out.splitlines()[-1])
-
-
-@pytest.fixture
-def rknn(capsys, monkeypatch, tmp_path):
-    """Run the program in `tmp_path`."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*argv) -> Result:
-        capsys.readouterr()
-        try:
-            status = main([str(word) for word in argv])
-        except SystemExit as exit:  # by tyro
-            status = exit.code
-        return Result(status, *capsys.readouterr())
-
-    return run
 
 
 def blobs(num_rows, seed):

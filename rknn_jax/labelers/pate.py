@@ -14,7 +14,7 @@ screen; a query on which the teachers add nothing, but of which the student is s
 known of a student it is `confident_gnmax`.
 
 Guarantee: noise is calibrated independently of the votes, for the whole noisy counts and for all queries together. What the votes
-themselves would say is smaller and private: `rknn_jax.privacy.pate`.
+themselves would say is smaller and private: `private_epsilons`, and of the arg max alone.
 
 **The teachers** are networks with one hidden layer on the features of `encode`, trained side by side by full-batch Adam: 250 of them take
 seconds on two cores where the convolutional ones of the paper would take hours. They are as good as the features are.
@@ -38,7 +38,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rknn_jax import screening
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import accounting, smooth_sensitivity
+from rknn_jax.privacy import pate as accounts
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation, Unit
 from rknn_jax.screening import Noise, Release
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
@@ -288,6 +289,32 @@ def tally(
         answered = screening.passed(screen_key, news, config.threshold * num_teachers, calibrated, config.max_answers)
     answers = screening.aggregated(count_key, votes, answered, calibrated.aggregation_stddev, calibrated.guarantee)
     return screening.confirmed(answers, predicted, SURE) if known and predicted is not None else answers
+
+
+def private_epsilons(key: jax.Array, votes: np.ndarray, answers: Answers, config: Config) -> dict[str, float]:
+    """Return what the votes themselves say that their labels cost: all but the sanitized bound is private, and none is `answers.guarantee`.
+
+    Args:
+      key: of the noise of the sanitized values; is consumed.
+      votes: from `votes`.
+      answers: from `tally`.
+      config: of both; empty with `interactive`, whose screens depend on a student, and without noise.
+    """
+    if config.epsilon == math.inf or config.aggregator == "interactive" or not config.delta:
+        return {}
+    num_queries, num_classes = votes.shape
+    num_teachers = int(votes[0].sum())
+    calibrated = noise(num_queries, num_teachers, config)
+    if config.aggregator == "lnmax":
+        return accounts.report(votes, accounts.LNMax(calibrated.aggregation_stddev / math.sqrt(2)), config.delta)
+    screen = accounts.Screen(config.threshold * num_teachers, calibrated.screening_stddev) if config.screens else None
+    mechanism = accounts.GNMax(calibrated.aggregation_stddev, screen)
+    found = accounts.report(votes, mechanism, config.delta, answered=answers.answered if screen else None)
+    plan = smooth_sensitivity.plan_release(
+        smooth_sensitivity.expected_votes(num_queries, num_teachers, num_classes), mechanism, config.delta
+    )
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    return found | smooth_sensitivity.sanitize(rng, votes, mechanism, plan, config.delta).told()
 
 
 EXAMPLES = (

@@ -1,0 +1,60 @@
+"""`rknn account` for the labelers that pay for every query: the papers' settings, votes, and what cannot be."""
+
+import numpy as np
+import pytest
+
+STATED = {
+    "private-knn": {"RDP, as published": 1.1786, "RDP": 0.9531, "PLD": 0.8833},
+    "gnmax": {"RDP, as published": 3.1741, "analytic Gaussian": 2.5426, "PLD": 2.5426},
+    "lnmax": {"moments, as published": 20.7565, "pure": 100, "PLD": 11.3478},
+}
+
+
+@pytest.mark.parametrize("system", STATED)
+def test_the_papers_settings_for_mnist_are_the_defaults(rknn, system):
+    relation = ("--relation", "add-remove") if system == "private-knn" else ()
+    told = rknn("account", system, "--delta", 1e-5, *relation, "--json").json
+    for name, epsilon in STATED[system].items():
+        assert told["accountants"][name] == pytest.approx(epsilon, rel=1e-3)
+    least = min(value for name, value in told["accountants"].items() if "published" not in name)
+    assert told["epsilon"] == least
+    assert "Differential privacy with epsilon" in told["statement"]
+
+
+def test_private_knn_is_told_for_replaced_records_by_default(rknn):
+    told = rknn("account", "private-knn", "--delta", 1e-5, "--json").json
+    assert told["relation"] == "replace-one"
+    assert list(told["accountants"]) == ["PLD"]
+    assert told["epsilon"] == pytest.approx(0.898, rel=1e-3)
+
+
+@pytest.mark.parametrize("system", ["gnmax", "lnmax"])
+def test_what_the_votes_would_say_is_told_as_private(rknn, system, tmp_path):
+    votes = np.zeros((20, 10), np.int64)
+    votes[:, 0], votes[:, 1] = 240, 10
+    np.save(tmp_path / "votes.npy", votes)
+    told = rknn("account", system, "--delta", 1e-5, "--votes", tmp_path / "votes.npy", "--answers", 20, "--json").json
+    assert any("private" in name for name in told["votes"])
+    dependent, independent = (
+        min(v for name, v in told["votes"].items() if name.startswith(f"data-{k}")) for k in ("dependent", "independent")
+    )
+    assert dependent < independent
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("private-knn", "--delta", 1e-5, "--sampling-prob", 0), "sampling_prob=0.0"),
+        (("private-knn", "--delta", 1e-5, "--sampling-prob", 1.5), "sampling_prob=1.5"),
+        (("private-knn", "--delta", 1e-5, "--answers", 0), "--answers 0"),
+        (("private-knn", "--delta", 0), "delta"),
+        (("gnmax", "--delta", 1e-5, "--aggregation-stddev", -1), "--aggregation-stddev > 0, got -1.0"),
+        (("gnmax", "--delta", 1e-5, "--votes", "nowhere.npy"), "nowhere.npy"),
+        (("lnmax", "--delta", 1e-5, "--scale", 0), "scale=0.0"),
+        (("lnmax", "--delta", 2), "delta=2.0"),
+    ],
+)
+def test_what_cannot_be_accounted_for_is_named(rknn, arguments, words):
+    done = rknn("account", *arguments, "--json")
+    assert done.status == done.json["exit_status"] == 2
+    assert words in done.json["error"]
