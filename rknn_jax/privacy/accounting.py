@@ -39,7 +39,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -148,17 +148,22 @@ def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, del
       start: where to look first.
     """
 
-    def suffices(scale: float) -> bool:
-        return min(epsilons(events_of(scale), delta).values()) <= epsilon
+    def log_cost(scale: float) -> float:
+        cost = min(epsilons(events_of(scale), delta).values())
+        return math.log(cost) if cost else -math.inf
 
-    low, high = start / 1.0004, start * 1.0004
-    while not suffices(high):
-        low, high = high, high + 4 * (high - low)
-    while suffices(low):
-        low, high = max(low - 4 * (high - low), low / 4), low
+    low, high, scale, slope = 0.0, math.inf, start, -1.0  # of ln epsilon over ln scale, as far as is known
+    last: tuple[float, float] | None = None
     while high > 1.001 * low:
-        between = math.sqrt(low * high)
-        low, high = (low, between) if suffices(between) else (between, high)
+        off = log_cost(scale) - math.log(epsilon)
+        low, high = (scale, high) if off > 0 else (low, scale)
+        if last and math.isfinite(last[1]) and math.isfinite(off) and last[0] != scale:
+            slope = float(np.clip((off - last[1]) / math.log(scale / last[0]), -3.0, -0.3))
+        last = scale, off
+        beyond = 1.0004 if off > 0 else 1 / 1.0004  # to either side of the answer in turn, so that both ends close in
+        scale *= beyond * math.exp(float(np.clip(-off / slope, -1.0, 1.0)))
+        if not low < scale < high:
+            scale = math.sqrt(low * high)
     return high
 
 
@@ -274,7 +279,8 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
 def _renyi(event: Event) -> np.ndarray:
     """Return one value's Rényi divergence at all orders. The worst epsilon-DP pair is randomized response."""
     if event.screen or event.sampling_prob < 1:
-        cumulants = _screened(event) if event.screen else _sampled(event)
+        one = replace(event, count=1, replaced=False)
+        cumulants = _screened(one) if one.screen else _sampled(one)
         return np.interp(ORDERS, KNOTS, cumulants, right=math.inf) / (ORDERS - 1)  # they are convex, and so below their chords
     loss = _loss(event)
     if _is_gaussian(event):
@@ -287,6 +293,7 @@ def _renyi(event: Event) -> np.ndarray:
     return np.maximum(0, np.logaddexp(up, down)) / (ORDERS - 1)
 
 
+@lru_cache(maxsize=16)
 def _sampled(event: Event) -> np.ndarray:
     """Return ln E[(1 - g + g r)^order] at `KNOTS`, r being the likelihood ratio of Gaussian noise with the record and without.
 
@@ -309,6 +316,7 @@ def _sampled_cumulant(order: float, z: float, g: float) -> float:
     return math.log1p(float(np.sum(np.exp(weight) * (np.expm1(order * mixed) - order * change))))
 
 
+@lru_cache(maxsize=16)
 def _screened(event: Event) -> np.ndarray:
     """Return the largest ln E_Q[(P/Q)^order] at `KNOTS` of two coins, over all counts and both directions."""
     assert event.screen

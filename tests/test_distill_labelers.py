@@ -1,0 +1,118 @@
+"""Other labelers in the place of reverse k-NN labeling, a newcomer's among them: one program, one folder, one report."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from rknn_jax import data, labelers
+from rknn_jax.labelers.pate import Config as PATE
+from rknn_jax.labelers.private_knn import Config as PrivateKNN
+from tests.test_distill import TINY, arrays, run, told
+from train import distill
+
+NEWCOMER = '''
+"""Every query gets the class that is most frequent among all records."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
+from rknn_jax.types import Answers
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    epsilon: float = 1.0
+    delta: float = 0.0
+    relation: Relation = "replace-one"
+
+
+def votes(key, private, encode, queries, num_classes, config):
+    return np.bincount(private.labels, minlength=num_classes)
+
+
+def tally(key, votes, queries, num_classes, config, predicted=None):
+    scale = (2 if config.relation == "replace-one" else 1) / config.epsilon
+    counts = np.float32(votes + scale * np.asarray(jax.random.laplace(key, votes.shape)))
+    size = len(queries.index)
+    every = np.tile(counts, (size, 1))
+    likely = np.tile(np.eye(num_classes, dtype=np.float32)[counts.argmax()], (size, 1))
+    guarantee = Guarantee(config.epsilon, 0.0, config.relation, "central", (Event("laplace", scale, 2),))
+    ones = np.ones(size, np.float32)
+    return Answers(every.argmax(1).astype(np.int32), ones > 0, likely, ones, every, np.full_like(every, scale), guarantee)
+
+
+EXAMPLES = (Config(),)
+'''
+
+
+def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
+    """Written into a folder of labelers, it takes the place of any other: the same data and report, and no other line of code."""
+    (tmp_path / "commonest.py").write_text(NEWCOMER)
+    monkeypatch.setattr(labelers, "__path__", [*labelers.__path__, str(tmp_path)])
+    experiment = distill.from_arguments(["--labeler", "commonest", "--epsilon", "0.5", "--student", "none", "--representation", "pca", "--queries", "50"])
+    folder = distill.main(dataclasses.replace(experiment, noise_seed=0, out=tmp_path / "run"))
+    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    truth = data.load("digits", experiment.seed).public.true_labels
+    assert result["label_accuracy"] == pytest.approx(np.bincount(truth).max() / len(truth), abs=0.03)
+    assert (result["epsilon"], privacy["whole"]["events"][0]["parameter"]) == (0.5, 4.0)
+    assert (folder / "report.html").exists()
+    with pytest.raises(ValueError, match=r"labeler to be one of \['commonest', 'pate', 'private_knn', 'rknn'\], got labeler='unheard'"):
+        dataclasses.replace(experiment, labeler="unheard")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labeler": "private_knn", "private_knn": PrivateKNN(num_neighbors=30, sampling_prob=0.5), "rounds": 2},
+        {"labeler": "pate", "pate": PATE(num_teachers=40, steps=30, hidden=0), "smoothing": "none", "student": "none"},
+    ],
+    ids=["private_knn", "pate"],
+)
+def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path):
+    """One signature: the same folder and report. Each round's queries are new, and declined ones are told apart."""
+    settings = {"epsilon": 30.0, "delta": 1e-5, "queries": 60} | changes
+    folder = run(tmp_path / "run", **settings)
+    result, privacy, queries = told(folder, "result.json"), told(folder, "privacy.json"), arrays(folder, "queries.npz")
+    labels = arrays(folder, "labels.npz")
+    rounds = settings.get("rounds", 1)
+    assert result["epsilon"] <= 30.0
+    assert result["delta"] == pytest.approx(1e-5)
+    assert privacy["whole"]["relation"] == "replace-one"
+    assert len(privacy["rounds"]) == rounds
+    assert len(queries["label"]) == 60 * rounds
+    answered = queries["label"] >= 0
+    assert 0 < answered.sum() < len(answered)
+    assert not queries["noisy_counts"][~answered].any()
+    assert len(set(queries["public_index"][answered].tolist())) == answered.sum(), "no record is answered twice"
+    if settings.get("smoothing") == "none":
+        assert np.sum(labels["label"] >= 0) == answered.sum(), "only what was answered has a label"
+    else:
+        assert result["label_accuracy"] > 0.6
+    page = (folder / "report.html").read_text()
+    assert f"{np.sum(~answered)} more were asked and declined" in page
+    assert "label_accuracy_by_epsilon" in result["not_covered_by_epsilon"]
+    assert ("epsilons_that_look_at_the_votes" in result["not_covered_by_epsilon"]) == (settings["labeler"] == "pate")
+
+
+def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_path, monkeypatch):
+    """The whole program without noise, with one record replaced by one of the opposite kind: what is released moves by sqrt(2) a query."""
+    task = data.load("digits", TINY.seed)
+    settings = {"epsilon": float("inf"), "delta": 1e-5, "queries": 40, "smoothing": "none", "student": "none"}
+    kinds = {"private_knn": {"private_knn": PrivateKNN(num_neighbors=9, sampling_prob=1.0, threshold=-10.0)}}
+    kinds["pate"] = {"pate": PATE(num_teachers=300, steps=20, hidden=0, aggregator="gnmax")}
+    for name, config in kinds.items():
+        monkeypatch.setattr(data, "load", lambda *_: task)
+        run(tmp_path / f"{name} before", labeler=name, **settings, **config)
+        images, labels = task.private.images.copy(), task.private.labels.copy()
+        asked = arrays(tmp_path / f"{name} before", "queries.npz")["public_index"]
+        images[17], labels[17] = task.public.images[asked[0]], (labels[17] + 1) % 10
+        private = dataclasses.replace(task.private, images=images, labels=labels)
+        monkeypatch.setattr(data, "load", lambda *_, private=private: dataclasses.replace(task, private=private))
+        run(tmp_path / f"{name} after", labeler=name, **settings, **config)
+        before, after = (arrays(tmp_path / f"{name} {when}", "queries.npz")["noisy_counts"] for when in ("before", "after"))
+        moved = np.linalg.norm(before - after, axis=1)
+        assert 0 < moved.max() <= np.sqrt(2) + 1e-5
