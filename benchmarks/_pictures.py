@@ -1,4 +1,4 @@
-"""Figures 5 and 6 of the paper, drawn from `benchmarks/results/*.json`."""
+"""Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, and all labelers on one axis, drawn from `benchmarks/results/*.json`."""
 
 from pathlib import Path
 from typing import Any
@@ -68,3 +68,40 @@ def figure6(found: dict[str, Any]) -> None:
     axes[2].set(ylabel="queries with the right label", ylim=(-0.02, 1.02))
     axes[0].legend(fontsize=7)
     figure.savefig(DOCS / "figure6.png", dpi=150)
+
+
+def labelers(found: dict[str, Any]) -> None:
+    """Accuracy of the public labels by epsilon for every labeler, on both data sets."""
+    figure, axes = picture(2)
+    for ax, (dataset, rows) in zip(axes, found["results"].items(), strict=True):
+        kinds = list(dict.fromkeys((row["labeler"], row["asked"]) for row in rows))
+        colours = dict(zip(dict.fromkeys(labeler for labeler, _ in kinds), COLOURS, strict=False))
+        few = min(asked for _, asked in kinds if asked)
+        for labeler, asked in kinds:
+            mine = [row for row in rows if (row["labeler"], row["asked"]) == (labeler, asked)]
+            ax.errorbar(
+                [row["epsilon"] for row in mine],
+                [row["label_accuracy"]["mean"] for row in mine],
+                [row["label_accuracy"]["stddev"] for row in mine],
+                label=labeler + (f", {asked:,} queries" if asked else ""),
+                color=colours[labeler],
+                linestyle="--" if asked == few else "-",
+                marker="o",
+                markersize=3,
+            )
+        ax.set(xscale="log", xlabel=f"ε of a replaced record, δ = {found['delta']:g}", ylabel="public labels right", ylim=(0, 1.02))
+        ax.set_title(dataset, fontsize=10)
+        ax.legend(fontsize=7, loc="lower right" if dataset == "mnist" else "upper left")
+    figure.savefig(DOCS / "labelers.png", dpi=150)
+
+
+def screening(found: dict[str, Any]) -> None:
+    """Figure 5 of the Private-kNN paper, with PLD."""
+    figure, (ax,) = picture(1)
+    for colour, row in zip(COLOURS, found["results"]["figure5"], strict=False):
+        line = "--" if row["printed"] is None else "-"
+        printed = "" if row["printed"] is None else f" (printed: {row['printed']:g})"
+        ax.plot(row["queries"], row["epsilon"], color=colour, linestyle=line, label=f"{row['name']}: {row['epsilon'][-1]:.4g}{printed}")
+    ax.set(xlabel="queries screened", ylabel="ε at δ = 1e-5")
+    ax.legend(fontsize=7)
+    figure.savefig(DOCS / "screening.png", dpi=150)

@@ -97,6 +97,38 @@ def balance() -> str:
     return table(["representation", "prices", "votes of a query", *kinds, "shifted"], rows, "balance")
 
 
+def accountants() -> str:
+    """What stated parameters cost."""
+    rows = []
+    for row in load("accountants")["results"]["stated"]:
+        other = f"{row['PLD, replace-one']:.3g}" if "PLD, replace-one" in row else "the same"
+        numbers = [f"{row[name]:.3g}" for name in ("claimed", "RDP, as published", "RDP", "PLD")]
+        rows.append([row["name"], f"{row['delta']:g}", *numbers, other])
+    header = ["system and data set", "δ", "claimed", "RDP, as published", "RDP", "PLD", "PLD where a record is replaced"]
+    return table(header, rows, "accountants")
+
+
+def papers() -> str:
+    """Private-kNN and PATE with the noise that their papers state."""
+    rows = [
+        [row["name"], f"{row['epsilon']:.3g}", percent(row["label_accuracy"]), percent(row["test_accuracy"])]
+        for row in load("papers")["results"]
+    ]
+    return table(["MNIST, noise as stated", "ε", "public labels right", "student on the test set"], rows, "papers")
+
+
+def attributes() -> str:
+    """Several attributes of each digit."""
+    found = load("attributes")["results"]
+    names = list(found[0]["right"])
+    rows = [
+        [f"`{row['representation']}`", f"{row['epsilon']:g}", *(percent(row["right"][name]) for name in names)]
+        for row in found
+        if row["clip"] == 2 and row["epsilon"] in (0.5, 1, 2)
+    ]
+    return table(["features", "ε", *names], rows, "attributes")
+
+
 def speed() -> str:
     """HOG and neighbours."""
     rows = []
@@ -108,6 +140,11 @@ def speed() -> str:
     for row in found["results"]["speed"]:
         size = "{:,} records, {:,} queries, {} features".format(*row["size"])
         rows.append([f"{size}, k = {row['num_neighbors']}", peers, " / ".join(f"{row['ratio'][peer]:.1f}" for peer in found["peers"])])
+    for row in load("samples")["results"]:
+        size = "{:,} queries, {:,} records, {} features".format(*row["size"])
+        kind = f"{row['num_samples']} samples of {row['sampling_prob']:.0%}" if row["sampling_prob"] < 1 else "all records"
+        found_by = f"faiss-cpu, the {row['needed']:,} nearest"
+        rows.append([f"{size}, k = {row['num_neighbors']} of {kind}", found_by, f"{row['ratio']:.1f}"])
     return table(["work", "peer", "times as fast"], rows, "neighbors")
 
 
@@ -180,6 +217,9 @@ def main() -> None:
         "balance": balance,
         "mechanisms": mechanisms,
         "local": local,
+        "accountants": accountants,
+        "papers": papers,
+        "attributes": attributes,
         "speed": speed,
         "growth": growth,
         "peers": peers,
@@ -189,6 +229,8 @@ def main() -> None:
     README.write_text(text)
     _pictures.figure5(load("local"))
     _pictures.figure6(load("appendix_b"))
+    _pictures.labelers(load("labelers"))
+    _pictures.screening(load("accountants"))
 
 
 if __name__ == "__main__":

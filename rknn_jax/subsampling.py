@@ -1,8 +1,10 @@
 """The k nearest references of every point among a fresh Poisson sample of them: the neighbours of Private-kNN.
 
-Every point, and every step taken for it, looks at a sample of its own, in which each reference takes part with the same probability,
-independently. Samples are never drawn as n coins: the gaps between the members of a Poisson sample are geometric, so a sample of 3% costs
-3% of the draws, and k members are chosen among it alone. What is left is one matrix product, streamed over blocks of points.
+Every point, and every step taken for it, looks at a sample of its own, in which each reference takes part with the same probability g,
+independently. n coins for each would cost more than the distances. So either the references are gone through from the nearest one on, with
+a coin for each, until k have come up, which takes about k/g coins and one search for all steps; or, where that is more than the gn members
+of a sample, the sample is drawn first, by the gaps between its members, which are geometric. What is left is one matrix product, streamed
+over blocks of points.
 
     distance up to |q|² = |x|² - 2<q, x>    of float32, both sides centred on the references' mean
 
@@ -33,6 +35,9 @@ LARGEST_BLOCK = 128
 
 TAIL = 8.0
 """Standard deviations of a sample's size that room is kept for; more has probability 1e-15."""
+
+RUN, FEWEST_RUNS = 8, 3
+"""Values of a run, whose minimum stands for it, and runs for each neighbour from which on that pays."""
 
 THREADS = 2
 """While one picks neighbours another multiplies."""
@@ -67,8 +72,9 @@ def nearest_in_samples(
     check_finite("points", points)
     check_finite("references", references)
     block = max(1, min(LARGEST_BLOCK, LARGEST_TILE // len(references), len(points)))
-    room = sample_room(len(references), sampling_prob, num_neighbors)
-    solve = functools.partial(_solve, key, *_centred(references), sizes=(num_neighbors, room, num_samples), sampling_prob=sampling_prob)
+    room, reach = sample_room(len(references), sampling_prob, num_neighbors), coin_reach(len(references), sampling_prob, num_neighbors)
+    sizes = (num_neighbors, num_samples, room, reach)
+    solve = functools.partial(_solve, key, *_centred(references), sizes=sizes, sampling_prob=sampling_prob)
     padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
 
     def of_block(start: int) -> np.ndarray:
@@ -84,6 +90,12 @@ def sample_room(num_references: int, sampling_prob: float, num_neighbors: int) -
     expected = num_references * sampling_prob
     room = math.ceil(expected + TAIL * math.sqrt(expected * (1 - sampling_prob)) + TAIL)
     return max(min(room, num_references), num_neighbors)
+
+
+def coin_reach(num_references: int, sampling_prob: float, num_neighbors: int) -> int:
+    """Return how many of the nearest get a coin: `TAIL` standard deviations more than it is expected to take until k come up."""
+    wanted = num_neighbors + TAIL * math.sqrt(num_neighbors * (1 - sampling_prob)) + (TAIL**2 if sampling_prob < 1 else 0)
+    return min(math.ceil(wanted / sampling_prob), num_references)
 
 
 def poisson_sample(key: jax.Array, num_references: int, sampling_prob: float, room: int) -> jax.Array:
@@ -107,21 +119,43 @@ def _solve(
     sq_norms: jax.Array,
     points: jax.Array,
     first: Any,
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, int, int, int],
     sampling_prob: float,
 ) -> jax.Array:
-    num_neighbors, room, num_samples = sizes
+    num_neighbors, num_samples, room, reach = sizes
     products = jnp.matmul(points - centre, centred.T, precision=jax.lax.Precision.HIGHEST)
 
     def of_point(row: tuple[jax.Array, jax.Array]) -> jax.Array:
-        products, number = row
+        distances, number = row
+        keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
+        if num_neighbors <= reach <= room:
+            nearest = _smallest(distances, reach)
+
+            def of_coins(key: jax.Array) -> jax.Array:
+                up = jax.random.bernoulli(key, jnp.float32(sampling_prob), (reach,))
+                return nearest.at[jnp.nonzero(up, size=num_neighbors, fill_value=reach)[0]].get(mode="fill", fill_value=-1)
+
+            return jax.lax.map(of_coins, keys)
 
         def of_sample(key: jax.Array) -> jax.Array:
             index = poisson_sample(key, len(centred), sampling_prob, room)
-            distance = sq_norms.at[index].get(mode="fill", fill_value=jnp.inf) - 2 * products.at[index].get(mode="fill", fill_value=0)
-            chosen = index[jax.lax.top_k(-distance, num_neighbors)[1]]
+            chosen = index[_smallest(distances.at[index].get(mode="fill", fill_value=jnp.inf), num_neighbors)]
             return jnp.where(chosen < len(centred), chosen, -1)
 
-        return jax.lax.map(of_sample, jax.random.split(jax.random.fold_in(key, number), num_samples))
+        return jax.lax.map(of_sample, keys)
 
-    return jax.lax.map(of_point, (products, first + jnp.arange(len(points))))
+    return jax.lax.map(of_point, (sq_norms[None] - 2 * products, first + jnp.arange(len(points))))
+
+
+def _smallest(values: jax.Array, count: int) -> jax.Array:
+    """Return where the smallest values are, int32 `[count]`, in order, ties by the lowest place.
+
+    Of many values the smallest lie in those runs whose own minima are the smallest. Equal minima go to the first run, so ties do too, and
+    what is chosen is the same as by one sort.
+    """
+    if len(values) < FEWEST_RUNS * RUN * count:
+        return jax.lax.top_k(-values, count)[1]
+    runs = jnp.pad(values, (0, -len(values) % RUN), constant_values=jnp.inf).reshape(-1, RUN)
+    chosen = jnp.sort(jax.lax.top_k(-jnp.min(runs, axis=1), count)[1])
+    best = jax.lax.top_k(-runs[chosen].ravel(), count)[1]
+    return (chosen[best // RUN] * RUN + best % RUN).astype(jnp.int32)

@@ -53,7 +53,9 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     """Written into a folder of labelers, it takes the place of any other: the same data and report, and no other line of code."""
     (tmp_path / "commonest.py").write_text(NEWCOMER)
     monkeypatch.setattr(labelers, "__path__", [*labelers.__path__, str(tmp_path)])
-    experiment = distill.from_arguments(["--labeler", "commonest", "--epsilon", "0.5", "--student", "none", "--representation", "pca", "--queries", "50"])
+    experiment = distill.from_arguments(
+        ["--labeler", "commonest", "--epsilon", "0.5", "--student", "none", "--representation", "pca", "--queries", "50"]
+    )
     folder = distill.main(dataclasses.replace(experiment, noise_seed=0, out=tmp_path / "run"))
     result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
     truth = data.load("digits", experiment.seed).public.true_labels
@@ -108,8 +110,8 @@ def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_p
         monkeypatch.setattr(data, "load", lambda *_: task)
         run(tmp_path / f"{name} before", labeler=name, **settings, **config)
         images, labels = task.private.images.copy(), task.private.labels.copy()
-        asked = arrays(tmp_path / f"{name} before", "queries.npz")["public_index"]
-        images[17], labels[17] = task.public.images[asked[0]], (labels[17] + 1) % 10
+        asked = arrays(tmp_path / f"{name} before", "queries.npz")["public_index"]  # each finds a copy of itself there, of another class
+        images[17], labels[17] = task.public.images[asked[0]], (task.public.true_labels[asked[0]] + 5) % 10
         private = dataclasses.replace(task.private, images=images, labels=labels)
         monkeypatch.setattr(data, "load", lambda *_, private=private: dataclasses.replace(task, private=private))
         run(tmp_path / f"{name} after", labeler=name, **settings, **config)

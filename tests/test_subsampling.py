@@ -1,6 +1,7 @@
 """Poisson samples, and the nearest neighbours in them."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -55,6 +56,27 @@ def test_every_record_takes_part_independently_with_the_same_probability():
     assert abs(member.sum(1).var() - n * g * (1 - g)) < limit * n * g * (1 - g) * np.sqrt(2.2 / draws)
 
 
+@pytest.mark.parametrize(("sampling_prob", "coins"), [(0.5, True), (0.12, False)])
+def test_ranks_of_the_neighbours_are_those_of_independent_coins(sampling_prob, coins):
+    """The rank among all references of the first neighbour is geometric and that of the k-th negative binomial, by either way to draw.
+
+    4,000 points, of which each looks at two samples; false alarms 1e-3 for each of four chi-square tests.
+    """
+    k, n = 3, 400
+    assert (subsampling.coin_reach(n, sampling_prob, k) <= subsampling.sample_room(n, sampling_prob, k)) == coins
+    references = np.linspace(0, 1, n, dtype=np.float32)[:, None]  # the rank of reference i is i for a point at 0
+    found = nearest_in_samples(jax.random.key(5), np.zeros((4000, 1), np.float32), references, k, sampling_prob, 2).reshape(8000, k)
+    assert (np.diff(found, axis=1) > 0).all()
+    for which in (0, k - 1):
+        law = stats.nbinom(which + 1, sampling_prob)  # failures before success number which + 1
+        edges = np.unique(law.ppf(np.linspace(0, 1, 12)[1:-1])).astype(int)
+        expected = np.diff(np.concatenate([[0], law.cdf(edges - which), [1]])) * 8000
+        observed = np.bincount(np.searchsorted(edges, found[:, which]), minlength=len(edges) + 1)
+        assert stats.chisquare(observed[expected > 0], expected[expected > 0]).pvalue > 1e-3
+    pairs = found.reshape(4000, 2, k)
+    assert abs(np.corrcoef(pairs[:, 0, 0], pairs[:, 1, 0])[0, 1]) < 4 / np.sqrt(4000), "the two samples are independent"
+
+
 def test_samples_of_different_points_and_steps_differ():
     found = nearest_in_samples(jax.random.key(0), np.repeat(POINTS[:1], 20, 0), REFERENCES, 5, 0.05, 2).reshape(40, 5)
     assert len({tuple(row) for row in found.tolist()}) == 40
@@ -69,6 +91,15 @@ def test_a_sample_that_is_too_small_leaves_places_empty():
         assert (row[:size] >= 0).all(), "empty places come last"
         assert len(set(row[:size])) == size, "no record votes twice"
     assert (nearest_in_samples(jax.random.key(0), POINTS, REFERENCES[:3], 5, 1.0)[:, 0, 3:] == -1).all()
+
+
+@pytest.mark.parametrize("values", [2, 50, 10**6])
+def test_the_smallest_of_many_are_those_of_a_sort(values):
+    """Also where half of them are equal: a tie that another value could decide would be a second change of the neighbours."""
+    drawn = np.random.default_rng(values).integers(0, values, (20, 1003)).astype(np.float32)
+    assert drawn.shape[1] >= subsampling.FEWEST_RUNS * subsampling.RUN * 9
+    found = np.stack([subsampling._smallest(jnp.asarray(row), 9) for row in drawn])
+    np.testing.assert_array_equal(found, np.argsort(drawn, axis=1, kind="stable")[:, :9])
 
 
 def test_ties_go_to_the_lowest_index():
