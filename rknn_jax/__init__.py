@@ -2,7 +2,8 @@
 
 Reading order: `types` (what flows), `neighbors` and `bsvs` (who votes for what, and the sum), `mechanisms.base` and
 `mechanisms.discrete_laplace` (the private step), `labelers.rknn` (the labels), `privacy.guarantee` (what it cost). Where nobody is trusted:
-`mechanisms.local` and `mechanisms.collision`, `privacy.amplification`, `simulate`. `train/distill.py`, in a checkout, is Algorithm 1 from
+`mechanisms.local` and `mechanisms.collision`, `privacy.amplification`, `simulate`. What one would pick instead: `labelers.private_knn` and
+`labelers.pate`, `screening`, `subsampling`, `privacy.pate`. `train/distill.py`, in a checkout, is Algorithm 1 from
 data to report.
 """
 

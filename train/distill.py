@@ -30,7 +30,7 @@ from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans, prototypes, sample, uncertainty
 from rknn_jax.representations import spectral
-from rknn_jax.students import ensemble, mixmatch
+from rknn_jax.students import ensemble, mixmatch, uda, vat
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
 from train import experiment as runs
@@ -244,15 +244,20 @@ def fit_student(
         console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
 
     learned, config = labels.surest(1 - experiment.unlabelled), student_config(experiment)
-    semi_supervised = mixmatch.Config(replace(config, label_smoothing=0.0), unlabelled_weight=experiment.unlabelled_weight)
+    unlabelled = None if isinstance(config, students.Config) else task.public.images[~learned]
+    if unlabelled is not None and not len(unlabelled):
+        raise ValueError(
+            f"Expected public records without a label with semi_supervised={experiment.semi_supervised}, got none; pass --unlabelled 0.1, "
+            "or --smoothing none where queries are declined."
+        )
     try:
         return ensemble.fit(
             key,
             task.public.images[learned],
             labels.targets(experiment.targets)[learned],
-            semi_supervised if experiment.unlabelled else config,
+            config,
             experiment.members,
-            unlabelled=task.public.images[~learned] if experiment.unlabelled else None,
+            unlabelled=unlabelled,
             start=network if experiment.fine_tune else None,
             on_epoch=log,
         )
@@ -261,11 +266,21 @@ def fit_student(
         return None
 
 
-def student_config(experiment: Experiment) -> students.Config:
+def student_config(experiment: Experiment) -> ensemble.Config:
     """Return how each student is trained."""
-    return students.Config(
+    config = students.Config(
         model=experiment.student, epochs=experiment.epochs or 0, batch_size=experiment.batch_size, augmentation=experiment.augmentation
     )
+    if experiment.semi_supervised == "none":
+        return config
+    config = replace(config, label_smoothing=0.0)
+    weight: dict[str, Any] = {} if experiment.unlabelled_weight is None else {"unlabelled_weight": experiment.unlabelled_weight}
+    if experiment.semi_supervised == "mixmatch":
+        return mixmatch.Config(config, **{"unlabelled_weight": 75.0, **weight})
+    module = {"uda": uda, "vat": vat}[experiment.semi_supervised]
+    own = module.Config(**weight)
+    changed = {"strong": "photo"} if experiment.semi_supervised == "uda" and experiment.augmentation.startswith("crop") else {}
+    return replace(own, student=replace(config, epochs=experiment.epochs or own.student.epochs), **changed)
 
 
 def network_of(encode: Encoder) -> Any:

@@ -96,8 +96,9 @@ class Experiment:
       batch_size: of each.
       augmentation: how training images are changed at random; warp suits digits and crop_flip photographs.
       fine_tune: begin each at what simclr or scan has learned, with their backbone as student.
-      unlabelled: share of the public records, those whose labels are least sure, that it learns from without their labels, by MixMatch.
-      unlabelled_weight: of these in MixMatch's loss.
+      semi_supervised: how it learns from public records without labels too: mixmatch, uda or vat; none does without them.
+      unlabelled: share of the labelled public records, those whose labels are least sure, that are taken for unlabelled ones.
+      unlabelled_weight: of the unlabelled records in the loss; 75 for mixmatch and 1 for uda and vat where it is not given.
       seed: of the split, the clustering and the student.
       noise_seed: of the simulated noise; the operating system's entropy where it is not given.
       out: the run folder; a new one under runs/ where it is not given.
@@ -134,8 +135,9 @@ class Experiment:
     batch_size: int = students.Config.batch_size
     augmentation: augment.Name = "warp"
     fine_tune: bool = False
+    semi_supervised: Literal["none", "mixmatch", "uda", "vat"] = "none"
     unlabelled: float = 0.0
-    unlabelled_weight: float = 75.0
+    unlabelled_weight: float | None = None
     seed: int = 42
     noise_seed: int | None = None
     out: Path | None = None
@@ -170,8 +172,12 @@ class Experiment:
                 f"Expected student={self.backbone} and representation=simclr or scan with fine_tune, got student={self.student}, "
                 f"representation={self.representation}."
             )
-        if self.fine_tune and self.unlabelled:
-            raise ValueError(f"Expected unlabelled=0 with fine_tune, got unlabelled={self.unlabelled}; MixMatch starts anew.")
+        if self.semi_supervised == "none" and self.unlabelled:
+            raise ValueError(
+                f"Expected semi_supervised=mixmatch, uda or vat with unlabelled={self.unlabelled}, got none; nobody would learn from them."
+            )
+        if self.fine_tune and self.semi_supervised != "none":
+            raise ValueError(f"Expected semi_supervised=none with fine_tune, got semi_supervised={self.semi_supervised}; that starts anew.")
         if self.student == "none" and self.rounds > 1:
             raise ValueError(f"Expected a student with rounds={self.rounds}, got student=none; a later round asks what it is unsure of.")
         for name in ("queries", "neighbors", "rounds", "members", "epochs", "batch_size"):

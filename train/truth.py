@@ -55,10 +55,10 @@ def not_covered(
         found = [accuracy(draw, epsilon) for draw in keys]
         sweep.append({"epsilon": epsilon, "mean": float(np.mean(found)), "stddev": float(np.std(found, ddof=1)), "draws": DRAWS})
     told = {}
-    if hasattr(labeler, "private_epsilons"):
+    if hasattr(labeler, "not_covered"):
         draw, release = jax.random.split(jax.random.fold_in(key, len(EPSILONS) + 1))
         answers = labeler.tally(draw, votes, queries, task.card.num_classes, config)
-        told = {"epsilons_that_look_at_the_votes": labeler.private_epsilons(release, votes, answers, config)}
+        told = labeler.not_covered(release, votes, answers, config)
     return told | {
         "note": NOTE,
         "nonprivate_label_accuracy": accuracy(jax.random.fold_in(key, len(EPSILONS)), float("inf")),

@@ -5,6 +5,7 @@ A labeler is two functions and their settings, `Config`, which has at least epsi
     votes(key, private, encode, queries, num_classes, config) -> votes       all that private records do; private
     tally(key, votes, queries, num_classes, config, predicted) -> Answers    the mechanism and what follows; the answers carry its guarantee
 
+It may have `not_covered(key, votes, answers, config)`, what a benchmark should be told that epsilon does not cover.
 `tests/contracts/test_labelers.py` holds every file to it by the file's `EXAMPLES`.
 """
 

@@ -143,6 +143,12 @@ def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, conf
     return screening.aggregated(count_key, votes.counted, answered, calibrated.aggregation_stddev, calibrated.guarantee)
 
 
+def not_covered(key: jax.Array, votes: Votes, answers: Answers, config: Config) -> dict[str, int]:
+    """Return, for a benchmark, how many samples held fewer than k records. `key`, `answers` and `config` are not used."""
+    del key, answers, config
+    return {"samples_of_fewer_than_k": votes.short}
+
+
 class Attributes(NamedTuple):
     """Answers for records of several attributes each.
 
