@@ -292,7 +292,9 @@ def tally(
 
 
 def not_covered(key: jax.Array, votes: np.ndarray, answers: Answers, config: Config) -> dict[str, dict[str, float]]:
-    """Return, for a benchmark, what the votes themselves say that their labels cost: all but the sanitized bound is private, and none is `answers.guarantee`.
+    """Return, for a benchmark, what the votes themselves say that their labels cost.
+
+    All but the sanitized bound is private, and none is `answers.guarantee`.
 
     Args:
       key: of the noise of the sanitized values; is consumed.
