@@ -319,6 +319,8 @@ def _told_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
 
     assert settings.votes is not None
     votes = np.load(settings.votes)
+    if isinstance(settings, GNMax) and votes.ndim == 2 and votes.sum() != settings.teachers * len(votes):
+        raise ValueError(f"Expected {settings.teachers} votes of each query in --votes {settings.votes}, got others; set --teachers.")
     found = pate.report(votes, mechanism, settings.delta)
     if isinstance(mechanism, pate.GNMax):
         plan = smooth_sensitivity.plan_release(smooth_sensitivity.expected_votes(*_sizes(votes)), mechanism, settings.delta)

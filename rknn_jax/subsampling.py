@@ -6,10 +6,11 @@ a coin for each, until k have come up, which takes about k/g coins and one searc
 of a sample, the sample is drawn first, by the gaps between its members, which are geometric. What is left is one matrix product, streamed
 over blocks of points.
 
-    distance up to |q|² = |x|² - 2<q, x>    of float32, both sides centred on the references' mean
+    distance up to |q|² = |x|² - 2<q, x>    of float32, both sides centred on the mean of the points
 
-A neighbour's place in the list may depend on its own distance and on nothing else of the others, which is what bounds the sensitivity: one
-reference more in a sample takes one place, and pushes at most one other out.
+A reference's distance, in float32, must depend on itself and the points alone, and ties on nothing but its place: then one reference
+more in a sample takes one place, and pushes at most one other out, which is what bounds the sensitivity. So nothing here is computed from
+all references together.
 
 References: Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer Vision", 2020, section 3;
 Fan, Muller & Rezucha, "Development of Sampling Plans by Using Sequential (Item by Item) Selection Techniques", 1962 (gaps).
@@ -33,6 +34,9 @@ LARGEST_TILE = 2**24
 LARGEST_BLOCK = 128
 """Points that a thread takes at a time; a product with more of them is no faster."""
 
+SMALLEST_PROB = 1e-4
+"""Of a sample; float32's coins are exact to 2^-23, which is a thousandth of it."""
+
 TAIL = 8.0
 """Standard deviations of a sample's size that room is kept for; more has probability 1e-15."""
 
@@ -53,28 +57,28 @@ def nearest_in_samples(
       points: float32 `[s, f]`.
       references: float32 `[n, f]`.
       num_neighbors: k >= 1.
-      sampling_prob: with which each reference is in a sample, in (0, 1], exact to float32's 2^-23.
+      sampling_prob: with which each reference is in a sample, from `SMALLEST_PROB` to 1, exact to float32's 2^-23.
       num_samples: independent samples of each point.
 
     Returns:
       int32 `[s, num_samples, k]`, nearest first, ties by the lowest index; -1 at the end where a sample holds fewer than k.
 
     Raises:
-      ValueError: for k < 1, a probability outside (0, 1], features of different width, no reference, or features that are not finite.
+      ValueError: for k < 1, a probability out of range, features of different width, no reference, or features that are not finite.
     """
     points, references = jnp.asarray(points, jnp.float32), jnp.asarray(references, jnp.float32)
     if points.ndim != 2 or references.ndim != 2 or points.shape[1] != references.shape[1] or not len(references):
         raise ValueError(f"Expected points [s, f] and references [n > 0, f], got shapes {points.shape} and {references.shape}.")
     if num_neighbors < 1 or num_samples < 1:
         raise ValueError(f"Expected num_neighbors and num_samples >= 1, got {num_neighbors} and {num_samples}.")
-    if not 0 < sampling_prob <= 1:
-        raise ValueError(f"Expected 0 < sampling_prob <= 1, got sampling_prob={sampling_prob}; 1 samples every record.")
+    if not SMALLEST_PROB <= sampling_prob <= 1:
+        raise ValueError(f"Expected {SMALLEST_PROB} <= sampling_prob <= 1, got sampling_prob={sampling_prob}; 1 samples every record.")
     check_finite("points", points)
     check_finite("references", references)
     block = max(1, min(LARGEST_BLOCK, LARGEST_TILE // len(references), len(points)))
     room, reach = sample_room(len(references), sampling_prob, num_neighbors), coin_reach(len(references), sampling_prob, num_neighbors)
     sizes = (num_neighbors, num_samples, room, reach)
-    solve = functools.partial(_solve, key, *_centred(references), sizes=sizes, sampling_prob=sampling_prob)
+    solve = functools.partial(_solve, key, *_centred(points, references), sizes=sizes, sampling_prob=sampling_prob)
     padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
 
     def of_block(start: int) -> np.ndarray:
@@ -105,8 +109,8 @@ def poisson_sample(key: jax.Array, num_references: int, sampling_prob: float, ro
 
 
 @jax.jit
-def _centred(references: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    centre = jnp.mean(references, axis=0, keepdims=True)
+def _centred(points: jax.Array, references: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    centre = jnp.mean(points, axis=0, keepdims=True)  # the references' own would let one of them round all others' distances anew
     centred = references - centre
     return centre, centred, jnp.sum(centred**2, axis=1)
 

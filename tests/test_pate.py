@@ -51,11 +51,11 @@ def test_teachers_learn_and_every_one_votes(hidden):
 def test_a_teacher_sees_its_own_part_alone():
     """Whatever becomes of its part, all others say what they said, so one record moves one vote of each query."""
     part = pate.parts_of(jax.random.key(1), records(), QUICK)
-    said = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, ASKED, 3, QUICK)
+    said = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)
     features, labels = FEATURES.copy(), LABELS.copy()
     features[part == part[7]] *= 100
     labels[part == part[7]] = 1
-    again = pate.predictions(jax.random.key(2), features, labels, part, ASKED, 3, QUICK)
+    again = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
     others = np.arange(12) != part[7]
     np.testing.assert_array_equal(again[others], said[others])
     assert np.any(again[part[7]] != said[part[7]])
@@ -63,10 +63,10 @@ def test_a_teacher_sees_its_own_part_alone():
 
 def test_teachers_do_not_depend_on_how_many_devices_train_them(monkeypatch):
     part = pate.parts_of(jax.random.key(1), records(), QUICK)
-    many = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, ASKED, 3, QUICK)
+    many = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    one = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, ASKED, 3, QUICK)
+    one = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)
     assert np.mean(many == one) > 0.99  # sums of another order decide a query on the border
 
 
@@ -95,6 +95,27 @@ def test_clients_are_the_parts_and_the_unit():
 def test_a_teacher_without_records_is_refused():
     with pytest.raises(ValueError, match="num_teachers=601 with 600 private records, which leaves 1"):
         voted(dataclasses.replace(QUICK, num_teachers=601))
+
+
+def test_a_teacher_without_records_tells_nothing_where_their_number_is_private():
+    """Under add-remove an error would tell that a teacher's only record is gone."""
+    config = dataclasses.replace(QUICK, num_teachers=601, relation="add-remove")
+    assert (voted(config).sum(1) == 601).all()
+    with pytest.raises(ValueError, match="parts=clients, got add-remove"):
+        dataclasses.replace(QUICK, parts="clients", relation="add-remove")
+
+
+def test_what_fills_up_a_part_is_nobodys_record():
+    """Parts of 50 and 51 records: the first record, without bound, reaches its own teacher alone."""
+    part = pate.parts_of(jax.random.key(1), records(LABELS[:601]), QUICK)
+    features = np.concatenate([FEATURES, FEATURES[:1]])
+    labels = np.append(LABELS, LABELS[0])
+    part = np.append(part, 5)
+    said = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
+    features[0] = np.nan
+    again = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
+    others = np.arange(12) != part[0]
+    np.testing.assert_array_equal(again[others], said[others])
 
 
 def agreeing(share, num_teachers=250):

@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from scipy import integrate, stats
 
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event
+from rknn_jax.privacy.guarantee import Event, Guarantee
 
 
 def sampled(noise_multiplier, count=1, sampling_prob=1.0, **fields):
@@ -138,8 +138,31 @@ def test_sampled_and_screened_events_are_checked_and_survive_json():
             Event("gaussian", 1.0, **fields)
     with pytest.raises(ValueError, match="kind='laplace'"):
         Event("laplace", 1.0, 1, 0.5)
+    assert accounting.epsilons([sampled(3.0, 5, 0.5, replaced=True)], 1e-12) == {}, "no accountant reaches so far"
     with pytest.raises(ValueError, match="account for add-remove"):
-        accounting.epsilons([sampled(3.0, 5, 0.5, replaced=True)], 1e-12)
+        accounting.calibrate(lambda scale: [sampled(scale, 5, 0.5, replaced=True)], 1.0, 1e-12)
+
+
+@pytest.mark.parametrize("sampling_prob", [1e-4, 0.01, 0.02, 0.04, 0.3, 0.97])
+def test_no_accountant_is_below_the_tightest(sampling_prob):
+    """From little noise to much: RDP is finite somewhere, never less than PLD, and no order's divergence is lost to an overflow."""
+    for z in (0.05, 0.4, 1.0, 2.4, 3.5, 5.5, 8.0, 13.0, 21.0, 34.0, 200.0):
+        event = sampled(z, 50, sampling_prob)
+        assert not np.isnan(accounting._renyi(event)).any()
+        found = accounting.epsilons([event], 1e-5)
+        assert found.get("PLD", 0) * 0.99 <= found["RDP"] < math.inf
+        assert found["RDP"] <= accounting.rdp_epsilon_as_published([event], 1e-5)
+
+
+def test_a_divergence_that_cannot_be_computed_costs_infinitely_much(monkeypatch):
+    monkeypatch.setattr(accounting, "_renyi", lambda event: np.full(len(accounting.ORDERS), math.nan))
+    assert accounting._rdp_epsilon([sampled(3.0)], 1e-5) == math.inf
+    assert accounting.rdp_epsilon_as_published([sampled(3.0)], 1e-5) == math.inf
+
+
+def test_composition_adds_up_where_no_accountant_applies():
+    one = Guarantee(0.1, 1e-6, "replace-one", "central", (sampled(9.0, 18_000, 0.1, replaced=True),))
+    assert accounting.compose([one] * 5, 1e-5).epsilon == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 3.0])

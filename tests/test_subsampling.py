@@ -93,6 +93,22 @@ def test_a_sample_that_is_too_small_leaves_places_empty():
     assert (nearest_in_samples(jax.random.key(0), POINTS, REFERENCES[:3], 5, 1.0)[:, 0, 3:] == -1).all()
 
 
+def test_another_record_rounds_no_distance_anew():
+    """Black and white pictures, whose distances are whole numbers and tie by the hundred: a record that changes swaps one neighbour."""
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 2, (400, 30)).astype(np.float32)
+    points = rng.integers(0, 2, (40, 30)).astype(np.float32) * np.float32(0.3)
+    for k, g in ((7, 1.0), (100, 1.0), (7, 0.6)):
+        before = nearest_in_samples(jax.random.key(0), points, records, k, g)[:, 0]
+        for changed in (rng.integers(0, 2, 30), np.full(30, 1e7), np.zeros(30)):
+            others = records.copy()
+            others[17] = changed
+            after = nearest_in_samples(jax.random.key(0), points, others, k, g)[:, 0]
+            if g == 1.0:  # else the changed record takes a coin from another
+                swaps = [len(set(a) - set(b)) for a, b in zip(before.tolist(), after.tolist(), strict=True)]
+                assert max(swaps) <= 1
+
+
 @pytest.mark.parametrize("values", [2, 50, 10**6])
 def test_the_smallest_of_many_are_those_of_a_sort(values):
     """Also where half of them are equal: a tie that another value could decide would be a second change of the neighbours."""

@@ -329,10 +329,11 @@ def finish(
     privacy = {
         "whole": guarantee.asdict(),
         "rounds": [answers.guarantee.asdict() for _, answers in rounds],
-        "accountants": accounting.epsilons(events, experiment.delta) if events else {guarantee.accountant: guarantee.epsilon},
+        "accountants": (events and accounting.epsilons(events, experiment.delta)) or {guarantee.accountant: guarantee.epsilon},
         "covers": ["the noisy counts", "the labels of the public records", "the student"],
         "does_not_cover": [
-            "the number of private records" + ("" if guarantee.relation == "add-remove" else ", which replace-one takes as public"),
+            f"the number of private {guarantee.unit}s"
+            + ("" if guarantee.relation == "add-remove" else ", which replace-one takes as public"),
             "settings chosen by looking at private data or at accuracies, such as this page's",
             "everything under not_covered_by_epsilon in result.json",
         ],

@@ -20,7 +20,8 @@ themselves would say is smaller and private: `not_covered`, and of the arg max a
 seconds on two cores where the convolutional ones of the paper would take hours. They are as good as the features are.
 
 Parts: dealt at random, equal in size where the number of records is public; where it is not (add-remove), every record draws its own, so
-that one more moves no other. `clients` makes each client a part, and the guarantee is then that of a client with all its records.
+that one more moves no other. `clients` makes each client a part, and the guarantee is then that of a client with all its records, whose
+number is public.
 
 References: Papernot et al., "Semi-supervised Knowledge Transfer for Deep Learning from Private Training Data", 2017 (`lnmax`); Papernot et
 al., "Scalable Private Learning with PATE", 2018, Algorithms 1 and 2.
@@ -96,6 +97,10 @@ class Config:
                 raise ValueError(f"Expected {name} >= {least}, got {name}={value}.")
         if not math.isfinite(self.threshold):
             raise ValueError(f"Expected a finite threshold, got threshold={self.threshold}; a very low one lets every query pass.")
+        if self.parts == "clients" and self.relation == "add-remove":
+            raise ValueError(
+                "Expected relation=replace-one with parts=clients, got add-remove; the number of teachers is taken for public."
+            )
         if not self.learning_rate > 0 or not self.weight_decay >= 0:
             raise ValueError(f"Expected learning_rate > 0 and weight_decay >= 0, got {self.learning_rate} and {self.weight_decay}.")
 
@@ -163,11 +168,12 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
       int32 `[s, num_classes]`, private.
 
     Raises:
-      ValueError: where a teacher would have no record, or clients are asked for and the data set knows of none.
+      ValueError: where a teacher would have no record and their number is public, or clients are asked for and the data set knows of none.
     """
     part_key, teacher_key = jax.random.split(key)
     part = parts_of(part_key, private, config)
-    said = predictions(teacher_key, encode(private.images), private.labels, part, queries.features, num_classes, config)
+    num_teachers = int(part.max()) + 1 if config.parts == "clients" else config.num_teachers
+    said = predictions(teacher_key, encode(private.images), private.labels, part, num_teachers, queries.features, num_classes, config)
     return np.stack([(said == label).sum(axis=0) for label in range(num_classes)], axis=1).astype(np.int32)
 
 
@@ -183,7 +189,7 @@ def parts_of(key: jax.Array, private: Records, config: Config) -> np.ndarray:
         part[np.asarray(jax.random.permutation(key, n))] = np.arange(n) % num_teachers
     else:
         part = np.asarray(jax.random.randint(key, (n,), 0, num_teachers), np.int64)
-    if empty := num_teachers - len(np.unique(part)):
+    if config.relation == "replace-one" and (empty := num_teachers - len(np.unique(part))):
         raise ValueError(
             f"Expected a record for every teacher, got num_teachers={num_teachers} with {n} private records, which leaves {empty} "
             "without; ask fewer teachers."
@@ -192,7 +198,7 @@ def parts_of(key: jax.Array, private: Records, config: Config) -> np.ndarray:
 
 
 def predictions(
-    key: jax.Array, features: Array, labels: Array, part: np.ndarray, asked: Array, num_classes: int, config: Config
+    key: jax.Array, features: Array, labels: Array, part: np.ndarray, num_teachers: int, asked: Array, num_classes: int, config: Config
 ) -> np.ndarray:
     """Train all teachers, over the devices that there are, and return what each says.
 
@@ -200,7 +206,8 @@ def predictions(
       key: of the first weights; is consumed.
       features: float32 `[n, f]`, private.
       labels: int32 `[n]`.
-      part: int64 `[n]`, from 0 to num_teachers - 1, each at least once.
+      part: int64 `[n]`, from 0 to num_teachers - 1.
+      num_teachers: one without records says what its first weights say.
       asked: float32 `[s, f]`, public, by which features are centred and scaled.
       num_classes: |Y|.
       config: see `Config`.
@@ -210,16 +217,16 @@ def predictions(
     """
     asked = np.asarray(asked, np.float32)
     centre, scale = asked.mean(axis=0), np.sqrt(asked.var(axis=0).mean()) + 1e-12
-    size = np.bincount(part)
+    size = np.bincount(part, minlength=num_teachers)
     order = np.argsort(part, kind="stable")
     place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
-    index = np.zeros((len(size), size.max()), np.int64)
+    index = np.full((len(size), size.max()), len(order))  # rows that fill up are nobody's record
     present = np.zeros(index.shape, np.float32)
     index[part[order], place], present[part[order], place] = order, 1
     devices = jax.devices()[: max(count for count in range(1, jax.device_count() + 1) if len(size) % count == 0)]
     over_teachers = NamedSharding(Mesh(np.array(devices), (TEACHERS,)), PartitionSpec(TEACHERS))
-    scaled = (np.asarray(features, np.float32) - centre) / scale
-    shards = jax.device_put((scaled[index], np.asarray(labels, np.int32)[index], present), over_teachers)
+    scaled = np.vstack([(np.asarray(features, np.float32) - centre) / scale, np.zeros_like(asked[:1])])
+    shards = jax.device_put((scaled[index], np.append(np.asarray(labels, np.int32), 0)[index], present), over_teachers)
     keys = jax.device_put(jax.random.split(key, len(size)), over_teachers)
     return np.asarray(_predictions(keys, *shards, (asked - centre) / scale, num_classes, config))
 
@@ -235,7 +242,7 @@ def _predictions(
 
         def loss_of(params: Any) -> jax.Array:
             lost = optax.softmax_cross_entropy_with_integer_labels(_logits(params, features), labels)
-            return jnp.sum(present * lost) / jnp.sum(present)
+            return jnp.sum(present * lost) / jnp.maximum(jnp.sum(present), 1)
 
         def step(_: Any, state: Any) -> Any:
             params, moments = state

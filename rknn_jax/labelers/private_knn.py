@@ -182,12 +182,12 @@ def multi_label(key: jax.Array, features: Array, attributes: Array, queries: Que
     Raises:
       ValueError: for attributes that are not 0 or 1, and as `votes`.
     """
-    attributes = np.asarray(attributes, np.float32)
+    attributes = np.asarray(attributes)
     if attributes.ndim != 2 or not np.isin(attributes, (0, 1)).all():
         raise ValueError(f"Expected attributes of 0 and 1 [n, num_attributes], got shape {attributes.shape}.")
     sample_key, noise_key = jax.random.split(key)
     near = _neighbors(sample_key, features, queries, config, 1)[:, 0]
-    clipped = np.vstack([clipped_attributes(attributes, clip), np.zeros(attributes.shape[1], np.float32)])
+    clipped = np.vstack([clipped_attributes(attributes, clip), np.zeros(attributes.shape[1])])
     sums = np.stack([clipped[index].sum(axis=0) for index in near])
     change = multi_label_change(attributes.shape[1], clip)
     replaced = config.relation == "replace-one"
@@ -198,23 +198,26 @@ def multi_label(key: jax.Array, features: Array, attributes: Array, queries: Que
 
 
 def clipped_attributes(attributes: Array, clip: float) -> np.ndarray:
-    """Scale rows of 0 and 1 to a sum of at most tau, float32."""
+    """Scale rows of 0 and 1 to a sum of at most tau, float64: sums of a few hundred are then exact to what noise hides."""
     if not 0 < clip < math.inf:
         raise ValueError(f"Expected a finite clip > 0, got clip={clip}.")
-    attributes = np.asarray(attributes, np.float32)
-    return attributes * np.minimum(1, np.float32(clip) / np.maximum(attributes.sum(axis=1, keepdims=True), 1))
+    attributes = np.asarray(attributes, np.float64)
+    return attributes * np.minimum(1, clip / np.maximum(attributes.sum(axis=1, keepdims=True), 1))
 
 
 def multi_label_change(num_attributes: int, clip: float) -> float:
     """Return the largest L2 distance of two clipped vectors of 0 and 1.
 
-    Such a vector of m ones has squared length m where m <= tau and tau²/m beyond. Two without a one in common are farthest apart, where
-    there is room for them; else the distance is found by going through how many ones each has, and in common.
+    Such a vector of m ones has squared length m where m <= tau and tau²/m beyond. Two of the longest without a one in common are farthest
+    apart, where there is room for them; else the distance is found by going through how many ones each has, and in common.
 
-    >>> multi_label_change(40, 10)**2
+    >>> round(multi_label_change(40, 10) ** 2, 9)
     20.0
     """
     ones = np.arange(num_attributes + 1)
+    squares = ones * np.minimum(1, clip / np.maximum(ones, 1)) ** 2
+    if 2 * squares.argmax() <= num_attributes:
+        return math.sqrt(2 * float(squares.max()))
     own, other, both = np.meshgrid(ones, ones, ones, indexing="ij")
     possible = (both <= np.minimum(own, other)) & (own + other - both <= num_attributes)
     own_size, other_size = (np.minimum(1, clip / np.maximum(count, 1)) for count in (own, other))
@@ -223,7 +226,7 @@ def multi_label_change(num_attributes: int, clip: float) -> float:
 
 
 def _neighbors(key: jax.Array, features: Array, queries: Queries, config: Config, num_samples: int) -> np.ndarray:
-    if config.num_neighbors > len(features):
+    if config.num_neighbors > len(features) and config.relation == "replace-one":  # else their number is private
         raise ValueError(
             f"Expected num_neighbors <= number of private records, got num_neighbors={config.num_neighbors} with {len(features)}; "
             "ask fewer neighbours."
