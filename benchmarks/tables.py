@@ -122,11 +122,11 @@ def attributes() -> str:
     found = load("attributes")["results"]
     names = list(found[0]["right"])
     rows = [
-        [f"`{row['representation']}`", f"{row['epsilon']:g}", *(percent(row["right"][name]) for name in names)]
+        [f"`{row['representation']}`", f"{row['epsilon']:g}", f"{row['clip']:g}", *(percent(row["right"][name]) for name in names)]
         for row in found
-        if row["clip"] == 2 and row["epsilon"] in (0.5, 1, 2)
+        if row["clip"] in (2, 4) and row["epsilon"] in (0.2, 1)
     ]
-    return table(["features", "ε", *names], rows, "attributes")
+    return table(["features", "ε", "τ", *names], rows, "attributes")
 
 
 def speed() -> str:

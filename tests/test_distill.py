@@ -175,6 +175,14 @@ def test_the_default_number_of_queries_follows_the_noise(tmp_path, monkeypatch):
         (["--trust", "local", "--relation", "add-remove"], "relation=add-remove"),
         (["--queries", "3", "--neighbors", "4"], "neighbors=4, queries=3"),
         (["--rounds", "0"], "rounds=0"),
+        (["--unlabelled", "0.2"], "semi_supervised=mixmatch, uda or vat with unlabelled=0.2"),
+        (["--semi-supervised", "vat", "--representation", "pca"], "pass --unlabelled 0.1"),
+        (["--labeler", "pate", "--mechanism", "laplace"], "they are those of labeler=rknn"),
+        (["--labeler", "private_knn", "--trust", "local"], "got trust=local"),
+        (["--labeler", "private_knn", "--representation", "pca"], "delta=0.0"),
+        (["--labeler", "private_knn", "--delta", "1e-5", "--private-knn.sampling-prob", "0"], "sampling_prob=0.0"),
+        (["--labeler", "pate", "--delta", "1e-5", "--representation", "pca", "--pate.num-teachers", "2000"], "leaves 1000 without"),
+        (["--labeler", "private_knn", "--delta", "1e-5", "--representation", "pca", "--queries", "600"], "num_queries=600"),
         (["--dataset", "nowhere"], "nowhere"),
         (["--dataset", "mnist"], "data_dir"),
         (["--dataset", "mnist", "--data-dir", "/nowhere"], "/nowhere"),
@@ -249,9 +257,11 @@ def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
         {"representation": "simclr", "fine_tune": True},
         {"representation": "scan", "fine_tune": True, "queries": None, "epochs": 5},
         {"representation": "dti", "queries": 12},
-        {"unlabelled": 0.3},
+        {"semi_supervised": "mixmatch", "unlabelled": 0.3},
+        {"semi_supervised": "uda", "unlabelled": 0.3, "epochs": 2},
+        {"semi_supervised": "vat", "unlabelled": 0.3, "epochs": 2},
     ],
-    ids=["simclr", "scan", "dti", "mixmatch"],
+    ids=["simclr", "scan", "dti", "mixmatch", "uda", "vat"],
 )
 def test_trained_representations_and_other_ways_to_learn_run_through(changes, tmp_path):
     simclr = SimCLR(epochs=5, batch_size=128)
@@ -274,3 +284,7 @@ def test_settings_reach_the_mechanism_and_the_student(tmp_path):
     assert config == rknn.Config(2.0, config.delta, 3, "gaussian", "central", relation="add-remove")
     assert config.delta == pytest.approx(5e-7)
     assert distill.student_config(dataclasses.replace(TINY, student="m5", epochs=None)).epochs == 6
+    uda = distill.student_config(dataclasses.replace(TINY, semi_supervised="uda", unlabelled_weight=3.0, augmentation="crop"))
+    assert (uda.student.epochs, uda.student.augmentation, uda.unlabelled_weight, uda.strong) == (1, "crop", 3.0, "photo")
+    vat = distill.student_config(dataclasses.replace(TINY, semi_supervised="vat", epochs=None, student="m5"))
+    assert (vat.student.epochs, vat.student.model, vat.unlabelled_weight) == (25, "m5", 1.0), "its own epochs, and not the network's"

@@ -1,10 +1,7 @@
 """MixMatch: each of its formulas in float64, one whole step, and that unlabelled records teach where labelled ones are too few."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
-import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,41 +11,12 @@ from scipy.special import log_softmax, softmax
 
 from rknn_jax import augment, data
 from rknn_jax.students import fit as students
-from rknn_jax.students import mixmatch
+from rknn_jax.students import mixmatch, semi_supervised
+from tests import tiny
+from tests.tiny import IMAGES, TARGETS, UNLABELLED
 
 RNG = np.random.default_rng(0)
-IMAGES, UNLABELLED = RNG.integers(0, 256, (5, 2, 2, 1), np.uint8), RNG.integers(0, 256, (7, 2, 2, 1), np.uint8)
-TARGETS = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]]
-
-
-class Tiny(nn.Module):
-    """A linear map of normalised pixels: it compiles in no time."""
-
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, images, *, train, features=False):
-        x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(images.reshape(len(images), -1))
-        return nn.Dense(self.num_classes)(x)
-
-
 DIM = np.linspace(0.5, 1, 9, dtype=np.float32).reshape(9, 1, 1, 1)
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    """One setting, so that its step compiles once, and shares without a Beta, which would compile for seconds.
-
-    Every row of a batch is darkened by an amount of its own.
-    """
-    monkeypatch.setattr(students, "_model", lambda config: SimpleNamespace(Model=Tiny, MIN_SIZE=2))
-    monkeypatch.setitem(augment.AUGMENTATIONS, "crop", lambda key, images: images * jnp.asarray(DIM))
-    monkeypatch.setattr(mixmatch, "own_shares", lambda key, num_rows, alpha: 0.5 + 0.5 * jax.random.uniform(key, (num_rows,)) ** alpha)
-    return mixmatch.Config(students.Config(epochs=2, batch_size=3, augmentation="crop", learning_rate=0.0123), unlabelled_weight=10)
-
-
-def arrays(student):
-    return {"params": student.params, "batch_stats": student.batch_stats}
 
 
 def as_float32(*values):
@@ -128,12 +96,19 @@ def test_the_loss_is_cross_entropy_and_squared_error_and_without_weight_only_the
     np.testing.assert_array_equal(gradient[3:], 0)
 
 
-# A step and the training.
+# A step, and the training.
 
 
-def test_a_step_is_the_algorithm_of_the_module(tiny):
-    """Loss and running statistics by NumPy, at the third of six steps."""
-    state = students.initial(tiny.student, 6, jax.random.key(0), 3, IMAGES[:1])._replace(step=jnp.int32(2))
+def test_a_step_is_the_algorithm_of_the_module(monkeypatch):
+    """Loss and running statistics by NumPy, at the third of six steps. Every row is darkened by an amount of its own.
+
+    Shares come without a Beta, which would compile for seconds.
+    """
+    tiny.use(monkeypatch, tiny.Linear)
+    monkeypatch.setitem(augment.AUGMENTATIONS, "crop", lambda key, images: images * jnp.asarray(DIM))
+    monkeypatch.setattr(mixmatch, "own_shares", lambda key, num_rows, alpha: 0.5 + 0.5 * jax.random.uniform(key, (num_rows,)) ** alpha)
+    config = mixmatch.Config(students.Config(epochs=2, batch_size=3, augmentation="crop", learning_rate=0.0123), unlabelled_weight=10)
+    state = students.initial(config.student, 6, jax.random.key(0), 3, IMAGES[:1])._replace(step=jnp.int32(2))
     kernel = np.asarray(state.variables["params"]["Dense_0"]["kernel"], np.float64)
     weights, present, unlabelled_present = np.array([1, 2, 1, 0.5, 0.5]), np.array([1, 1, 0]), np.array([1, 0, 1])
     index, unlabelled_index = np.array([3, 1, 0]), np.array([6, 2, 4])
@@ -156,60 +131,10 @@ def test_a_step_is_the_algorithm_of_the_module(tiny):
 
     chosen = tuple((i.astype(np.int32), p.astype(np.float32)) for i, p in ((index, present), (unlabelled_index, unlabelled_present)))
     records = jax.device_put(((IMAGES, TARGETS, weights.astype(np.float32)), UNLABELLED))
-    after, value = mixmatch._step(tiny, 6, jax.random.key(4), state, records, chosen)
+    after, value = semi_supervised._step(mixmatch.objective, config, 6, jax.random.key(4), state, records, chosen)
     np.testing.assert_allclose(value, labelled + 3 / 6 * 10 * guessed, rtol=1e-4)
     running = after.variables["batch_stats"]["BatchNorm_0"]["mean"]
     np.testing.assert_allclose(running, 0.1 * mixed.reshape(9, -1).mean(axis=0), rtol=1e-4)
-
-
-def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(tiny, monkeypatch):
-    """Two batches of 5 labelled records and three of 7 unlabelled ones: the labelled begin again in the middle of an epoch."""
-    step, seen = mixmatch._step, []
-
-    def record(*args):
-        seen.append(args[-1])
-        return step(*args)
-
-    monkeypatch.setattr(mixmatch, "_step", record)
-    mixmatch.fit(jax.random.key(0), IMAGES, TARGETS, UNLABELLED, tiny)
-    assert len(seen) == 2 * 3
-    for kind, num_records, per_pass in ((0, 5, 2), (1, 7, 3)):
-        for start in range(0, 6, per_pass):
-            there = [batch[kind][0][batch[kind][1] == 1] for batch in seen[start : start + per_pass]]
-            assert sorted(np.concatenate(there)) == list(range(num_records))
-
-
-def test_equal_keys_give_equal_students_and_records_of_weight_zero_leave_no_trace(tiny):
-    student = mixmatch.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, tiny)
-    more = np.insert(IMAGES, 2, 9, axis=0), np.insert(TARGETS, 2, TARGETS[0], axis=0)
-    again = mixmatch.fit(jax.random.key(1), *more, UNLABELLED, tiny, weights=3 * np.float32([1, 1, 0, 1, 1, 1]))
-    chex.assert_trees_all_equal(arrays(again), arrays(student))
-    other = mixmatch.fit(jax.random.key(2), IMAGES, TARGETS, UNLABELLED, tiny)
-    assert not np.allclose(other.params["Dense_0"]["kernel"], student.params["Dense_0"]["kernel"])
-    assert (student.config, student.num_classes, student.image_shape) == (tiny.student, 3, (2, 2, 1))
-    np.testing.assert_allclose(student.predict_proba(IMAGES).sum(axis=1), 1, atol=1e-5)
-
-
-def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised(tiny, monkeypatch):
-    told = []
-
-    def stop(epoch, epochs, metrics, student):
-        assert (epoch, epochs) == (len(told) + 1, 2)
-        assert metrics["seconds"] > 0
-        assert 0 < metrics["loss"] < 5
-        told.append(student)
-        raise KeyboardInterrupt
-
-    student = mixmatch.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, tiny, on_epoch=stop)
-    assert student.interrupted
-    chex.assert_trees_all_equal(arrays(student), arrays(told[0]))
-
-    def interrupted_step(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(mixmatch, "_step", interrupted_step)
-    with pytest.raises(KeyboardInterrupt):
-        mixmatch.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, tiny)
 
 
 @pytest.mark.slow
@@ -247,14 +172,3 @@ def test_unlabelled_digits_teach_what_twenty_labels_do_not(tmp_path):
 def test_settings_out_of_range_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=f"{name}={value}"):
         mixmatch.Config(**{name: value})
-
-
-@pytest.mark.parametrize("unlabelled", [UNLABELLED[:0], UNLABELLED[:, :1], UNLABELLED.astype(np.float32), UNLABELLED[0]])
-def test_unlabelled_records_are_images_like_the_labelled(tiny, unlabelled):
-    with pytest.raises(ValueError, match="Expected unlabelled"):
-        mixmatch.fit(jax.random.key(0), IMAGES, TARGETS, unlabelled, tiny)
-
-
-def test_targets_are_checked_as_for_any_student(tiny):
-    with pytest.raises(ValueError, match="Expected targets"):
-        mixmatch.fit(jax.random.key(0), IMAGES, TARGETS[:-1], UNLABELLED, tiny)

@@ -15,8 +15,13 @@ import numpy as np
 
 from rknn_jax import pytree
 from rknn_jax.students import fit as students
-from rknn_jax.students import mixmatch
+from rknn_jax.students import mixmatch, uda, vat
 from rknn_jax.types import Array
+
+Config = students.Config | mixmatch.Config | uda.Config | vat.Config
+
+SEMI_SUPERVISED = {module.Config: module for module in (mixmatch, uda, vat)}
+"""Who learns from unlabelled records too, by the type of the config."""
 
 
 @pytree.register
@@ -48,7 +53,7 @@ def fit(
     key: jax.Array,
     images: Array,
     targets: Array,
-    config: students.Config | mixmatch.Config,
+    config: Config,
     num_members: int,
     *,
     unlabelled: Array | None = None,
@@ -61,10 +66,10 @@ def fit(
       key: is consumed.
       images: uint8 `[m, height, width, channels]`.
       targets: float32 `[m, num_classes]`.
-      config: of each member; MixMatch's where there are unlabelled records.
+      config: of each member; that of a module in `SEMI_SUPERVISED` where there are unlabelled records.
       num_members: 1 or more.
-      unlabelled: uint8 `[u, height, width, channels]`, learned from by `mixmatch.fit`.
-      start: see `students.fit`; MixMatch starts anew.
+      unlabelled: uint8 `[u, height, width, channels]`, learned from by that module's `fit`.
+      start: see `students.fit`; who learns from unlabelled records too starts anew.
       on_epoch: as in `students.fit`, with the epochs of all members counted on and the member in training.
 
     Returns:
@@ -72,13 +77,15 @@ def fit(
 
     Raises:
       KeyboardInterrupt: where it came before the end of the very first epoch.
-      ValueError: for num_members < 1, a config of the other kind, a start with MixMatch, and as `students.fit`.
+      ValueError: for num_members < 1, a config of the other kind, a start with unlabelled records, and as `students.fit`.
     """
-    if isinstance(config, mixmatch.Config) != (unlabelled is not None):
-        raise ValueError(f"Expected mixmatch.Config with unlabelled records and students.Config without, got config={type(config)}.")
+    if isinstance(config, students.Config) != (unlabelled is None):
+        raise ValueError(
+            f"Expected a config of mixmatch, uda or vat with unlabelled records and students.Config without, got config={type(config)}."
+        )
     if start is not None and unlabelled is not None:
-        raise ValueError("Expected no start with unlabelled records, got both; MixMatch starts anew.")
-    epochs_each = config.student.epochs if isinstance(config, mixmatch.Config) else config.epochs
+        raise ValueError("Expected no start with unlabelled records, got both; who learns from these starts anew.")
+    epochs_each = config.epochs if isinstance(config, students.Config) else config.student.epochs
     if num_members < 1:
         raise ValueError(f"Expected num_members >= 1, got num_members={num_members}.")
     members: list[students.Student] = []
@@ -90,11 +97,10 @@ def fit(
                 on_epoch(done + epoch, num_members * epochs, metrics, student)
 
         try:
-            if isinstance(config, mixmatch.Config):
-                assert unlabelled is not None
-                found = mixmatch.fit(member_key, images, targets, unlabelled, config, on_epoch=report)
-            else:
+            if isinstance(config, students.Config):
                 found = students.fit(member_key, images, targets, config, start=start, on_epoch=report)
+            else:
+                found = SEMI_SUPERVISED[type(config)].fit(member_key, images, targets, unlabelled, config, on_epoch=report)
             members.append(found)
         except KeyboardInterrupt:
             if not members:

@@ -7,19 +7,13 @@
 
 What MixMatch leaves open is settled so. lam is drawn for each row, as by its authors, and not once for a batch. One pass through the
 network takes the whole mixed batch, so that batch normalisation sees labelled and unlabelled rows together, which is what interleaving
-their batches is for; the guesses use statistics of their own batch and leave no trace in the running ones. Optimizer, rates, averaged
-weights and augmentations are those of `rknn_jax.students.fit`, and so is the student.
-
-For answers of a labeler, the queries can be the labelled records, or those public records whose labels are sure. Nothing here sees
-private data: the targets are post-processing of a private release.
+their batches is for; the guesses use statistics of their own batch and leave no trace in the running ones. What is left of a step is
+that of `rknn_jax.students.semi_supervised`.
 
 Reference: Berthelot et al., "MixMatch: A Holistic Approach to Semi-Supervised Learning", 2019.
 """
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +22,7 @@ import numpy as np
 
 from rknn_jax import augment
 from rknn_jax.students import fit as students
+from rknn_jax.students import semi_supervised
 from rknn_jax.types import Array
 
 
@@ -76,47 +71,27 @@ def fit(
     weights: Array | None = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Train a student on labelled and unlabelled records.
+    """Train a student on labelled and unlabelled records by MixMatch; arguments, result and errors are those of `semi_supervised.fit`."""
+    return semi_supervised.fit(key, images, targets, unlabelled, config, objective, weights=weights, on_epoch=on_epoch)
 
-    Args:
-      key: is consumed.
-      images: uint8 `[m, height, width, channels]`, labelled.
-      targets: float32 `[m, num_classes]`, one-hot or soft labels; every row sums to 1.
-      unlabelled: uint8 `[u, height, width, channels]`.
-      config: how.
-      weights: float32 `[m]`, what the loss of each labelled record counts for relative to the others; all the same by default. A record
-        of weight 0 might as well not be there.
-      on_epoch: as for `students.fit`; the loss is the mean over the epoch's steps.
 
-    Returns:
-      The student, as `students.fit` does; `config.student` is what it remembers of how it was trained.
-
-    Raises:
-      KeyboardInterrupt: where it came before the end of the first epoch.
-      ValueError: where the arrays do not fit each other or the network.
-    """
-    labelled, unlabelled = students.checked(config.student, images, targets, weights), np.asarray(unlabelled)
-    image_shape, num_classes = labelled[0].shape[1:], labelled[1].shape[1]
-    if unlabelled.dtype != np.uint8 or unlabelled.shape[1:] != image_shape or not len(unlabelled):
-        raise ValueError(
-            f"Expected unlabelled uint8 [u, {image_shape}] as the labelled images, u >= 1, got {unlabelled.dtype} {unlabelled.shape}; use "
-            "students.fit where there is none."
-        )
-    sizes = [(len(kind), min(config.student.batch_size, len(kind))) for kind in (labelled[0], unlabelled)]
-    epoch_steps = max(-(-num_records // batch_size) for num_records, batch_size in sizes)
-    num_steps = config.student.epochs * epoch_steps
-    init_key, step_key, *shuffle_keys = jax.random.split(key, 4)
-    state = students.initial(config.student, num_steps, init_key, num_classes, labelled[0][:1])
-    data = jax.device_put((labelled, unlabelled))
-    chosen = zip(*(_passes(shuffle_key, *size) for shuffle_key, size in zip(shuffle_keys, sizes, strict=True)), strict=True)
-
-    def step(state: students.State, batch: Any) -> tuple[students.State, jax.Array]:
-        return _step(config, num_steps, step_key, state, data, batch)
-
-    def epoch_batches(epoch: int) -> Iterator[Any]:
-        return itertools.islice(chosen, epoch_steps)
-
-    return students.run(config.student, num_classes, image_shape, state, step, epoch_batches, epoch_steps, on_epoch)
+def objective(
+    config: Config, key: jax.Array, apply: semi_supervised.Apply, batch: semi_supervised.Batch, progress: jax.Array
+) -> tuple[jax.Array, Any]:
+    """Return the loss of a batch, and the running statistics after the mixed images; see `semi_supervised.Objective`."""
+    augment_key, share_key, other_key = jax.random.split(key, 3)
+    num_labelled, repeats = len(batch.images), config.num_guesses
+    images = jnp.concatenate([batch.images, *[batch.unlabelled] * repeats])
+    images = augment.AUGMENTATIONS[config.student.augmentation](augment_key, images)
+    predicted, _ = apply(images[num_labelled:])
+    guesses = guess(predicted.reshape(repeats, len(batch.unlabelled), -1), config.temperature)
+    targets = jnp.concatenate([batch.targets, *[guesses] * repeats])
+    weights = jnp.concatenate([batch.weights, *[batch.present] * repeats])
+    share = own_shares(share_key, len(images), config.concentration)
+    other = jax.random.permutation(other_key, len(images))
+    logits, updates = apply(mix(share, other, images))
+    unlabelled_weight = config.unlabelled_weight * progress
+    return loss(logits, mix(share, other, targets), weights, num_labelled, unlabelled_weight, config.student.label_smoothing), updates
 
 
 def guess(logits: jax.Array, temperature: float) -> jax.Array:
@@ -177,40 +152,3 @@ def loss(
     labelled = students.cross_entropy(logits[:num_labelled], targets[:num_labelled], label_smoothing)
     guessed = jnp.mean((jax.nn.softmax(logits[num_labelled:]) - targets[num_labelled:]) ** 2, axis=1)
     return jnp.mean(weights[:num_labelled] * labelled) + unlabelled_weight * jnp.mean(weights[num_labelled:] * guessed)
-
-
-def _passes(key: jax.Array, num_records: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the batches of one pass after the other, without end."""
-    for number in itertools.count():
-        yield from students.batches(jax.random.fold_in(key, number), num_records, batch_size)
-
-
-@partial(jax.jit, static_argnames=("config", "num_steps"), donate_argnames="state")
-def _step(config: Config, num_steps: int, key: jax.Array, state: students.State, data: Any, batch: Any) -> tuple[students.State, jax.Array]:
-    """Train one batch, of labelled and unlabelled records by index and presence; returns its loss too."""
-    (images, targets, weights), unlabelled = data
-    (index, present), (unlabelled_index, unlabelled_present) = batch
-    augment_key, share_key, other_key = jax.random.split(jax.random.fold_in(key, state.step), 3)
-    num_labelled, repeats = len(index), config.num_guesses
-    images = jnp.concatenate([images[index], *[unlabelled[unlabelled_index]] * repeats]).astype(jnp.float32) / 255
-    images = augment.AUGMENTATIONS[config.student.augmentation](augment_key, images)
-    network = students.network_of(config.student, targets.shape[1])
-
-    def apply(variables: Any, images: jax.Array) -> tuple[jax.Array, Any]:
-        return network.apply(variables, images, train=True, mutable=["batch_stats"])
-
-    predicted, _ = apply(state.variables, images[num_labelled:])
-    guesses = guess(predicted.reshape(repeats, len(unlabelled_index), -1), config.temperature)
-    targets = jnp.concatenate([targets[index], *[guesses] * repeats])
-    weights = jnp.concatenate([weights[index] * present, *[unlabelled_present] * repeats])
-    share = own_shares(share_key, len(images), config.concentration)
-    other = jax.random.permutation(other_key, len(images))
-    images, targets = mix(share, other, images), mix(share, other, targets)
-    unlabelled_weight = config.unlabelled_weight * (state.step + 1).astype(jnp.float32) / num_steps
-
-    def loss_of(params: Any) -> tuple[jax.Array, Any]:
-        logits, updates = apply(state.variables | {"params": params}, images)
-        return loss(logits, targets, weights, num_labelled, unlabelled_weight, config.student.label_smoothing), updates
-
-    (value, updates), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.variables["params"])
-    return students.descend(config.student, num_steps, state, gradient, updates), value
