@@ -6,7 +6,7 @@ a coin for each, until k have come up, which takes about k/g coins and one searc
 of a sample, the sample is drawn first, by the gaps between its members, which are geometric. What is left is one matrix product, streamed
 over blocks of points.
 
-    distance up to |q|² = |x|² - 2<q, x>    of float32, both sides centred on the mean of the points
+    distance up to |q|² = |x|² - 2<q, x> = <(q, 1), (-2x, |x|²)>    of float32, both sides centred on the mean of the points
 
 A reference's distance, in float32, must depend on itself and the points alone, and ties on nothing but its place: then one reference
 more in a sample takes one place, and pushes at most one other out, which is what bounds the sensitivity. So nothing here is computed from
@@ -28,7 +28,7 @@ import numpy as np
 from rknn_jax.neighbors import check_finite
 from rknn_jax.types import Array
 
-LARGEST_TILE = 2**24
+LARGEST_TILE = 2**26
 """Distances that a thread holds at a time."""
 
 LARGEST_BLOCK = 128
@@ -78,7 +78,7 @@ def nearest_in_samples(
     block = max(1, min(LARGEST_BLOCK, LARGEST_TILE // len(references), len(points)))
     room, reach = sample_room(len(references), sampling_prob, num_neighbors), coin_reach(len(references), sampling_prob, num_neighbors)
     sizes = (num_neighbors, num_samples, room, reach)
-    solve = functools.partial(_solve, key, *_centred(points, references), sizes=sizes, sampling_prob=sampling_prob)
+    solve = functools.partial(_solve, key, *_augmented(points, references), sizes=sizes, sampling_prob=sampling_prob)
     padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
 
     def of_block(start: int) -> np.ndarray:
@@ -109,25 +109,26 @@ def poisson_sample(key: jax.Array, num_references: int, sampling_prob: float, ro
 
 
 @jax.jit
-def _centred(points: jax.Array, references: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _augmented(points: jax.Array, references: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the centre `[1, f]`, and what the product takes of the references, `[n, f + 1]`."""
     centre = jnp.mean(points, axis=0, keepdims=True)  # the references' own would let one of them round all others' distances anew
     centred = references - centre
-    return centre, centred, jnp.sum(centred**2, axis=1)
+    return centre, jnp.concatenate([-2 * centred, jnp.sum(centred**2, axis=1, keepdims=True)], axis=1)
 
 
 @functools.partial(jax.jit, static_argnames=("sizes", "sampling_prob"))
 def _solve(
     key: jax.Array,
     centre: jax.Array,
-    centred: jax.Array,
-    sq_norms: jax.Array,
+    augmented: jax.Array,
     points: jax.Array,
     first: Any,
     sizes: tuple[int, int, int, int],
     sampling_prob: float,
 ) -> jax.Array:
     num_neighbors, num_samples, room, reach = sizes
-    products = jnp.matmul(points - centre, centred.T, precision=jax.lax.Precision.HIGHEST)
+    given = jnp.pad(points - centre, ((0, 0), (0, 1)), constant_values=1)
+    distances = jnp.matmul(given, augmented.T, precision=jax.lax.Precision.HIGHEST)
 
     def of_point(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         distances, number = row
@@ -142,13 +143,13 @@ def _solve(
             return jax.lax.map(of_coins, keys)
 
         def of_sample(key: jax.Array) -> jax.Array:
-            index = poisson_sample(key, len(centred), sampling_prob, room)
+            index = poisson_sample(key, len(augmented), sampling_prob, room)
             chosen = index[_smallest(distances.at[index].get(mode="fill", fill_value=jnp.inf), num_neighbors)]
-            return jnp.where(chosen < len(centred), chosen, -1)
+            return jnp.where(chosen < len(augmented), chosen, -1)
 
         return jax.lax.map(of_sample, keys)
 
-    return jax.lax.map(of_point, (sq_norms[None] - 2 * products, first + jnp.arange(len(points))))
+    return jax.lax.map(of_point, (distances, first + jnp.arange(len(points))))
 
 
 def _smallest(values: jax.Array, count: int) -> jax.Array:
