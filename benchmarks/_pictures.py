@@ -91,7 +91,7 @@ def labelers(found: dict[str, Any]) -> None:
             )
         ax.set(xscale="log", xlabel=f"ε of a replaced record, δ = {found['delta']:g}", ylabel="public labels right", ylim=(0, 1.02))
         ax.set_title(dataset, fontsize=10)
-        ax.legend(fontsize=7, loc="lower right" if dataset == "mnist" else "upper left")
+        ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=3)
     figure.savefig(DOCS / "labelers.png", dpi=150)
 
 

@@ -69,7 +69,9 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"labeler": "private_knn", "private_knn": PrivateKNN(num_neighbors=30, sampling_prob=0.5), "rounds": 2},
+        pytest.param(
+            {"labeler": "private_knn", "private_knn": PrivateKNN(num_neighbors=30, sampling_prob=0.5), "rounds": 2}, marks=pytest.mark.slow
+        ),
         {"labeler": "pate", "pate": PATE(num_teachers=40, steps=30, hidden=0), "smoothing": "none", "student": "none"},
     ],
     ids=["private_knn", "pate"],

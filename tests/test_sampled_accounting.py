@@ -85,7 +85,7 @@ def test_theorem_7_from_no_vote_on(screen, stddev, values):
     curve = accounting._renyi(sampled(stddev, screen=screen))
     for order, value in values.items():
         found = np.interp(order, accounting.ORDERS, curve)
-        assert value * (1 - 1e-9) <= found <= value * 1.001
+        assert value * (1 - 1e-6) <= found <= value * 1.001
 
 
 @pytest.mark.parametrize("sampling_prob", [0.05, 0.4, 1.0])
@@ -143,7 +143,7 @@ def test_sampled_and_screened_events_are_checked_and_survive_json():
         accounting.calibrate(lambda scale: [sampled(scale, 5, 0.5, replaced=True)], 1.0, 1e-12)
 
 
-@pytest.mark.parametrize("sampling_prob", [1e-4, 0.01, 0.02, 0.04, 0.3, 0.97])
+@pytest.mark.parametrize("sampling_prob", [0.02, *(pytest.param(g, marks=pytest.mark.slow) for g in (1e-4, 0.01, 0.04, 0.3, 0.97))])
 def test_no_accountant_is_below_the_tightest(sampling_prob):
     """From little noise to much: RDP is finite somewhere, never less than PLD, and no order's divergence is lost to an overflow."""
     for z in (0.05, 0.4, 1.0, 2.4, 3.5, 5.5, 8.0, 13.0, 21.0, 34.0, 200.0):

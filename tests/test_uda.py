@@ -123,6 +123,7 @@ def test_images_changed_little_leave_no_trace_in_the_running_statistics(monkeypa
     np.testing.assert_allclose(running["var"], 0.9 + 0.1 * pixels.var(axis=0), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_unlabelled_moons_teach_what_six_labels_do_not(monkeypatch):
     """0.98 to 0.99 against 0.86 to 0.90 of as many steps on the labelled alone, over keys. A strong change is noise."""
     tiny.use(monkeypatch, tiny.Layered)
