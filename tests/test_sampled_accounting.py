@@ -36,6 +36,18 @@ def test_what_the_papers_parameters_cost(screen, answers, sampling_prob, publish
     assert (found["RDP"], found["PLD"]) == (pytest.approx(rdp, rel=1e-3), pytest.approx(pld, rel=1e-3))
 
 
+def test_autodp_says_the_same_of_the_stated_noise():
+    """Recorded from autodp 0.2.3.1: Poisson sampling at 15%, 1000 times sigma 75 and 735 times 25/sqrt(2), by both conversions."""
+    screens, counts = sampled(75.0, 1000, 0.15), sampled(25 / math.sqrt(2), 735, 0.15)
+    for events, tight, classic in (
+        ([screens], 0.22899776405672745, 0.3057616659390772),
+        ([counts], 0.9290182067444059, 1.1360839918415246),
+        ([screens, counts], 0.9662394866746411, 1.178564780760194),
+    ):
+        assert accounting.epsilons(events, 1e-5)["RDP"] == pytest.approx(tight, rel=2e-4)
+        assert accounting.rdp_epsilon_as_published(events, 1e-5) == pytest.approx(classic, rel=2e-4)
+
+
 @pytest.mark.parametrize(
     ("event", "printed"),
     [
