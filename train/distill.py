@@ -43,8 +43,8 @@ console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 OF_REPRESENTATION = ("dataset", "data_dir", "seed", "representation", "self_trained", "simclr", "scan", "dti", "representation_dir")
 """Settings that `prepare` looks at; and at `queries`, where they are the representation's own, see `OWN_QUERIES`."""
 
-SAMPLED_QUERIES = 1000
-"""Queries of a round, where each has its price: those of Private-kNN and PATE on MNIST."""
+SAMPLED_QUERIES, RECORDS_PER_SAMPLED_QUERY = 1000, 5
+"""Queries of a round at most, where each has its price, and public records for each: those of Private-kNN on MNIST."""
 
 OWN_QUERIES = ("scan", "dti")
 """Representations whose clusters or prototypes are the queries of the first round."""
@@ -172,7 +172,7 @@ def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
     """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
     num_records, num_classes = len(task.private.labels), task.card.num_classes
     if experiment.labeler != "rknn":
-        return min(SAMPLED_QUERIES, len(task.public.images) // experiment.rounds)
+        return max(1, min(SAMPLED_QUERIES, len(task.public.images) // (RECORDS_PER_SAMPLED_QUERY * experiment.rounds)))
     if experiment.representation in OWN_QUERIES:
         return own_queries(task, experiment)
     shared = config.smoothing == "auto" and config.mechanism != "permute_and_flip"

@@ -73,8 +73,8 @@ class Experiment:
       delta: of the composed guarantee; 0 keeps a pure guarantee pure.
       labeler: a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate, which ask about public records drawn at random.
       private_knn, pate: how, where it is that one; epsilon, delta and relation are those of the run.
-      queries: queries a round; chosen from the number of records, classes and epsilon where it is not given, 1,000 at most where they are
-        drawn at random.
+      queries: queries a round; chosen from the number of records, classes and epsilon where it is not given, and one for
+        five public records, 1,000 at most, where they are drawn at random.
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
       representation: learned on public data; spectral is the best for images in seconds, self_trained in a minute or two.
