@@ -108,7 +108,7 @@ def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_p
     """The whole program without noise, with one record replaced by one of the opposite kind: what is released moves by sqrt(2) a query."""
     task = data.load("digits", TINY.seed)
     settings = {"epsilon": float("inf"), "delta": 1e-5, "queries": 40, "smoothing": "none", "student": "none"}
-    kinds = {"private_knn": {"private_knn": PrivateKNN(num_neighbors=9, sampling_prob=1.0, threshold=-10.0)}}
+    kinds = {"private_knn": {"private_knn": PrivateKNN(num_neighbors=12, sampling_prob=1.0, threshold=-10.0)}}
     kinds["pate"] = {"pate": PATE(num_teachers=300, steps=20, hidden=0, aggregator="gnmax")}
     for name, config in kinds.items():
         monkeypatch.setattr(data, "load", lambda *_: task)

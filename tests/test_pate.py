@@ -95,6 +95,8 @@ def test_clients_are_the_parts_and_the_unit():
 def test_a_teacher_without_records_is_refused():
     with pytest.raises(ValueError, match="num_teachers=601 with 600 private records, which leaves 1"):
         voted(dataclasses.replace(QUICK, num_teachers=601))
+    with pytest.raises(ValueError, match="2 teachers with 3 classes"):
+        voted(dataclasses.replace(QUICK, num_teachers=2))
 
 
 def test_a_teacher_without_records_tells_nothing_where_their_number_is_private():

@@ -197,6 +197,8 @@ def test_noise_that_cannot_be_calibrated_is_refused(change, words):
 def test_more_neighbours_than_records_are_refused():
     with pytest.raises(ValueError, match="num_neighbors=300 with 20"):
         asked(np.zeros((20, 2), np.float32), np.zeros(20, np.int32), questions(np.zeros((1, 2))), Config())
+    with pytest.raises(ValueError, match="num_neighbors=2 with 3 classes"):
+        asked(np.zeros((20, 2), np.float32), np.zeros(20, np.int32), questions(np.zeros((1, 2))), Config(num_neighbors=2))
     with pytest.raises(ValueError, match="0 and 1"):
         private_knn.multi_label(jax.random.key(0), np.zeros((4, 2)), np.full((4, 3), 2), questions(np.zeros((1, 2))), Config(), 1.0)
     with pytest.raises(ValueError, match="clip=0"):

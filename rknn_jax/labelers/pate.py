@@ -173,6 +173,8 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
     part_key, teacher_key = jax.random.split(key)
     part = parts_of(part_key, private, config)
     num_teachers = int(part.max()) + 1 if config.parts == "clients" else config.num_teachers
+    if num_teachers < num_classes:
+        raise ValueError(f"Expected as many votes as classes or more, got {num_teachers} teachers with {num_classes} classes; ask more.")
     said = predictions(teacher_key, encode(private.images), private.labels, part, num_teachers, queries.features, num_classes, config)
     return np.stack([(said == label).sum(axis=0) for label in range(num_classes)], axis=1).astype(np.int32)
 

@@ -110,8 +110,12 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
       config: see `Config`.
 
     Raises:
-      ValueError: where there are fewer private records than neighbours.
+      ValueError: where there are fewer private records than neighbours and their number is public, or fewer neighbours than classes.
     """
+    if config.num_neighbors < num_classes:
+        raise ValueError(
+            f"Expected as many votes as classes or more, got num_neighbors={config.num_neighbors} with {num_classes} classes; ask more."
+        )
     near = _neighbors(key, encode(private.images), queries, config, 2)
     screened, counted = (counts_of(near[:, step], private.labels, num_classes) for step in range(2))
     return Votes(screened, counted, int(np.sum(near[:, :, -1] < 0)))
