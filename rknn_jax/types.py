@@ -6,6 +6,7 @@ student has to ask about scale.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -15,6 +16,13 @@ from rknn_jax.privacy.guarantee import Guarantee
 Array = jax.Array | np.ndarray
 Encoder = Callable[[Array], Array]
 """Record-local map of images to features: row i of the result depends on image i and on public data alone."""
+
+
+class Classifier(Protocol):
+    """What tells the class of an image: a student, or a network that a labeler has trained."""
+
+    def predict_proba(self, images: Array) -> np.ndarray:
+        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height, width, channels]`."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +97,14 @@ class Queries:
       index: int32 `[num_queries]`, the public record that stands for each query.
       cluster: int32 `[m]`, the query whose label each public record takes, -1 for none.
       size: int64 `[num_queries]`, public records nearest to each query, from which its share of the votes can be told beforehand.
+      images: uint8 `[num_queries, height, width, channels]`, those records themselves, where a labeler looks at images.
     """
 
     features: jax.Array
     index: np.ndarray
     cluster: np.ndarray
     size: np.ndarray
+    images: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,8 @@ class Answers:
       confidence: float32 `[num_queries]`, the posterior probability that the label is the one without noise; 1 where it is not known.
       counts: float32 `[num_queries, num_classes]`, the noisy counts; one-hot where the mechanism releases labels only.
       stddev: float32 `[num_queries, num_classes]`, the noise's standard deviation; 0 where the mechanism releases labels only.
-      guarantee: the privacy of everything above together.
+      guarantee: the privacy of everything here together.
+      model: the network that answered, released too, of a labeler that trains one on the private records; None of those that count votes.
     """
 
     labels: np.ndarray
@@ -118,3 +129,4 @@ class Answers:
     counts: np.ndarray
     stddev: np.ndarray
     guarantee: Guarantee
+    model: Classifier | None = None

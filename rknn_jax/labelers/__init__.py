@@ -5,12 +5,15 @@ A labeler is two functions and their settings, `Config`, which has at least epsi
     votes(key, private, encode, queries, num_classes, config) -> votes       all that private records do; private
     tally(key, votes, queries, num_classes, config, predicted) -> Answers    the mechanism and what follows; the answers carry its guarantee
 
+Some train a network on the private records instead of counting votes: their answers are what it predicts, and have it as `model`.
+
 It may have `not_covered(key, votes, answers, config)`, what a benchmark should be told that epsilon does not cover.
 `tests/contracts/test_labelers.py` holds every file to it by the file's `EXAMPLES`.
 """
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -38,5 +41,6 @@ def named(name: str) -> ModuleType:
 def label(labeler: ModuleType, key: jax.Array, task: Task, encode: Encoder, queries: Queries, config: Any) -> Answers:
     """Label the queries with the private records of a task: `votes`, then `tally`. `key` is consumed."""
     votes_key, noise_key = jax.random.split(key)
+    queries = replace(queries, images=task.public.images[queries.index])
     votes = labeler.votes(votes_key, task.private, encode, queries, task.card.num_classes, config)
     return labeler.tally(noise_key, votes, queries, task.card.num_classes, config)

@@ -44,6 +44,8 @@ class Event:
         parameter says it all.
       screen: of Gaussian noise, `(threshold, most)` where no more is released than whether a count from 0 to `most`, changed by 1 at most,
         passes the threshold with the noise.
+      opposite: of replaced records, whether each moves the value by half of that change at most, so that the two are farthest apart in
+        opposite directions, as clipped gradients are. Without it each may move it by all of the change.
     """
 
     kind: EventKind
@@ -52,6 +54,7 @@ class Event:
     sampling_prob: float = 1.0
     replaced: bool = False
     screen: tuple[float, int] | None = None
+    opposite: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(EventKind):
@@ -64,6 +67,8 @@ class Event:
             raise ValueError(f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 samples every record.")
         if (self.sampling_prob < 1 or self.screen) and self.kind != "gaussian":
             raise ValueError(f"Expected kind=gaussian where records are sampled or counts screened, got kind={self.kind!r}.")
+        if self.opposite and (not self.replaced or self.screen):
+            raise ValueError("Expected opposite=True only where records are replaced and nothing is screened.")
         if self.screen:  # JSON makes a list of it
             object.__setattr__(self, "screen", tuple(self.screen))
 
@@ -136,7 +141,7 @@ class Guarantee:
 
 def _told(event: Event) -> dict[str, Any]:
     """Return the event as JSON-ready values, without what says that nothing was sampled or screened."""
-    plain = {field.name: field.default for field in fields(Event) if field.name in ("sampling_prob", "replaced", "screen")}
+    plain = {field.name: field.default for field in fields(Event) if field.name in ("sampling_prob", "replaced", "opposite", "screen")}
     return {name: value for name, value in _jsonable(asdict(event)).items() if name not in plain or value != plain[name]}
 
 

@@ -94,7 +94,7 @@ class Student:
 
     Attributes:
       params: averaged weights.
-      batch_stats: averaged batch statistics.
+      batch_stats: averaged batch statistics, `{}` of a network that has none.
       config: how it was trained.
       num_classes: |Y|.
       image_shape: `(height, width, channels)`.
@@ -302,13 +302,14 @@ def _optimizer(config: Config, num_steps: int) -> optax.GradientTransformation:
 
 
 @partial(jax.jit, static_argnames="network")
-def _init(network: Any, key: jax.Array, images: jax.Array) -> Any:
-    return network.init(key, images.astype(jnp.float32), train=False)
+def drawn(network: Any, key: jax.Array, images: jax.Array) -> Any:
+    """Return a network's first variables, `params` and `batch_stats`; `images` have the shape of those to come. `key` is consumed."""
+    return {"batch_stats": {}, **network.init(key, images.astype(jnp.float32), train=False)}
 
 
 def initial(config: Config, num_steps: int, key: jax.Array, num_classes: int, images: Array, start: Any = None) -> State:
     """Return the state before the first of `num_steps` steps; `images`, uint8, have the shape of those to come, `start` is as for `fit`."""
-    variables = _begun_at(start, _init(network_of(config, num_classes), key, images))
+    variables = begun_at(start, drawn(network_of(config, num_classes), key, images))
     optimizer = _optimizer(config, num_steps).init(variables["params"])
     return State(jnp.zeros((), jnp.int32), variables, jax.tree.map(jnp.copy, variables), optimizer)
 
@@ -317,15 +318,15 @@ def descend(config: Config, num_steps: int, state: State, gradient: Any, updates
     """Return the state after a step by `gradient`, of the weights; `updates` holds the new batch statistics."""
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         change, optimizer = _optimizer(config, num_steps).update(gradient, state.optimizer, state.variables["params"])
-    variables = {"params": optax.apply_updates(state.variables["params"], change), **updates}
+    variables = {**state.variables, "params": optax.apply_updates(state.variables["params"], change), **updates}
     return State(state.step + 1, variables, average(state.average, variables, state.step, config.ema_decay), optimizer)
 
 
-def _begun_at(start: Any, drawn: Any) -> Any:
+def begun_at(start: Any, drawn: Any) -> Any:
     """Return the drawn variables with those layers that `start` has in their place."""
     if start is None:
         return drawn
-    begun = {kind: layers | start[kind] for kind, layers in drawn.items()}
+    begun = {kind: layers | start.get(kind, {}) for kind, layers in drawn.items()}
     if jax.tree.map(jnp.shape, begun) != jax.tree.map(jnp.shape, drawn):
         raise ValueError("Expected start to have layers of the network, got others; use what the same network learned from such images.")
     return jax.tree.map(jnp.array, begun)

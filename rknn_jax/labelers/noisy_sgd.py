@@ -1,0 +1,235 @@
+"""Noisy SGD: a network is trained on the private records themselves, privately, and says what the public records are.
+
+Its answers are predictions, and cost nothing, so all public records may be asked about. What is trained:
+
+| network            | on                                       | as                                                           |
+|--------------------|------------------------------------------|--------------------------------------------------------------|
+| `linear`, `mlp`    | the features of `encode`                 | the Layer-1 and Layer-2 heads of the reverse k-NN paper      |
+| a student's, `m5`  | images, from first weights on            | the usual private training                                   |
+| `encoder`          | images, from what `encode` has learned   | fine-tuning of a network that was trained on public images   |
+
+and with `part` a head, the normalisation, or a sparse part of the largest weights alone.
+
+Features are centred and scaled as the public ones are. `rknn_jax.students.dpsgd` is the training and its guarantee.
+
+Where the code that the reverse k-NN paper compares with differs: its learning rate is divided again by what it was divided by before, its
+samples are shuffled batches where Poisson samples are accounted for, and its noise on CIFAR-10 is 0.
+
+References: Abadi et al., "Deep Learning with Differential Privacy", 2016; Tramèr & Boneh, "Differentially Private Learning Needs Better
+Features", 2021; Luo et al., "Scalable Differential Privacy with Sparse Network Finetuning", 2021.
+"""
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax.representations import scan, self_trained, simclr, spectral
+from rknn_jax.students import dpsgd, models
+from rknn_jax.students import fit as students
+from rknn_jax.types import Answers, Array, Classifier, Encoder, Queries, Records
+
+HEADS = ("linear", "mlp")
+"""Networks on features."""
+
+PREDICT_BLOCK = 4096
+"""Rows of features of one forward pass."""
+
+
+@dataclass(frozen=True)
+class Config(dpsgd.Config):
+    """How to train, and what.
+
+    Attributes:
+      network: `linear` or `mlp` on features, a file of `rknn_jax/students/models` on images, or `encoder`.
+      part: of the network that is trained; see `dpsgd.Part`.
+      density: share of the weights that `part=sparse` trains beside normalisation and head.
+      folder: where the training is saved, and goes on.
+    """
+
+    network: str = "linear"
+    part: dpsgd.Part = "all"
+    density: float = 0.01
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.network not in (choices := (*students.MODELS, "encoder")):
+            raise ValueError(f"Expected network to be one of {', '.join(choices)}, got network={self.network!r}.")
+        if self.part != "all" and self.network != "encoder":
+            raise ValueError(
+                f"Expected part=all with network={self.network}, got part={self.part}; weights that are drawn and then left alone are "
+                "of no use, take network=encoder with representation=self_trained, simclr or scan."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A network on the features of an encoder.
+
+    Attributes:
+      params: its weights.
+      centre: float32 `[f]`, public.
+      scale: float32, public.
+      network: what they belong to.
+      encode: images to features.
+    """
+
+    params: Any
+    centre: np.ndarray
+    scale: np.ndarray
+    network: Any
+    encode: Encoder
+
+    def predict_proba(self, images: Array) -> np.ndarray:
+        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height, width, channels]`."""
+        return self.of_features(self.encode(images))
+
+    def of_features(self, features: Array) -> np.ndarray:
+        """Return class probabilities, float32 `[n, num_classes]`, of features `[n, f]`."""
+        inputs = (np.asarray(features, np.float32) - self.centre) / self.scale
+        blocks = [inputs[start : start + PREDICT_BLOCK] for start in range(0, max(len(inputs), 1), PREDICT_BLOCK)]
+        return np.concatenate([_probabilities(self.network, self.params, block) for block in blocks])
+
+
+@jax.jit(static_argnames="network")
+def _probabilities(network: Any, params: Any, inputs: jax.Array) -> jax.Array:
+    return jax.nn.softmax(network.apply({"params": params}, inputs, train=False))
+
+
+class Votes(NamedTuple):
+    """What the private records bring to the training: private.
+
+    Attributes:
+      inputs: float32 features `[n, f]` or uint8 images `[n, height, width, channels]`.
+      labels: int32 `[n]`.
+      encode: of the run, public.
+      key: of the first weights.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    encode: Encoder
+    key: jax.Array
+
+
+def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int, config: Config) -> Votes:
+    """Encode the private records, each by itself, or take them as they are.
+
+    Args:
+      key: of the first weights; is consumed.
+      private: records.
+      encode: of the queries' features.
+      queries: public records to predict for.
+      num_classes: |Y|.
+      config: see `Config`.
+    """
+    del queries, num_classes
+    inputs = np.asarray(encode(private.images)) if config.network in HEADS else private.images
+    return Votes(inputs, private.labels, encode, key)
+
+
+def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config, predicted: np.ndarray | None = None) -> Answers:
+    """Train privately, in simulation, and predict.
+
+    Args:
+      key: of the samples and the noise; is consumed.
+      votes: from `votes`.
+      queries: public records, with their images for a network on images.
+      num_classes: |Y|.
+      config: see `Config`.
+      predicted: what a student thinks of the queries; not used.
+
+    Raises:
+      ValueError: for a network on images where the queries have none, and as `dpsgd.fit`.
+    """
+    del predicted
+    if config.network in HEADS:
+        head, guarantee = _train_head(key, votes, queries, num_classes, config)
+        return predictions(head.of_features(queries.features), guarantee, head)
+    if queries.images is None:
+        raise ValueError(f"Expected queries with images for network={config.network}, got none; set Queries.images, or take a head.")
+    student, guarantee = _train_network(key, votes, queries.images, num_classes, config)
+    return predictions(student.predict_proba(queries.images), guarantee, student)
+
+
+def predictions(probabilities: np.ndarray, guarantee: Any, model: Classifier) -> Answers:
+    """Return a network's predictions, float32 `[s, num_classes]`, as answers: no counts are released, only what it says."""
+    labels = probabilities.argmax(axis=1).astype(np.int32)
+    sure = np.ones(len(labels), np.float32)
+    said = np.eye(probabilities.shape[1], dtype=np.float32)[labels]
+    return Answers(labels, sure > 0, probabilities, sure, said, np.zeros_like(said), guarantee, model)
+
+
+def _train_head(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config) -> tuple[Head, Any]:
+    public = np.asarray(queries.features, np.float32)
+    centre, scale = public.mean(axis=0), np.sqrt(public.var(axis=0).sum()) + np.float32(1e-12)
+    network = _network(config.network, num_classes)
+    inputs = ((votes.inputs - centre) / scale).astype(np.float32)
+    variables = network.init(votes.key, jnp.asarray(public[:1]), train=False)
+    trained = dpsgd.fit(key, network, variables, inputs, votes.labels, public, config, folder=config.folder)
+    return Head(trained.variables["params"], centre, scale, network, votes.encode), trained.guarantee
+
+
+def _train_network(key: jax.Array, votes: Votes, public: np.ndarray, num_classes: int, config: Config) -> tuple[students.Student, Any]:
+    name, learned = pretrained(votes.encode) if config.network == "encoder" else (config.network, {})
+    student = students.Config(model=name)
+    students.checked(student, votes.inputs[:2], np.eye(num_classes, dtype=np.float32)[votes.labels[:2]], None)  # large enough?
+    network = _network(name, num_classes)
+    drawn = students.drawn(network, votes.key, votes.inputs[:1])
+    variables = students.begun_at({kind: _without_head(layers, drawn[kind]) for kind, layers in learned.items()}, drawn)
+    trained = dpsgd.fit(
+        key,
+        network,
+        variables,
+        votes.inputs,
+        votes.labels,
+        public,
+        config,
+        part=config.part,
+        density=config.density,
+        folder=config.folder,
+    )
+    found = {"batch_stats": {}, **trained.variables}
+    return students.Student(**found, config=student, num_classes=num_classes, image_shape=votes.inputs.shape[1:]), trained.guarantee
+
+
+def pretrained(encode: Encoder) -> tuple[str, dict[str, Any]]:
+    """Return the network that a representation has learned from public images: its name among the students' and its variables.
+
+    Raises:
+      ValueError: for a representation without one.
+    """
+    encode = inspect.unwrap(encode)
+    if isinstance(encode, spectral.Encoder) and isinstance(encode.describe, self_trained.Features):
+        student = encode.describe.student
+        return student.config.model, {"params": student.params, "batch_stats": student.batch_stats}
+    if isinstance(encode, simclr.Encoder | scan.Encoder):
+        return encode.network.backbone, {kind: arrays["backbone"] for kind, arrays in encode.variables.items()}
+    raise ValueError(
+        f"Expected a representation with a network for network=encoder, got {type(encode).__module__}; take self_trained, simclr or scan."
+    )
+
+
+def _without_head(layers: dict[str, Any], drawn: dict[str, Any]) -> dict[str, Any]:
+    """Return the layers of the shape that the network has: a head for other classes stays behind."""
+    shapes = {name: jax.tree.map(jnp.shape, layer) for name, layer in drawn.items()}
+    head = max((name for name in drawn if name.startswith("Dense_")), default=None)
+    return {
+        name: layer for name, layer in layers.items() if name in drawn and name != head and jax.tree.map(jnp.shape, layer) == shapes[name]
+    }
+
+
+def _network(name: str, num_classes: int) -> Any:
+    return importlib.import_module(f"{models.__name__}.{name}").Model(num_classes)
+
+
+EXAMPLES = (
+    Config(epsilon=20.0, batch_size=100, epochs=20),
+    Config(epsilon=30.0, batch_size=100, epochs=20, network="mlp", relation="add-remove", sampling_prob=0.3),
+)

@@ -1,0 +1,392 @@
+"""Noisy SGD: train a network on private records, the gradient of each clipped to norm C and Gaussian noise added to their sum.
+
+    w  <-  w - rate · momentum of  (sum_i min(1, C/|g_i|) g_i + N(0, (sigma C)² I)) / B
+
+Every step takes a Poisson sample: each record with probability q, on its own. Samples differ in size, so they are cut into blocks of one
+size, the last filled up with records that do not count; nothing is dropped. B is the size to expect. What predicts is the moving average of
+the weights, by post-processing.
+
+**Guarantee.** A record moves the sum by C at most, so its noise multiplier is sigma under add-remove. A record and what replaces it may
+move it by C each in opposite directions: (1-q)N(0) + qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.accounting`). The number of
+records is public under replace-one and private under add-remove, where q is therefore to be named.
+
+- float32 may leave a norm above C by its rounding; the noise is stronger by `SLACK`.
+- A gradient that is not finite counts as 0. optax's own clipping would let it pass, and one record could tell that it is there.
+- Batch statistics are a network's only way to mix records, so they are those of public images, learned anew for every epoch's weights.
+- Every leaf of the weights has noise of its own: with one key for all, as in the code of DiversePublic, leaves of equal shape get equal
+  noise, and their difference is released without any.
+
+Per-example gradients are `jax.vmap(jax.grad)`, clipped and summed by `optax.per_example_global_norm_clip`, which took 0.7 of the time of
+jax-privacy's `clipped_grad` on M5 (`benchmarks/noisy_sgd.py`) and is here already. Where only part of a network is trained, the rest has no
+gradient at all (`Part`).
+
+References: Abadi et al., "Deep Learning with Differential Privacy", 2016, Algorithm 1; De et al., "Unlocking High-Accuracy Differentially
+Private Image Classification through Scale", 2022 (weight averaging, large batches); Luo et al., "Scalable Differential Privacy with Sparse
+Network Finetuning", 2021 (`norms` and `sparse`).
+"""
+
+import functools
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
+from rknn_jax.students import fit as students
+from rknn_jax.types import Array
+
+Part = Literal["all", "head", "norms", "sparse"]
+"""What is trained: everything; the last layer; scales and biases of the normalisation and the last layer; these and the largest weights."""
+
+SLACK = 1e-5
+"""By which the noise is stronger than sigma C: float32's sum of a million squares is off by less."""
+
+MOST_EXAMPLES, MOST_NUMBERS = 256, 2**25
+"""Of a block, whose gradients are in memory at once: examples, and weights times examples, which are 130 MB."""
+
+STATISTICS_BATCHES, STATISTICS_BATCH_SIZE = 30, 64
+"""Batches of public images from which batch statistics are learned anew: the last 30 leave 4% of what was there before."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How to train.
+
+    Attributes:
+      epsilon: privacy of the whole training; infinity for no noise and no privacy.
+      delta: of the same.
+      relation: which data sets are neighbours.
+      noise_multiplier: sigma; where it is given, epsilon is what it costs, and else it is the least that keeps epsilon.
+      clip: C.
+      batch_size: B, records of a step to expect.
+      sampling_prob: q; B divided by the number of records where it is not given.
+      epochs: times that a record takes part, to expect.
+      learning_rate: constant.
+      momentum: of the descent.
+      ema_decay: of the average of the weights over steps.
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    relation: Relation = "replace-one"
+    noise_multiplier: float | None = None
+    clip: float = 1.0
+    batch_size: int = 1024
+    sampling_prob: float | None = None
+    epochs: float = 20.0
+    learning_rate: float = 0.5
+    momentum: float = 0.9
+    ema_decay: float = 0.98
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS:
+            raise ValueError(f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}.")
+        if not 0 < self.clip < math.inf:
+            raise ValueError(f"Expected a finite clip > 0, got clip={self.clip}; 1 is a common choice.")
+        if self.noise_multiplier is not None and not 0 < self.noise_multiplier < math.inf:
+            raise ValueError(
+                f"Expected a finite noise_multiplier > 0, got noise_multiplier={self.noise_multiplier}; pass epsilon=inf and no "
+                "noise_multiplier to train without privacy."
+            )
+        if self.batch_size < 1:
+            raise ValueError(f"Expected batch_size >= 1, got batch_size={self.batch_size}.")
+        if self.sampling_prob is not None and not 0 < self.sampling_prob <= 1:
+            raise ValueError(f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 takes every record every time.")
+        for name in ("epochs", "learning_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"Expected a finite {name} > 0, got {name}={getattr(self, name)}.")
+        for name in ("momentum", "ema_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"Expected 0 <= {name} < 1, got {name}={getattr(self, name)}.")
+
+
+class Schedule(NamedTuple):
+    """What the privacy of a training depends on.
+
+    Attributes:
+      sampling_prob: q.
+      steps: T.
+    """
+
+    sampling_prob: float
+    steps: int
+
+
+def schedule(config: Config, num_records: int) -> Schedule:
+    """Return q and T; with add-remove they do not depend on the number of records.
+
+    Raises:
+      ValueError: for add-remove without a sampling probability, and for a batch of more records than there are.
+    """
+    q = config.sampling_prob
+    if q is None:
+        if config.relation == "add-remove":
+            raise ValueError(
+                "Expected sampling_prob with relation=add-remove, got none: the number of records is private, and batch_size divided by it "
+                "would tell it; name a public guess."
+            )
+        if config.batch_size > num_records:
+            raise ValueError(f"Expected batch_size <= number of private records, got batch_size={config.batch_size} with {num_records}.")
+        q = config.batch_size / num_records
+    return Schedule(q, max(1, round(config.epochs / q)))
+
+
+def events(noise_multiplier: float, schedule: Schedule, relation: Relation) -> tuple[Event, ...]:
+    """Return what a training releases; see the module's words."""
+    if relation == "add-remove":
+        return (Event("gaussian", noise_multiplier, schedule.steps, schedule.sampling_prob),)
+    replaced = schedule.sampling_prob < 1
+    return (Event("gaussian", noise_multiplier / 2, schedule.steps, schedule.sampling_prob, replaced=replaced, opposite=replaced),)
+
+
+def noise(config: Config, num_records: int) -> tuple[float, Guarantee]:
+    """Return the noise multiplier that `config` asks for, 0 at infinite epsilon, and the guarantee.
+
+    Raises:
+      ValueError: for an epsilon or delta out of range, and as `schedule`.
+    """
+    return _noise(config.noise_multiplier, config.epsilon, config.delta, config.relation, schedule(config, num_records))
+
+
+@functools.lru_cache(maxsize=64)
+def _noise(given: float | None, epsilon: float, delta: float, relation: Relation, plan: Schedule) -> tuple[float, Guarantee]:
+    if not epsilon > 0:
+        raise ValueError(f"Expected epsilon > 0, got epsilon={epsilon}; choose a positive privacy budget.")
+    if epsilon == math.inf and given is None:
+        return 0.0, Guarantee(math.inf, 0.0, relation, "central", ())
+    if not 0 < delta < 1:
+        raise ValueError(
+            f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure differential privacy, pass --delta 1e-5."
+        )
+    multiplier = given
+    if multiplier is None:
+        whole = accounting.gaussian_noise_multiplier(epsilon, delta)
+        start = max(plan.sampling_prob * math.sqrt(plan.steps) * whole, min(0.5, whole))
+        multiplier = accounting.calibrate(lambda sigma: events(sigma, plan, relation), epsilon, delta, start)
+    released = events(multiplier, plan, relation)
+    cost, accountant = min((cost, name) for name, cost in accounting.epsilons(released, delta).items())
+    return multiplier, Guarantee(cost if given else epsilon, delta, relation, "central", released, accountant=accountant)
+
+
+class State(NamedTuple):
+    """What a step changes.
+
+    Attributes:
+      step: int32.
+      trained: weights that are trained, flat.
+      average: of them over steps.
+      momentum: the optimizer's.
+    """
+
+    step: jax.Array
+    trained: Any
+    average: Any
+    momentum: Any
+
+
+class Trained(NamedTuple):
+    """A network that was trained privately.
+
+    Attributes:
+      variables: `params`, averaged over steps, and `batch_stats` where the network has them.
+      guarantee: of them.
+    """
+
+    variables: Any
+    guarantee: Guarantee
+
+
+def fit(
+    key: jax.Array,
+    network: Any,
+    variables: Any,
+    inputs: Array,
+    labels: Array,
+    public: Array,
+    config: Config,
+    *,
+    part: Part = "all",
+    density: float = 0.01,
+    folder: Path | None = None,
+) -> Trained:
+    """Train a network on private records, in simulation.
+
+    Args:
+      key: of the samples and the noise, which must stay secret; is consumed.
+      network: a Flax module, called with `train`.
+      variables: what it starts from: `params`, drawn or learned from public data, and `batch_stats` where it has them.
+      inputs: private, float32 or uint8 images, which are divided by 255, `[n, ...]`.
+      labels: private, int32 `[n]`.
+      public: inputs of the same kind from which batch statistics are learned, where the network has them.
+      config: see `Config`.
+      part: what of the network is trained.
+      density: with `sparse`, the share of the other weights that is trained too, the largest of `variables`.
+      folder: where the training is saved after every epoch, and goes on; with the same key to the same weights, bit for bit. The key
+        is not saved.
+
+    Raises:
+      ValueError: for records that do not fit each other, a density outside (0, 1), and as `noise`.
+    """
+    if len(inputs) != len(labels) or not len(labels):
+        raise ValueError(f"Expected one label a record and one record or more, got {len(inputs)} records and {len(labels)} labels.")
+    plan = schedule(config, len(labels))
+    multiplier, guarantee = noise(config, len(labels))
+    trained, fixed, mask = parted(variables["params"], part, density)
+    optimizer = optax.sgd(config.learning_rate, config.momentum)
+    average, trained = (jax.tree.map(jnp.copy, trained) for _ in range(2))  # steps take their buffers over
+    state = State(jnp.zeros((), jnp.int32), trained, average, optimizer.init(trained))
+    statistics = variables.get("batch_stats", {})
+    records = (jax.device_put(jnp.asarray(inputs)), jax.device_put(jnp.asarray(labels, jnp.int32)))
+    steps_per_epoch = max(1, round(1 / plan.sampling_prob))
+    block_size = max(1, min(MOST_EXAMPLES, MOST_NUMBERS // sum(leaf.size for leaf in trained.values()), len(labels)))
+    saved = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
+    manager = ocp.CheckpointManager(Path(folder).absolute(), options=saved) if folder else None
+    if manager and (done := manager.latest_step()):
+        state, statistics = jax.tree.map(jnp.asarray, tuple(manager.restore(done, args=ocp.args.StandardRestore([state, statistics]))))
+    started = time.perf_counter()
+    for step in range(int(state.step), plan.steps):
+        if step % steps_per_epoch == 0:
+            if manager and step:
+                manager.save(step, args=ocp.args.StandardSave([state, statistics]))  # whole or not at all
+            if statistics:
+                statistics = _statistics(network, _joined(state.trained, fixed), statistics, public)
+            log.info("step %d of %d, %.0f s", step, plan.steps, time.perf_counter() - started)
+        sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
+        total = jax.tree.map(jnp.zeros_like, state.trained)
+        for index, present in sampled(sample_key, len(labels), plan.sampling_prob, block_size):
+            total = _add_clipped(network, config.clip, total, state.trained, fixed, mask, statistics, records, index, present)
+        state = _descend(config, multiplier, noise_key, state, total, mask)
+    if manager:
+        manager.save(plan.steps, args=ocp.args.StandardSave([state, statistics]))
+        manager.close()
+    params = _joined(state.average, fixed)
+    if statistics:
+        statistics = _statistics(network, params, statistics, public)
+    return Trained(jax.tree.map(np.asarray, {"params": params} | ({"batch_stats": statistics} if statistics else {})), guarantee)
+
+
+def sampled(key: jax.Array, num_records: int, sampling_prob: float, block_size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Draw a Poisson sample in blocks.
+
+    Args:
+      key: is consumed.
+      num_records: n.
+      sampling_prob: with which each record takes part, on its own.
+      block_size: records of a block.
+
+    Returns:
+      For each block `index`, int32 `[block_size]`, and `present`, bool of the same shape, False where the last block is filled up.
+    """
+    chosen = np.flatnonzero(jax.random.bernoulli(key, sampling_prob, (num_records,)))
+    blocks = -(-len(chosen) // block_size)
+    index = np.zeros(blocks * block_size, np.int32)
+    index[: len(chosen)] = chosen
+    present = np.arange(len(index)) < len(chosen)
+    return list(zip(index.reshape(blocks, block_size), present.reshape(blocks, block_size), strict=True))
+
+
+def clipped_sum(gradients: Any, clip: float) -> Any:
+    """Sum gradients `[n, ...]` of n examples, each scaled to norm `clip` at most over all leaves; one that is not finite counts as 0."""
+    finite = functools.reduce(
+        jnp.logical_and, (jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients))
+    )
+    kept = jax.tree.map(lambda leaf: jnp.where(jnp.expand_dims(finite, tuple(range(1, leaf.ndim))), leaf, 0), gradients)
+    with jax.numpy_dtype_promotion("standard"):
+        return optax.per_example_global_norm_clip(kept, clip)[0]
+
+
+def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
+    """Return a network's weights that are trained, the others, and which of the first may change: flat, by path.
+
+    Raises:
+      ValueError: for an unknown part, one that the network lacks, or a density outside (0, 1).
+    """
+    if part not in get_args(Part):
+        raise ValueError(f"Expected part to be one of {get_args(Part)}, got part={part!r}.")
+    if part == "sparse" and not 0 < density < 1:
+        raise ValueError(f"Expected 0 < density < 1, got density={density}; part=all trains all weights.")
+    flat = {path: jnp.asarray(leaf) for path, leaf in flatten_dict(params, sep=".").items()}
+    head = {path for path in flat if path.startswith(max((path for path in flat if path.startswith("Dense_")), default="none")[:8])}
+    norms = {path for path in flat if "Norm_" in path}
+    if part != "all" and (not head or (part == "norms" and not norms)):
+        raise ValueError(f"Expected a network with a dense layer and normalisation for part={part}, got none; pass part=all.")
+    chosen = {"all": set(flat), "head": set(), "norms": norms, "sparse": set(flat)}[part] | head
+    mask = {path: jnp.ones((), bool) for path in chosen}
+    if part == "sparse":
+        others = set(flat) - norms - head
+        smallest = np.quantile(np.concatenate([np.abs(flat[path]).ravel() for path in others]), 1 - density) if others else 0
+        mask |= {path: jnp.abs(flat[path]) >= smallest for path in others}
+    return {path: flat[path] for path in chosen}, {path: leaf for path, leaf in flat.items() if path not in chosen}, mask
+
+
+def _joined(trained: Any, fixed: Any) -> Any:
+    return unflatten_dict({**trained, **fixed}, sep=".")
+
+
+def scaled(inputs: jax.Array) -> jax.Array:
+    """Return float32 inputs; images, uint8, are divided by 255."""
+    return inputs.astype(jnp.float32) / 255 if inputs.dtype == jnp.uint8 else inputs
+
+
+@functools.partial(jax.jit, static_argnames=("network", "clip"), donate_argnames="total")
+def _add_clipped(
+    network: Any,
+    clip: float,
+    total: Any,
+    trained: Any,
+    fixed: Any,
+    mask: Any,
+    statistics: Any,
+    records: tuple[jax.Array, jax.Array],
+    index: jax.Array,
+    present: jax.Array,
+) -> Any:
+    """Add a block's clipped gradients to a step's sum."""
+
+    def loss_of(trained: Any, record: jax.Array, label: jax.Array, present: jax.Array) -> jax.Array:
+        variables = {"params": _joined(trained, fixed)} | ({"batch_stats": statistics} if statistics else {})
+        logits = network.apply(variables, scaled(record)[None], train=False)[0]
+        return jnp.where(present, -jax.nn.log_softmax(logits)[label], 0)
+
+    inputs, labels = (array[index] for array in records)
+    gradients = jax.vmap(jax.grad(loss_of), (None, 0, 0, 0))(trained, inputs, labels, present)
+    allowed = {path: leaf if mask[path].ndim == 0 else jnp.where(mask[path][None], leaf, 0) for path, leaf in gradients.items()}
+    return jax.tree.map(jnp.add, total, clipped_sum(allowed, clip))
+
+
+@functools.partial(jax.jit, static_argnames="config", donate_argnames="state")
+def _descend(config: Config, multiplier: jax.Array, key: jax.Array, state: State, total: Any, mask: Any) -> State:
+    """Add the noise to a step's sum, and go down by it."""
+    stddev = jnp.asarray(multiplier, jnp.float32) * config.clip * (1 + SLACK)
+    drawn = optax.tree.random_like(key, total)  # a key for every leaf
+    noisy = {path: jnp.where(mask[path], total[path] + stddev * drawn[path], 0) / config.batch_size for path in total}
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+        change, momentum = optax.sgd(config.learning_rate, config.momentum).update(noisy, state.momentum)
+    trained = optax.apply_updates(state.trained, change)
+    return State(state.step + 1, trained, students.average(state.average, trained, state.step, config.ema_decay), momentum)
+
+
+def _statistics(network: Any, params: Any, statistics: Any, public: Array) -> Any:
+    """Learn batch statistics anew, from public inputs alone."""
+    rows = np.arange(STATISTICS_BATCHES * STATISTICS_BATCH_SIZE).reshape(STATISTICS_BATCHES, -1) % len(public)
+    for index in rows:
+        statistics = _updated_statistics(network, params, statistics, jnp.asarray(np.asarray(public)[index]))
+    return statistics
+
+
+@functools.partial(jax.jit, static_argnames="network")
+def _updated_statistics(network: Any, params: Any, statistics: Any, inputs: jax.Array) -> Any:
+    variables = {"params": params, "batch_stats": statistics}
+    return network.apply(variables, scaled(inputs), train=True, mutable=["batch_stats"])[1]["batch_stats"]

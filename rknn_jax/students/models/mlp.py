@@ -1,0 +1,31 @@
+"""One hidden layer on whatever it is given, flattened: the Layer-2 head of the noisy SGD that the reverse k-NN paper compares with."""
+
+import flax.linen as nn
+import jax
+
+EPOCHS = 30
+"""Passes over the data."""
+
+MIN_SIZE = 1
+"""Smallest image height and width."""
+
+
+class MLP(nn.Module):
+    """Maps float32 `[n, ...]` to logits `[n, num_classes]`.
+
+    Attributes:
+      num_classes: |Y|.
+      hidden: units with ReLU.
+    """
+
+    num_classes: int
+    hidden: int = 64
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
+        """Return logits, or with `features` the hidden layer, float32 `[n, hidden]`."""
+        x = nn.relu(nn.Dense(self.hidden)(images.reshape(len(images), -1)))
+        return x if features else nn.Dense(self.num_classes)(x)
+
+
+Model = MLP

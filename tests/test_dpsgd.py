@@ -1,0 +1,448 @@
+"""Noisy SGD: what one record can move, what is noised, what is sampled, and that it goes on where it was."""
+
+import functools
+import math
+import warnings
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import Event
+from rknn_jax.students import dpsgd
+from rknn_jax.students import fit as students
+from rknn_jax.students.models import cnn, linear, m5, mlp
+
+N, WIDTH, CLASSES = 120, 5, 3
+
+
+def records(seed=0, n=N):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, n).astype(np.int32)
+    return (rng.normal(size=(n, WIDTH)) + 2 * np.eye(CLASSES, WIDTH)[labels]).astype(np.float32), labels
+
+
+def trained(config, key=0, network=None, data=None, **options):
+    network = network or linear.Model(CLASSES)
+    inputs, labels = data or records()
+    variables = network.init(jax.random.key(9), jnp.asarray(inputs[:1]), train=False)
+    return dpsgd.fit(jax.random.key(key), network, variables, inputs, labels, inputs, config, **options)
+
+
+def one_sum(inputs, labels, params, clip, network=None, statistics=None):
+    """The clipped sum of one step in which all records take part."""
+    network = network or linear.Model(CLASSES)
+    flat, _, mask = dpsgd.parted(params, "all", 0.5)
+    total = {path: jnp.zeros_like(leaf) for path, leaf in flat.items()}
+    everyone = np.arange(len(labels), dtype=np.int32), np.ones(len(labels), bool)
+    found = dpsgd._add_clipped(
+        network, clip, total, flat, {}, mask, statistics or {}, (jnp.asarray(inputs), jnp.asarray(labels)), *map(jnp.asarray, everyone)
+    )
+    return np.concatenate([np.asarray(found[path], np.float64).ravel() for path in sorted(found)])
+
+
+def drawn_params(scale, seed=0, network=None):
+    variables = (network or linear.Model(CLASSES)).init(jax.random.key(seed), jnp.zeros((1, WIDTH)), train=False)
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.normal(size=leaf.shape), jnp.float32), variables["params"])
+
+
+# What one record can move
+
+
+@given(
+    clip=st.floats(1e-3, 1e3),
+    scale=st.sampled_from([0.0, 1.0, 100.0]),
+    record=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=WIDTH, max_size=WIDTH),
+    label=st.integers(0, CLASSES - 1),
+)
+def test_no_record_moves_the_sum_by_more_than_the_clip(clip, scale, record, label):
+    """Searched over records of any size, up to where float32 overflows: the norm is C(1 + SLACK) at most."""
+    inputs, labels = np.asarray([record], np.float32), np.asarray([label], np.int32)
+    assert np.linalg.norm(one_sum(inputs, labels, drawn_params(scale), clip)) <= clip * (1 + dpsgd.SLACK)
+
+
+@given(first=st.integers(0, 10**6), second=st.integers(0, 10**6), size=st.floats(0.1, 1e4))
+def test_a_replaced_record_moves_the_sum_by_twice_the_clip_at_most_and_nearly_that(first, second, size):
+    inputs, labels = records(1, 20)
+    params, clip = drawn_params(0.1), 0.7
+    moved = []
+    for seed in (first, second):
+        rng = np.random.default_rng(seed)
+        inputs[3], labels[3] = size * rng.normal(size=WIDTH), seed % CLASSES
+        moved.append(one_sum(inputs, labels, params, clip))
+    assert np.linalg.norm(moved[0] - moved[1]) <= 2 * clip * (1 + 1e-4)
+    inputs[3], labels[3] = size * np.ones(WIDTH), 0
+    there = one_sum(inputs, labels, drawn_params(0.0), clip)
+    inputs[3] *= -1
+    opposite = one_sum(inputs, labels, drawn_params(0.0), clip)
+    if size > 10:
+        assert np.linalg.norm(there - opposite) > 1.9 * clip, "the bound is not a loose one"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_record_that_is_not_finite_counts_as_nothing(bad):
+    """optax's own clipping multiplies such a gradient by 1: one record would spoil the sum, and be seen."""
+    inputs, labels = records(2, 10)
+    params = drawn_params(1.0)
+    without = one_sum(inputs[:-1], labels[:-1], params, 1.0)
+    inputs[-1] = bad
+    moved = one_sum(inputs, labels, params, 1.0) - without
+    assert np.isfinite(moved).all()
+    assert np.linalg.norm(moved) <= 1 + dpsgd.SLACK
+
+
+def test_clipped_norms_of_a_million_weights_are_within_the_slack():
+    """float32 sums of squares against float64, on M5's 1.1 million gradients of a record each."""
+    rng = np.random.default_rng(3)
+    gradients = {"a": rng.normal(size=(4, 1000, 1000)), "b": rng.normal(size=(4, 128180)) * np.array([[1e-3], [1], [1e3], [1e6]])}
+    for row in range(4):
+        one = {name: jnp.asarray(leaf[row : row + 1], jnp.float32) for name, leaf in gradients.items()}
+        clipped = dpsgd.clipped_sum(one, 2.5)
+        norm = math.sqrt(sum(float(np.sum(np.asarray(leaf, np.float64) ** 2)) for leaf in clipped.values()))
+        assert 2.5 * (1 - dpsgd.SLACK) <= norm <= 2.5 * (1 + dpsgd.SLACK)
+
+
+def test_a_sum_of_clipped_gradients_equals_float64():
+    inputs, labels = records(4, 30)
+    params = drawn_params(0.3)
+    x = np.hstack([np.ones((30, 1)), inputs.astype(np.float64)])  # the bias comes first by name
+    weights = np.vstack([np.asarray(params["Dense_0"]["bias"], np.float64)[None], np.asarray(params["Dense_0"]["kernel"], np.float64)])
+    logits = x @ weights
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    residual = p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[labels]
+    gradients = x[:, :, None] * residual[:, None]
+    norms = np.linalg.norm(gradients.reshape(30, -1), axis=1)
+    expected = (gradients * np.minimum(1, 2 / norms)[:, None, None]).sum(axis=0).ravel()
+    assert (norms > 2).any()
+    assert (norms < 2).any()
+    np.testing.assert_allclose(one_sum(inputs, labels, params, 2.0), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("network", [m5.Model(CLASSES), cnn.Model(CLASSES)], ids=["m5", "cnn"])
+def test_gradients_of_examples_apart_are_those_of_each_alone(network):
+    """M5's convolutions have a product of their own under vmap; batch statistics are fixed, so that no record is in another's gradient."""
+    rng = np.random.default_rng(5)
+    images = rng.random((3, 21, 21, 1)).astype(np.float32)
+    labels = np.array([0, 2, 1], np.int32)
+    variables = network.init(jax.random.key(0), images[:1], train=False)
+
+    def loss_of(params, image, label):
+        logits = network.apply({**variables, "params": params}, image[None], train=False)[0]
+        return -jax.nn.log_softmax(logits)[label]
+
+    apart = jax.jit(jax.vmap(jax.grad(loss_of), (None, 0, 0)))(variables["params"], images, labels)
+    alone = jax.jit(jax.grad(loss_of))
+    for row in range(3):
+        expected = alone(variables["params"], images[row], labels[row])
+        for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
+            found = functools.reduce(lambda node, key: node[key.key], path, apart)[row]
+            np.testing.assert_allclose(found, leaf, atol=2e-4 * float(jnp.abs(leaf).max()) + 1e-7)
+
+
+def test_what_one_record_holds_never_reaches_the_batch_statistics():
+    inputs, labels = np.random.default_rng(6).integers(0, 255, (40, 8, 8, 1)).astype(np.uint8), np.arange(40, dtype=np.int32) % CLASSES
+    network = cnn.Model(CLASSES, width=4, num_features=8)
+    variables = network.init(jax.random.key(0), jnp.asarray(inputs[:1], jnp.float32), train=False)
+    config = dpsgd.Config(epsilon=math.inf, batch_size=40, epochs=1, clip=1e-30)  # private records do not move the weights
+
+    def statistics(inputs, public):
+        return dpsgd.fit(jax.random.key(1), network, variables, inputs, labels, public, config).variables["batch_stats"]
+
+    public = inputs[::-1]
+    base = statistics(inputs, public)
+    jax.tree.map(np.testing.assert_array_equal, base, statistics(255 - inputs, public))
+    other = statistics(inputs, 255 - public)
+    assert any(not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(base), jax.tree.leaves(other), strict=True))
+
+
+# The noise
+
+
+def noises(multiplier, clip=2.0, steps=1):
+    """The noise of steps whose sums are 0, as they enter the weights."""
+    config = dpsgd.Config(noise_multiplier=multiplier, clip=clip, batch_size=1, learning_rate=1.0, momentum=0.0)
+    shape = {"a": (200, 100), "b": (200, 100), "c": (7,)}
+    zeros = {name: jnp.zeros(size) for name, size in shape.items()}
+    mask = {name: jnp.ones((), bool) for name in shape}
+    found = []
+    for step in range(steps):
+        state = dpsgd.State(
+            jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, zeros), jax.tree.map(jnp.copy, zeros), optimizer(config, zeros)
+        )
+        after = dpsgd._descend(config, multiplier, jax.random.fold_in(jax.random.key(3), step), state, zeros, mask)
+        found.append({name: -np.asarray(leaf, np.float64) for name, leaf in after.trained.items()})
+    return found
+
+
+def optimizer(config, params):
+    import optax
+
+    return optax.sgd(config.learning_rate, config.momentum).init(params)
+
+
+def test_noise_is_gaussian_of_sigma_times_the_clip_and_differs_between_leaves_and_steps():
+    """Two leaves of one shape: with one key for both their difference would be 0. False alarms below 1e-5 in all."""
+    first, second = noises(1.5, clip=2.0, steps=2)
+    samples = [first["a"].ravel(), first["b"].ravel(), second["a"].ravel()]
+    for i, one in enumerate(samples):
+        assert stats.kstest(one, "norm", (0, 3.0)).pvalue > 1e-6
+        assert abs(one.std() / 3.0 - 1) < 5 / math.sqrt(2 * len(one))
+        for other in samples[:i]:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(len(one))
+
+
+def test_weights_that_are_not_trained_get_no_noise():
+    params = {"Conv_0": {"kernel": jnp.arange(1.0, 11.0)}, "BatchNorm_0": {"scale": jnp.ones(3)}, "Dense_0": {"kernel": jnp.ones((3, 2))}}
+    for part, names in {
+        "head": {"Dense_0.kernel"},
+        "norms": {"Dense_0.kernel", "BatchNorm_0.scale"},
+        "sparse": {"Dense_0.kernel", "BatchNorm_0.scale", "Conv_0.kernel"},
+        "all": {"Dense_0.kernel", "BatchNorm_0.scale", "Conv_0.kernel"},
+    }.items():
+        chosen, fixed, mask = dpsgd.parted(params, part, 0.2)
+        assert set(chosen) == set(mask) == names
+        assert set(chosen) | set(fixed) == {"Dense_0.kernel", "BatchNorm_0.scale", "Conv_0.kernel"}
+    _, _, mask = dpsgd.parted(params, "sparse", 0.2)
+    np.testing.assert_array_equal(mask["Conv_0.kernel"], np.arange(1, 11) > 8)
+
+
+@pytest.mark.parametrize("part", ["head", "norms", "sparse"])
+def test_a_part_alone_changes(part):
+    network = cnn.Model(CLASSES, width=4, num_features=8)
+    images = np.random.default_rng(7).integers(0, 255, (30, 8, 8, 1)).astype(np.uint8)
+    labels = np.arange(30, dtype=np.int32) % CLASSES
+    variables = network.init(jax.random.key(0), jnp.asarray(images[:1], jnp.float32), train=False)
+    config = dpsgd.Config(epsilon=5.0, batch_size=10, epochs=1)
+    after = dpsgd.fit(jax.random.key(1), network, variables, images, labels, images, config, part=part, density=0.1).variables["params"]
+    _, fixed, mask = dpsgd.parted(variables["params"], part, 0.1)
+    before, after = (dpsgd.parted(params, "all", 0.5)[0] for params in (variables["params"], after))
+    assert all(np.array_equal(before[path], after[path]) for path in fixed)
+    for path, allowed in mask.items():
+        changed = ~np.isclose(before[path], after[path], rtol=1e-5)  # the average of equal weights rounds
+        assert (changed == np.broadcast_to(allowed, changed.shape)).all(), path
+
+
+# Sampling
+
+
+def test_samples_are_poisson():
+    """Sizes binomial, pairs independent, blocks whole. 400 samples of 200 records; 6 standard deviations, so false alarms below 1e-6."""
+    n, q, runs = 200, 0.3, 400
+    taken = np.zeros((runs, n))
+    for run in range(runs):
+        blocks = dpsgd.sampled(jax.random.key(run), n, q, 16)
+        assert all(index.shape == present.shape == (16,) for index, present in blocks)
+        chosen = np.concatenate([index[present] for index, present in blocks])
+        assert len(set(chosen.tolist())) == len(chosen)
+        taken[run, chosen] = 1
+    sizes = taken.sum(axis=1)
+    assert abs(sizes.mean() - n * q) < 6 * math.sqrt(n * q * (1 - q) / runs)
+    assert abs(sizes.var() / (n * q * (1 - q)) - 1) < 6 * math.sqrt(2 / runs)
+    assert abs(taken.mean(axis=0) - q).max() < 6 * math.sqrt(q * (1 - q) / runs)
+    assert abs(np.corrcoef(taken[:, :2].T)[0, 1]) < 6 / math.sqrt(runs)
+
+
+def test_a_sample_of_nobody_is_noise_alone():
+    assert dpsgd.sampled(jax.random.key(0), 10, 1e-9, 4) == []
+    config = dpsgd.Config(noise_multiplier=1.0, batch_size=1, sampling_prob=1e-9, epochs=2e-9)
+    moved = trained(config).variables["params"]["Dense_0"]["kernel"]
+    assert np.std(moved) > 0
+
+
+# Guarantee
+
+
+def test_calibrated_noise_costs_epsilon_by_both_accountants_and_dp_accountings_own():
+    """Under add-remove against dp-accounting's event accountants; PLD is the tighter one, RDP a little above."""
+    from dp_accounting import dp_event, pld, rdp
+
+    config = dpsgd.Config(epsilon=2.0, relation="add-remove", sampling_prob=0.01, epochs=3)
+    sigma, guarantee = dpsgd.noise(config, 10**4)
+    plan = dpsgd.schedule(config, 10**4)
+    assert plan == (0.01, 300)
+    event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(sigma)), plan.steps)
+    tight = pld.PLDAccountant().compose(event).get_epsilon(1e-5)
+    loose = rdp.RdpAccountant().compose(event).get_epsilon(1e-5)
+    assert tight <= 2.0 * (1 + 1e-3)
+    assert tight > 2.0 * 0.99
+    assert 2.0 < loose < 2.7
+    assert guarantee.epsilon == 2.0
+    costs = accounting.epsilons(guarantee.events, 1e-5)
+    assert costs["PLD"] <= 2.0
+    assert costs["RDP"] == pytest.approx(loose, rel=0.02)
+
+
+def test_published_settings_cost_what_their_tutorial_says_or_less():
+    """TF-privacy's tutorial on MNIST: batch 256, δ = 1e-5, by RDP (with its older conversion) 1.19, 3.01 and 7.10."""
+    for sigma, epochs, printed in ((1.3, 15, 1.19), (1.1, 60, 3.01), (0.7, 45, 7.10)):
+        config = dpsgd.Config(noise_multiplier=sigma, relation="add-remove", sampling_prob=256 / 60000, epochs=epochs)
+        guarantee = dpsgd.noise(config, 60000)[1]
+        assert accounting.rdp_epsilon_as_published(guarantee.events, 1e-5) == pytest.approx(printed, rel=0.01)
+        assert 0.7 * printed < guarantee.epsilon < printed
+
+
+@given(
+    q=st.floats(0.01, 0.9),
+    sigma=st.floats(0.6, 4.0),
+    angles=st.tuples(st.floats(0, 2 * math.pi), st.floats(0, 2 * math.pi)),
+    seed=st.integers(0, 99),
+)
+def test_no_pair_of_clipped_records_tells_more_than_opposite_ones(q, sigma, angles, seed):
+    """The hockey-stick divergence of mixtures in the plane, by quadrature, for records of any two directions and lengths up to C."""
+    rng = np.random.default_rng(seed)
+    u, v = (r * np.array([math.cos(a), math.sin(a)]) / sigma for a, r in zip(angles, rng.random(2) ** 0.25, strict=True))
+    grid = np.linspace(-7 - 1 / sigma, 7 + 1 / sigma, 401)
+    x, y = np.meshgrid(grid, grid)
+    cell = (grid[1] - grid[0]) ** 2
+
+    def density(mean):
+        return np.exp(-((x - mean[0]) ** 2 + (y - mean[1]) ** 2) / 2) / (2 * math.pi)
+
+    apart = (1 - q) * density((0, 0))
+    first, second = apart + q * density(u), apart + q * density(v)
+    epsilons = np.array([0.0, 0.1, 0.5, 1.0, 2.0])
+    bound = accounting._opposite_deltas(epsilons, sigma / 2, q)
+    for epsilon, most in zip(epsilons, bound, strict=True):
+        for one, other in ((first, second), (second, first)):
+            assert np.maximum(one - math.exp(epsilon) * other, 0).sum() * cell <= most + 1e-6
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.004, 1.1), (0.3, 2.0), (0.9, 0.8), (0.5, 20.0)])
+def test_the_opposite_pair_is_its_quadrature(q, sigma):
+    x = np.linspace(-14 - 1 / sigma, 14 + 1 / sigma, 2_000_001)
+    first, second = ((1 - q) * stats.norm.pdf(x) + q * stats.norm.pdf(x - sign / sigma) for sign in (1, -1))
+    epsilons = np.array([0.0, 0.01, 0.1, 0.5, 1.0])
+    expected = [np.maximum(first - math.exp(e) * second, 0).sum() * (x[1] - x[0]) for e in epsilons]
+    np.testing.assert_allclose(accounting._opposite_deltas(epsilons, sigma / 2, q), expected, rtol=1e-5, atol=1e-12)
+    for order in (1.5, 4.0, 32.0):
+        moment = np.log(np.sum(np.exp(order * np.log(first) + (1 - order) * np.log(second))) * (x[1] - x[0]))
+        if np.isfinite(moment) and moment < 50:
+            assert accounting._opposite_cumulant(order, sigma, q) == pytest.approx(moment, rel=1e-6, abs=1e-12)
+
+
+def test_a_replaced_clipped_record_costs_between_a_removed_one_and_group_privacy():
+    for sigma, q, steps in ((1.1, 256 / 60000, 3000), (4.0, 0.07, 300), (1.0, 1.0, 5)):
+        removed = accounting.epsilons([Event("gaussian", sigma, steps, q)], 1e-5)
+        replaced = accounting.epsilons(dpsgd.events(sigma, dpsgd.Schedule(q, steps), "replace-one"), 1e-5)
+        assert 1.3 * removed["PLD"] < replaced["PLD"] < 2.5 * removed["PLD"]
+        assert replaced["PLD"] <= replaced["RDP"]
+        twice = accounting.epsilons([Event("gaussian", sigma / 2, steps, q, replaced=q < 1)], 1e-5)["PLD"]
+        assert replaced["PLD"] <= twice * (1 + 1e-6), "the bound that does not know of the clip is above"
+
+
+# Training
+
+
+@pytest.mark.parametrize("network", [linear.Model(CLASSES), mlp.Model(CLASSES)], ids=["linear", "mlp"])
+def test_without_noise_it_learns_and_with_much_it_does_not(network):
+    inputs, labels = records(8, 300)
+    right = {}
+    for epsilon in (math.inf, 1e-3):
+        params = trained(dpsgd.Config(epsilon=epsilon, batch_size=60, epochs=10), network=network, data=(inputs, labels)).variables[
+            "params"
+        ]
+        right[epsilon] = np.mean(np.asarray(network.apply({"params": params}, inputs, train=False)).argmax(axis=1) == labels)
+    assert right[math.inf] > 0.8
+    assert right[1e-3] < 0.75
+
+
+def test_a_killed_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
+    config = dpsgd.Config(epsilon=3.0, batch_size=30, epochs=4)
+    whole = trained(config, network=mlp.Model(CLASSES))
+    calls, real = [], dpsgd._descend
+
+    def killed(*arguments):
+        calls.append(1)
+        if len(calls) == 11:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dpsgd, "_descend", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trained(config, network=mlp.Model(CLASSES), folder=tmp_path / "saved")
+    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: calls.append(1) or real(*arguments))
+    again = trained(config, network=mlp.Model(CLASSES), folder=tmp_path / "saved")
+    jax.tree.map(np.testing.assert_array_equal, whole.variables, again.variables)
+    assert len(calls) == 11 + 8, "the two epochs that were saved are not run again"
+
+
+def test_no_key_is_saved(tmp_path):
+    """What is left on the disk cannot repeat the noise."""
+    trained(dpsgd.Config(epsilon=3.0, batch_size=30, epochs=1), folder=tmp_path / "saved")
+    raw = np.asarray(jax.random.key_data(jax.random.key(0))).tobytes()
+    assert len(raw) == 8
+    names = {path.name for path in (tmp_path / "saved").rglob("*")}
+    assert not any("key" in name.lower() for name in names)
+
+
+def test_donated_buffers_are_used():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained(dpsgd.Config(epsilon=3.0, batch_size=31, epochs=1), network=mlp.Model(CLASSES, hidden=7))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"clip": 0.0}, "clip=0.0"),
+        ({"clip": -1.0}, "clip=-1.0"),
+        ({"clip": math.inf}, "clip=inf"),
+        ({"noise_multiplier": 0.0}, "epsilon=inf"),
+        ({"sampling_prob": 1.5}, "sampling_prob=1.5"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"momentum": 1.0}, "momentum=1.0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"relation": "swap"}, "relation='swap'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        dpsgd.Config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epsilon": 0.0}, "epsilon=0.0"),
+        ({"delta": 0.0}, "--delta"),
+        ({"relation": "add-remove"}, "sampling_prob"),
+        ({"batch_size": 10**6}, "batch_size=1000000"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        trained(replace(dpsgd.Config(batch_size=30), **settings))
+
+
+def test_parts_that_are_not_there_are_refused():
+    with pytest.raises(ValueError, match="part='some'"):
+        dpsgd.parted({}, "some", 0.5)
+    with pytest.raises(ValueError, match="density=1"):
+        dpsgd.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "sparse", 1)
+    with pytest.raises(ValueError, match="normalisation"):
+        dpsgd.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "norms", 0.5)
+    with pytest.raises(ValueError, match="got 3 records and 2 labels"):
+        trained(dpsgd.Config(batch_size=1), data=(np.zeros((3, WIDTH), np.float32), np.zeros(2, np.int32)))
+
+
+def test_every_image_network_can_be_trained():
+    """A thin slice: networks with and without batch statistics have the weights that noisy SGD expects."""
+    for name in students.MODELS:
+        network = students.network_of(students.Config(model=name), CLASSES)
+        size = max(students._model(students.Config(model=name)).MIN_SIZE, 8)
+        shapes = jax.eval_shape(
+            lambda network=network, size=size: network.init(jax.random.key(0), jnp.zeros((1, size, size, 1)), train=False)
+        )
+        params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes["params"])
+        assert any(path.startswith("Dense_") for path in dpsgd.parted(params, "head", 0.5)[0]), name
