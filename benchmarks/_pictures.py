@@ -1,4 +1,7 @@
-"""Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, and all labelers on one axis, drawn from `benchmarks/results/*.json`."""
+"""Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis, and bought labels.
+
+They are drawn from `benchmarks/results/*.json`.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -105,3 +108,40 @@ def screening(found: dict[str, Any]) -> None:
     ax.set(xlabel="queries screened", ylabel="ε at δ = 1e-5")
     ax.legend(fontsize=7)
     figure.savefig(DOCS / "screening.png", dpi=150)
+
+
+def buying(found: dict[str, Any]) -> None:
+    """Accuracy against labels bought, in polluted pools, and by the selectors' settings."""
+    figure, axes = picture(4)
+    colours = dict(zip(("random", "entropy", "difference", "diverse_public", "near_private"), COLOURS[4::-1], strict=True))
+
+    def line(ax: Axes, rows: list[dict[str, Any]], x: str, **how: Any) -> None:
+        accuracy = [row["test_accuracy"] for row in rows]
+        spread = [value["stddev"] or 0 for value in accuracy]
+        ax.errorbar([row[x] for row in rows], [value["mean"] for value in accuracy], spread, marker="o", markersize=3, **how)
+
+    for ax, name, x in ((axes[0], "labels", "labels"), (axes[1], "pollution", "polluted")):
+        for select, colour in colours.items():
+            rows = [row for row in found["results"] if (row["figure"], row["select"]) == (name, select)]
+            line(ax, rows, x, color=colour, label=select.replace("_", " "))
+    for ax, select in ((axes[2], "diverse_public"), (axes[3], "near_private")):
+        names = dict.fromkeys(row["figure"] for row in found["results"] if row["figure"].startswith(f"{select}:"))
+        for colour, name in zip(COLOURS, names, strict=False):
+            setting = name.removeprefix(f"{select}: ")
+            rows = [row for row in found["results"] if row["figure"] == name and isinstance(row[setting], int | float)]
+            if rows:
+                line(ax, rows, setting, color=colour, label=setting.replace("_", " "))
+        ax.set(xscale="log", xlabel="value of the setting", title=select.replace("_", " "))
+        ax.legend(fontsize=7)
+    for ax in axes[:2]:
+        ax.axhline(found["network"]["mean"], color="#bbbbbb", linestyle=":", label="nothing bought")
+    numbers = sorted({row["labels"] for row in found["results"]})
+    axes[0].set(xscale="log", xlabel="labels bought", ylabel="test images told right", title="a clean pool")
+    axes[0].set_xticks(numbers, [f"{number:,}" for number in numbers])
+    axes[1].set(xlabel="share of the pool that is no digit", title="1,000 labels bought")
+    axes[3].set_title("near private, half of the pool no digits")
+    for ax in axes:
+        ax.title.set_fontsize(10)
+        ax.minorticks_off()
+    axes[0].legend(fontsize=7)
+    figure.savefig(DOCS / "buying.png", dpi=150)

@@ -80,6 +80,17 @@ def test_without_writers_mnist_has_no_clients(tmp_path):
     assert mnist.load(0, tmp_path).private.clients is None
 
 
+def test_half_of_mnists_training_images_are_public_and_all_test_images_test(tmp_path):
+    standard, half = mnist._example(tmp_path, 3), mnist.load(3, tmp_path, "half")
+    assert standard.private_index.tolist() == list(range(30))
+    assert sorted([*standard.public_index, *standard.test_index]) == list(range(30, 50))
+    assert sorted([*half.public_index, *half.private_index]) == list(range(30))
+    assert len(half.public_index) == 15
+    assert half.test_index.tolist() == list(range(30, 50)), "no test image is public or private"
+    with pytest.raises(ValueError, match="mnist:third"):
+        mnist.load(3, tmp_path, "third")
+
+
 def test_unknown_data_sets_are_told_the_known_ones():
     with pytest.raises(ValueError, match=r"cifar10, digits, image_folder, mnist, tfds.*mnits"):
         data.load("mnits", 0)

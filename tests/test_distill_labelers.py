@@ -62,7 +62,7 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     assert result["label_accuracy"] == pytest.approx(np.bincount(truth).max() / len(truth), abs=0.03)
     assert (result["epsilon"], privacy["whole"]["events"][0]["parameter"]) == (0.5, 4.0)
     assert (folder / "report.html").exists()
-    with pytest.raises(ValueError, match=r"labeler to be one of \['commonest', 'pate', 'private_knn', 'rknn'\], got labeler='unheard'"):
+    with pytest.raises(ValueError, match=r"labeler to be one of \['commonest', .*'rknn'\], got labeler='unheard'"):
         dataclasses.replace(experiment, labeler="unheard")
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rknn_jax.students.models import densenet121, m3, m5, m7, wrn28_2
+from rknn_jax.students.models import densenet121, m3, m5, m7, tanh_cnn, wrn28_2
 
 
 @cache
@@ -81,10 +81,11 @@ def test_parameter_counts_are_those_of_the_definition(network, image_shape, expe
     [
         (m3, (21, 23, 3), 176),
         (m7, (25, 31, 1), 192),
+        (tanh_cnn, (13, 17, 3), 32),
         (wrn28_2, (1, 2, 1), 128),
         pytest.param(densenet121, (8, 13, 1), 1024, marks=pytest.mark.slow),
     ],
-    ids=["m3", "m7", "wrn28_2", "densenet121"],
+    ids=["m3", "m7", "tanh_cnn", "wrn28_2", "densenet121"],
 )
 def test_networks_take_any_image_they_claim_to(module, image_shape, num_features):
     network, images = module.Model(7), jnp.zeros((5, *image_shape))
@@ -119,6 +120,37 @@ def test_the_densenet_halves_the_image_after_each_block_but_the_last():
     assert grown == [(32, 32, 32)] * 6 + [(16, 16, 32)] * 12 + [(8, 8, 32)] * 24 + [(4, 4, 32)] * 16
     assert [shape for conv, shape in kernels if conv.kernel_size == (1, 1) and shape[2] != 128] == [(16, 16, 256), (8, 8, 512)]
     assert len(kernels) + 1 == 121
+
+
+def test_the_tanh_network_is_the_published_one_of_26010_parameters():
+    logits, variables, called = traced(tanh_cnn.TanhCNN(10), (28, 28, 1))
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == 26_010 == 1040 + 8224 + 512 * 32 + 32 + 330
+    assert set(variables) == {"params"}, "nothing that mixes records"
+    assert [shape for layer, shape in called if isinstance(layer, nn.Dense)] == [(14, 14, 16), (5, 5, 32), (32,), (10,)]
+    smallest = traced(tanh_cnn.TanhCNN(10), (tanh_cnn.MIN_SIZE, tanh_cnn.MIN_SIZE, 1))[1]
+    chex.assert_shape(smallest["params"]["Dense_0"]["kernel"], (32, 32))  # one pixel of 32 channels is left
+
+
+@pytest.mark.parametrize("image_shape", [(28, 28, 1), (13, 16, 3)], ids=str)
+def test_its_products_of_patches_are_convolutions(image_shape):
+    images = np.random.default_rng(0).random((3, *image_shape), np.float32)
+    network = tanh_cnn.TanhCNN(10)
+    params = network.init(jax.random.key(0), images, train=False)["params"]
+
+    def conv(x, name, size, padding):
+        kernel = params[name]["kernel"].reshape(size // 2, size // 2, 2, 2, x.shape[-1], -1)
+        kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(size, size, x.shape[-1], -1)
+        out = jax.lax.conv_general_dilated(x, kernel, (2, 2), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jnp.tanh(out + params[name]["bias"][None, None, None])
+
+    def pooled(x):
+        return nn.max_pool(x, (2, 2), (1, 1), "VALID")
+
+    x = pooled(conv(pooled(conv(2 * images - 1, "conv1", 8, "SAME")), "conv2", 4, "VALID")).reshape(3, -1)
+    features = np.tanh(x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"][None])
+    np.testing.assert_allclose(network.apply({"params": params}, images, train=False, features=True), features, atol=1e-5)
+    logits = features @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"][None]
+    np.testing.assert_allclose(network.apply({"params": params}, images, train=False), logits, atol=1e-5)
 
 
 @pytest.mark.parametrize(("size", "height", "width"), [(3, 15, 8), (7, 13, 8)])

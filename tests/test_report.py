@@ -479,7 +479,18 @@ def test_command_repeats_the_experiment(folder, learned):
 def test_every_setting_is_shown(folder):
     config = json.loads((folder / "config.json").read_text())
     shown = {e[2] for e in page_of(folder).find("dt")}
-    assert shown == config.keys() - {"versions", "simclr", "scan", "dti", "self_trained", "pate", "private_knn"}
+    assert shown == config.keys() - {
+        "versions",
+        "simclr",
+        "scan",
+        "dti",
+        "self_trained",
+        "pate",
+        "private_knn",
+        "noisy_sgd",
+        "dpdfd",
+        "buy",
+    }
 
 
 @pytest.mark.parametrize("dataset", ["digits", "mnist", "tfds:svhn_cropped", "tfds:cifar10"])

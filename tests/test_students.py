@@ -303,6 +303,23 @@ def test_a_checkpoint_is_never_overwritten_and_must_exist(trained, tmp_path):
         students.load(tmp_path / "nothing")
 
 
+def test_a_network_without_batch_statistics_is_trained_saved_and_begun_at_like_any_other(tmp_path):
+    images, labels = bars(jax.random.key(0), 60, 13)
+    config = students.Config(model="tanh_cnn", epochs=10, batch_size=20, augmentation="none")
+    student = students.fit(jax.random.key(1), images, one_hot(labels), config)
+    assert student.batch_stats == {}
+    assert np.mean(student.predict_proba(images).argmax(axis=1) == labels) > 0.9
+    assert student.features(images).shape == (60, 32)
+    students.save(student, tmp_path / "student")
+    loaded = students.load(tmp_path / "student")
+    chex.assert_trees_all_equal(arrays(loaded), arrays(student))
+    np.testing.assert_array_equal(loaded.predict_proba(images), student.predict_proba(images))
+    still = replace(config, epochs=1, learning_rate=1e-30, ema_decay=0.0)
+    for start in (arrays(student), {"params": student.params}):
+        begun = students.fit(jax.random.key(5), images, one_hot(labels), still, start=start)
+        chex.assert_trees_all_close(arrays(begun), arrays(student), atol=1e-6)
+
+
 # Bad input.
 
 

@@ -4,6 +4,7 @@
     python -m train.distill --dataset mnist --data-dir DIR --epsilon 0.1
     python -m train.distill --preset mnist-fast --data-dir DIR
     python -m train.distill --dataset mnist --data-dir DIR --labeler private_knn --epsilon 1 --delta 1e-5
+    python -m train.distill --dataset mnist --data-dir DIR --labeler noisy_sgd --epsilon 1 --delta 1e-5
 
 `main` is Algorithm 1 of Li et al., "Fine-grained Private Knowledge Distillation": every line needs only the lines above it, and private
 records enter on one line, `labeler.votes`. Everything here is a simulation on benchmark data; `rknn label` releases.
@@ -11,6 +12,7 @@ records enter on one line, `labeler.votes`. Everything here is a simulation on b
 
 import argparse
 import importlib
+import logging
 import math
 import sys
 import time
@@ -28,13 +30,14 @@ from rknn_jax import bsvs, compilation, data, labelers, voting
 from rknn_jax.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans, prototypes, sample, uncertainty
 from rknn_jax.representations import spectral
 from rknn_jax.students import ensemble, mixmatch, uda, vat
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Task
+from train import buy, presets, report, truth
 from train import experiment as runs
-from train import presets, report, truth
 from train.experiment import Experiment
 from train.labels import Labels
 
@@ -76,7 +79,7 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
             folder.rmdir()  # nothing came of it
         raise
     num_classes, labeler = task.card.num_classes, labelers.named(experiment.labeler)
-    config = round_config(experiment)
+    config = round_config(experiment, folder)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
     resolved = {
         "mechanism": experiment.private_step,
@@ -93,6 +96,7 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
     for step in range(experiment.rounds):
         features = encode(task.public.images)
         queries = select_queries(stage_key(root, Stage.QUERIES, step), task, features, num_queries, labels, student, experiment)
+        queries = replace(queries, images=task.public.images[queries.index])
         votes = labeler.votes(stage_key(noise, Stage.SAMPLING, step), task.private, encode, queries, num_classes, config)
         predicted = None if student is None else student.predict_proba(task.public.images[queries.index])
         answers = labeler.tally(stage_key(noise, Stage.NOISE, step), votes, queries, num_classes, config, predicted)
@@ -100,14 +104,15 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
         graph = voting.public_graph(features, num_queries, smoothing=experiment.smoothing)
         labels = labels.spread(voting.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
         rounds.append((queries, answers))
-        not_covered = not_covered or truth.not_covered(stage_key(noise, Stage.BENCHMARK), task, labeler, votes, queries, graph, config)
+        benchmark_key = stage_key(noise, Stage.BENCHMARK)
+        not_covered = not_covered or truth.not_covered(benchmark_key, task, labeler, votes, queries, answers, graph, config)
         console.print(
             f"round {step + 1}: {answers.answered.sum()} of {num_queries} queries answered, "
             f"{truth.label_accuracy(task, labels):.2%} of the public labels right"
         )
         if not labels.known.any():
             raise ValueError(f"Expected an answer, got none to {num_queries} queries; ask fewer, lower the threshold or raise epsilon.")
-        if experiment.student == "none":
+        if experiment.student == "none" or experiment.buy.labels:
             break
         trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step, network)
         student = trained or student
@@ -115,8 +120,15 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
             break
         encode = trained.features
 
-    guarantee = accounting.compose([answers.guarantee for _, answers in rounds], experiment.delta)
-    runs.finish(folder, experiment, task, labels, rounds, student, guarantee, not_covered, time.perf_counter() - started)
+    guarantees = [answers.guarantee for _, answers in rounds]
+    chosen: Guarantee | None = None
+    if experiment.buy.labels:
+        noise_key = stage_key(noise, Stage.NOISE, experiment.rounds)
+        student, labels, chosen = buy_labels(stage_key(root, Stage.STUDENT), noise_key, task, answers.model, labels, experiment, folder)
+    guarantees += [chosen] if chosen else []
+    guarantee = accounting.compose(guarantees, experiment.delta)
+    seconds = time.perf_counter() - started
+    runs.finish(folder, experiment, task, labels, rounds, student, guarantee, chosen, not_covered, seconds)
     console.print(f"\n{guarantee}\n")
     console.print(f"The report: {report.write(folder)}")
     return folder
@@ -149,12 +161,16 @@ def prepare(experiment: Experiment) -> Prepared:
     return Prepared(task, encode, network_of(encode) if experiment.representation in ("simclr", "scan") else None)
 
 
-def round_config(experiment: Experiment) -> Any:
-    """Return one round's settings: an even share of epsilon and, rounded down, of delta: the rounds add up to them however composed."""
+def round_config(experiment: Experiment, folder: Path | None = None) -> Any:
+    """Return one round's settings: an even share of epsilon and, rounded down, of delta: the rounds add up to them however composed.
+
+    A network's training is saved in the run's folder.
+    """
     epsilon, delta = experiment.epsilon / experiment.rounds, experiment.delta * (1 - 1e-12) / experiment.rounds
     if experiment.labeler != "rknn":
         config = getattr(experiment, experiment.labeler, None) or labelers.named(experiment.labeler).Config()
-        return replace(config, epsilon=epsilon, delta=delta, relation=experiment.relation)
+        saved = {"folder": config.folder or (folder and folder / runs.TRAINING)} if experiment.trains else {}
+        return replace(config, epsilon=epsilon, delta=delta, relation=experiment.relation, **saved)
     return rknn.Config(
         epsilon=epsilon,
         delta=delta or rknn.Config.delta,
@@ -171,6 +187,8 @@ def round_config(experiment: Experiment) -> Any:
 def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
     """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
     num_records, num_classes = len(task.private.labels), task.card.num_classes
+    if experiment.trains:
+        return len(task.public.images)
     if experiment.labeler != "rknn":
         return max(1, min(SAMPLED_QUERIES, len(task.public.images) // (RECORDS_PER_SAMPLED_QUERY * experiment.rounds)))
     if experiment.representation in OWN_QUERIES:
@@ -236,13 +254,6 @@ def fit_student(
     key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int, network: Any
 ) -> ensemble.Ensemble | None:
     """Train students on all public records labelled so far, logging every epoch; None where they were stopped in the first one."""
-
-    def log(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student) -> None:
-        accuracy = float(np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels))
-        runs.append_jsonl(folder / "metrics.jsonl", {"round": step, "epoch": epoch, "epochs": epochs, **metrics, "test_accuracy": accuracy})
-        left = metrics["seconds"] * (epochs - epoch)  # the first epoch compiles
-        console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
-
     learned, config = labels.surest(1 - experiment.unlabelled), student_config(experiment)
     unlabelled = None if isinstance(config, students.Config) else task.public.images[~learned]
     if unlabelled is not None and not len(unlabelled):
@@ -259,11 +270,35 @@ def fit_student(
             experiment.members,
             unlabelled=unlabelled,
             start=network if experiment.fine_tune else None,
-            on_epoch=log,
+            on_epoch=epoch_log(task, folder, step),
         )
     except KeyboardInterrupt:
         console.print("Stopped before the student's first epoch; keeping the labels.")
         return None
+
+
+def buy_labels(
+    key: jax.Array, noise_key: jax.Array, task: Task, model: Any, labels: Labels, experiment: Experiment, folder: Path
+) -> tuple[ensemble.Ensemble, Labels, Guarantee | None]:
+    """Buy true labels of public records and fine-tune the private network on them; returns what choosing the records cost beside."""
+    select_key, tune_key = jax.random.split(key)
+    queries, chosen = buy.select(select_key, noise_key, task, model, experiment.buy, experiment.relation, experiment.delta)
+    bought = buy.bought_labels(task, queries, experiment.buy)
+    student = buy.fine_tune(tune_key, task, model, queries.index, bought, experiment.buy, epoch_log(task, folder, 0))
+    console.print(f"{len(bought)} labels bought, {np.sum(bought >= 0)} of them of one of the classes")
+    return ensemble.Ensemble((student,)), labels.told(queries.index[bought >= 0], bought[bought >= 0]), chosen
+
+
+def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
+    """Return what writes every epoch of a student to `metrics.jsonl`, and prints it."""
+
+    def log(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student) -> None:
+        accuracy = float(np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels))
+        runs.append_jsonl(folder / "metrics.jsonl", {"round": step, "epoch": epoch, "epochs": epochs, **metrics, "test_accuracy": accuracy})
+        left = metrics["seconds"] * (epochs - epoch)  # the first epoch compiles
+        console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
+
+    return log
 
 
 def student_config(experiment: Experiment) -> ensemble.Config:
@@ -299,6 +334,10 @@ def from_arguments(arguments: list[str]) -> Experiment:
 def cli() -> int:
     """Run from the command line: exit status 2 for bad input, 130 where it was stopped with nothing to keep."""
     compilation.keep()
+    progress = logging.getLogger("rknn_jax")
+    progress.addHandler(logging.StreamHandler())
+    progress.setLevel(logging.INFO)
+    progress.propagate = False
     try:
         main(from_arguments(sys.argv[1:]))
     except (ValueError, OSError) as error:

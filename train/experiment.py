@@ -7,6 +7,7 @@ runs/<name>/
   privacy.json    the guarantee of the whole run and of every round
   metrics.jsonl   one line an epoch
   labels.npz      label, query, confidence and probability of every public record
+  model/          the network of a labeler that trains one; training/ is what it goes on from where it was stopped
   queries.npz     the queries with their pictures, noisy votes and labels
   student/        one orbax checkpoint a member
   report.html     the page to open
@@ -29,6 +30,9 @@ import jax
 import numpy as np
 
 from rknn_jax import augment, labelers, mechanisms
+from rknn_jax.labelers.dpdfd import Config as DPDFD
+from rknn_jax.labelers.noisy_sgd import HEADS, Head
+from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
 from rknn_jax.labelers.pate import Config as PATE
 from rknn_jax.labelers.private_knn import Config as PrivateKNN
 from rknn_jax.privacy import accounting
@@ -39,7 +43,8 @@ from rknn_jax.representations.self_trained import Config as SelfTrained
 from rknn_jax.representations.simclr import Config as SimCLR
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
-from rknn_jax.types import Answers, Queries, Task
+from rknn_jax.types import Answers, Classifier, Queries, Records, Task
+from train.buy import Config as Buy
 from train.labels import Labels
 
 Mechanism = Literal[
@@ -58,6 +63,9 @@ Mechanism = Literal[
     "separation",
     "multi_message",
 ]
+TRAINING = "training"
+"""Subfolder of a run in which a labeler saves the training of a network."""
+
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", "dp-accounting")
 
 
@@ -67,14 +75,17 @@ class Experiment:
 
     Attributes:
       preset: a file of train/presets, whose settings take the defaults' place: mnist-fast, mnist, svhn, cifar10 or cifar10-end-to-end.
-      dataset: digits, mnist, cifar10, cifar10:pooled, image_folder or tfds:<name>.
+      dataset: digits, mnist, mnist:half, cifar10, cifar10:pooled, image_folder or tfds:<name>.
       data_dir: where the data set lies; not needed for digits.
       epsilon: privacy of the whole run, split evenly over the rounds; inf for no privacy.
       delta: of the composed guarantee; 0 keeps a pure guarantee pure.
-      labeler: a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate, which ask about public records drawn at random.
-      private_knn, pate: how, where it is that one; epsilon, delta and relation are those of the run.
-      queries: queries a round; chosen from the number of records, classes and epsilon where it is not given, and one for
-        five public records, 1,000 at most, where they are drawn at random.
+      labeler: a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate, which ask about public records drawn at random,
+        noisy_sgd, which trains a network on the private records, or dpdfd, which distils one from teachers by images that it makes up.
+      private_knn, pate, noisy_sgd, dpdfd: how, where it is that one; epsilon, delta and relation are those of the run.
+      buy: true labels of public records that are bought from an oracle, to fine-tune noisy_sgd's network on images; they take the student's
+        place, and what near_private spends to choose them comes on top of epsilon.
+      queries: queries a round; chosen from the number of records, classes and epsilon where it is not given, one for
+        five public records, 1,000 at most, where they are drawn at random, and all of them where a network is trained.
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
       representation: learned on public data; spectral is the best for images in seconds, self_trained in a minute or two.
@@ -112,6 +123,9 @@ class Experiment:
     labeler: str = "rknn"
     private_knn: PrivateKNN = field(default_factory=PrivateKNN)
     pate: PATE = field(default_factory=PATE)
+    noisy_sgd: NoisySGD = field(default_factory=NoisySGD)
+    dpdfd: DPDFD = field(default_factory=DPDFD)
+    buy: Buy = field(default_factory=Buy)
     queries: int | None = None
     neighbors: int = 1
     rounds: int = 1
@@ -153,6 +167,13 @@ class Experiment:
                 f"Expected trust, mechanism, decode and neighbors left as they are with labeler={self.labeler}, got trust={self.trust}, "
                 f"mechanism={self.mechanism}, decode={self.decode}, neighbors={self.neighbors}; they are those of labeler=rknn."
             )
+        if self.trains and self.rounds > 1:
+            raise ValueError(f"Expected rounds=1 with labeler={self.labeler}, got rounds={self.rounds}; its network answers all at once.")
+        if self.buy.labels and (self.labeler != "noisy_sgd" or self.noisy_sgd.network in HEADS):
+            raise ValueError(
+                f"Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with buy.labels={self.buy.labels}, "
+                f"got labeler={self.labeler} and network={self.noisy_sgd.network}."
+            )
         if self.private_step not in (choices := mechanisms.names(self.trust)):
             raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
         if self.trust != "central" and self.relation != "replace-one":
@@ -191,6 +212,11 @@ class Experiment:
             )
 
     @property
+    def trains(self) -> bool:
+        """Whether the labeler trains a network instead of counting votes."""
+        return getattr(labelers.named(self.labeler), "TRAINS", False)
+
+    @property
     def private_step(self) -> str:
         """The mechanism of reverse k-NN labeling, given or the trust's own; of another labeler the kind of its noise."""
         if self.labeler != "rknn":
@@ -206,14 +232,18 @@ class Experiment:
 def make_folder(experiment: Experiment) -> Path:
     """Make the run's folder before any work is done, and refuse one that already holds a run.
 
+    A run of the same settings that was stopped begins again there, and a network's private training goes on where it was saved.
+
     Raises:
-      ValueError: where it cannot be written or is not empty.
+      ValueError: where it cannot be written, holds a finished run or one of other settings.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.dataset.replace(':', '-')}-eps{experiment.epsilon:g}"
     folder = experiment.out or Path("runs") / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         occupied = (folder / "result.json").exists() or (folder / "config.json").exists()
+        if (folder / TRAINING).exists() and result_of(experiment) is None:
+            occupied = False
         writable = os.access(folder, os.W_OK)
     except OSError as error:
         raise ValueError(f"Cannot make the run folder out={folder}: {error.strerror}; choose another with --out.") from error
@@ -225,7 +255,9 @@ def make_folder(experiment: Experiment) -> Path:
 
 
 def result_of(experiment: Experiment) -> dict[str, Any] | None:
-    """Return the result in the experiment's folder, or None where it is not finished; what a stopped run left there is removed.
+    """Return the result in the experiment's folder, or None where it is not finished.
+
+    What a stopped run left there is removed, but for the network that it was training.
 
     Raises:
       ValueError: where the folder holds a run of other settings, or what is no run.
@@ -241,10 +273,14 @@ def result_of(experiment: Experiment) -> dict[str, Any] | None:
         raise ValueError(f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose another, or remove it.")
     path = folder / "result.json"
     result = json.loads(path.read_text()) if path.exists() else {"interrupted": True}
-    if result["interrupted"]:
-        shutil.rmtree(folder)
-        return None
-    return result
+    if not result["interrupted"]:
+        return result
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != TRAINING:
+            shutil.rmtree(path)
+        elif path.is_file() and (path.name != "config.json" or not (folder / TRAINING).exists()):
+            path.unlink()
+    return None
 
 
 def environment() -> dict[str, Any]:
@@ -292,6 +328,7 @@ def finish(
     rounds: Sequence[tuple[Queries, Answers]],
     student: ensemble.Ensemble | None,
     guarantee: Guarantee,
+    chosen: Guarantee | None,
     benchmark: dict[str, Any],
     seconds: float,
 ) -> None:
@@ -304,15 +341,19 @@ def finish(
       labels: of the public records, after the last round.
       rounds: what was asked and answered.
       student: of the last round, or None where none was wanted or none finished an epoch.
-      guarantee: of all rounds together.
+      guarantee: of everything together.
+      chosen: of the choice of labels to buy, where it cost something.
       benchmark: `truth.not_covered`.
       seconds: the run took.
     """
     predicted = None if student is None else student.predict_proba(task.test.images).argmax(axis=1)
     right = labels.known & (labels.hard == task.public.true_labels)
+    model = rounds[-1][1].model
     result = {
         "label_accuracy": float(right.mean()),
         "test_accuracy": None if predicted is None else float(np.mean(predicted == task.test.labels)),
+        "model_test_accuracy": None if model is None else _accuracy(model, task.test),
+        "labels_bought": experiment.buy.labels,
         "epsilon": guarantee.epsilon,
         "delta": guarantee.delta,
         "relation": guarantee.relation,
@@ -325,12 +366,14 @@ def finish(
         "num_test": len(task.test.labels),
         "not_covered_by_epsilon": benchmark,
     }
-    events = [event for _, answers in rounds for event in answers.guarantee.events]
+    parts = [answers.guarantee for _, answers in rounds] + [chosen] * (chosen is not None)
+    events = [event for part in parts if part for event in part.events]
     privacy = {
         "whole": guarantee.asdict(),
         "rounds": [answers.guarantee.asdict() for _, answers in rounds],
         "accountants": (events and accounting.epsilons(events, experiment.delta)) or {guarantee.accountant: guarantee.epsilon},
-        "covers": ["the noisy counts", "the labels of the public records", "the student"],
+        "choice_of_labels_to_buy": chosen and chosen.asdict(),
+        "covers": ["the noisy counts" if model is None else "the network", "the labels of the public records", "the student"],
         "does_not_cover": [
             f"the number of private {guarantee.unit}s"
             + ("" if guarantee.relation == "add-remove" else ", which replace-one takes as public"),
@@ -347,10 +390,18 @@ def finish(
         true_label=task.public.true_labels,
     )
     _write_arrays(folder / "queries.npz", **_queries(task, labels, rounds))
+    if isinstance(model, students.Student):
+        students.save(model, folder / "model")
+    elif isinstance(model, Head):
+        model.save(folder / "model")
     if student is not None:
         ensemble.save(student, folder / "student")
     write_json(folder / "privacy.json", privacy)
     write_json(folder / "result.json", result)
+
+
+def _accuracy(model: Classifier, records: Records) -> float:
+    return float(np.mean(model.predict_proba(records.images).argmax(axis=1) == records.labels))
 
 
 def _queries(task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers]]) -> dict[str, np.ndarray]:

@@ -666,7 +666,8 @@ def command(run: Run) -> list[str]:
 def _unused(config: dict[str, Any]) -> set[str]:
     """Return the names of what other representations and labelers would have been told."""
     groups = {field.name for field in fields(Experiment) if isinstance(config.get(field.name), dict)}
-    return groups - {config.get("representation"), config.get("labeler")}
+    bought = (config.get("buy") or {}).get("labels")
+    return groups - {config.get("representation"), config.get("labeler"), "buy" if bought else None}
 
 
 def _options(group: str, name: str, value: Any) -> list[str]:

@@ -123,6 +123,7 @@ def _remembering(encode: Encoder) -> Encoder:
         seen.append((images, encode(images)))
         return seen[-1][1]
 
+    encoded.__wrapped__ = encode  # type: ignore[attr-defined]  # for who looks at the encoder itself
     return encoded
 
 
@@ -143,7 +144,7 @@ def _varied(texts: list[str]) -> Values:
     for text in texts:
         name, _, values = text.partition("=")
         name = name.replace("-", "_")
-        if name not in known - {"out"} or not all(values.split(",")):
+        if name.split(".")[0] not in known - {"out"} or not all(values.split(",")):
             raise ValueError(f"Expected --vary NAME=VALUE,VALUE with an option of train.distill, got {text!r}.")
         varied[name] = values.split(",")
     return varied

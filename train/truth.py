@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from rknn_jax import voting
-from rknn_jax.types import Queries, Task
+from rknn_jax.types import Answers, Queries, Task
 from train.labels import Labels
 
 EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -30,7 +30,7 @@ def label_accuracy(task: Task, labels: Labels) -> float:
 
 
 def not_covered(
-    key: jax.Array, task: Task, labeler: ModuleType, votes: Any, queries: Queries, graph: csr_matrix | None, config: Any
+    key: jax.Array, task: Task, labeler: ModuleType, votes: Any, queries: Queries, answers: Answers, graph: csr_matrix | None, config: Any
 ) -> dict[str, Any]:
     """Return the accuracy of one round's labels without noise and over epsilons, from the private votes themselves.
 
@@ -40,6 +40,7 @@ def not_covered(
       labeler: a file of `rknn_jax.labelers`.
       votes: its votes, private.
       queries: that were voted for.
+      answers: of the run. Where a network was trained for them nothing is drawn again, which would be another training each.
       graph: of the public records; see `voting.public_graph`.
       config: of the run; its epsilon is replaced.
     """
@@ -49,6 +50,9 @@ def not_covered(
         labels = Labels.none(len(task.public.images), task.card.num_classes).updated(queries, answers, 0)
         return label_accuracy(task, labels.spread(voting.public_labels(graph, labels.probabilities, len(answers.labels))))
 
+    if answers.model is not None:
+        told = labeler.not_covered(key, votes, answers, config) if hasattr(labeler, "not_covered") else {}
+        return told | {"note": NOTE}
     sweep = []
     for step, epsilon in enumerate(EPSILONS):
         keys = jax.random.split(jax.random.fold_in(key, step), DRAWS)
@@ -57,8 +61,7 @@ def not_covered(
     told = {}
     if hasattr(labeler, "not_covered"):
         draw, release = jax.random.split(jax.random.fold_in(key, len(EPSILONS) + 1))
-        answers = labeler.tally(draw, votes, queries, task.card.num_classes, config)
-        told = labeler.not_covered(release, votes, answers, config)
+        told = labeler.not_covered(release, votes, labeler.tally(draw, votes, queries, task.card.num_classes, config), config)
     return told | {
         "note": NOTE,
         "nonprivate_label_accuracy": accuracy(jax.random.fold_in(key, len(EPSILONS)), float("inf")),

@@ -3,6 +3,9 @@
 Private are the 60,000 training images. The 10,000 test images are split by `RandomState(seed).permutation`: the first 5,000 are public, the
 other 5,000 test the student. At seed 42 the public half is the one of Li et al., "Fine-grained Private Knowledge Distillation"; their
 code then shuffles again, so that its test images overlap the public ones by 2,517. Here they never do.
+
+`mnist:half` has more public records, for those who buy labels of thousands: of the training images one half is public and the other half
+private, by `RandomState(seed).permutation`, and all 10,000 test images test the student.
 """
 
 from pathlib import Path
@@ -20,21 +23,30 @@ CARD = Card(
 )
 
 
-def load(seed: int, data_dir: Path | None = None) -> Task:
-    """Return the task; see the module's words for the split.
+def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Task:
+    """Return the task; see the module's words for the splits.
 
     Args:
       seed: of the split, 0 to 2^32 - 1.
       data_dir: holds `{train,t10k}-images-idx3-ubyte` and `{train,t10k}-labels-idx1-ubyte`, and for clients
         `{train,t10k}-writers-idx1-int`, each plain or .gz.
+      split: `standard` or `half`.
+
+    Raises:
+      FileNotFoundError: where a folder or a file is missing.
+      ValueError: for another split, and for damaged files.
     """
+    if split not in ("standard", "half"):
+        raise ValueError(f"Expected split to be standard or half, got dataset=mnist:{split}.")
     folder = _pool.folder(data_dir, "mnist")
     parts = [_read(folder, part) for part in ("train", "t10k")]
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     num_train = len(parts[0][0])
-    order = num_train + np.random.RandomState(seed).permutation(len(images) - num_train)
-    public, test = np.split(order, [len(order) // 2])
-    return _pool.task(CARD, images, labels, public, np.arange(num_train), test, _writers(folder, len(images)))
+    random, first, rest = np.random.RandomState(seed), np.arange(num_train), np.arange(num_train, len(images))
+    cut = random.permutation(rest if split == "standard" else first)
+    public, other = np.split(cut, [len(cut) // 2])
+    private, test = (first, other) if split == "standard" else (other, rest)
+    return _pool.task(CARD, images, labels, public, private, test, _writers(folder, len(images)))
 
 
 def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -57,14 +69,18 @@ def _writers(folder: Path, num_images: int) -> np.ndarray | None:
     return writers
 
 
-def _example(folder: Path, seed: int) -> Task:
+def _example(folder: Path, seed: int, split: str = "standard") -> Task:
     """Write 50 made-up digits of 6x5 pixels as MNIST's files and load them."""
     random = np.random.RandomState(0)
     for part, count, suffix in (("train", 30, ""), ("t10k", 20, ".gz")):
         _idx.write(folder / f"{part}-images-idx3-ubyte{suffix}", random.randint(0, 256, (count, 6, 5)).astype(np.uint8))
         _idx.write(folder / f"{part}-labels-idx1-ubyte{suffix}", random.randint(0, 10, count).astype(np.uint8))
         _idx.write(folder / f"{part}-writers-idx1-int{suffix}", random.randint(0, 4, count).astype(np.int32))
-    return load(seed, folder)
+    return load(seed, folder, split)
 
 
-EXAMPLES = (_example,)
+def _half(folder: Path, seed: int) -> Task:
+    return _example(folder, seed, "half")
+
+
+EXAMPLES = (_example, _half)

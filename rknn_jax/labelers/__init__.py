@@ -5,7 +5,8 @@ A labeler is two functions and their settings, `Config`, which has at least epsi
     votes(key, private, encode, queries, num_classes, config) -> votes       all that private records do; private
     tally(key, votes, queries, num_classes, config, predicted) -> Answers    the mechanism and what follows; the answers carry its guarantee
 
-Some train a network on the private records instead of counting votes: their answers are what it predicts, and have it as `model`.
+Some train a network on the private records instead of counting votes, and say so by `TRAINS = True`: their answers are what it predicts
+and have it as `model`, and `Config.folder` is where the training is saved and goes on.
 
 It may have `not_covered(key, votes, answers, config)`, what a benchmark should be told that epsilon does not cover.
 `tests/contracts/test_labelers.py` holds every file to it by the file's `EXAMPLES`.

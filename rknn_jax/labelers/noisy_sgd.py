@@ -28,11 +28,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from rknn_jax.representations import scan, self_trained, simclr, spectral
 from rknn_jax.students import dpsgd, models
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Classifier, Encoder, Queries, Records
+
+TRAINS = True
+"""A network, whose training is what costs: answers are predictions."""
 
 HEADS = ("linear", "mlp")
 """Networks on features."""
@@ -89,6 +93,12 @@ class Head:
     def predict_proba(self, images: Array) -> np.ndarray:
         """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height, width, channels]`."""
         return self.of_features(self.encode(images))
+
+    def save(self, folder: Path) -> None:
+        """Write `head.npz`: weights by their path, and by what features are centred and scaled."""
+        folder.mkdir(parents=True)
+        arrays: dict[str, Any] = {"centre": self.centre, "scale": self.scale} | flatten_dict(self.params, sep=".")
+        np.savez(folder / "head.npz", **arrays)
 
     def of_features(self, features: Array) -> np.ndarray:
         """Return class probabilities, float32 `[n, num_classes]`, of features `[n, f]`."""

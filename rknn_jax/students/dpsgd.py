@@ -57,6 +57,9 @@ MOST_EXAMPLES, MOST_NUMBERS = 256, 2**25
 STATISTICS_BATCHES, STATISTICS_BATCH_SIZE = 30, 64
 """Batches of public images from which batch statistics are learned anew: the last 30 leave 4% of what was there before."""
 
+LOG_SECONDS = 10
+"""Between two lines of progress."""
+
 log = logging.getLogger(__name__)
 
 
@@ -255,14 +258,16 @@ def fit(
     manager = ocp.CheckpointManager(Path(folder).absolute(), options=saved) if folder else None
     if manager and (done := manager.latest_step()):
         state, statistics = jax.tree.map(jnp.asarray, tuple(manager.restore(done, args=ocp.args.StandardRestore([state, statistics]))))
-    started = time.perf_counter()
+    started = told = time.perf_counter()
     for step in range(int(state.step), plan.steps):
         if step % steps_per_epoch == 0:
             if manager and step:
                 manager.save(step, args=ocp.args.StandardSave([state, statistics]))  # whole or not at all
             if statistics:
                 statistics = _statistics(network, _joined(state.trained, fixed), statistics, public)
-            log.info("step %d of %d, %.0f s", step, plan.steps, time.perf_counter() - started)
+            if (now := time.perf_counter()) - told > LOG_SECONDS:
+                log.info("step %d of %d, %.0f s", step, plan.steps, now - started)
+                told = now
         sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
         total = jax.tree.map(jnp.zeros_like, state.trained)
         for index, present in sampled(sample_key, len(labels), plan.sampling_prob, block_size):
@@ -299,12 +304,18 @@ def sampled(key: jax.Array, num_records: int, sampling_prob: float, block_size: 
 
 def clipped_sum(gradients: Any, clip: float) -> Any:
     """Sum gradients `[n, ...]` of n examples, each scaled to norm `clip` at most over all leaves; one that is not finite counts as 0."""
-    finite = functools.reduce(
-        jnp.logical_and, (jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients))
-    )
-    kept = jax.tree.map(lambda leaf: jnp.where(jnp.expand_dims(finite, tuple(range(1, leaf.ndim))), leaf, 0), gradients)
     with jax.numpy_dtype_promotion("standard"):
-        return optax.per_example_global_norm_clip(kept, clip)[0]
+        total = optax.per_example_global_norm_clip(gradients, clip)[0]
+        whole = functools.reduce(jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(total)))
+        # What is not finite spoils the sum, so only then is it worth the time to look for it.
+        return jax.lax.cond(whole, lambda: total, lambda: optax.per_example_global_norm_clip(_finite(gradients), clip)[0])
+
+
+def _finite(gradients: Any) -> Any:
+    """Return the gradients of examples with 0 in place of those that are not finite somewhere."""
+    finite = (jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients))
+    kept = functools.reduce(jnp.logical_and, finite)
+    return jax.tree.map(lambda leaf: jnp.where(jnp.expand_dims(kept, tuple(range(1, leaf.ndim))), leaf, 0), gradients)
 
 
 def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:

@@ -1,0 +1,824 @@
+"""DPDFD: teachers teach a student on images that a generator makes up, and no public image is needed.
+
+In each of T steps a generator G makes B images of noise z. Teacher j of n compares its logits for image i with the student's s_i in a loss
+L_T, decoupled distillation (`dkd`), and says only how s_i should change, bounded in length by C and made noisy for each image:
+
+    g_ij = dL_T / ds_i,    r_i = 1/n (sum_j bounded(g_ij) + N(0, sigma² C² I)),    y_i = softmax(s_i - gamma r_i)
+
+The student learns y_i, and the generator to make images that the student knows. Both see noisy r_i only, whatever they do with them.
+
+| form                        | what is released, with one noise each | a record moves | RDP of order a | as Gaussian DP      |
+|-----------------------------|---------------------------------------|----------------|----------------|---------------------|
+| n teachers, disjoint parts  | r_i of every image                    | 2C             | 2BTa/sigma²    | mu = 2√(BT)/sigma   |
+| `single_teacher`            | mean of a batch's gradients           | 2BC            | 2B²Ta/sigma²   | mu = 2B√T/sigma     |
+| `single_teacher_per_sample` | r_i of every image                    | 2C             | 2BTa/sigma²    | mu = 2√(BT)/sigma   |
+| `direct_training`           | r_i of private images                 | the student    | not covered    | -                   |
+
+A teacher is any function of its records, so all its gradients may change with one record, and C, which scales signal and noise alike,
+cancels. Theorem 3 of the paper says 2C²nBTa/sigma², which is smaller by 10^4 to 10^6 in its settings; `theorem_3_as_published` repeats it.
+**Guarantee:** that of the first row, the default. With one teacher the sum of all signals over all steps is 1/(2z) of the noise, z being
+what epsilon asks for, so a student that learned something had no useful epsilon. In direct training the step that follows the noise uses
+the private images again, without noise; what is valid there is noisy SGD on the weights. These forms are for comparison: sigma is such that
+Theorem 3 prints `epsilon`, the answers carry the true one, and a warning tells both.
+
+For a useful epsilon n must be large: a release has n/(sigma√K) times as much signal as noise, so all of them together √(n²/(4z²K)),
+however many there are. Nothing but L_T looks at a teacher: no batch statistics, no choice of a step to stop at.
+
+What the paper leaves open is resolved so:
+  - Algorithm 1 averages gradients over a batch of images of all classes; its ensemble and Figure 1 take each image's own. So do we, but
+    for `single_teacher`, which is Algorithm 1 to the letter.
+  - y are logits less gradients, which no cross entropy takes; their softmax is what the student learns.
+  - L_T is distillation with the teacher's arg max as the target class, both weights and the temperature 1; Zhao et al. have 1, 8 and 4.
+  - Activations are made large, as in DAFL whose term it is; as printed it would make them small. Entropy is that of the batch's mean.
+  - Images are the generator's at the start of the step; generator and student then step from there, each on its own loss.
+  - A student's step comes with `updates` of them: one on what was just released, the others on a draw of all that was released before.
+  - The student that answers is the average over steps of `students.fit`; the last one, and never the best on some test.
+  - A new generator is drawn every `redraw` steps, which gave the student 2% more on MNIST. The last one is released.
+  - Instead of batch normalisation the generator scales each image by itself, to a mean and spread of pixels that are public knowledge.
+
+Teachers are logistic regressions on oriented gradients and the means of an image's cells, which nothing was learned for: 4,000 are
+trained on one core in ten seconds, and answer a batch in one matrix product.
+
+References: Liu et al., "Model Conversion via Differentially Private Data-Free Distillation", 2023, Algorithm 1, eqs. 4 to 6, Theorem 3;
+Zhao et al., "Decoupled Knowledge Distillation", 2022; Chen et al., "Data-Free Learning of Student Networks" (DAFL), 2019.
+"""
+
+import hashlib
+import math
+import warnings
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from scipy.optimize import brentq
+
+from rknn_jax import augment, pytree
+from rknn_jax.labelers import pate
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
+from rknn_jax.representations.hog import hog
+from rknn_jax.students import fit
+from rknn_jax.types import Answers, Encoder, Queries, Records
+
+Bound = Literal["normalise", "clip"]
+AsPublished = Literal["none", "single_teacher", "single_teacher_per_sample", "direct_training"]
+
+TRAINS = True
+"""A network, whose training is what costs: answers are predictions."""
+
+SAVE_STEPS = 50
+"""How often a training with a folder is saved; its end is saved anyway."""
+
+SLACK = 1e-6
+"""Bounded gradients are made so much shorter than C, as float32 rounds a length of ten numbers by less than that."""
+
+SMALLEST = 1e-12
+"""Added to a length before it divides, the paper's e."""
+
+CELLS = 4
+"""Of an image along each axis, in which teachers look at gradients."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """How to distil. The defaults suit MNIST-like images.
+
+    Attributes:
+      epsilon: privacy of student and generator together; infinity for no noise and no privacy.
+      delta: of the same.
+      relation: which data sets are neighbours.
+      num_teachers: n, parts of the private records; one where `as_published` says so.
+      batch_size: B, images of a step.
+      steps: T.
+      clip: C.
+      bound: `normalise` scales every gradient to length C, `clip` those that are longer.
+      gamma: how far the noisy gradient moves a target.
+      student: a network of `rknn_jax.students.models`.
+      learning_rate: of the student, at the start; it falls to 0 along a cosine.
+      updates: of the student in a step.
+      ema_decay: for the average over steps that is the student in the end.
+      latent: dimensions of z.
+      width: channels of the generator's first convolution, and twice those of its second.
+      generator_learning_rate: of the generator; 0 leaves it as it is drawn.
+      redraw: steps after which a new generator is drawn and trained; 0 for one and the same.
+      margin: pixels around every generated image that are black.
+      pixel_mean, pixel_stddev: of a generated image within its margin, before pixels end at black and white. With less than black on
+        average what is bright is strokes.
+      target_weight, other_weight: of distillation, for the target class against all others and for the others among each other.
+      temperature: of distillation.
+      agreement: weight of the student's loss in the generator's.
+      one_hot: weight there of cross entropy with the student's own arg max.
+      information: weight there of the negative entropy of the batch's mean prediction.
+      activation: weight there of the features' mean size, which is made large.
+      augmentation: how the student's images are changed at random, a name in `rknn_jax.augment`.
+      teacher_steps, teacher_learning_rate, teacher_weight_decay: of AdamW, on all records of a teacher.
+      as_published: a form without a useful guarantee; see the module's table.
+      folder: where to save the training and go on from where it was saved; the generator is written there too. Of one data set only.
+    """
+
+    epsilon: float = 10.0
+    delta: float = 1e-5
+    relation: Relation = "replace-one"
+    num_teachers: int = 4000
+    batch_size: int = 64
+    steps: int = 200
+    clip: float = 1.0
+    bound: Bound = "normalise"
+    gamma: float = 12.0
+    student: str = "datalens"
+    learning_rate: float = 1e-3
+    updates: int = 4
+    ema_decay: float = 0.99
+    latent: int = 64
+    width: int = 32
+    generator_learning_rate: float = 3e-3
+    redraw: int = 25
+    margin: int = 4
+    pixel_mean: float = -0.6
+    pixel_stddev: float = 1.0
+    target_weight: float = 1.0
+    other_weight: float = 1.0
+    temperature: float = 1.0
+    agreement: float = 1.0
+    one_hot: float = 1.0
+    information: float = 5.0
+    activation: float = 0.0
+    augmentation: augment.Name = "none"
+    teacher_steps: int = 60
+    teacher_learning_rate: float = 0.02
+    teacher_weight_decay: float = 1.0
+    as_published: AsPublished = "none"
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        choices = {
+            "relation": RELATIONS,
+            "bound": get_args(Bound),
+            "student": fit.MODELS,
+            "augmentation": get_args(augment.Name),
+            "as_published": get_args(AsPublished),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, got {name}={getattr(self, name)!r}.")
+        if not self.epsilon > 0:
+            raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; infinity is no noise, and no privacy.")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"Expected 0 < delta < 1, got delta={self.delta}; Gaussian noise gives no pure differential privacy.")
+        for name in ("num_teachers", "batch_size", "steps", "updates", "latent", "teacher_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}; ask for one or more.")
+        for name in ("margin", "redraw"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Expected {name} >= 0, got {name}={getattr(self, name)}; 0 leaves it out.")
+        if self.width < 2:
+            raise ValueError(f"Expected width >= 2, got width={self.width}; the second convolution has half of them.")
+        for name in ("clip", "gamma", "learning_rate", "temperature", "pixel_stddev", "teacher_learning_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"Expected a finite {name} > 0, got {name}={getattr(self, name)}; choose a positive one.")
+        for name in ("generator_learning_rate", "teacher_weight_decay", "target_weight", "other_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"Expected a finite {name} >= 0, got {name}={getattr(self, name)}; 0 leaves it out.")
+        for name in ("pixel_mean", "agreement", "one_hot", "information", "activation"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"Expected a finite {name}, got {name}={getattr(self, name)}; 0 leaves it out.")
+        if not self.target_weight + self.other_weight > 0:
+            raise ValueError("Expected target_weight or other_weight > 0, got 0 for both; without them teachers say nothing.")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"Expected 0 <= ema_decay < 1, got ema_decay={self.ema_decay}; 0 takes the last step's student.")
+        if self.as_published != "none" and self.epsilon == math.inf:
+            raise ValueError(f"Expected a finite epsilon with as_published={self.as_published}, got infinity; it is what Theorem 3 prints.")
+
+    @property
+    def teachers(self) -> int:
+        """How many there are."""
+        return self.num_teachers if self.as_published == "none" else 1
+
+
+class Noise(NamedTuple):
+    """What is added, and what it is worth.
+
+    Attributes:
+      multiplier: sigma, the noise's standard deviation over C.
+      guarantee: that holds.
+      as_published: epsilon by Theorem 3 of the same run.
+    """
+
+    multiplier: float
+    guarantee: Guarantee
+    as_published: float
+
+
+def theorem_3_as_published(multiplier: float, clip: float, num_teachers: int, batch_size: int, steps: int, delta: float) -> float:
+    """Return epsilon as the paper's Theorem 3 has it, from RDP of 2C²nBTa/sigma² at order a. It is not what the algorithm costs.
+
+    >>> round(theorem_3_as_published(100.0, 1e-3, 1, 256, 1000, 1e-5), 4)
+    0.0312
+    """
+    if multiplier == 0:
+        return math.inf
+    event = Event("gaussian", multiplier / (2 * clip * math.sqrt(num_teachers)), batch_size * steps)
+    return accounting.epsilons([event], delta)["RDP"]
+
+
+def noise(config: Config) -> Noise:
+    """Return the noise that `config` asks for: where nothing is as published, for its epsilon, and else for what Theorem 3 prints."""
+    releases = config.batch_size * config.steps
+
+    def printed(multiplier: float) -> float:
+        return theorem_3_as_published(multiplier, config.clip, config.teachers, config.batch_size, config.steps, config.delta)
+
+    def guarantee(epsilon: float, *events: Event) -> Guarantee:
+        if epsilon == math.inf:
+            return Guarantee(math.inf, 0.0, config.relation, "central", ())
+        return Guarantee(epsilon, config.delta, config.relation, "central", events, accountant="analytic Gaussian")
+
+    if config.as_published == "none":
+        if config.epsilon == math.inf:
+            return Noise(0.0, guarantee(math.inf), math.inf)
+        multiplier = 2 * math.sqrt(releases) * accounting.gaussian_noise_multiplier(config.epsilon, config.delta)
+        return Noise(multiplier, guarantee(config.epsilon, Event("gaussian", multiplier / 2, releases)), printed(multiplier))
+    unit = 2 * config.clip * math.sqrt(config.teachers * releases)  # of sigma, in which Theorem 3 has no other quantity
+    found = brentq(lambda log: printed(unit * math.exp(log)) - config.epsilon, math.log(1e-3), math.log(1e9), xtol=1e-12)
+    multiplier = unit * math.exp(found)
+    if config.as_published == "direct_training":
+        return Noise(multiplier, guarantee(math.inf), printed(multiplier))
+    whole = config.as_published == "single_teacher"
+    event = Event("gaussian", multiplier / (2 * config.batch_size), config.steps) if whole else Event("gaussian", multiplier / 2, releases)
+    epsilon = accounting.epsilons([event], config.delta)["analytic Gaussian"]
+    return Noise(multiplier, guarantee(epsilon, event), printed(multiplier))
+
+
+class Votes(NamedTuple):
+    """The teachers, private.
+
+    Attributes:
+      weights: float32 `[n, f + 1, num_classes]` of what `described` sees and of 1.
+      images: uint8 `[m, height, width, channels]`, the private images, for direct training alone.
+      labels: int32 `[m]`, theirs.
+    """
+
+    weights: jax.Array
+    images: jax.Array | None = None
+    labels: jax.Array | None = None
+
+
+def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int, config: Config) -> Votes:
+    """Train the teachers, each on its own part of the private records.
+
+    Args:
+      key: of the parts; is consumed.
+      private: records.
+      encode: not used, as teachers see images that the generator makes up.
+      queries: not used.
+      num_classes: |Y|.
+      config: see `Config`.
+
+    Returns:
+      The teachers, private: they answer in `tally` alone, which adds the noise.
+
+    Raises:
+      ValueError: where a teacher would have no record and the number of records is public, or labels are of more classes.
+    """
+    del encode, queries
+    if len(private.labels) and (private.labels.min() < 0 or private.labels.max() >= num_classes):
+        raise ValueError(
+            f"Expected private labels from 0 to {num_classes - 1}, got one of {private.labels.max()}; pass num_classes of all."
+        )
+    part = pate.parts_of(key, private, pate.Config(num_teachers=config.teachers, relation=config.relation))
+    index, present = _rows(part, config.teachers)
+    blocks = [described(private.images[start : start + 1000].astype(np.float32)) for start in range(0, len(part), 1000)]
+    features = np.vstack([np.asarray(block) for block in blocks])
+    features = np.vstack([features, np.zeros_like(features[:1])])
+    labels = np.append(np.asarray(private.labels, np.int32), 0)
+    weights = _trained(features[index], labels[index], present, num_classes, _traced(config))
+    if config.as_published == "direct_training":
+        return Votes(weights, jnp.asarray(private.images), jnp.asarray(private.labels, jnp.int32))
+    return Votes(weights)
+
+
+def _rows(part: np.ndarray, num_teachers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the records of each teacher, int64 `[num_teachers, most]`, filled up with nobody's record, and which are somebody's."""
+    size = np.bincount(part, minlength=num_teachers)
+    order = np.argsort(part, kind="stable")
+    place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+    index = np.full((num_teachers, size.max()), len(order))
+    present = np.zeros(index.shape, np.float32)
+    index[part[order], place], present[part[order], place] = order, 1
+    return index, present
+
+
+@jax.jit
+def described(images: jax.Array) -> jax.Array:
+    """Return what teachers see: histograms of oriented gradients, the means of the same cells, and 1.
+
+    Args:
+      images: float32 `[n, height, width, channels]`, whole numbers from 0 to 255, of 2x2 pixels or more.
+
+    Returns:
+      float32 `[n, f + 1]`.
+    """
+    n, height, width, channels = images.shape
+    cell = -(-min(height, width) // CELLS)
+    gradients = hog(images, pixels_per_cell=(cell, cell), cells_per_block=(2, 2))  # blocks of length 1
+    rows, columns = height // cell, width // cell
+    whole = images[:, : rows * cell, : columns * cell].reshape(n, rows, cell, columns, cell, channels)
+    means = whole.mean((2, 4)).reshape(n, -1) / 64 - 1
+    return jnp.concatenate([6 * gradients, means, jnp.ones((n, 1))], axis=1)
+
+
+@partial(jax.jit, static_argnames=("num_classes", "config"))
+def _trained(features: jax.Array, labels: jax.Array, present: jax.Array, num_classes: int, config: Config) -> jax.Array:
+    """Train logistic regressions side by side; one without records stays at 0."""
+    rate = optax.cosine_decay_schedule(config.teacher_learning_rate, config.teacher_steps)
+    optimizer = optax.adamw(rate, weight_decay=config.teacher_weight_decay)
+
+    def loss_of(weights: jax.Array) -> jax.Array:
+        lost = optax.softmax_cross_entropy_with_integer_labels(jnp.matmul(features, weights), labels)
+        return jnp.sum(jnp.sum(present * lost, axis=1) / jnp.maximum(jnp.sum(present, axis=1), 1))  # a sum: each has its own gradient
+
+    def step(_: Any, state: Any) -> Any:
+        weights, moments = state
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+            change, moments = optimizer.update(jax.grad(loss_of)(weights), moments, weights)
+        return optax.apply_updates(weights, change), moments
+
+    weights = jnp.zeros((len(features), features.shape[2], num_classes), jnp.float32)
+    trained, _ = jax.lax.fori_loop(0, config.teacher_steps, step, (weights, optimizer.init(weights)))
+    return trained
+
+
+def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config, predicted: np.ndarray | None = None) -> Answers:
+    """Distil the teachers into generator and student, in simulation, and let the student answer.
+
+    Args:
+      key: of the noise, and of all that is drawn; is consumed.
+      votes: from `votes`.
+      queries: that are asked, with their images, which train nobody.
+      num_classes: |Y|.
+      config: see `Config`.
+      predicted: not used.
+
+    Returns:
+      The answers; `model` is the student. With `config.folder` both networks are there too, see `folder_of`.
+
+    Raises:
+      ValueError: where the queries have no images, or the teachers other classes, images or numbers than these.
+    """
+    del predicted
+    if queries.images is None:
+        raise ValueError("Expected queries with images, as the student answers on them, got images=None; set Queries.images.")
+    image_shape = tuple(queries.images.shape[1:])
+    _check(votes, image_shape, num_classes, config)
+    calibrated = noise(config)
+    if config.as_published != "none":
+        warnings.warn(
+            f"as_published={config.as_published}: Theorem 3 prints epsilon = {calibrated.as_published:.6g}, and the true one is "
+            f"{calibrated.guarantee.epsilon:.6g} at delta = {config.delta:.3g}. This cannot be released.",
+            stacklevel=2,
+        )
+    student, _ = distil(key, votes, image_shape, num_classes, config)
+    probabilities = student.predict_proba(queries.images)
+    labels = probabilities.argmax(axis=1).astype(np.int32)
+    one_hot = np.eye(num_classes, dtype=np.float32)[labels]
+    everyone = np.ones(len(labels), bool)
+    sure, none = np.ones(len(labels), np.float32), np.zeros_like(one_hot)
+    return Answers(labels, everyone, probabilities, sure, one_hot, none, calibrated.guarantee, student)
+
+
+def _check(votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config) -> None:
+    if min(image_shape[:2]) < 2 + 2 * config.margin:
+        raise ValueError(
+            f"Expected images of {2 + 2 * config.margin}x{2 + 2 * config.margin} pixels or more with margin={config.margin}, got "
+            f"{image_shape}; take a smaller margin."
+        )
+    num_features = jax.eval_shape(described, jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)).shape[1]
+    found, expected = tuple(votes.weights.shape), (config.teachers, num_features, num_classes)
+    for name, had, wanted in zip(("num_teachers", "features", "num_classes"), found, expected, strict=True):
+        if had != wanted:
+            raise ValueError(
+                f"Expected teachers with {name}={wanted} for images {image_shape}, got {name}={had}; train them for these by `votes`."
+            )
+    if config.as_published == "direct_training" and votes.images is None:
+        raise ValueError("Expected the private images with as_published=direct_training, got none; make votes with the same config.")
+
+
+def not_covered(key: jax.Array, votes: Votes, answers: Answers, config: Config) -> dict[str, float]:
+    """Return, for a benchmark, epsilon as Theorem 3 prints it beside the true one. `key`, `votes` and `answers` are not used."""
+    del key, votes, answers
+    calibrated = noise(config)
+    return {"epsilon_as_published": calibrated.as_published, "epsilon": calibrated.guarantee.epsilon}
+
+
+class State(NamedTuple):
+    """What a step changes. All of it is post-processing of the noisy gradients; it holds no key.
+
+    Attributes:
+      step: int32 `[]`, releases so far.
+      update: int32 `[]`, steps of the student so far.
+      generator: parameters.
+      generator_optimizer: optax's state.
+      student: `params` and `batch_stats`.
+      student_optimizer: optax's state.
+      average: of the student.
+      images: uint8 `[slots, height, width, channels]`, made so far.
+      targets: float32 `[slots, num_classes]`, theirs.
+    """
+
+    step: jax.Array
+    update: jax.Array
+    generator: Any
+    generator_optimizer: Any
+    student: Any
+    student_optimizer: Any
+    average: Any
+    images: jax.Array
+    targets: jax.Array
+
+
+UNIFORM = nn.initializers.lecun_uniform()
+"""Of the generator's weights; the truncated normal one compiles for seconds."""
+
+
+INK = 0.7
+"""Standard deviation of an image's mean pixel, over that of its pixels: a one has less ink than an eight."""
+
+
+class Painter(nn.Module):
+    """Maps z, float32 `[n, latent]`, to images float32 `[n, height, width, channels]` in [0, 1].
+
+        dense; normalise, up 2, conv 3x3 width, normalise, leaky ReLU, up 2, conv 3x3 width / 2, normalise, leaky ReLU, conv 3x3
+
+    as DAFL's, at any size: the first layer has a quarter of the pixels along each axis, rounded up, and what is too much is cut off.
+    """
+
+    image_shape: tuple[int, int, int]
+    width: int
+    margin: int
+    pixel_mean: float
+    pixel_stddev: float
+
+    @nn.compact
+    def __call__(self, z: jax.Array) -> jax.Array:
+        """Paint."""
+        height, width, channels = self.image_shape
+        height, width = height - 2 * self.margin, width - 2 * self.margin
+        rows, columns = -(-height // 4), -(-width // 4)
+
+        def grown(x: jax.Array, channels: int) -> jax.Array:
+            x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
+            return nn.leaky_relu(nn.GroupNorm(num_groups=1)(nn.Conv(channels, (3, 3), kernel_init=UNIFORM)(x)), 0.2)
+
+        x = nn.GroupNorm(num_groups=1)(nn.Dense(rows * columns * self.width, kernel_init=UNIFORM)(z).reshape(-1, rows, columns, self.width))
+        x = grown(grown(x, self.width), self.width // 2)
+        x = nn.Conv(channels, (3, 3), kernel_init=UNIFORM)(x)[:, :height, :width]
+        x = (x - x.mean((1, 2, 3), keepdims=True)) * jax.lax.rsqrt(x.var((1, 2, 3), keepdims=True) + 1e-6)
+        pixels = jnp.clip(self.pixel_mean + self.pixel_stddev * (x + INK * z[:, :1, None, None]), 0, 1)
+        return jnp.pad(pixels, ((0, 0), (self.margin, self.margin), (self.margin, self.margin), (0, 0)))
+
+
+@pytree.register
+@dataclass(frozen=True, eq=False)
+class Generator:
+    """A trained generator, released with the student.
+
+    Attributes:
+      params: host arrays.
+      painter: what they belong to.
+      latent: dimensions of z.
+    """
+
+    params: Any
+    painter: Painter = field(metadata=pytree.STATIC)
+    latent: int = field(metadata=pytree.STATIC)
+
+    def __call__(self, key: jax.Array, num: int) -> np.ndarray:
+        """Return images that it makes up, uint8 `[num, height, width, channels]`. `key` is consumed."""
+        z = jax.random.normal(key, (num, self.latent))
+        return np.asarray(_painted(self.painter, self.params, z))
+
+
+@partial(jax.jit, static_argnames="painter")
+def _painted(painter: Painter, params: Any, z: jax.Array) -> jax.Array:
+    return _to_uint8(painter.apply(params, z))  # type: ignore[arg-type]
+
+
+def _to_uint8(images: jax.Array) -> jax.Array:
+    return jnp.round(255 * images).astype(jnp.uint8)
+
+
+def save(generator: Generator, folder: str | Path) -> None:
+    """Write a generator, whole or not at all. Raises ValueError where `folder` exists."""
+    painter = generator.painter
+    told = {name: getattr(painter, name) for name in ("image_shape", "width", "margin", "pixel_mean", "pixel_stddev")}
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        record = ocp.args.JsonSave({"painter": told, "latent": generator.latent})
+        checkpointer.save(Path(folder).absolute(), ocp.args.Composite(params=ocp.args.StandardSave(generator.params), record=record))
+
+
+def load(folder: str | Path) -> Generator:
+    """Read what `save` wrote. Raises ValueError where it is not there."""
+    path = Path(folder).absolute()
+    if not (path / "record").is_dir():
+        raise ValueError(f"Expected the folder of a saved generator, got folder={str(folder)!r}; use one that `save` wrote.")
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        parts = ocp.args.Composite(params=ocp.args.StandardRestore(), record=ocp.args.JsonRestore())
+        saved = checkpointer.restore(path, parts)
+    told = saved.record["painter"]
+    return Generator(saved.params, Painter(**told | {"image_shape": tuple(told["image_shape"])}), saved.record["latent"])
+
+
+def folder_of(config: Config, image_shape: tuple[int, ...], num_classes: int) -> Path | None:
+    """Return where a run saves itself, named by its settings: `training`, and at the end `generator` and `student`.
+
+    Neither key nor data are in the name: with another key a training goes on with new noise, and one that is finished is not repeated.
+    """
+    if config.folder is None:
+        return None
+    told = repr((replace(config, folder=None), image_shape, num_classes))
+    return Path(config.folder) / f"dpdfd-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+def distil(key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config) -> tuple[fit.Student, Generator]:
+    """Run Algorithm 1, or those of its steps that `config.folder` does not hold yet.
+
+    Args:
+      key: of the noise, and of all that is drawn; the same one gives the same networks wherever a training was cut off.
+      votes: the teachers.
+      image_shape: `(height, width, channels)`.
+      num_classes: |Y|.
+      config: see `Config`.
+
+    Returns:
+      Student and generator, whose privacy is `noise(config).guarantee` together.
+    """
+    static, (init_key, step_key, redraw_key) = _traced(config), jax.random.split(key, 3)
+    state = initial(init_key, image_shape, num_classes, static)
+    folder = folder_of(config, image_shape, num_classes)
+    options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
+    manager = ocp.CheckpointManager(folder.absolute() / "training", options=options) if folder else None
+    done = (manager.latest_step() or 0) if manager else 0
+    if manager and done:
+        state = jax.tree.map(jnp.asarray, manager.restore(done, args=ocp.args.StandardRestore(state)))
+    multiplier = jnp.float32(noise(config).multiplier)
+    for step in range(done, config.steps):
+        if config.redraw and step and step % config.redraw == 0:
+            state = _redrawn(jax.random.fold_in(redraw_key, step), image_shape, static, state)
+        state = released(static, step_key, votes, multiplier, state)
+        for _ in range(config.updates):
+            state = learned(static, step_key, state)
+        if manager and ((step + 1) % SAVE_STEPS == 0 or step + 1 == config.steps):
+            manager.save(step + 1, args=ocp.args.StandardSave(state))  # whole or not at all
+    about = fit.Config(
+        config.student, batch_size=config.batch_size, learning_rate=config.learning_rate, ema_decay=config.ema_decay,
+        weight_decay=0.0, label_smoothing=0.0, augmentation=config.augmentation,
+    )  # fmt: skip
+    height, width, channels = image_shape
+    student = fit.Student(
+        **jax.tree.map(np.array, state.average), config=about, num_classes=num_classes, image_shape=(height, width, channels)
+    )
+    generator = Generator(jax.tree.map(np.array, state.generator), _painter(image_shape, config), config.latent)
+    if manager and folder:
+        manager.close()
+        if not (folder / "generator").exists():
+            save(generator, folder / "generator")
+        if not (folder / "student").exists():
+            fit.save(student, folder / "student")
+    return student, generator
+
+
+def initial(key: jax.Array, image_shape: tuple[int, ...], num_classes: int, config: Config) -> State:
+    """Return the state before the first step. `key` is consumed."""
+    generator_key, student_key = jax.random.split(key)
+    generator = _first_painter(generator_key, image_shape, config)
+    student = fit.drawn(_student(config, num_classes), student_key, np.zeros((1, *image_shape), np.uint8))
+    slots = config.batch_size * (config.steps if config.updates > 1 else 1)
+    return State(
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
+        generator,
+        _generator_optimizer(config).init(generator),
+        student,
+        _student_optimizer(config).init(student["params"]),
+        jax.tree.map(jnp.copy, student),
+        jnp.zeros((slots, *image_shape), jnp.uint8),
+        jnp.zeros((slots, num_classes), jnp.float32),
+    )
+
+
+def _first_painter(key: jax.Array, image_shape: tuple[int, ...], config: Config) -> Any:
+    return _drawn(_painter(image_shape, config), key, np.zeros((1, config.latent), np.float32))
+
+
+@partial(jax.jit, static_argnames="painter")
+def _drawn(painter: Painter, key: jax.Array, z: jax.Array) -> Any:
+    return painter.init(key, z)
+
+
+def _redrawn(key: jax.Array, image_shape: tuple[int, ...], config: Config, state: State) -> State:
+    generator = _first_painter(key, image_shape, config)
+    return state._replace(generator=generator, generator_optimizer=_generator_optimizer(config).init(generator))
+
+
+@partial(jax.jit, static_argnames="config", donate_argnames="state")
+def released(config: Config, key: jax.Array, votes: Votes, multiplier: jax.Array, state: State) -> State:
+    """Make images, ask the teachers, keep the noisy targets, and train the generator."""
+    z_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 0), state.step))
+    num_classes, image_shape = state.targets.shape[1], state.images.shape[1:]
+    painter, network = _painter(image_shape, config), _student(config, num_classes)
+
+    def targets_of(logits: jax.Array, gradients: jax.Array) -> jax.Array:
+        noisy = release(noise_key, gradients, multiplier, config.clip, config.bound, whole_batch=config.as_published == "single_teacher")
+        return jax.nn.softmax(logits - config.gamma * noisy)
+
+    def loss_of(generator: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        images: jax.Array = painter.apply(generator, jax.random.normal(z_key, (config.batch_size, config.latent)))  # type: ignore[assignment]
+        logits = _applied(network, state.student, images)[0]
+        seen, said = _to_uint8(jax.lax.stop_gradient(images)), jax.lax.stop_gradient(logits)
+        teachers = jnp.einsum("bf,nfk->nbk", described(seen.astype(jnp.float32)), votes.weights)
+        targets = targets_of(said, logit_gradients(said, teachers, config))
+        loss = config.agreement * jnp.mean(fit.cross_entropy(logits, targets, 0.0)) + _generator_loss(logits, config)
+        if config.activation:
+            features = _applied(network, state.student, images, features=True)[0]
+            loss -= config.activation * jnp.mean(jnp.abs(features))
+        return loss, (seen, targets)
+
+    generator, optimizer = state.generator, state.generator_optimizer
+    if votes.images is not None and votes.labels is not None:
+        index = jax.random.randint(z_key, (config.batch_size,), 0, len(votes.images))
+        images = votes.images[index]
+        logits = _applied(network, state.student, images.astype(jnp.float32) / 255)[0]
+        targets = targets_of(logits, (jax.nn.softmax(logits) - jax.nn.one_hot(votes.labels[index], num_classes))[None])
+    elif config.generator_learning_rate:
+        gradient, (images, targets) = jax.grad(loss_of, has_aux=True)(generator)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+            change, optimizer = _generator_optimizer(config).update(gradient, optimizer)
+        generator = optax.apply_updates(generator, change)
+    else:
+        images, targets = loss_of(generator)[1]
+    at = state.step * config.batch_size % len(state.images)
+    return state._replace(
+        step=state.step + 1,
+        generator=generator,
+        generator_optimizer=optimizer,
+        images=jax.lax.dynamic_update_slice_in_dim(state.images, images, at, 0),
+        targets=jax.lax.dynamic_update_slice_in_dim(state.targets, targets, at, 0),
+    )
+
+
+@partial(jax.jit, static_argnames="config")
+def logit_gradients(student: jax.Array, teachers: jax.Array, config: Config) -> jax.Array:
+    """Return dL_T / d student of every teacher, float32 `[n, B, K]`, for logits `[B, K]` and `[n, B, K]`."""
+
+    def gradients(logits: jax.Array) -> jax.Array:
+        def lost(student: jax.Array) -> jax.Array:
+            return jnp.sum(dkd(student, logits, config.target_weight, config.other_weight, config.temperature))
+
+        return jax.grad(lost)(student)
+
+    return jax.vmap(gradients)(teachers)
+
+
+def dkd(student: jax.Array, teacher: jax.Array, target_weight: float, other_weight: float, temperature: float) -> jax.Array:
+    """Return the loss of decoupled knowledge distillation, whose target class is the teacher's arg max.
+
+    With p the teacher's softmax at the temperature, and t the target class, KL(teacher || student) = TCKD + (1 - p_t) NCKD, where TCKD is
+    the divergence of (p_t, 1 - p_t) and NCKD that of the other classes among each other. This weighs both as it likes.
+
+    Args:
+      student: float32 `[B, K]`, logits.
+      teacher: float32 `[B, K]`, logits.
+      target_weight: of TCKD.
+      other_weight: of NCKD.
+      temperature: divides the logits; the loss is multiplied by its square.
+
+    Returns:
+      float32 `[B]`.
+    """
+    target = jax.nn.one_hot(jnp.argmax(teacher, axis=1), teacher.shape[1], dtype=bool)
+
+    def logs(logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        scaled = logits / temperature
+        others = jnp.where(target, -jnp.inf, scaled)
+        all_of_them, without = jax.nn.logsumexp(scaled, axis=1), jax.nn.logsumexp(others, axis=1)
+        own = jnp.sum(jnp.where(target, scaled, 0), axis=1)
+        return own - all_of_them, without - all_of_them, jnp.where(target, 0, scaled - without[:, None])
+
+    (own, rest, others), (own_s, rest_s, others_s) = logs(teacher), logs(student)
+    target_part = jnp.exp(own) * (own - own_s) + jnp.exp(rest) * (rest - rest_s)
+    other_part = jnp.sum(jnp.where(target, 0, jnp.exp(others)) * (others - others_s), axis=1)
+    return temperature**2 * (target_weight * target_part + other_weight * other_part)
+
+
+def bounded(gradients: jax.Array, clip: float, bound: Bound) -> jax.Array:
+    """Return vectors along the last axis no longer than `clip`: scaled to it, or those that are longer; 0 for what is no number."""
+    gradients = jnp.where(jnp.isfinite(gradients), gradients, 0)
+    length = jnp.linalg.norm(gradients, axis=-1, keepdims=True) + SMALLEST
+    longest = clip * (1 - SLACK)
+    return gradients * (longest / length if bound == "normalise" else jnp.minimum(1, longest / length))
+
+
+def release(key: jax.Array, gradients: jax.Array, multiplier: jax.Array, clip: float, bound: Bound, *, whole_batch: bool) -> jax.Array:
+    """Return the noisy mean of the teachers' bounded gradients.
+
+    Args:
+      key: is consumed.
+      gradients: float32 `[n, B, K]`, private.
+      multiplier: sigma.
+      clip: C.
+      bound: how to.
+      whole_batch: whether the gradients of all images are added up too, with one noise.
+
+    Returns:
+      float32 `[B, K]`, or `[1, K]` of the whole batch.
+
+    **Guarantee:** one teacher's gradients are at most C long each, so a teacher that changes altogether moves each row of the sum by 2C,
+    and the sum of B rows by 2BC. The noise of each row is sigma C and its own.
+    """
+    total, count = jnp.sum(bounded(gradients, clip, bound), axis=0), len(gradients)
+    if whole_batch:
+        total, count = jnp.sum(total, axis=0, keepdims=True), total.shape[0] * count
+    return (total + multiplier * clip * jax.random.normal(key, total.shape)) / count
+
+
+def _generator_loss(logits: jax.Array, config: Config) -> jax.Array:
+    """Return the terms of one-hot predictions and of information entropy."""
+    log = jax.nn.log_softmax(logits)
+    own = jnp.take_along_axis(log, jnp.argmax(logits, axis=1)[:, None], axis=1)
+    mean = jnp.mean(jnp.exp(log), axis=0)
+    return -config.one_hot * jnp.mean(own) + config.information * jnp.sum(mean * jnp.log(mean + 1e-9))
+
+
+@partial(jax.jit, static_argnames="config", donate_argnames="state")
+def learned(config: Config, key: jax.Array, state: State) -> State:
+    """Train the student on the images just made, or on a draw of all so far; the targets are private already."""
+    draw_key, augment_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), state.update))
+    latest = (state.step - 1) * config.batch_size % len(state.images) + jnp.arange(config.batch_size)
+    any_of_them = jax.random.randint(draw_key, (config.batch_size,), 0, state.step * config.batch_size)
+    index = jnp.where(state.update % config.updates == 0, latest, any_of_them)
+    images, targets = state.images[index].astype(jnp.float32) / 255, state.targets[index]
+    images = augment.AUGMENTATIONS[config.augmentation](augment_key, images)
+    network = _student(config, targets.shape[1])
+
+    def loss_of(params: Any) -> tuple[jax.Array, Any]:
+        logits, updates = _applied(network, state.student | {"params": params}, images)
+        return jnp.mean(fit.cross_entropy(logits, targets, 0.0)), updates
+
+    gradient, updates = jax.grad(loss_of, has_aux=True)(state.student["params"])
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+        change, optimizer = _student_optimizer(config).update(gradient, state.student_optimizer)
+    student = {**state.student, "params": optax.apply_updates(state.student["params"], change), **updates}
+    average = fit.average(state.average, student, state.update, config.ema_decay)
+    return state._replace(update=state.update + 1, student=student, student_optimizer=optimizer, average=average)
+
+
+def _applied(network: Any, variables: Any, images: jax.Array, *, features: bool = False) -> tuple[jax.Array, Any]:
+    return network.apply(variables, images, train=True, features=features, mutable=["batch_stats"])
+
+
+def _painter(image_shape: tuple[int, ...], config: Config) -> Painter:
+    height, width, channels = image_shape
+    return Painter((height, width, channels), config.width, config.margin, config.pixel_mean, config.pixel_stddev)
+
+
+def _student(config: Config, num_classes: int) -> Any:
+    return fit.network_of(fit.Config(config.student), num_classes)
+
+
+def _student_optimizer(config: Config) -> optax.GradientTransformation:
+    return optax.adam(optax.cosine_decay_schedule(config.learning_rate, config.steps * config.updates))
+
+
+def _generator_optimizer(config: Config) -> optax.GradientTransformation:
+    return optax.adam(config.generator_learning_rate, b1=0.5)
+
+
+def _traced(config: Config) -> Config:
+    """Return the settings that are part of a trace: one program serves every epsilon."""
+    return replace(config, epsilon=1.0, delta=1e-5, relation="replace-one", folder=None)
+
+
+SMALL = Config(
+    epsilon=1.0,
+    num_teachers=20,
+    steps=120,
+    updates=2,
+    latent=8,
+    width=8,
+    gamma=5.0,
+    learning_rate=3e-3,
+    generator_learning_rate=1e-3,
+    redraw=0,
+    teacher_steps=30,
+    margin=0,
+    pixel_mean=0.4,
+    pixel_stddev=0.4,
+)
+EXAMPLES = (SMALL, replace(SMALL, epsilon=2.0, bound="clip", relation="add-remove", updates=3))

@@ -1,0 +1,54 @@
+"""The small network of DataLens, which DPDFD takes as its student too.
+
+    conv 3x3 valid 32, max-pool 2, conv 3x3 valid 64, flatten, dense 64, head
+
+with biases and ReLU after every layer but the head, and without batch normalisation: what an image is mapped to depends on no other one.
+Dropout of 0.2 and 0.25 after the convolutions is left out, as a network is a function of its weights and images here. Odd rows and
+columns are left out by the pooling, and images too small for both convolutions are padded with zeros.
+
+References: Wang et al., "DataLens: Scalable Privacy Preserving Training via Gradient Compression and Aggregation", 2021, whose code has
+the network; Liu et al., "Model Conversion via Differentially Private Data-Free Distillation", 2023.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+EPOCHS = 30
+"""Passes over the data that suit it; noisy labels are memorised in many more."""
+
+MIN_SIZE = 1
+"""Smallest image height and width; those below 8 are padded to 8."""
+
+_LEAST = 8
+
+
+class DataLens(nn.Module):
+    """Maps float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
+
+    Attributes:
+      num_classes: |Y|.
+    """
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
+        """Return logits, or with `features` the layer before the head, float32 `[n, 64]`."""
+        del train
+        _, height, width, _ = images.shape
+        x = jnp.pad(images, ((0, 0), (0, max(0, _LEAST - height)), (0, max(0, _LEAST - width)), (0, 0)))
+        x = _max_pool(nn.relu(nn.Conv(32, (3, 3), padding="VALID")(x)))
+        x = nn.relu(nn.Conv(64, (3, 3), padding="VALID")(x))
+        x = nn.relu(nn.Dense(64)(x.reshape(len(x), -1)))
+        return x if features else nn.Dense(self.num_classes)(x)
+
+
+def _max_pool(x: jax.Array) -> jax.Array:
+    """Halve height and width, odd rows and columns at the end left out."""
+    n, height, width, channels = x.shape
+    x = x[:, : height // 2 * 2, : width // 2 * 2]
+    return x.reshape(n, height // 2, 2, width // 2, 2, channels).max((2, 4))
+
+
+Model = DataLens

@@ -1,0 +1,132 @@
+"""The whole program with labelers that train a network, and with labels that are bought: what is spent, kept, and gone on with."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from rknn_jax import data
+from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
+from rknn_jax.students import dpsgd
+from rknn_jax.students import fit as students
+from train import buy, distill, report
+from train import experiment as runs
+from train.experiment import Experiment
+
+HEAD = NoisySGD(network="linear", batch_size=250, epochs=6, learning_rate=2.0)
+IMAGES = NoisySGD(network="datalens", batch_size=250, epochs=2)
+TINY = Experiment(labeler="noisy_sgd", noisy_sgd=HEAD, epsilon=8.0, delta=1e-5, representation="pca", student="none", seed=3, noise_seed=0)
+
+
+def run(out, **changes):
+    return distill.main(dataclasses.replace(TINY, out=out, **changes))
+
+
+def told(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def test_a_network_is_trained_told_of_and_kept(tmp_path):
+    folder = run(tmp_path / "run", student="linear", epochs=1)
+    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    assert result["label_accuracy"] > 0.7
+    assert result["model_test_accuracy"] > 0.7
+    assert result["test_accuracy"] is not None
+    assert result["epsilon"] <= 8.0
+    [event] = privacy["whole"]["events"]
+    assert (event["replaced"], event["opposite"], event["count"], event["sampling_prob"]) == (True, True, 24, 0.25)
+    assert "the network" in privacy["covers"]
+    assert "label_accuracy_by_epsilon" not in result["not_covered_by_epsilon"], "each point would be another training"
+    assert "--noisy-sgd.network linear" in " ".join(report.command(report.read(folder)))
+    with np.load(folder / "labels.npz") as labels:
+        assert (labels["label"] >= 0).all(), "all public records are predicted"
+    with np.load(folder / "model" / "head.npz") as head:
+        assert head["Dense_0.kernel"].shape[1] == 10
+
+
+def test_a_run_that_was_killed_in_training_goes_on_there(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole", noisy_sgd=IMAGES)
+    steps, real = [], dpsgd._descend
+
+    def killed(*arguments):
+        steps.append(1)
+        if len(steps) == 6:
+            raise RuntimeError("killed")
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dpsgd, "_descend", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(tmp_path / "run", noisy_sgd=IMAGES)
+    with pytest.raises(ValueError, match="holds a run of other settings"):
+        run(tmp_path / "run", noisy_sgd=IMAGES, seed=4)
+    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
+    again = run(tmp_path / "run", noisy_sgd=IMAGES)
+    assert len(steps) == 6 + 4, "the first epoch is not run again"
+    first, second = (students.load(folder / "model") for folder in (whole, again))
+    for name in ("Conv_0", "Dense_0"):
+        np.testing.assert_array_equal(first.params[name]["kernel"], second.params[name]["kernel"])
+    with pytest.raises(ValueError, match="already holds a run"):
+        run(tmp_path / "run", noisy_sgd=IMAGES)
+
+
+@pytest.mark.parametrize("select", ["entropy", "near_private"])
+def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_path, select):
+    bought = buy.Config(
+        labels=60, oracle="benchmark", select=select, candidates=40, components=4, epochs=3, epsilon_pca=1.0, epsilon_support=1.0
+    )
+    folder = run(tmp_path / select, noisy_sgd=IMAGES, buy=bought)
+    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    assert result["labels_bought"] == 60
+    costs = [round_["epsilon"] for round_ in privacy["rounds"]]
+    if select == "near_private":
+        kinds = sorted(event["kind"] for event in privacy["whole"]["events"])
+        assert kinds == ["gaussian", "gaussian", "laplace"]
+        assert costs[0] < result["epsilon"] < costs[0] + 2.0 + 1e-6
+        assert privacy["choice_of_labels_to_buy"]["epsilon"] <= 2.0 + 1e-6
+    else:
+        assert result["epsilon"] <= costs[0]
+        assert privacy["choice_of_labels_to_buy"] is None
+    truth = data.load("digits", TINY.seed).public.true_labels
+    with np.load(folder / "labels.npz") as labels:
+        sure = labels["confidence"] == 1
+        assert (labels["label"] == truth).mean() < 1
+        assert sure.sum() >= 60
+    assert (folder / "student").exists()
+    assert "--buy.labels 60" in " ".join(report.command(report.read(folder)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rounds": 2}, "rounds=2"),
+        ({"delta": 0.0}, "--delta"),
+        ({"buy": buy.Config(labels=10, oracle="benchmark")}, "network=linear"),
+        ({"labeler": "rknn", "buy": buy.Config(labels=10, oracle="benchmark")}, "labeler=rknn"),
+        ({"noisy_sgd": dataclasses.replace(HEAD, network="encoder", part="norms")}, "self_trained, simclr or scan"),
+        ({"noisy_sgd": dataclasses.replace(HEAD, network="m5")}, "21x21"),
+        ({"noisy_sgd": dataclasses.replace(HEAD, batch_size=5000)}, "batch_size=5000"),
+        (
+            {"noisy_sgd": dataclasses.replace(IMAGES, epochs=0.25), "buy": buy.Config(labels=499, oracle="benchmark", candidates=5)},
+            "candidates",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        run(tmp_path / "run", **changes)
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_label_is_only_bought_from_somebody():
+    with pytest.raises(ValueError, match=r"--buy\.oracle"):
+        buy.Config(labels=10)
+
+
+def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path):
+    """`main` refuses what it did not make; `run`, for sweeps, begins again."""
+    folder = run(tmp_path / "run", noisy_sgd=HEAD)
+    (folder / "result.json").unlink()
+    assert runs.result_of(dataclasses.replace(TINY, out=folder)) is None
+    assert {path.name for path in folder.iterdir()} == {"config.json", runs.TRAINING}

@@ -1,0 +1,398 @@
+"""DPDFD: the loss, what one teacher can do to what is released, what it costs, and that a student learns from nothing but that."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import log_softmax
+
+from rknn_jax.labelers import dpdfd
+from rknn_jax.labelers.dpdfd import Config
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import Event
+from rknn_jax.students import fit
+from rknn_jax.students.models import datalens
+from rknn_jax.types import Queries, Records
+
+CLASSES, SHAPE = 3, (6, 6, 1)
+QUICK = dataclasses.replace(dpdfd.SMALL, epsilon=math.inf)
+
+
+def quarters(n, seed=0):
+    """Three classes, each a bright quarter of the image."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, n).astype(np.int32)
+    images = rng.integers(0, 60, (n, *SHAPE)).astype(np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 180
+    return images, labels
+
+
+IMAGES, LABELS = quarters(300)
+ASKED, TRUTH = quarters(40, seed=1)
+NUMBERS = np.arange(40, dtype=np.int32)
+QUERIES = Queries(jnp.zeros((40, 1)), NUMBERS, NUMBERS, np.ones(40, int), ASKED)
+
+
+def voted(config, images=IMAGES, labels=LABELS, seed=0):
+    return dpdfd.votes(jax.random.key(seed), Records(images, labels), lambda x: x, QUERIES, CLASSES, config)
+
+
+def told(config, seed=0, votes=None):
+    return dpdfd.tally(jax.random.key(seed), voted(config) if votes is None else votes, QUERIES, CLASSES, config)
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
+
+
+# The loss.
+
+
+def reference_dkd(student, teacher, target_weight, other_weight, temperature):
+    """In float64 and by its definition: softmax of the logits, of which the target's are left out for the second part."""
+    total = []
+    for s, t in zip(np.float64(student) / temperature, np.float64(teacher) / temperature, strict=True):
+        target, (p, q) = t.argmax(), (np.exp(log_softmax(t)), np.exp(log_softmax(s)))
+        mine, his = np.array([p[target], p.sum() - p[target]]), np.array([q[target], q.sum() - q[target]])
+        others_t, others_s = log_softmax(np.delete(t, target)), log_softmax(np.delete(s, target))
+        parts = np.sum(mine * np.log(mine / his)), np.sum(np.exp(others_t) * (others_t - others_s))
+        total.append(temperature**2 * (target_weight * parts[0] + other_weight * parts[1]))
+    return np.array(total)
+
+
+@pytest.mark.parametrize(("num_classes", "weights"), [(2, (1, 8, 4)), (10, (1, 8, 4)), (10, (2, 0, 1)), (5, (0, 1, 0.5))])
+def test_the_loss_is_decoupled_distillation(num_classes, weights):
+    rng = np.random.default_rng(0)
+    student, teacher = (rng.normal(0, 3, (20, num_classes)).astype(np.float32) for _ in range(2))
+    found = dpdfd.dkd(student, teacher, *weights)
+    np.testing.assert_allclose(found, reference_dkd(student, teacher, *weights), rtol=2e-4, atol=1e-5)
+
+
+def test_with_the_teachers_own_weights_the_loss_is_its_divergence():
+    """KL = TCKD + (1 - p_t) NCKD; and its gradient is the student's probabilities less the teacher's, where a teacher has no doubt too."""
+    rng = np.random.default_rng(1)
+    student, teacher = (rng.normal(0, 2, (20, 6)).astype(np.float32) for _ in range(2))
+    p, log_p, log_q = np.exp(log_softmax(np.float64(teacher), axis=1)), log_softmax(teacher, axis=1), log_softmax(student, axis=1)
+    target_part, other_part = (np.asarray(dpdfd.dkd(student, teacher, *weights, 1.0)) for weights in ((1, 0), (0, 1)))
+    np.testing.assert_allclose(target_part + (1 - p.max(1)) * other_part, np.sum(p * (log_p - log_q), axis=1), rtol=1e-4)
+    sure = 40 * np.eye(6, dtype=np.float32)[:5]
+    gradient = dpdfd.logit_gradients(jnp.asarray(student[:5]), jnp.asarray(sure)[None], dataclasses.replace(QUICK, other_weight=0.0))[0]
+    np.testing.assert_allclose(gradient, np.exp(log_q[:5]) - np.eye(6)[:5], atol=1e-5)
+
+
+# What one teacher can do.
+
+
+@pytest.mark.parametrize("bound", ["normalise", "clip"])
+@given(seed=st.integers(0, 2**31), scale=st.sampled_from([1e-30, 1e-6, 1.0, 1e6, 1e18]), clip=st.sampled_from([1e-4, 0.3, 1.0, 50.0]))
+def test_no_bounded_gradient_is_longer_than_the_bound(bound, seed, scale, clip):
+    """In float64, of the float32 vectors as they are: the slack is taken off beforehand, so none is left."""
+    gradients = (scale * np.random.default_rng(seed).normal(size=(64, 10))).astype(np.float32)
+    gradients[0] = 0
+    found = np.asarray(dpdfd.bounded(gradients, clip, bound), np.float64)
+    lengths, before = np.linalg.norm(found, axis=1), np.linalg.norm(np.float64(gradients), axis=1)
+    assert lengths.max() <= np.float32(clip)
+    if bound == "normalise" and scale >= 1e-6:
+        np.testing.assert_allclose(lengths[1:], clip, rtol=1e-5)
+    if bound == "clip":
+        np.testing.assert_allclose(lengths, np.minimum(before, clip), rtol=1e-5)
+
+
+def sums(student, teachers, config):
+    """What would be released without noise, times n."""
+    gradients = dpdfd.logit_gradients(student, teachers, config)
+    return len(teachers) * dpdfd.release(jax.random.key(0), gradients, jnp.float32(0), config.clip, config.bound, whole_batch=False)
+
+
+EXTREME = st.sampled_from([-1e4, -30.0, -1.0, 0.0, 1.0, 30.0, 1e4])
+
+
+@pytest.mark.parametrize("bound", ["normalise", "clip"])
+@given(st.lists(EXTREME, min_size=4, max_size=4), st.lists(EXTREME, min_size=4, max_size=4), st.lists(EXTREME, min_size=4, max_size=4))
+def test_a_teacher_that_changes_altogether_moves_the_sum_by_twice_the_bound(bound, student, before, after):
+    config = Config(bound=bound, clip=0.5)
+    others = np.random.default_rng(0).normal(size=(6, 1, 4)).astype(np.float32)
+    first, second = (np.concatenate([others, np.float32(mine)[None, None]]) for mine in (before, after))
+    change = np.float64(sums(jnp.float32(student)[None], first, config)) - np.float64(sums(jnp.float32(student)[None], second, config))
+    assert np.isfinite(change).all()
+    assert np.linalg.norm(change) <= 2 * 0.5 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("bound", ["normalise", "clip"])
+def test_that_much_is_reached_and_by_no_image_more(bound):
+    """All pairs of what a teacher can say, of those sure of one class, of all but one, or of nothing, on several images at once."""
+    classes = np.eye(4, dtype=np.float32)
+    sayings = np.concatenate([20 * classes, -20 * classes, 0 * classes[:1]])
+    student = jnp.asarray(np.random.default_rng(0).normal(0, 0.1, (3, 4)).astype(np.float32))
+    config = Config(bound=bound, clip=0.5)
+    each = np.stack([sums(student, np.tile(said, (1, 3, 1)), config) for said in sayings]).astype(np.float64)
+    changes = np.linalg.norm(each[:, None] - each[None], axis=-1)
+    assert changes.shape == (9, 9, 3)
+    assert changes.max() <= 2 * 0.5 * (1 + 1e-5)
+    assert (changes.max((0, 1)) > 0.92 * 2 * 0.5).all(), "so none that is much smaller would do"
+    whole = [dpdfd.release(jax.random.key(0), dpdfd.logit_gradients(student, np.tile(said, (1, 3, 1)), config), jnp.float32(0), 0.5, bound,
+                           whole_batch=True) for said in sayings]  # fmt: skip
+    moved = np.linalg.norm(3 * (np.float64(whole)[:, None] - np.float64(whole)[None]), axis=-1).max()
+    assert 0.9 * 2 * 3 * 0.5 < moved <= 2 * 3 * 0.5 * (1 + 1e-5), "a batch's sum moves by B times as much"
+
+
+def test_a_record_reaches_its_own_teacher_alone():
+    part = dpdfd.pate.parts_of(jax.random.key(0), Records(IMAGES, LABELS), dpdfd.pate.Config(num_teachers=20))
+    images, labels = IMAGES.copy(), LABELS.copy()
+    images[7], labels[7] = 255 - images[7], (labels[7] + 1) % CLASSES
+    before, after = voted(QUICK).weights, voted(QUICK, images, labels).weights
+    moved = np.abs(np.asarray(before) - np.asarray(after)).max((1, 2)) > 0
+    assert moved.tolist() == [teacher == part[7] for teacher in range(20)]
+
+
+# The noise and its price.
+
+
+def test_the_noise_is_fresh_for_every_image_and_step_and_as_strong_as_it_says():
+    """8,000 draws: the standard deviation is right to 4%, five standard errors."""
+    teachers = jnp.zeros((5, 200, 4))
+    drawn = [
+        np.asarray(dpdfd.release(jax.random.key(seed), teachers, jnp.float32(30), 0.5, "clip", whole_batch=False)) for seed in range(10)
+    ]
+    noise = 5 * np.stack(drawn)
+    assert noise.std() == pytest.approx(30 * 0.5, rel=0.04)
+    assert noise.mean() == pytest.approx(0, abs=5 * 15 / math.sqrt(8000))
+    assert len(np.unique(noise)) > 0.99 * noise.size
+    rows = noise.reshape(2000, 4)
+    assert np.abs(np.corrcoef(rows[:-1, 0], rows[1:, 0])[0, 1]) < 0.12
+    shared = dpdfd.release(jax.random.key(0), teachers, jnp.float32(30), 0.5, "clip", whole_batch=True)
+    assert shared.shape == (1, 4)
+
+
+def test_a_run_draws_other_noise_in_every_step_and_for_every_key():
+    """Noise of 10 in the logits, and teachers without an opinion, whose bounded gradients are 5 long at most."""
+    votes, static, multiplier = voted(QUICK), dpdfd._traced(QUICK), jnp.float32(10 * 20 / QUICK.gamma)
+    votes, found = dpdfd.Votes(jnp.zeros_like(votes.weights)), []
+    for key in (jax.random.key(0), jax.random.key(1)):
+        state = dpdfd.initial(jax.random.key(3), SHAPE, CLASSES, static)
+        for _ in range(2):
+            state = dpdfd.released(static, key, votes, multiplier, state)
+        log = np.log(np.asarray(state.targets[:128]))
+        found += list((log[:, 0] - log[:, 1]).reshape(2, 64))
+    assert np.isfinite(found).all()
+    assert len(np.unique(found)) == 4 * 64
+    assert np.abs(np.corrcoef(found) - np.eye(4)).max() < 0.5, "five standard errors, and more"
+    assert np.std(found) / math.sqrt(2) == pytest.approx(10, rel=0.3)
+
+
+TABLE = [
+    (1e-3, 1, 256, 1000, 100, 0.0312, 13880, 97.80),
+    (1e-3, 1, 64, 100, 100, 0.0040, 141.2, 8.193),
+    (1e-2, 10, 256, 1000, 100, 1.325, 13880, 97.80),
+    (1e-4, 10, 256, 10000, 100, 0.0312, 1.3e5, 662.6),
+    (1, 1, 1, 100, 100, 0.794, 0.794, 0.794),
+]
+
+
+@pytest.mark.parametrize(("clip", "num_teachers", "batch", "steps", "sigma", "printed", "shared", "each"), TABLE)
+def test_theorem_3_and_what_it_costs(clip, num_teachers, batch, steps, sigma, printed, shared, each):
+    """Numbers that were worked out by hand elsewhere; the forms agree where there is one image, one teacher and C = 1, and nowhere else."""
+    found = dpdfd.theorem_3_as_published(sigma, clip, num_teachers, batch, steps, 1e-5)
+    assert found == pytest.approx(printed, rel=0.02)
+    for count, parameter, expected in ((steps, sigma / (2 * batch), shared), (batch * steps, sigma / 2, each)):
+        costs = accounting.epsilons([Event("gaussian", parameter, count)], 1e-5)
+        assert costs["RDP"] == pytest.approx(expected, rel=5e-3 if expected < 1e5 else 0.03)
+        assert 0.85 * costs["RDP"] < costs["analytic Gaussian"] < costs["RDP"]
+    for form, epsilon in (("single_teacher", shared), ("single_teacher_per_sample", each)):
+        config = Config(epsilon=found, clip=clip, batch_size=batch, steps=steps, as_published=form)
+        if num_teachers == 1:
+            made = dpdfd.noise(config)
+            assert made.multiplier == pytest.approx(sigma, rel=1e-6)
+            assert made.as_published == pytest.approx(found, rel=1e-6)
+            assert 0.85 * epsilon < made.guarantee.epsilon < 1.03 * epsilon
+            assert made.guarantee.sampler == "simulation"
+
+
+def test_epsilon_asks_for_the_noise_that_it_costs():
+    """By two accountants; sigma for two runs of the paper's size, worked out elsewhere."""
+    for batch, steps, sigmas in ((64, 100, (597, 80)), (256, 1000, (3775, 506))):
+        for epsilon, sigma in zip((1.0, 10.0), sigmas, strict=True):
+            config = Config(epsilon=epsilon, batch_size=batch, steps=steps)
+            made = dpdfd.noise(config)
+            assert made.multiplier == pytest.approx(sigma, abs=0.6)
+            costs = accounting.epsilons(made.guarantee.events, 1e-5)
+            assert costs["analytic Gaussian"] == pytest.approx(epsilon, rel=1e-9)
+            assert epsilon <= costs["RDP"] <= 1.15 * epsilon
+            mu = 2 * math.sqrt(batch * steps) / made.multiplier
+            assert accounting.gaussian_epsilon(1 / mu, 1e-5) == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_epsilon_does_not_depend_on_the_bound():
+    """Noise grows with C as the gradients do; Theorem 3 would have a C of a tenth cost a hundredth."""
+    made = [dpdfd.noise(Config(clip=clip)) for clip in (1e-4, 1.0, 1e3)]
+    assert len({(noise.multiplier, noise.guarantee) for noise in made}) == 1
+    printed = [dpdfd.theorem_3_as_published(100.0, clip, 1, 64, 100, 1e-5) for clip in (1.0, 0.1)]
+    assert printed[0] > 10 * printed[1]
+    gradients = jax.random.normal(jax.random.key(0), (4, 8, 3))
+    small, large = (
+        dpdfd.release(jax.random.key(1), gradients, jnp.float32(2), clip, "normalise", whole_batch=False) for clip in (1.0, 1024.0)
+    )
+    np.testing.assert_allclose(1024 * small, large, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", [pytest.param("single_teacher", marks=pytest.mark.slow), "direct_training"])
+def test_what_is_as_published_tells_both_numbers(form):
+    config = dataclasses.replace(QUICK, epsilon=1.0, as_published=form, steps=2, updates=1, clip=1e-2)
+    votes = voted(config)
+    with pytest.warns(UserWarning, match=r"Theorem 3 prints epsilon = 1, and the true one is (inf|\d+\.?\d*).*cannot be released"):
+        answers = told(config, votes=votes)
+    numbers = dpdfd.not_covered(jax.random.key(0), votes, answers, config)
+    assert numbers["epsilon_as_published"] == pytest.approx(1.0)
+    assert numbers["epsilon"] == answers.guarantee.epsilon > 100
+    assert answers.guarantee.sampler == "simulation"
+    assert (form == "direct_training") == math.isinf(numbers["epsilon"])
+    assert (votes.images is not None) == (form == "direct_training")
+
+
+# The run.
+
+
+def test_a_student_learns_from_made_up_images_alone():
+    answers = told(QUICK)
+    assert np.mean(answers.labels == TRUTH) > 0.9
+    assert answers.answered.all()
+    np.testing.assert_array_equal(answers.counts.argmax(1), answers.labels)
+    np.testing.assert_array_equal(answers.model.predict_proba(ASKED), answers.probabilities)
+    assert answers.model.features(ASKED).shape == (40, 64)
+
+
+def test_without_teachers_that_know_nothing_is_learned():
+    """So that what is learned comes from them: the same run with teachers of no opinion."""
+    votes = voted(QUICK)
+    answers = told(QUICK, votes=votes._replace(weights=jnp.zeros_like(votes.weights)))
+    assert np.mean(answers.labels == TRUTH) < 0.7
+
+
+def test_a_step_stays_on_the_device():
+    votes, static = voted(QUICK), dpdfd._traced(QUICK)
+    state = dpdfd.initial(jax.random.key(0), SHAPE, CLASSES, static)
+    key, multiplier = jax.device_put(jax.random.key(4)), jnp.float32(1)
+    with jax.transfer_guard("disallow"):
+        state = dpdfd.released(static, key, votes, multiplier, state)
+        state = dpdfd.learned(static, key, state)
+    assert int(state.step) == int(state.update) == 1
+
+
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    """Killed in step 33, after 30 were saved; with the same key it ends as if nothing had been, and saves no key."""
+    config = dataclasses.replace(QUICK, epsilon=5.0, folder=tmp_path)
+    votes = voted(config)
+    whole, generator = dpdfd.distil(jax.random.key(0), votes, SHAPE, CLASSES, dataclasses.replace(config, folder=None))
+    released, steps = dpdfd.released, []
+
+    def counted(*args):
+        steps.append(1)
+        if len(steps) == 33:
+            raise KeyboardInterrupt
+        return released(*args)
+
+    monkeypatch.setattr(dpdfd, "SAVE_STEPS", 30)
+    monkeypatch.setattr(dpdfd, "released", counted)
+    with pytest.raises(KeyboardInterrupt):
+        dpdfd.distil(jax.random.key(0), votes, SHAPE, CLASSES, config)
+    again, other = dpdfd.distil(jax.random.key(0), votes, SHAPE, CLASSES, config)
+    assert len(steps) == 33 + 90
+    assert same(whole.params, again.params)
+    assert same(generator.params, other.params)
+    place = dpdfd.folder_of(config, SHAPE, CLASSES)
+    assert same(fit.load(place / "student").params, whole.params)
+    loaded = dpdfd.load(place / "generator")
+    images = loaded(jax.random.key(1), 5)
+    assert images.dtype == np.uint8
+    np.testing.assert_array_equal(images, generator(jax.random.key(1), 5))
+    words = " ".join(str(path) for path in place.rglob("*")) + json.dumps([str(path) for path in place.iterdir()])
+    assert "key" not in words
+
+
+@pytest.mark.parametrize(("height", "width", "channels", "margin"), [pytest.param(28, 28, 1, 4, marks=pytest.mark.slow), (7, 9, 3, 1)])
+def test_the_generator_makes_images_of_any_size(height, width, channels, margin):
+    painter = dpdfd.Painter((height, width, channels), 4, margin, 0.3, 0.3)
+    generator = dpdfd.Generator(dpdfd._drawn(painter, jax.random.key(0), jnp.zeros((1, 7))), painter, 7)
+    images = generator(jax.random.key(1), 3)
+    assert images.shape == (3, height, width, channels)
+    assert images.dtype == np.uint8
+    assert not np.array_equal(images[0], images[1])
+    inside = np.zeros((height, width), bool)
+    inside[margin : height - margin, margin : width - margin] = True
+    assert not images[:, ~inside].any()
+    assert images[:, inside].std() > 20
+
+
+def test_the_students_network_is_that_of_datalens():
+    """Keras tells 526,410 parameters at 28x28 and ten classes: 320 + 18,496 + 495,680 + 650 are 515,146; and 13x13 less 2 is 11x11."""
+    shapes = jax.eval_shape(lambda: datalens.Model(10).init(jax.random.key(0), jnp.zeros((1, 28, 28, 1)), train=False))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 320 + 18496 + (11 * 11 * 64 + 1) * 64 + 650
+    tiny = jax.eval_shape(lambda: datalens.Model(4).init_with_output(jax.random.key(0), jnp.zeros((2, 1, 1, 3)), train=False))[0]
+    assert tiny.shape == (2, 4)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"clip": 0.0}, "clip > 0, got clip=0.0"),
+        ({"clip": math.inf}, "finite clip"),
+        ({"epsilon": 0.0}, "epsilon > 0, got epsilon=0.0; infinity"),
+        ({"epsilon": math.nan}, "epsilon > 0"),
+        ({"delta": 0.0}, "0 < delta < 1, got delta=0.0"),
+        ({"relation": "zero-out"}, "relation to be one of"),
+        ({"bound": "trim"}, "bound to be one of normalise, clip"),
+        ({"student": "m9"}, "student to be one of"),
+        ({"num_teachers": 0}, "num_teachers >= 1"),
+        ({"batch_size": 0}, "batch_size >= 1"),
+        ({"steps": 0}, "steps >= 1"),
+        ({"width": 1}, "width >= 2"),
+        ({"redraw": -1}, "redraw >= 0"),
+        ({"temperature": 0.0}, "temperature > 0"),
+        ({"gamma": -1.0}, "gamma > 0"),
+        ({"target_weight": 0.0, "other_weight": 0.0}, "target_weight or other_weight"),
+        ({"information": math.nan}, "finite information"),
+        ({"ema_decay": 1.0}, "ema_decay < 1"),
+        ({"as_published": "yes"}, "as_published to be one of"),
+        ({"as_published": "single_teacher", "epsilon": math.inf}, "finite epsilon with as_published=single_teacher"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_settings_that_mean_nothing_are_refused(changed, words):
+    with pytest.raises(ValueError, match=words):
+        Config(**changed)
+
+
+def test_teachers_and_queries_that_do_not_fit_are_refused():
+    votes = voted(QUICK)
+    with pytest.raises(ValueError, match="num_classes=4 for images .* got num_classes=3; train them"):
+        dpdfd.tally(jax.random.key(0), votes, QUERIES, 4, QUICK)
+    with pytest.raises(ValueError, match="num_teachers=7 .*got num_teachers=20"):
+        dpdfd.tally(jax.random.key(0), votes, QUERIES, CLASSES, dataclasses.replace(QUICK, num_teachers=7))
+    larger = dataclasses.replace(QUERIES, images=np.zeros((40, 12, 12, 1), np.uint8))
+    with pytest.raises(ValueError, match="8x8 pixels or more with margin=3, got .*smaller margin"):
+        dpdfd.tally(jax.random.key(0), votes, QUERIES, CLASSES, dataclasses.replace(QUICK, margin=3))
+    with pytest.raises(ValueError, match="features="):
+        dpdfd.tally(jax.random.key(0), votes, larger, CLASSES, QUICK)
+    with pytest.raises(ValueError, match=r"images=None; set Queries.images"):
+        dpdfd.tally(jax.random.key(0), votes, dataclasses.replace(QUERIES, images=None), CLASSES, QUICK)
+    direct = dataclasses.replace(QUICK, epsilon=1.0, as_published="direct_training")
+    alone = voted(dataclasses.replace(QUICK, num_teachers=1))
+    with pytest.raises(ValueError, match="private images with as_published=direct_training"):
+        dpdfd.tally(jax.random.key(0), alone, QUERIES, CLASSES, direct)
+    with pytest.raises(ValueError, match="labels from 0 to 2, got one of 5"):
+        voted(QUICK, labels=LABELS + 3)
+    with pytest.raises(ValueError, match="num_teachers=301 with 300 private records"):
+        voted(dataclasses.replace(QUICK, num_teachers=301))
+    with pytest.raises(ValueError, match="folder of a saved generator"):
+        dpdfd.load(Path("nowhere"))

@@ -1,0 +1,218 @@
+"""Buy labels for a few public records and fine-tune a privately trained network on them: DiversePublic, NearPrivate and what they surpass.
+
+Private records train the network; the labels bought here are the truth, from somebody who knows it and is paid, and no private vote. So a
+result with `labels > 0` is of another kind than one of votes alone, and the oracle has to be named before anything is bought.
+
+    select        public records by chance, by uncertainty, diverse, or near private records; only the last one costs epsilon
+    bought_labels what the oracle says of them, -1 where a record is of none of the classes: paid for, and of no use
+    fine_tune     all layers, on the bought records alone
+
+Reference: Zhao, Papernot, Singh, Polyzotis & Odena, "Improving Differentially Private Models with Active Learning", 2019.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import jax
+import numpy as np
+
+from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.queries import diverse_public, most_uncertain, near_private, sample
+from rknn_jax.queries.uncertainty import Measure
+from rknn_jax.students import fit as students
+from rknn_jax.types import Queries, Task
+
+Selector = Literal["random", "entropy", "difference", "diverse_public", "near_private"]
+CANDIDATES = {"diverse_public": diverse_public.Config.candidates, "near_private": near_private.Config.candidates}
+"""Uncertain public records beside those that are bought, where they are not given: the paper's."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which labels are bought, who sells them, and how the network learns from them.
+
+    Attributes:
+      labels: how many are bought; 0 buys none.
+      oracle: who knows them. `benchmark` takes the true labels of a benchmark's public records; a path is that of an .npy of integers
+        `[m]`, -1 for public records of none of the classes. Nothing is bought from `none`.
+      select: how public records are chosen: by chance, the most uncertain by entropy or difference, diverse_public or near_private.
+      uncertainty: by which the last two of them tell uncertain records, entropy or difference of the two largest probabilities.
+      components: principal components of the features, for both.
+      per_cluster: records of a cluster, for diverse_public.
+      candidates: uncertain public records beside those that are bought, for both; 1,000 and 3,000 where it is not given.
+      private_uncertain: private records that vote in near_private: the top ones, or those beyond a public threshold, which are fewer in a
+        polluted pool but cost half as much under add-remove.
+      epsilon_pca: of near_private's components, in addition to the network's epsilon.
+      epsilon_support: of near_private's votes, in addition too.
+      epochs: passes over the bought records.
+      learning_rate: at its peak, from which it falls to 0 by a cosine, with Nesterov's momentum of 0.9. That moves weights ten times as
+        far as the same rate without; so a peak of 0.02, a mean of 0.01, is the paper's constant 0.1 without momentum.
+      batch_size: records of a step.
+    """
+
+    labels: int = 0
+    oracle: Literal["none", "benchmark"] | Path = "none"
+    select: Selector = "diverse_public"
+    uncertainty: Measure = "entropy"
+    components: int = 16
+    per_cluster: int = 10
+    candidates: int | None = None
+    private_uncertain: near_private.Voters = "top"
+    epsilon_pca: float = 0.3
+    epsilon_support: float = 0.7
+    epochs: int = 100
+    learning_rate: float = 0.02
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        if self.labels < 0 or self.labels == 1:
+            raise ValueError(f"Expected labels=0 or labels >= 2, got labels={self.labels}; 0 buys none, and one teaches nothing.")
+        if self.labels and self.oracle == "none":
+            raise ValueError(
+                f"Expected an oracle with labels={self.labels}, got oracle=none; say who sells them: --buy.oracle benchmark for the true "
+                "labels of a benchmark's public records, or the path of an .npy file of labels."
+            )
+        choices = {"select": Selector, "uncertainty": Measure, "private_uncertain": near_private.Voters}
+        for name, kind in choices.items():
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"Expected {name} to be one of {', '.join(get_args(kind))}, got {name}={getattr(self, name)!r}.")
+        for name in ("components", "per_cluster", "epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
+        if self.candidates is not None and self.candidates < 0:
+            raise ValueError(f"Expected candidates >= 0, got candidates={self.candidates}.")
+        for name in ("epsilon_pca", "epsilon_support", "learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"Expected {name} > 0, got {name}={getattr(self, name)}.")
+
+
+def select(
+    key: jax.Array, noise_key: jax.Array, task: Task, model: students.Student, config: Config, relation: Relation, delta: float
+) -> tuple[Queries, Guarantee | None]:
+    """Choose the public records whose labels are bought.
+
+    Args:
+      key: of the choice, is consumed.
+      noise_key: of near_private's noise, is consumed.
+      task: the data; only near_private looks at the private records.
+      model: the network that private records have trained, released.
+      config: see `Config`.
+      relation: which data sets are neighbours.
+      delta: of near_private's guarantee.
+
+    Returns:
+      Queries, and what choosing them costs beyond the model, to be composed with its guarantee; None where that is nothing.
+
+    Raises:
+      ValueError: for labels=0, and where the selector takes no such number.
+    """
+    if not config.labels:
+        raise ValueError("Expected labels >= 2 to buy, got labels=0; pass --buy.labels.")
+    features = model.features(task.public.images)
+    if config.select == "random":
+        return sample.select(key, features, config.labels), None
+    probabilities = model.predict_proba(task.public.images)
+    if config.select in ("entropy", "difference"):
+        return most_uncertain.select(key, features, probabilities, config.labels, most_uncertain.Config(config.select)), None
+    candidates = CANDIDATES[config.select] if config.candidates is None else config.candidates
+    if config.select == "diverse_public":
+        diverse = diverse_public.Config(candidates, config.components, config.per_cluster, config.uncertainty)
+        return diverse_public.select(key, features, probabilities, config.labels, diverse), None
+    near = near_private.Config(
+        config.epsilon_pca,
+        config.epsilon_support,
+        delta,
+        relation,
+        candidates,
+        config.components,
+        config.private_uncertain,
+        config.uncertainty,
+    )
+    private_features, private_probabilities = model.features(task.private.images), model.predict_proba(task.private.images)
+    return near_private.select(noise_key, features, probabilities, private_features, private_probabilities, config.labels, near)
+
+
+def bought_labels(task: Task, queries: Queries, config: Config) -> np.ndarray:
+    """Ask the oracle.
+
+    Args:
+      task: the data.
+      queries: from `select`.
+      config: names the oracle.
+
+    Returns:
+      int32 `[num_queries]`, -1 for records that the oracle says are of none of the classes.
+
+    Raises:
+      ValueError: for oracle=none, and for a file of other than integers `[m]` from -1 on and below the number of classes.
+      FileNotFoundError: where there is no such file.
+    """
+    if config.oracle == "none":
+        raise ValueError("Expected an oracle to buy labels from, got oracle=none; pass --buy.oracle benchmark or the path of an .npy file.")
+    known = task.public.true_labels if config.oracle == "benchmark" else _read(Path(config.oracle))
+    num_public, num_classes = len(task.public.images), task.card.num_classes
+    whole = known.shape == (num_public,) and np.issubdtype(known.dtype, np.integer)
+    if not whole or not ((known >= -1) & (known < num_classes)).all():
+        raise ValueError(
+            f"Expected labels [{num_public}] of integers from -1 to {num_classes - 1}, one for each public record, in "
+            f"oracle={config.oracle}, got {known.dtype} {known.shape}" + (f" from {known.min()} to {known.max()}." if whole else ".")
+        )
+    return known[queries.index].astype(np.int32)
+
+
+def fine_tune(
+    key: jax.Array,
+    task: Task,
+    model: students.Student,
+    index: np.ndarray,
+    labels: np.ndarray,
+    config: Config,
+    on_epoch: students.OnEpoch | None = None,
+) -> students.Student:
+    """Go on training all layers, on the bought records alone: post-processing of the model and the choice, which costs no privacy.
+
+    Plain cross-entropy; no average over steps, no smoothing, no augmentation. Every epoch has an order of its own, where published code
+    repeats one.
+
+    Args:
+      key: is consumed.
+      task: the data.
+      model: to begin with.
+      index: int `[num_queries]`, the bought public records.
+      labels: int `[num_queries]`, theirs; those with -1 are left out.
+      config: see `Config`.
+      on_epoch: see `students.fit`.
+
+    Raises:
+      ValueError: where fewer than two records are of one of the classes.
+      KeyboardInterrupt: where it came before the end of the first epoch.
+    """
+    useful = np.asarray(labels) >= 0
+    if useful.sum() < 2:
+        raise ValueError(
+            f"Expected two bought records or more that are of one of the classes, got {useful.sum()} of labels={len(useful)}; buy more, or "
+            "choose them by near_private."
+        )
+    how = students.Config(
+        model=model.config.model,
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        weight_decay=0.0,
+        label_smoothing=0.0,
+        ema_decay=0.0,
+        augmentation="none",
+        optimizer="sgd",
+        warmup=0.0,
+    )
+    targets = np.eye(model.num_classes, dtype=np.float32)[np.asarray(labels)[useful]]
+    start = {"params": model.params, "batch_stats": model.batch_stats}
+    return students.fit(key, task.public.images[np.asarray(index)[useful]], targets, how, start=start, on_epoch=on_epoch)
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"Expected an .npy file of labels, got oracle={path}: {error}.") from error
