@@ -32,7 +32,7 @@ from rknn_jax.types import Array, Public, Task
 from train import buy
 from train.experiment import write_json
 
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)  # the second one for labels bought from a clean pool alone
 DELTA = 1e-5
 SELECTORS: tuple[buy.Selector, ...] = get_args(buy.Selector)
 TRAINING = noisy_sgd.Config(epsilon=2.0, delta=DELTA, relation="replace-one", network="tanh_cnn", epochs=10)
@@ -167,9 +167,10 @@ if __name__ == "__main__":
             chosen = list(same_pool)
             pool = polluted(task, chosen[0], seed)
             for setting in chosen:
-                found[setting].append(run(seed, setting, pool, network, trained))
+                if seed == SEEDS[0] or setting.figure == "labels":
+                    found[setting].append(run(seed, setting, pool, network, trained))
     rows = [
-        {"figure": setting.figure, "polluted": setting.polluted, "pollution": setting.pollution}
+        {"figure": setting.figure, "seeds": SEEDS[: len(same)], "polluted": setting.polluted, "pollution": setting.pollution}
         | {name: value for name, value in asdict(setting.config).items() if name != "oracle"}
         | {"epsilon": max(row["epsilon"] for row in same)}
         | {name: summary([row[name] for row in same]) for name in ("test_accuracy", "of_the_classes", "network_right_on_them", "seconds")}

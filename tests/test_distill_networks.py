@@ -3,13 +3,16 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from rknn_jax import data
+from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
 from rknn_jax.students import dpsgd
 from rknn_jax.students import fit as students
+from rknn_jax.students import generator as generators
 from train import buy, distill, report
 from train import experiment as runs
 from train.experiment import Experiment
@@ -125,8 +128,23 @@ def test_a_label_is_only_bought_from_somebody():
 
 
 def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path):
-    """`main` refuses what it did not make; `run`, for sweeps, begins again."""
+    """Of a run that was stopped after its training nothing is kept but what a training may go on from."""
     folder = run(tmp_path / "run", noisy_sgd=HEAD)
+    assert not (folder / runs.TRAINING).exists()
     (folder / "result.json").unlink()
+    (folder / runs.TRAINING).mkdir()
     assert runs.result_of(dataclasses.replace(TINY, out=folder)) is None
     assert {path.name for path in folder.iterdir()} == {"config.json", runs.TRAINING}
+
+
+def test_dpdfd_hands_over_student_and_generator(tmp_path):
+    small = dataclasses.replace(dpdfd.SMALL, num_teachers=40, steps=4, updates=1)
+    folder = run(tmp_path / "run", labeler="dpdfd", dpdfd=small, epsilon=5.0)
+    privacy, result = told(folder, "privacy.json"), told(folder, "result.json")
+    [event] = privacy["whole"]["events"]
+    assert (event["kind"], event["count"]) == ("gaussian", 4 * small.batch_size)
+    assert result["epsilon"] == pytest.approx(5.0, rel=1e-6)
+    assert result["not_covered_by_epsilon"]["epsilon_as_published"] > 0
+    images = generators.load(folder / "generator")(jax.random.key(0), 3)
+    assert (images.shape, images.dtype) == ((3, 8, 8, 1), np.uint8)
+    assert students.load(folder / "model").num_classes == 10

@@ -18,6 +18,7 @@ from rknn_jax.labelers.dpdfd import Config
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
 from rknn_jax.students import fit
+from rknn_jax.students import generator as generators
 from rknn_jax.students.models import datalens
 from rknn_jax.types import Queries, Records
 
@@ -309,7 +310,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert same(generator.params, other.params)
     place = dpdfd.folder_of(config, SHAPE, CLASSES)
     assert same(fit.load(place / "student").params, whole.params)
-    loaded = dpdfd.load(place / "generator")
+    loaded = generators.load(place / "generator")
     images = loaded(jax.random.key(1), 5)
     assert images.dtype == np.uint8
     np.testing.assert_array_equal(images, generator(jax.random.key(1), 5))
@@ -319,8 +320,8 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("height", "width", "channels", "margin"), [pytest.param(28, 28, 1, 4, marks=pytest.mark.slow), (7, 9, 3, 1)])
 def test_the_generator_makes_images_of_any_size(height, width, channels, margin):
-    painter = dpdfd.Painter((height, width, channels), 4, margin, 0.3, 0.3)
-    generator = dpdfd.Generator(dpdfd._drawn(painter, jax.random.key(0), jnp.zeros((1, 7))), painter, 7)
+    painter = generators.Painter((height, width, channels), 4, margin, 0.3, 0.3)
+    generator = generators.Generator(dpdfd._drawn(painter, jax.random.key(0), jnp.zeros((1, 7))), painter, 7)
     images = generator(jax.random.key(1), 3)
     assert images.shape == (3, height, width, channels)
     assert images.dtype == np.uint8
@@ -395,4 +396,4 @@ def test_teachers_and_queries_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="num_teachers=301 with 300 private records"):
         voted(dataclasses.replace(QUICK, num_teachers=301))
     with pytest.raises(ValueError, match="folder of a saved generator"):
-        dpdfd.load(Path("nowhere"))
+        generators.load(Path("nowhere"))

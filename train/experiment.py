@@ -7,7 +7,7 @@ runs/<name>/
   privacy.json    the guarantee of the whole run and of every round
   metrics.jsonl   one line an epoch
   labels.npz      label, query, confidence and probability of every public record
-  model/          the network of a labeler that trains one; training/ is what it goes on from where it was stopped
+  model/          the network of a labeler that trains one, and generator/ that of dpdfd; training/ is what a stopped run goes on from
   queries.npz     the queries with their pictures, noisy votes and labels
   student/        one orbax checkpoint a member
   report.html     the page to open
@@ -394,6 +394,9 @@ def finish(
         students.save(model, folder / "model")
     elif isinstance(model, Head):
         model.save(folder / "model")
+    for path in (folder / TRAINING).glob("*/generator"):
+        path.rename(folder / "generator")
+    shutil.rmtree(folder / TRAINING, ignore_errors=True)  # there is nothing left to go on with
     if student is not None:
         ensemble.save(student, folder / "student")
     write_json(folder / "privacy.json", privacy)

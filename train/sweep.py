@@ -56,7 +56,7 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
     slow = sorted(varied, key=lambda name: (name not in distill.OF_REPRESENTATION, name != "queries"))
     names = [name for name in varied if name not in CHANCE]
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    prepared = _sharing()
+    prepared = sharing()
     for values in itertools.product(*(varied[name] for name in slow)):
         setting = dict(zip(slow, values, strict=True))
         options = [text for name, value in setting.items() for text in (f"--{name.replace('_', '-')}", value)]
@@ -98,7 +98,7 @@ def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
     return figure
 
 
-def _sharing() -> Callable[[Experiment], distill.Prepared]:
+def sharing() -> Callable[[Experiment], distill.Prepared]:
     """Return a `distill.prepare` that does not repeat what the experiment before has made, and encodes no array of it twice."""
     last: dict[str, Any] = {"looks_at": None}
 

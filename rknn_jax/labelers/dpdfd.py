@@ -46,12 +46,11 @@ Zhao et al., "Decoupled Knowledge Distillation", 2022; Chen et al., "Data-Free L
 import hashlib
 import math
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,12 +58,14 @@ import optax
 import orbax.checkpoint as ocp
 from scipy.optimize import brentq
 
-from rknn_jax import augment, pytree
+from rknn_jax import augment
 from rknn_jax.labelers import pate
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.representations.hog import hog
 from rknn_jax.students import fit
+from rknn_jax.students import generator as generators
+from rknn_jax.students.generator import Generator, Painter, as_uint8
 from rknn_jax.types import Answers, Encoder, Queries, Records
 
 Bound = Literal["normalise", "clip"]
@@ -443,98 +444,6 @@ class State(NamedTuple):
     targets: jax.Array
 
 
-UNIFORM = nn.initializers.lecun_uniform()
-"""Of the generator's weights; the truncated normal one compiles for seconds."""
-
-
-INK = 0.7
-"""Standard deviation of an image's mean pixel, over that of its pixels: a one has less ink than an eight."""
-
-
-class Painter(nn.Module):
-    """Maps z, float32 `[n, latent]`, to images float32 `[n, height, width, channels]` in [0, 1].
-
-        dense; normalise, up 2, conv 3x3 width, normalise, leaky ReLU, up 2, conv 3x3 width / 2, normalise, leaky ReLU, conv 3x3
-
-    as DAFL's, at any size: the first layer has a quarter of the pixels along each axis, rounded up, and what is too much is cut off.
-    """
-
-    image_shape: tuple[int, int, int]
-    width: int
-    margin: int
-    pixel_mean: float
-    pixel_stddev: float
-
-    @nn.compact
-    def __call__(self, z: jax.Array) -> jax.Array:
-        """Paint."""
-        height, width, channels = self.image_shape
-        height, width = height - 2 * self.margin, width - 2 * self.margin
-        rows, columns = -(-height // 4), -(-width // 4)
-
-        def grown(x: jax.Array, channels: int) -> jax.Array:
-            x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
-            return nn.leaky_relu(nn.GroupNorm(num_groups=1)(nn.Conv(channels, (3, 3), kernel_init=UNIFORM)(x)), 0.2)
-
-        x = nn.GroupNorm(num_groups=1)(nn.Dense(rows * columns * self.width, kernel_init=UNIFORM)(z).reshape(-1, rows, columns, self.width))
-        x = grown(grown(x, self.width), self.width // 2)
-        x = nn.Conv(channels, (3, 3), kernel_init=UNIFORM)(x)[:, :height, :width]
-        x = (x - x.mean((1, 2, 3), keepdims=True)) * jax.lax.rsqrt(x.var((1, 2, 3), keepdims=True) + 1e-6)
-        pixels = jnp.clip(self.pixel_mean + self.pixel_stddev * (x + INK * z[:, :1, None, None]), 0, 1)
-        return jnp.pad(pixels, ((0, 0), (self.margin, self.margin), (self.margin, self.margin), (0, 0)))
-
-
-@pytree.register
-@dataclass(frozen=True, eq=False)
-class Generator:
-    """A trained generator, released with the student.
-
-    Attributes:
-      params: host arrays.
-      painter: what they belong to.
-      latent: dimensions of z.
-    """
-
-    params: Any
-    painter: Painter = field(metadata=pytree.STATIC)
-    latent: int = field(metadata=pytree.STATIC)
-
-    def __call__(self, key: jax.Array, num: int) -> np.ndarray:
-        """Return images that it makes up, uint8 `[num, height, width, channels]`. `key` is consumed."""
-        z = jax.random.normal(key, (num, self.latent))
-        return np.asarray(_painted(self.painter, self.params, z))
-
-
-@partial(jax.jit, static_argnames="painter")
-def _painted(painter: Painter, params: Any, z: jax.Array) -> jax.Array:
-    return _to_uint8(painter.apply(params, z))  # type: ignore[arg-type]
-
-
-def _to_uint8(images: jax.Array) -> jax.Array:
-    return jnp.round(255 * images).astype(jnp.uint8)
-
-
-def save(generator: Generator, folder: str | Path) -> None:
-    """Write a generator, whole or not at all. Raises ValueError where `folder` exists."""
-    painter = generator.painter
-    told = {name: getattr(painter, name) for name in ("image_shape", "width", "margin", "pixel_mean", "pixel_stddev")}
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        record = ocp.args.JsonSave({"painter": told, "latent": generator.latent})
-        checkpointer.save(Path(folder).absolute(), ocp.args.Composite(params=ocp.args.StandardSave(generator.params), record=record))
-
-
-def load(folder: str | Path) -> Generator:
-    """Read what `save` wrote. Raises ValueError where it is not there."""
-    path = Path(folder).absolute()
-    if not (path / "record").is_dir():
-        raise ValueError(f"Expected the folder of a saved generator, got folder={str(folder)!r}; use one that `save` wrote.")
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        parts = ocp.args.Composite(params=ocp.args.StandardRestore(), record=ocp.args.JsonRestore())
-        saved = checkpointer.restore(path, parts)
-    told = saved.record["painter"]
-    return Generator(saved.params, Painter(**told | {"image_shape": tuple(told["image_shape"])}), saved.record["latent"])
-
-
 def folder_of(config: Config, image_shape: tuple[int, ...], num_classes: int) -> Path | None:
     """Return where a run saves itself, named by its settings: `training`, and at the end `generator` and `student`.
 
@@ -588,7 +497,7 @@ def distil(key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_class
     if manager and folder:
         manager.close()
         if not (folder / "generator").exists():
-            save(generator, folder / "generator")
+            generators.save(generator, folder / "generator")
         if not (folder / "student").exists():
             fit.save(student, folder / "student")
     return student, generator
@@ -641,7 +550,7 @@ def released(config: Config, key: jax.Array, votes: Votes, multiplier: jax.Array
     def loss_of(generator: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         images: jax.Array = painter.apply(generator, jax.random.normal(z_key, (config.batch_size, config.latent)))  # type: ignore[assignment]
         logits = _applied(network, state.student, images)[0]
-        seen, said = _to_uint8(jax.lax.stop_gradient(images)), jax.lax.stop_gradient(logits)
+        seen, said = as_uint8(jax.lax.stop_gradient(images)), jax.lax.stop_gradient(logits)
         teachers = jnp.einsum("bf,nfk->nbk", described(seen.astype(jnp.float32)), votes.weights)
         targets = targets_of(said, logit_gradients(said, teachers, config))
         loss = config.agreement * jnp.mean(fit.cross_entropy(logits, targets, 0.0)) + _generator_loss(logits, config)
