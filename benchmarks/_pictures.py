@@ -9,6 +9,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+DISTILLED = ("teachers on disjoint parts, epsilon 1", "teachers on disjoint parts, epsilon 10", "epsilon 2.0", "epsilon 5.0")
+"""Rows of DPDFD's forms with a guarantee, one for each epsilon."""
+
 DOCS = Path(__file__).parent.parent / "docs"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#666666", "#e69f00", "#56b4e9", "#000000")
 
@@ -73,8 +76,8 @@ def figure6(found: dict[str, Any]) -> None:
     figure.savefig(DOCS / "figure6.png", dpi=150)
 
 
-def labelers(found: dict[str, Any]) -> None:
-    """Accuracy of the public labels by epsilon for every labeler, on both data sets."""
+def labelers(found: dict[str, Any], noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]) -> None:
+    """Accuracy of the public labels by epsilon for every labeler, on both data sets; of bought labels that of the network."""
     figure, axes = picture(2)
     for ax, (dataset, rows) in zip(axes, found["results"].items(), strict=True):
         kinds = list(dict.fromkeys((row["labeler"], row["asked"]) for row in rows))
@@ -92,10 +95,34 @@ def labelers(found: dict[str, Any]) -> None:
                 marker="o",
                 markersize=3,
             )
+        if dataset == "mnist":
+            _networks(ax, noisy_sgd, dpdfd, buying)
         ax.set(xscale="log", xlabel=f"ε of a replaced record, δ = {found['delta']:g}", ylabel="public labels right", ylim=(0, 1.02))
         ax.set_title(dataset, fontsize=10)
         ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=3)
     figure.savefig(DOCS / "labelers.png", dpi=150)
+
+
+def _networks(ax: Axes, noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]) -> None:
+    """Mark on MNIST's axis what networks say that were trained on the private records."""
+    heads = [row for row in noisy_sgd["results"]["accuracy"] if row["name"].startswith("linear, spectral")]
+    accuracy = [row["label_accuracy"] for row in heads]
+    ax.errorbar(
+        [row["epsilon"] for row in heads],
+        [value["mean"] for value in accuracy],
+        [value["stddev"] for value in accuracy],
+        label="noisy SGD, a linear head",
+        color=COLOURS[3],
+        marker="o",
+        markersize=3,
+    )
+    honest = [row for row in dpdfd["results"]["Table 4"] + dpdfd["results"]["Table 5"] if row["name"] in DISTILLED]
+    honest.sort(key=lambda row: row["epsilon"])
+    x, y = ([row[name] for row in honest] for name in ("epsilon", "test_accuracy"))
+    ax.plot(x, y, label="DPDFD, student on the test set", color=COLOURS[4], marker="s", markersize=3)
+    [near] = [row for row in buying["results"] if (row["figure"], row["select"], row["labels"]) == ("labels", "near_private", 1000)]
+    mean = near["test_accuracy"]["mean"]
+    ax.plot([near["epsilon"]], [mean], "*", color=COLOURS[5], label="NearPrivate, 1,000 labels bought, network on the test set")
 
 
 def screening(found: dict[str, Any]) -> None:

@@ -117,6 +117,56 @@ def papers() -> str:
     return table(["MNIST, noise as stated", "ε", "public labels right", "student on the test set", "seeds"], rows, "papers")
 
 
+def noisy_sgd() -> str:
+    """Networks trained on the private records."""
+    rows = [
+        [row["name"], f"{row['epsilon']:.3g}", row["relation"], percent(row["model_test_accuracy"]), str(len(row["seeds"]))]
+        for row in load("noisy_sgd")["results"]["accuracy"]
+    ]
+    return table(["MNIST, what is trained", "ε", "neighbours", "the network on the test set", "seeds"], rows, "noisy_sgd")
+
+
+def per_example() -> str:
+    """What gradients of every example apart cost."""
+    rows = [
+        [f"`{row['model']}`", str(row["batch_size"]), *(f"{row['times_as_long'][name]:.1f}" for name in ("step", "optax", "jax-privacy"))]
+        for row in load("noisy_sgd")["results"]["speed"]
+    ]
+    header = ["network", "batch", "noisy step / usual step", "clipped by optax / usual gradient", "clipped by jax-privacy / usual gradient"]
+    return table(header, rows, "noisy_sgd")
+
+
+def buying() -> str:
+    """Accuracy against labels bought, and in a polluted pool."""
+    found = load("buying")
+    rows = []
+    for select in ("random", "entropy", "difference", "diverse_public", "near_private"):
+        mine = [row for row in found["results"] if row["select"] == select]
+        bought = {row["labels"]: row for row in mine if row["figure"] == "labels"}
+        polluted = {row["polluted"]: row for row in mine if row["figure"] == "pollution" and row["pollution"] == "glued"}
+        cells = [percent(bought[number]["test_accuracy"]) for number in sorted(bought)]
+        cells += [f"{polluted[share]['test_accuracy']['mean']:.2%}" for share in (0.25, 0.5)]
+        rows.append([f"`{select}`", f"{bought[1000]['epsilon']:.3g}", *cells])
+    numbers = sorted({row["labels"] for row in found["results"] if row["figure"] == "labels"})
+    header = ["chosen by", "ε", *(f"{number:,} labels" for number in numbers), "a quarter no digits", "half no digits"]
+    return table(header, rows, "buying")
+
+
+def dpdfd() -> str:
+    """Students distilled without data."""
+    found = load("dpdfd")["results"]
+    rows = []
+    for name in ("Table 4", "Table 5", "Table 6", "Figure 2"):
+        for row in found[name]:
+            cells = [_epsilon(row[kind]) for kind in ("epsilon_as_published", "epsilon")]
+            rows.append([name, row["name"], *cells, f"{row['test_accuracy']:.2%}"])
+    return table(["study", "form", "ε that Theorem 3 prints", "ε", "student on the test set"], rows, "dpdfd")
+
+
+def _epsilon(value: float | str) -> str:
+    return "∞" if isinstance(value, str) else f"{value:.3g}"
+
+
 def attributes() -> str:
     """Several attributes of each digit."""
     found = load("attributes")["results"]
@@ -220,6 +270,10 @@ def main() -> None:
         "accountants": accountants,
         "papers": papers,
         "attributes": attributes,
+        "noisy_sgd": noisy_sgd,
+        "per_example": per_example,
+        "buying": buying,
+        "dpdfd": dpdfd,
         "speed": speed,
         "growth": growth,
         "peers": peers,
@@ -229,7 +283,8 @@ def main() -> None:
     README.write_text(text)
     _pictures.figure5(load("local"))
     _pictures.figure6(load("appendix_b"))
-    _pictures.labelers(load("labelers"))
+    _pictures.labelers(load("labelers"), load("noisy_sgd"), load("dpdfd"), load("buying"))
+    _pictures.buying(load("buying"))
     _pictures.screening(load("accountants"))
 
 

@@ -17,7 +17,8 @@ from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
 from rknn_jax.students import dpsgd
 from rknn_jax.students import fit as students
-from rknn_jax.students.models import cnn, linear, m5, mlp
+from rknn_jax.students.models import linear, m5, mlp
+from tests import tiny
 
 N, WIDTH, CLASSES = 120, 5, 3
 
@@ -125,30 +126,28 @@ def test_a_sum_of_clipped_gradients_equals_float64():
     np.testing.assert_allclose(one_sum(inputs, labels, params, 2.0), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("network", [m5.Model(CLASSES), cnn.Model(CLASSES)], ids=["m5", "cnn"])
-def test_gradients_of_examples_apart_are_those_of_each_alone(network):
-    """M5's convolutions have a product of their own under vmap; batch statistics are fixed, so that no record is in another's gradient."""
+@pytest.mark.parametrize("size", [3, 5])
+def test_gradients_of_kernels_apart_are_those_of_each_example_alone(size):
+    """M5's convolutions have a product of their own under vmap, nested or not; batches of one and of two images."""
     rng = np.random.default_rng(5)
-    images = rng.random((3, 21, 21, 1)).astype(np.float32)
-    labels = np.array([0, 2, 1], np.int32)
-    variables = network.init(jax.random.key(0), images[:1], train=False)
+    kernel = jnp.asarray(rng.normal(size=(size, size, 2, 3)), jnp.float32)
+    images, weights = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((4, 2, 13, 11, 2), (4, 2, 14 - size, 12 - size, 3)))
 
-    def loss_of(params, image, label):
-        logits = network.apply({**variables, "params": params}, image[None], train=False)[0]
-        return -jax.nn.log_softmax(logits)[label]
+    def loss_of(convolve, kernel, images, weights):
+        return jnp.sum(weights * jnp.tanh(convolve(images, kernel)))
 
-    apart = jax.jit(jax.vmap(jax.grad(loss_of), (None, 0, 0)))(variables["params"], images, labels)
-    alone = jax.jit(jax.grad(loss_of))
-    for row in range(3):
-        expected = alone(variables["params"], images[row], labels[row])
-        for path, leaf in jax.tree_util.tree_leaves_with_path(expected):
-            found = functools.reduce(lambda node, key: node[key.key], path, apart)[row]
-            np.testing.assert_allclose(found, leaf, atol=2e-4 * float(jnp.abs(leaf).max()) + 1e-7)
+    def gradients(convolve):
+        return jax.grad(functools.partial(loss_of, convolve), argnums=(0, 1))
+
+    apart = jax.jit(jax.vmap(gradients(m5.convolve), (None, 0, 0)))(kernel, images, weights)
+    expected = [gradients(m5._direct)(kernel, *one) for one in zip(images, weights, strict=True)]
+    for found, wanted in zip(apart, zip(*expected, strict=True), strict=True):
+        np.testing.assert_allclose(found, np.stack(wanted), atol=2e-4 * np.abs(wanted).max())
 
 
 def test_what_one_record_holds_never_reaches_the_batch_statistics():
     inputs, labels = np.random.default_rng(6).integers(0, 255, (40, 8, 8, 1)).astype(np.uint8), np.arange(40, dtype=np.int32) % CLASSES
-    network = cnn.Model(CLASSES, width=4, num_features=8)
+    network = tiny.Linear(CLASSES)
     variables = network.init(jax.random.key(0), jnp.asarray(inputs[:1], jnp.float32), train=False)
     config = dpsgd.Config(epsilon=math.inf, batch_size=40, epochs=1, clip=1e-30)  # private records do not move the weights
 
@@ -215,7 +214,7 @@ def test_weights_that_are_not_trained_get_no_noise():
 
 @pytest.mark.parametrize("part", ["head", "norms", "sparse"])
 def test_a_part_alone_changes(part):
-    network = cnn.Model(CLASSES, width=4, num_features=8)
+    network = tiny.Layered(CLASSES)
     images = np.random.default_rng(7).integers(0, 255, (30, 8, 8, 1)).astype(np.uint8)
     labels = np.arange(30, dtype=np.int32) % CLASSES
     variables = network.init(jax.random.key(0), jnp.asarray(images[:1], jnp.float32), train=False)
