@@ -146,9 +146,17 @@ def buying() -> str:
         polluted = {row["polluted"]: row for row in mine if row["figure"] == "pollution" and row["pollution"] == "glued"}
         cells = [percent(bought[number]["test_accuracy"]) for number in sorted(bought)]
         cells += [f"{polluted[share]['test_accuracy']['mean']:.2%}" for share in (0.25, 0.5)]
+        cells += [f"{next(row for row in mine if row['figure'] == 'quarters')['test_accuracy']['mean']:.2%}"]
         rows.append([f"`{select}`", f"{bought[1000]['epsilon']:.3g}", *cells])
     numbers = sorted({row["labels"] for row in found["results"] if row["figure"] == "labels"})
-    header = ["chosen by", "ε", *(f"{number:,} labels" for number in numbers), "a quarter no digits", "half no digits"]
+    header = [
+        "chosen by",
+        "ε",
+        *(f"{number:,} labels" for number in numbers),
+        "1,000, a quarter glued",
+        "half glued",
+        "half in pieces",
+    ]
     return table(header, rows, "buying")
 
 

@@ -99,6 +99,39 @@ def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_
     assert "--buy.labels 60" in " ".join(report.command(report.read(folder)))
 
 
+def test_a_student_that_is_stopped_leaves_the_private_network(tmp_path, monkeypatch):
+    """The same command goes on: no private step is taken again, and no other noise is drawn."""
+    steps, real = [], dpsgd._descend
+    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
+
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(distill.ensemble, "fit", stopped)
+        first = run(tmp_path / "run", student="linear", epochs=1)
+    assert told(first, "result.json")["interrupted"]
+    before = np.load(first / "model" / "head.npz")["Dense_0.kernel"]
+    taken = len(steps)
+    again = run(tmp_path / "run", student="linear", epochs=1)
+    assert len(steps) == taken
+    np.testing.assert_array_equal(np.load(again / "model" / "head.npz")["Dense_0.kernel"], before)
+    assert not told(again, "result.json")["interrupted"]
+
+
+def test_a_finished_private_network_is_kept_where_buying_fails(tmp_path, monkeypatch):
+    bought = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
+    steps, real = [], dpsgd._descend
+    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
+    with monkeypatch.context() as patched:
+        patched.setattr(buy, "fine_tune", lambda *_: (_ for _ in ()).throw(RuntimeError("killed")))
+        with pytest.raises(RuntimeError, match="killed"):
+            run(tmp_path / "run", noisy_sgd=IMAGES, buy=bought)
+    taken = len(steps)
+    run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(bought, select="random"))
+    assert len(steps) == taken
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -116,7 +149,7 @@ def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, changes, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
         run(tmp_path / "run", **changes)
     assert not (tmp_path / "run" / "result.json").exists()
 

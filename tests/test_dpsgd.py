@@ -145,11 +145,32 @@ def test_gradients_of_kernels_apart_are_those_of_each_example_alone(size):
         np.testing.assert_allclose(found, np.stack(wanted), atol=2e-4 * np.abs(wanted).max())
 
 
+def test_gradients_of_gradients_are_those_of_the_convolution():
+    """VAT takes one inside another."""
+    rng = np.random.default_rng(6)
+    kernel = jnp.asarray(rng.normal(size=(5, 5, 1, 2)), jnp.float32)
+    images = jnp.asarray(rng.normal(size=(2, 9, 10, 1)), jnp.float32)
+
+    def twice(convolve):
+        def inner(images, kernel):
+            return jnp.sum(jnp.tanh(convolve(images, kernel)) ** 2)
+
+        def outer(images, kernel):
+            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.grad(inner, argnums=(0, 1))(images, kernel))
+
+        return jax.jit(jax.grad(outer, argnums=(0, 1)))(images, kernel)
+
+    for found, wanted in zip(twice(m5.convolve), twice(m5._direct), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-3 * float(jnp.abs(wanted).max()))
+
+
 def test_what_one_record_holds_never_reaches_the_batch_statistics():
     inputs, labels = np.random.default_rng(6).integers(0, 255, (40, 8, 8, 1)).astype(np.uint8), np.arange(40, dtype=np.int32) % CLASSES
     network = tiny.Linear(CLASSES)
     variables = network.init(jax.random.key(0), jnp.asarray(inputs[:1], jnp.float32), train=False)
-    config = dpsgd.Config(epsilon=math.inf, batch_size=40, epochs=1, clip=1e-30)  # private records do not move the weights
+    config = dpsgd.Config(
+        epsilon=math.inf, batch_size=40, epochs=1, clip=1e-9, learning_rate=1e-9
+    )  # private records do not move the weights
 
     def statistics(inputs, public):
         return dpsgd.fit(jax.random.key(1), network, variables, inputs, labels, public, config).variables["batch_stats"]
@@ -166,7 +187,7 @@ def test_what_one_record_holds_never_reaches_the_batch_statistics():
 
 def noises(multiplier, clip=2.0, steps=1):
     """The noise of steps whose sums are 0, as they enter the weights."""
-    config = dpsgd.Config(noise_multiplier=multiplier, clip=clip, batch_size=1, learning_rate=1.0, momentum=0.0)
+    config = dpsgd.Config(epsilon=math.inf, noise_multiplier=multiplier, clip=clip, batch_size=1, learning_rate=1.0, momentum=0.0)
     shape = {"a": (200, 100), "b": (200, 100), "c": (7,)}
     zeros = {name: jnp.zeros(size) for name, size in shape.items()}
     mask = {name: jnp.ones((), bool) for name in shape}
@@ -249,8 +270,8 @@ def test_samples_are_poisson():
 
 
 def test_a_sample_of_nobody_is_noise_alone():
-    assert dpsgd.sampled(jax.random.key(0), 10, 1e-9, 4) == []
-    config = dpsgd.Config(noise_multiplier=1.0, batch_size=1, sampling_prob=1e-9, epochs=2e-9)
+    assert dpsgd.sampled(jax.random.key(0), 10, 1e-6, 4) == []
+    config = dpsgd.Config(epsilon=math.inf, noise_multiplier=1.0, batch_size=1, sampling_prob=1e-6, epochs=2e-6)
     moved = trained(config).variables["params"]["Dense_0"]["kernel"]
     assert np.std(moved) > 0
 
@@ -281,7 +302,7 @@ def test_calibrated_noise_costs_epsilon_by_both_accountants_and_dp_accountings_o
 def test_published_settings_cost_what_their_tutorial_says_or_less():
     """TF-privacy's tutorial on MNIST: batch 256, δ = 1e-5, by RDP (with its older conversion) 1.19, 3.01 and 7.10."""
     for sigma, epochs, printed in ((1.3, 15, 1.19), (1.1, 60, 3.01), (0.7, 45, 7.10)):
-        config = dpsgd.Config(noise_multiplier=sigma, relation="add-remove", sampling_prob=256 / 60000, epochs=epochs)
+        config = dpsgd.Config(epsilon=math.inf, noise_multiplier=sigma, relation="add-remove", sampling_prob=256 / 60000, epochs=epochs)
         guarantee = dpsgd.noise(config, 60000)[1]
         assert accounting.rdp_epsilon_as_published(guarantee.events, 1e-5) == pytest.approx(printed, rel=0.01)
         assert 0.7 * printed < guarantee.epsilon < printed
@@ -324,6 +345,39 @@ def test_the_opposite_pair_is_its_quadrature(q, sigma):
         moment = np.log(np.sum(np.exp(order * np.log(first) + (1 - order) * np.log(second))) * (x[1] - x[0]))
         if np.isfinite(moment) and moment < 50:
             assert accounting._opposite_cumulant(order, sigma, q) == pytest.approx(moment, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("q", [0.01, 0.5, 1.0])
+def test_no_noise_is_so_small_that_a_replaced_record_would_cost_less_than_a_removed_one(q):
+    """An overflow would show here: both are computed apart, and the first is an upper bound of the second."""
+    for sigma in np.geomspace(0.005, 100, 25):
+        removed, replaced = (
+            min(accounting.epsilons(dpsgd.events(sigma, dpsgd.Schedule(q, 3), relation), 1e-5).values())
+            for relation in ("add-remove", "replace-one")
+        )
+        assert replaced >= removed * (1 - 1e-3), sigma
+
+
+def test_the_sum_of_a_batch_rounds_by_less_than_the_noise_allows_for():
+    """One record along with, or against, all others: float32 sums against float64's bound, at several sizes."""
+    for size in (64, 1024, 4096):
+        clip, rng = 1.0, np.random.default_rng(size)
+        direction = rng.normal(size=50)
+        same = np.tile(direction / np.linalg.norm(direction), (size, 1)).astype(np.float32) * 10
+        sums = []
+        for last in (1.0, 0.0):
+            same[-1] *= last
+            sums.append(np.asarray(dpsgd.clipped_sum({"a": jnp.asarray(same)}, clip)["a"], np.float64))
+        assert np.linalg.norm(sums[0] - sums[1]) <= clip * (1 + dpsgd.SLACK + dpsgd.SUMMED * size)
+
+
+def test_trainings_of_other_settings_are_not_mixed_up(tmp_path):
+    """One folder, two budgets: the second network is trained with its own noise, and not read from the first."""
+    loud, quiet = (dpsgd.Config(epsilon=epsilon, batch_size=30, epochs=1) for epsilon in (0.01, math.inf))
+    first = trained(quiet, folder=tmp_path)
+    second = trained(loud, folder=tmp_path)
+    assert not np.array_equal(first.variables["params"]["Dense_0"]["kernel"], second.variables["params"]["Dense_0"]["kernel"])
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_replaced_clipped_record_costs_between_a_removed_one_and_group_privacy():
@@ -397,6 +451,8 @@ def test_donated_buffers_are_used():
         ({"clip": 0.0}, "clip=0.0"),
         ({"clip": -1.0}, "clip=-1.0"),
         ({"clip": math.inf}, "clip=inf"),
+        ({"clip": 1e-30}, "clip=1e-30"),
+        ({"sampling_prob": 1e-9}, "sampling_prob=1e-09"),
         ({"noise_multiplier": 0.0}, "epsilon=inf"),
         ({"sampling_prob": 1.5}, "sampling_prob=1.5"),
         ({"epochs": 0}, "epochs=0"),
@@ -417,6 +473,7 @@ def test_settings_out_of_range_are_refused(settings, words):
         ({"delta": 0.0}, "--delta"),
         ({"relation": "add-remove"}, "sampling_prob"),
         ({"batch_size": 10**6}, "batch_size=1000000"),
+        ({"noise_multiplier": 0.3}, "costs"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(settings, words):

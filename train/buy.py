@@ -87,6 +87,30 @@ class Config:
                 raise ValueError(f"Expected {name} > 0, got {name}={getattr(self, name)}.")
 
 
+def check(task: Task, config: Config, delta: float) -> None:
+    """See that what is asked for can be bought, before a network is trained for hours.
+
+    Raises:
+      ValueError: for more labels and candidates than public records, fewer labels than a cluster has, near_private without a delta, and
+        as `known_labels`.
+      FileNotFoundError: where the oracle's file is not there.
+    """
+    if not config.labels:
+        return
+    known_labels(task, config)
+    default = CANDIDATES.get(config.select, 0)
+    candidates = default if config.candidates is None or not default else config.candidates
+    if config.labels + candidates > len(task.public.images):
+        raise ValueError(
+            f"Expected labels + candidates <= number of public records, got labels={config.labels} and candidates={candidates} with "
+            f"{len(task.public.images)}; buy fewer, or choose among fewer."
+        )
+    if config.select == "diverse_public" and config.labels < config.per_cluster:
+        raise ValueError(f"Expected labels >= per_cluster, got labels={config.labels} and per_cluster={config.per_cluster}; buy more.")
+    if config.select == "near_private" and not 0 < delta < 1:
+        raise ValueError(f"Expected 0 < delta < 1 with select=near_private, got delta={delta}; pass --delta 1e-5.")
+
+
 def select(
     key: jax.Array, noise_key: jax.Array, task: Task, model: students.Student, config: Config, relation: Relation, delta: float
 ) -> tuple[Queries, Guarantee | None]:
@@ -150,6 +174,11 @@ def bought_labels(task: Task, queries: Queries, config: Config) -> np.ndarray:
     """
     if config.oracle == "none":
         raise ValueError("Expected an oracle to buy labels from, got oracle=none; pass --buy.oracle benchmark or the path of an .npy file.")
+    return known_labels(task, config)[queries.index].astype(np.int32)
+
+
+def known_labels(task: Task, config: Config) -> np.ndarray:
+    """Return all that the oracle knows, integers `[m]`. Raises as `bought_labels`."""
     known = task.public.true_labels if config.oracle == "benchmark" else _read(Path(config.oracle))
     num_public, num_classes = len(task.public.images), task.card.num_classes
     whole = known.shape == (num_public,) and np.issubdtype(known.dtype, np.integer)
@@ -158,7 +187,7 @@ def bought_labels(task: Task, queries: Queries, config: Config) -> np.ndarray:
             f"Expected labels [{num_public}] of integers from -1 to {num_classes - 1}, one for each public record, in "
             f"oracle={config.oracle}, got {known.dtype} {known.shape}" + (f" from {known.min()} to {known.max()}." if whole else ".")
         )
-    return known[queries.index].astype(np.int32)
+    return known
 
 
 def fine_tune(

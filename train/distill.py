@@ -78,6 +78,7 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
         if not any(folder.iterdir()):
             folder.rmdir()  # nothing came of it
         raise
+    buy.check(task, experiment.buy, experiment.delta)
     num_classes, labeler = task.card.num_classes, labelers.named(experiment.labeler)
     config = round_config(experiment, folder)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
@@ -169,7 +170,7 @@ def round_config(experiment: Experiment, folder: Path | None = None) -> Any:
     epsilon, delta = experiment.epsilon / experiment.rounds, experiment.delta * (1 - 1e-12) / experiment.rounds
     if experiment.labeler != "rknn":
         config = getattr(experiment, experiment.labeler, None) or labelers.named(experiment.labeler).Config()
-        saved = {"folder": config.folder or (folder and folder / runs.TRAINING)} if experiment.trains else {}
+        saved = {"folder": folder and folder / runs.TRAINING} if experiment.trains else {}
         return replace(config, epsilon=epsilon, delta=delta, relation=experiment.relation, **saved)
     return rknn.Config(
         epsilon=epsilon,

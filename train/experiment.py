@@ -174,6 +174,8 @@ class Experiment:
                 f"Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with buy.labels={self.buy.labels}, "
                 f"got labeler={self.labeler} and network={self.noisy_sgd.network}."
             )
+        if self.noisy_sgd.folder or self.dpdfd.folder:
+            raise ValueError("Expected noisy_sgd and dpdfd without a folder, got one; a training is saved in the run's own, see --out.")
         if self.private_step not in (choices := mechanisms.names(self.trust)):
             raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
         if self.trust != "central" and self.relation != "replace-one":
@@ -267,11 +269,12 @@ def result_of(experiment: Experiment) -> dict[str, Any] | None:
         return None
     if not (folder / "config.json").exists():
         raise ValueError(f"Expected a run or nothing in out={folder}, got other files; choose another folder.")
-    config = json.loads((folder / "config.json").read_text())
+    config, path = json.loads((folder / "config.json").read_text()), folder / "result.json"
     asked = json.loads(json.dumps(settings(experiment) | {"mechanism": experiment.private_step}, default=_plain))
-    if other := [f"{name}={config.get(name)} for {value}" for name, value in asked.items() if name != "out" and config.get(name) != value]:
+    open_to_change = {"out"} if path.exists() else {"out", "buy"}  # nothing was bought yet
+    changed = [name for name, value in asked.items() if name not in open_to_change and config.get(name) != value]
+    if other := [f"{name}={config.get(name)} for {asked[name]}" for name in changed]:
         raise ValueError(f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose another, or remove it.")
-    path = folder / "result.json"
     result = json.loads(path.read_text()) if path.exists() else {"interrupted": True}
     if not result["interrupted"]:
         return result
@@ -360,18 +363,19 @@ def finish(
         "trust": guarantee.trust,
         "seed": experiment.seed,
         "seconds": seconds,
-        "interrupted": experiment.student != "none" and (student is None or student.interrupted),
+        "interrupted": experiment.student != "none" if student is None else student.interrupted,
         "num_public": len(task.public.images),
         "num_private": len(task.private.labels),
         "num_test": len(task.test.labels),
         "not_covered_by_epsilon": benchmark,
     }
-    parts = [answers.guarantee for _, answers in rounds] + [chosen] * (chosen is not None)
-    events = [event for part in parts if part for event in part.events]
+    parts = [answers.guarantee for _, answers in rounds] + ([chosen] if chosen else [])
+    events = [event for part in parts for event in part.events] if all(part.events or not part.delta for part in parts) else []
+    accountants = accounting.epsilons(events, experiment.delta) if events and guarantee.epsilon < math.inf else {}
     privacy = {
         "whole": guarantee.asdict(),
         "rounds": [answers.guarantee.asdict() for _, answers in rounds],
-        "accountants": (events and accounting.epsilons(events, experiment.delta)) or {guarantee.accountant: guarantee.epsilon},
+        "accountants": accountants or {guarantee.accountant: guarantee.epsilon},
         "choice_of_labels_to_buy": chosen and chosen.asdict(),
         "covers": ["the noisy counts" if model is None else "the network", "the labels of the public records", "the student"],
         "does_not_cover": [
@@ -395,12 +399,13 @@ def finish(
     elif isinstance(model, Head):
         model.save(folder / "model")
     for path in (folder / TRAINING).glob("*/generator"):
-        path.rename(folder / "generator")
-    shutil.rmtree(folder / TRAINING, ignore_errors=True)  # there is nothing left to go on with
+        shutil.copytree(path, folder / "generator")
     if student is not None:
         ensemble.save(student, folder / "student")
     write_json(folder / "privacy.json", privacy)
     write_json(folder / "result.json", result)
+    if not result["interrupted"]:
+        shutil.rmtree(folder / TRAINING, ignore_errors=True)  # there is nothing left to go on with
 
 
 def _accuracy(model: Classifier, records: Records) -> float:

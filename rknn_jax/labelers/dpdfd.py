@@ -80,6 +80,9 @@ SAVE_STEPS = 50
 SLACK = 1e-6
 """Bounded gradients are made so much shorter than C, as float32 rounds a length of ten numbers by less than that."""
 
+SUMMED = 2.0**-23
+"""By which one teacher may move the rounding of a sum, for each teacher in it, and the noise is stronger."""
+
 SMALLEST = 1e-12
 """Added to a length before it divides, the paper's e."""
 
@@ -652,6 +655,7 @@ def release(key: jax.Array, gradients: jax.Array, multiplier: jax.Array, clip: f
     and the sum of B rows by 2BC. The noise of each row is sigma C and its own.
     """
     total, count = jnp.sum(bounded(gradients, clip, bound), axis=0), len(gradients)
+    multiplier = multiplier * (1 + SUMMED * count)
     if whole_batch:
         total, count = jnp.sum(total, axis=0, keepdims=True), total.shape[0] * count
     return (total + multiplier * clip * jax.random.normal(key, total.shape)) / count

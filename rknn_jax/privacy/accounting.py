@@ -275,8 +275,6 @@ def _loss(event: Event) -> float:
     if event.kind == "pure":
         return event.parameter
     loss = 1 / event.parameter if event.parameter else math.inf
-    if event.opposite and event.sampling_prob < 1:
-        loss /= 2  # of each record
     return loss if event.sampling_prob == 1 else math.log1p(event.sampling_prob * math.expm1(min(loss, 700)))
 
 
@@ -303,6 +301,8 @@ def _renyi(event: Event) -> np.ndarray:
     if event.screen or event.sampling_prob < 1:
         one = replace(event, count=1, replaced=event.opposite)  # of others only whether they are sampled matters here
         cumulants = _screened(one) if one.screen else _sampled(one)
+        if not len(cumulants):
+            return np.full_like(ORDERS, math.inf)
         known = KNOTS[: len(cumulants)]
         return np.interp(ORDERS, known, cumulants, right=math.inf) / (ORDERS - 1)  # they are convex, and so below their chords
     loss = _loss(event)
@@ -324,7 +324,7 @@ def _sampled(event: Event) -> np.ndarray:
     records each has such a ratio, and the other side's stands with 1 - order in the exponent.
     """
     z, g = event.parameter * (2 if event.opposite else 1), event.sampling_prob
-    knots = KNOTS[KNOTS < MOST_POINTS * z * _step(z)]  # higher orders are of no use to little noise
+    knots = KNOTS[KNOTS < MOST_POINTS * z * _step(z) / (2 if event.opposite else 1)]  # higher orders are of no use to little noise
     cumulant = _opposite_cumulant if event.opposite else _sampled_cumulant
     return np.array([cumulant(order, z, g) for order in knots])
 
@@ -348,9 +348,9 @@ def _sampled_cumulant(order: float, z: float, g: float) -> float:
 
 
 def _opposite_cumulant(order: float, z: float, g: float) -> float:
-    """Return ln E_Q[(P/Q)^order] for P and Q = (1-g)N(0, 1) + gN(+-1/z, 1)."""
+    """Return ln E_Q[(P/Q)^order] for P and Q = (1-g)N(0, 1) + gN(+-1/z, 1), whose integrand peaks at (2 order - 1)/z at most."""
     step = _step(z)
-    u = np.arange(-12, order / z + 12, step)
+    u = np.arange(-12, 2 * order / z + 12, step)
     mixed, other = (np.logaddexp(math.log1p(-g), math.log(g) + sign * u / z - 0.5 / z**2) for sign in (1, -1))
     weight = math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
     return max(0.0, float(logsumexp(order * mixed + (1 - order) * other + weight)))
@@ -435,11 +435,13 @@ def _replaced_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
 def _opposite_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
     """Return the hockey-stick divergence of (1-g)N(0, 1) + gN(+-s, 1), s = 1/(2z), at epsilons >= 0.
 
-    Their ratio grows with u; it is e^epsilon where y = e^(su) solves k y² - (1-g)(e^epsilon - 1) y - k e^epsilon = 0, k = g e^(-s²/2).
+    Their ratio grows with u; it is e^epsilon where y = e^(su) solves k y² - (1-g)(e^epsilon - 1) y - k e^epsilon = 0, k = g e^(-s²/2), so
+    that ln y = epsilon/2 + arcsinh(e^w), in logarithms since e^w is soon too large.
     """
     s = 0.5 / z
-    half = 0.5 * (1 - g) * np.expm1(epsilons) * math.exp(s**2 / 2) / g
-    end = np.log(half + np.sqrt(half**2 + np.exp(epsilons))) / s
+    with np.errstate(divide="ignore"):  # w is -infinity where epsilon is 0
+        w = np.log(np.expm1(epsilons)) - epsilons / 2 + s**2 / 2 + math.log(0.5 * (1 - g) / g)
+    end = (epsilons / 2 + np.where(w < 20, np.arcsinh(np.exp(np.minimum(w, 20))), w + math.log(2))) / s
     own, other = (g * ndtr(sign * s - end) for sign in (1, -1))
     return np.maximum(own - np.exp(epsilons) * other - (1 - g) * np.expm1(epsilons) * ndtr(-end), 0)
 

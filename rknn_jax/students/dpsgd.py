@@ -10,7 +10,7 @@ the weights, by post-processing.
 move it by C each in opposite directions: (1-q)N(0) + qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.accounting`). The number of
 records is public under replace-one and private under add-remove, where q is therefore to be named.
 
-- float32 may leave a norm above C by its rounding; the noise is stronger by `SLACK`.
+- float32 may leave a norm above C by its rounding, and round a batch's sum otherwise; the noise is stronger by `SLACK` and `SUMMED`.
 - A gradient that is not finite counts as 0. optax's own clipping would let it pass, and one record could tell that it is there.
 - Batch statistics are a network's only way to mix records, so they are those of public images, learned anew for every epoch's weights.
 - Every leaf of the weights has noise of its own: with one key for all, as in the code of DiversePublic, leaves of equal shape get equal
@@ -26,6 +26,7 @@ Network Finetuning", 2021 (`norms` and `sparse`).
 """
 
 import functools
+import hashlib
 import logging
 import math
 import time
@@ -49,7 +50,10 @@ Part = Literal["all", "head", "norms", "sparse"]
 """What is trained: everything; the last layer; scales and biases of the normalisation and the last layer; these and the largest weights."""
 
 SLACK = 1e-5
-"""By which the noise is stronger than sigma C: float32's sum of a million squares is off by less."""
+"""By which float32's sum of a million squares may be off. The noise is stronger than sigma C by it, and by `SUMMED` for each of B."""
+
+SUMMED = 2.0**-22
+"""By which one record may move the rounding of a sum, for each other record in it: four times the most that a search found."""
 
 MOST_EXAMPLES, MOST_NUMBERS = 256, 2**25
 """Of a block, whose gradients are in memory at once: examples, and weights times examples, which are 130 MB."""
@@ -71,7 +75,8 @@ class Config:
       epsilon: privacy of the whole training; infinity for no noise and no privacy.
       delta: of the same.
       relation: which data sets are neighbours.
-      noise_multiplier: sigma; where it is given, epsilon is what it costs, and else it is the least that keeps epsilon.
+      noise_multiplier: sigma; where it is given, what is guaranteed is what it costs, epsilon at most, and else it is the least that
+        keeps epsilon.
       clip: C.
       batch_size: B, records of a step to expect.
       sampling_prob: q; B divided by the number of records where it is not given.
@@ -96,8 +101,10 @@ class Config:
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
             raise ValueError(f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}.")
-        if not 0 < self.clip < math.inf:
-            raise ValueError(f"Expected a finite clip > 0, got clip={self.clip}; 1 is a common choice.")
+        if not 1e-10 <= self.clip <= 1e10:
+            raise ValueError(
+                f"Expected clip > 0, from 1e-10 to 1e10, got clip={self.clip}; 1 is a common choice, and float32 squares no others."
+            )
         if self.noise_multiplier is not None and not 0 < self.noise_multiplier < math.inf:
             raise ValueError(
                 f"Expected a finite noise_multiplier > 0, got noise_multiplier={self.noise_multiplier}; pass epsilon=inf and no "
@@ -105,8 +112,10 @@ class Config:
             )
         if self.batch_size < 1:
             raise ValueError(f"Expected batch_size >= 1, got batch_size={self.batch_size}.")
-        if self.sampling_prob is not None and not 0 < self.sampling_prob <= 1:
-            raise ValueError(f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 takes every record every time.")
+        if self.sampling_prob is not None and not 1e-6 <= self.sampling_prob <= 1:
+            raise ValueError(
+                f"Expected 1e-6 <= sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 takes every record every time."
+            )
         for name in ("epochs", "learning_rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"Expected a finite {name} > 0, got {name}={getattr(self, name)}.")
@@ -180,6 +189,10 @@ def _noise(given: float | None, epsilon: float, delta: float, relation: Relation
         multiplier = accounting.calibrate(lambda sigma: events(sigma, plan, relation), epsilon, delta, start)
     released = events(multiplier, plan, relation)
     cost, accountant = min((cost, name) for name, cost in accounting.epsilons(released, delta).items())
+    if cost > epsilon * (1 + 1e-9):
+        raise ValueError(
+            f"Expected noise that keeps epsilon={epsilon}, got noise_multiplier={given}, which costs {cost:.6g}; raise either."
+        )
     return multiplier, Guarantee(cost if given else epsilon, delta, relation, "central", released, accountant=accountant)
 
 
@@ -237,7 +250,7 @@ def fit(
       part: what of the network is trained.
       density: with `sparse`, the share of the other weights that is trained too, the largest of `variables`.
       folder: where the training is saved after every epoch, and goes on; with the same key to the same weights, bit for bit. The key
-        is not saved.
+        is not saved. A training of other settings has a place of its own there; one of other records has not, so give each its folder.
 
     Raises:
       ValueError: for records that do not fit each other, a density outside (0, 1), and as `noise`.
@@ -255,7 +268,9 @@ def fit(
     steps_per_epoch = max(1, round(1 / plan.sampling_prob))
     block_size = max(1, min(MOST_EXAMPLES, MOST_NUMBERS // sum(leaf.size for leaf in trained.values()), len(labels)))
     saved = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
-    manager = ocp.CheckpointManager(Path(folder).absolute(), options=saved) if folder else None
+    settings = repr((config, part, density, network, {path: leaf.shape for path, leaf in trained.items()}, len(labels), multiplier))
+    place = Path(folder).absolute() / f"noisy_sgd-{hashlib.sha256(settings.encode()).hexdigest()[:16]}" if folder else None
+    manager = ocp.CheckpointManager(place, options=saved) if place else None
     if manager and (done := manager.latest_step()):
         state, statistics = jax.tree.map(jnp.asarray, tuple(manager.restore(done, args=ocp.args.StandardRestore([state, statistics]))))
     started = told = time.perf_counter()
@@ -294,7 +309,7 @@ def sampled(key: jax.Array, num_records: int, sampling_prob: float, block_size: 
     Returns:
       For each block `index`, int32 `[block_size]`, and `present`, bool of the same shape, False where the last block is filled up.
     """
-    chosen = np.flatnonzero(jax.random.bernoulli(key, sampling_prob, (num_records,)))
+    chosen = np.flatnonzero(jax.random.bernoulli(key, sampling_prob, (num_records,), mode="high"))  # to 2^-45 and not to 2^-23
     blocks = -(-len(chosen) // block_size)
     index = np.zeros(blocks * block_size, np.int32)
     index[: len(chosen)] = chosen
@@ -380,7 +395,7 @@ def _add_clipped(
 @functools.partial(jax.jit, static_argnames="config", donate_argnames="state")
 def _descend(config: Config, multiplier: jax.Array, key: jax.Array, state: State, total: Any, mask: Any) -> State:
     """Add the noise to a step's sum, and go down by it."""
-    stddev = jnp.asarray(multiplier, jnp.float32) * config.clip * (1 + SLACK)
+    stddev = jnp.asarray(multiplier, jnp.float32) * config.clip * (1 + SLACK + SUMMED * config.batch_size)
     drawn = optax.tree.random_like(key, total)  # a key for every leaf
     noisy = {path: jnp.where(mask[path], total[path] + stddev * drawn[path], 0) / config.batch_size for path in total}
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats

@@ -93,23 +93,6 @@ def _direct(images: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.conv_general_dilated(images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-@jax.custom_vjp
-def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    return _outputs(images, kernel)
-
-
-def _forward(images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _outputs(images, kernel), (images, kernel)
-
-
-def _backward(kept: tuple[jax.Array, jax.Array], back: jax.Array) -> tuple[jax.Array, jax.Array]:
-    images, kernel = kept
-    return _of_images(back, kernel), _of_kernel(images, back)
-
-
-_winograd.defvjp(_forward, _backward)
-
-
 def _one_batch(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
     """Let `function(images, kernel)` take images of many examples that share a kernel as one batch, when it is vmapped."""
     batched_function = jax.custom_batching.custom_vmap(function)
@@ -124,11 +107,16 @@ def _one_batch(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
     return batched_function
 
 
+# Three maps, linear in each argument. The gradients of each are the other two, so that gradients may be taken of gradients.
+
+
+@jax.custom_vjp
 @_one_batch
-def _outputs(images: jax.Array, kernel: jax.Array) -> jax.Array:
+def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
     return _tiled(images, kernel)
 
 
+@jax.custom_vjp
 @_one_batch
 def _of_images(back: jax.Array, kernel: jax.Array) -> jax.Array:
     """Return the gradient of the images."""
@@ -138,15 +126,14 @@ def _of_images(back: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 @jax.custom_batching.custom_vmap
-def _of_kernel(images: jax.Array, back: jax.Array) -> jax.Array:
-    """Return the gradient of the kernel."""
+def _summed(images: jax.Array, back: jax.Array) -> jax.Array:
     size = images.shape[1] - back.shape[1] + 1
     kernel = jax.ShapeDtypeStruct((size, size, images.shape[-1], back.shape[-1]), images.dtype)
     return jax.linear_transpose(lambda kernel: _tiled(images, kernel), kernel)(back)[0]
 
 
-@_of_kernel.def_vmap
-def _of_each_kernel(axis_size: int, batched: Any, images: jax.Array, back: jax.Array) -> tuple[jax.Array, bool]:
+@_summed.def_vmap
+def _each_apart(axis_size: int, batched: Any, images: jax.Array, back: jax.Array) -> tuple[jax.Array, bool]:
     images, back = (
         array if one else jnp.broadcast_to(array[None], (axis_size, *array.shape))
         for array, one in zip((images, back), batched, strict=True)
@@ -155,6 +142,21 @@ def _of_each_kernel(axis_size: int, batched: Any, images: jax.Array, back: jax.A
     patches = jax.vmap(lambda images: _patches(images, size))(images).reshape(axis_size, -1, size**2 * images.shape[-1])
     sums = jax.lax.dot_general(patches, back.reshape(axis_size, -1, back.shape[-1]), (((1,), (1,)), ((0,), (0,))))
     return sums.reshape(axis_size, size, size, images.shape[-1], back.shape[-1]), True
+
+
+@jax.custom_vjp
+def _of_kernel(images: jax.Array, back: jax.Array) -> jax.Array:
+    """Return the gradient of the kernel."""
+    return _summed(images, back)
+
+
+def _keep(function: Any) -> Any:
+    return lambda *arguments: (function(*arguments), arguments)
+
+
+_winograd.defvjp(_keep(_winograd), lambda kept, out: (_of_images(out, kept[1]), _of_kernel(kept[0], out)))
+_of_images.defvjp(_keep(_of_images), lambda kept, out: (_winograd(out, kept[1]), _of_kernel(out, kept[0])))
+_of_kernel.defvjp(_keep(_of_kernel), lambda kept, out: (_of_images(kept[1], out), _winograd(kept[0], out)))
 
 
 def _patches(images: jax.Array, size: int) -> jax.Array:
