@@ -99,7 +99,8 @@ def labelers(found: dict[str, Any], noisy_sgd: dict[str, Any], dpdfd: dict[str, 
             _networks(ax, noisy_sgd, dpdfd, buying)
         ax.set(xscale="log", xlabel=f"ε of a replaced record, δ = {found['delta']:g}", ylabel="public labels right", ylim=(0, 1.02))
         ax.set_title(dataset, fontsize=10)
-        ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=3)
+        ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2)
+    figure.set_size_inches(8.4, 4.6)
     figure.savefig(DOCS / "labelers.png", dpi=150)
 
 
