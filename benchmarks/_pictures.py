@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-DISTILLED = ("teachers on disjoint parts, epsilon 1", "teachers on disjoint parts, epsilon 10", "epsilon 2.0", "epsilon 5.0")
+DISTILLED = ("epsilon 1, gamma 5", "teachers on disjoint parts, epsilon 10", "epsilon 2.0", "epsilon 5.0")
 """Rows of DPDFD's forms with a guarantee, one for each epsilon."""
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -120,10 +120,10 @@ def _networks(ax: Axes, noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying
     honest = [row for row in dpdfd["results"]["Table 4"] + dpdfd["results"]["Table 5"] if row["name"] in DISTILLED]
     honest.sort(key=lambda row: row["epsilon"])
     x, y = ([row[name] for row in honest] for name in ("epsilon", "test_accuracy"))
-    ax.plot(x, y, label="DPDFD, student on the test set", color=COLOURS[4], marker="s", markersize=3)
+    ax.plot(x, y, label="DPDFD (test set)", color=COLOURS[4], marker="s", markersize=3)
     [near] = [row for row in buying["results"] if (row["figure"], row["select"], row["labels"]) == ("labels", "near_private", 1000)]
     mean = near["test_accuracy"]["mean"]
-    ax.plot([near["epsilon"]], [mean], "*", color=COLOURS[5], label="NearPrivate, 1,000 labels bought, network on the test set")
+    ax.plot([near["epsilon"]], [mean], "*", color=COLOURS[5], label="NearPrivate, 1,000 bought (test set)")
 
 
 def screening(found: dict[str, Any]) -> None:
