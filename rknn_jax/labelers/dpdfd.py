@@ -297,7 +297,7 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
             f"Expected private labels from 0 to {num_classes - 1}, got one of {private.labels.max()}; pass num_classes of all."
         )
     part = pate.parts_of(key, private, pate.Config(num_teachers=config.teachers, relation=config.relation))
-    index, present = _rows(part, config.teachers)
+    index, present = pate.rows_of(part, config.teachers)
     blocks = [described(private.images[start : start + 1000].astype(np.float32)) for start in range(0, len(part), 1000)]
     features = np.vstack([np.asarray(block) for block in blocks])
     features = np.vstack([features, np.zeros_like(features[:1])])
@@ -306,17 +306,6 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
     if config.as_published == "direct_training":
         return Votes(weights, jnp.asarray(private.images), jnp.asarray(private.labels, jnp.int32))
     return Votes(weights)
-
-
-def _rows(part: np.ndarray, num_teachers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the records of each teacher, int64 `[num_teachers, most]`, filled up with nobody's record, and which are somebody's."""
-    size = np.bincount(part, minlength=num_teachers)
-    order = np.argsort(part, kind="stable")
-    place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
-    index = np.full((num_teachers, size.max()), len(order))
-    present = np.zeros(index.shape, np.float32)
-    index[part[order], place], present[part[order], place] = order, 1
-    return index, present
 
 
 @jax.jit

@@ -199,6 +199,17 @@ def parts_of(key: jax.Array, private: Records, config: Config) -> np.ndarray:
     return part
 
 
+def rows_of(part: np.ndarray, num_teachers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the records of each teacher, int64 `[num_teachers, most]`, filled up with nobody's record n, and which are somebody's."""
+    size = np.bincount(part, minlength=num_teachers)
+    order = np.argsort(part, kind="stable")
+    place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+    index = np.full((num_teachers, size.max()), len(order))
+    present = np.zeros(index.shape, np.float32)
+    index[part[order], place], present[part[order], place] = order, 1
+    return index, present
+
+
 def predictions(
     key: jax.Array, features: Array, labels: Array, part: np.ndarray, num_teachers: int, asked: Array, num_classes: int, config: Config
 ) -> np.ndarray:
@@ -219,17 +230,12 @@ def predictions(
     """
     asked = np.asarray(asked, np.float32)
     centre, scale = asked.mean(axis=0), np.sqrt(asked.var(axis=0).mean()) + 1e-12
-    size = np.bincount(part, minlength=num_teachers)
-    order = np.argsort(part, kind="stable")
-    place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
-    index = np.full((len(size), size.max()), len(order))  # rows that fill up are nobody's record
-    present = np.zeros(index.shape, np.float32)
-    index[part[order], place], present[part[order], place] = order, 1
-    devices = jax.devices()[: max(count for count in range(1, jax.device_count() + 1) if len(size) % count == 0)]
+    index, present = rows_of(part, num_teachers)
+    devices = jax.devices()[: max(count for count in range(1, jax.device_count() + 1) if len(index) % count == 0)]
     over_teachers = NamedSharding(Mesh(np.array(devices), (TEACHERS,)), PartitionSpec(TEACHERS))
     scaled = np.vstack([(np.asarray(features, np.float32) - centre) / scale, np.zeros_like(asked[:1])])
     shards = jax.device_put((scaled[index], np.append(np.asarray(labels, np.int32), 0)[index], present), over_teachers)
-    keys = jax.device_put(jax.random.split(key, len(size)), over_teachers)
+    keys = jax.device_put(jax.random.split(key, len(index)), over_teachers)
     return np.asarray(_predictions(keys, *shards, (asked - centre) / scale, num_classes, config))
 
 
