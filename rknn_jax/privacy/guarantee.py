@@ -24,7 +24,7 @@ _RELATION_WORDS = {
     "add-remove": "one {unit} is added or removed",
 }
 _TRUST_WORDS = {
-    "central": "a trusted curator sees the raw votes and adds the noise once",
+    "central": "a trusted curator sees what the records say, without noise, and adds it",
     "local": "every client randomizes its own message and trusts nobody",
     "shuffle": "a trusted shuffler hides which client sent which message, among those of all clients that follow the protocol",
 }

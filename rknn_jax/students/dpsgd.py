@@ -150,7 +150,9 @@ def schedule(config: Config, num_records: int) -> Schedule:
                 "would tell it; name a public guess."
             )
         if config.batch_size > num_records:
-            raise ValueError(f"Expected batch_size <= number of private records, got batch_size={config.batch_size} with {num_records}.")
+            raise ValueError(
+                f"Expected batch_size <= number of private records, got batch_size={config.batch_size} with {num_records}; take fewer."
+            )
         q = config.batch_size / num_records
     return Schedule(q, max(1, round(config.epochs / q)))
 
