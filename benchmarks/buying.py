@@ -136,7 +136,7 @@ def run(seed: int, setting: Setting, task: Task, network: students.Student, trai
     keys = stage_key(root, Stage.QUERIES, 1), stage_key(root, Stage.NOISE, 1)
     queries, price = buy.select(*keys, task, network, config, TRAINING.relation, DELTA)
     whole = accounting.compose([trained] if price is None else [trained, price], DELTA)
-    labels = buy.bought_labels(task, queries, config)
+    labels = buy.bought_labels(task, queries.index, config)
     useful = labels >= 0
     said = network.predict_proba(task.public.images[queries.index]).argmax(axis=1)
     student = buy.fine_tune(stage_key(root, Stage.STUDENT), task, network, queries.index, labels, config)

@@ -73,18 +73,18 @@ def test_nobody_buys_without_saying_from_whom():
 def test_nobody_sells_without_an_oracle(task, model):
     queries, _ = chosen(task, model, replace(CONFIG, select="random"))
     with pytest.raises(ValueError, match="oracle=none"):
-        buy.bought_labels(task, queries, buy.Config())
+        buy.bought_labels(task, queries.index, buy.Config())
     with pytest.raises(ValueError, match="labels=0"):
         chosen(task, model, buy.Config())
 
 
 def test_a_benchmark_sells_the_truth_and_a_file_what_is_in_it(task, model, tmp_path):
     queries, _ = chosen(task, model, replace(CONFIG, select="random"))
-    np.testing.assert_array_equal(buy.bought_labels(task, queries, CONFIG), task.public.true_labels[queries.index])
+    np.testing.assert_array_equal(buy.bought_labels(task, queries.index, CONFIG), task.public.true_labels[queries.index])
     other = (task.public.true_labels + 1) % 3
     other[queries.index[5]] = -1
     np.save(tmp_path / "labels.npy", other)
-    sold = buy.bought_labels(task, queries, replace(CONFIG, oracle=tmp_path / "labels.npy"))
+    sold = buy.bought_labels(task, queries.index, replace(CONFIG, oracle=tmp_path / "labels.npy"))
     np.testing.assert_array_equal(sold, other[queries.index])
     assert sold.dtype == np.int32
     assert sold[5] == -1
@@ -99,16 +99,16 @@ def test_files_of_other_things_are_refused(task, model, labels, tmp_path):
     np.save(tmp_path / "labels.npy", labels)
     queries, _ = chosen(task, model, replace(CONFIG, select="random"))
     with pytest.raises(ValueError, match=r"Expected labels \[200\] of integers from -1 to 2.*labels.npy"):
-        buy.bought_labels(task, queries, replace(CONFIG, oracle=tmp_path / "labels.npy"))
+        buy.bought_labels(task, queries.index, replace(CONFIG, oracle=tmp_path / "labels.npy"))
 
 
 def test_files_that_are_none_are_named(task, model, tmp_path):
     queries, _ = chosen(task, model, replace(CONFIG, select="random"))
     with pytest.raises(FileNotFoundError, match="none.npy"):
-        buy.bought_labels(task, queries, replace(CONFIG, oracle=tmp_path / "none.npy"))
+        buy.bought_labels(task, queries.index, replace(CONFIG, oracle=tmp_path / "none.npy"))
     (tmp_path / "text.npy").write_text("0\n1\n")
     with pytest.raises(ValueError, match=r"text.npy"):
-        buy.bought_labels(task, queries, replace(CONFIG, oracle=tmp_path / "text.npy"))
+        buy.bought_labels(task, queries.index, replace(CONFIG, oracle=tmp_path / "text.npy"))
 
 
 def test_the_command_line_takes_a_word_or_a_path():
@@ -178,7 +178,7 @@ def test_bought_labels_make_a_poor_network_better(task, model):
     assert before < 0.6
     for select in ("random", "diverse_public"):
         queries, _ = chosen(task, model, replace(CONFIG, select=select))
-        labels = buy.bought_labels(task, queries, CONFIG)
+        labels = buy.bought_labels(task, queries.index, CONFIG)
         tuned = buy.fine_tune(jax.random.key(3), task, model, queries.index, labels, CONFIG)
         assert accuracy(tuned, task) > before + 0.2, select
         assert np.mean(tuned.predict_proba(task.public.images[queries.index]).argmax(1) == labels) > 0.9
@@ -211,7 +211,7 @@ def test_a_polluted_pool_is_a_benchmark_whose_truth_is_none_of_the_classes(task,
     truth = np.where(np.arange(200) < 100, -1, task.public.true_labels)
     polluted = replace(task, public=Public(task.public.images, truth))
     queries, _ = chosen(polluted, model, replace(CONFIG, select="random"))
-    labels = buy.bought_labels(polluted, queries, CONFIG)
+    labels = buy.bought_labels(polluted, queries.index, CONFIG)
     np.testing.assert_array_equal(labels < 0, queries.index < 100)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 
 import jax
 import numpy as np
@@ -41,7 +42,10 @@ def test_a_network_is_trained_told_of_and_kept(tmp_path):
     assert (event["replaced"], event["opposite"], event["count"], event["sampling_prob"]) == (True, True, 24, 0.25)
     assert "the network" in privacy["covers"]
     assert "label_accuracy_by_epsilon" not in result["not_covered_by_epsilon"], "each point would be another training"
-    assert "--noisy-sgd.network linear" in " ".join(report.command(report.read(folder)))
+    words = " ".join(report.command(report.read(folder)))
+    assert "--noisy-sgd.network linear" in words
+    again = distill.from_arguments(shlex.split(words)[3:])
+    assert dataclasses.replace(again, out=None, queries=None) == dataclasses.replace(TINY, student="linear", epochs=1)
     with np.load(folder / "labels.npz") as labels:
         assert (labels["label"] >= 0).all(), "all public records are predicted"
     with np.load(folder / "model" / "head.npz") as head:
@@ -91,10 +95,12 @@ def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_
         assert result["epsilon"] <= costs[0]
         assert privacy["choice_of_labels_to_buy"] is None
     truth = data.load("digits", TINY.seed).public.true_labels
-    with np.load(folder / "labels.npz") as labels:
-        sure = labels["confidence"] == 1
-        assert (labels["label"] == truth).mean() < 1
-        assert sure.sum() >= 60
+    with np.load(folder / "bought.npz") as paid, np.load(folder / "labels.npz") as labels:
+        np.testing.assert_array_equal(paid["label"], truth[paid["public_index"]])
+        assert len(paid["label"]) == 60
+        assert result["label_accuracy"] == pytest.approx(np.mean(labels["label"] == truth)), "what was bought is not counted as a label"
+    page = (folder / "report.html").read_text()
+    assert "60 true labels of public records were bought" in page
     assert (folder / "student").exists()
     assert "--buy.labels 60" in " ".join(report.command(report.read(folder)))
 
@@ -123,12 +129,21 @@ def test_a_finished_private_network_is_kept_where_buying_fails(tmp_path, monkeyp
     bought = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
     steps, real = [], dpsgd._descend
     monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
+    near = dataclasses.replace(bought, select="near_private", candidates=40, components=4)
+    chosen: list[np.ndarray] = []
+
+    def killed(key, task, model, index, *rest):
+        chosen.append(index)
+        raise RuntimeError("killed")
+
     with monkeypatch.context() as patched:
-        patched.setattr(buy, "fine_tune", lambda *_: (_ for _ in ()).throw(RuntimeError("killed")))
-        with pytest.raises(RuntimeError, match="killed"):
-            run(tmp_path / "run", noisy_sgd=IMAGES, buy=bought)
+        patched.setattr(buy, "fine_tune", killed)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="killed"):
+                run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
+    np.testing.assert_array_equal(*chosen)  # a choice that was made is not made again with other noise
     taken = len(steps)
-    run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(bought, select="random"))
+    run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(bought, select="random"), noise_seed=None)
     assert len(steps) == taken
 
 
@@ -136,6 +151,8 @@ def test_a_finished_private_network_is_kept_where_buying_fails(tmp_path, monkeyp
     ("changes", "words"),
     [
         ({"rounds": 2}, "rounds=2"),
+        ({"relation": "add-remove"}, "sampling-prob"),
+        ({"noisy_sgd": dataclasses.replace(HEAD, epsilon=0.5)}, "--epsilon"),
         ({"delta": 0.0}, "--delta"),
         ({"buy": buy.Config(labels=10, oracle="benchmark")}, "network=linear"),
         ({"labeler": "rknn", "buy": buy.Config(labels=10, oracle="benchmark")}, "labeler=rknn"),
@@ -170,7 +187,7 @@ def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path):
 
 
 def test_dpdfd_hands_over_student_and_generator(tmp_path):
-    small = dataclasses.replace(dpdfd.SMALL, num_teachers=40, steps=4, updates=1)
+    small = dataclasses.replace(dpdfd.SMALL, epsilon=10.0, num_teachers=40, steps=4, updates=1)
     folder = run(tmp_path / "run", labeler="dpdfd", dpdfd=small, epsilon=5.0)
     privacy, result = told(folder, "privacy.json"), told(folder, "result.json")
     [event] = privacy["whole"]["events"]

@@ -157,12 +157,12 @@ def select(
     return near_private.select(noise_key, features, probabilities, private_features, private_probabilities, config.labels, near)
 
 
-def bought_labels(task: Task, queries: Queries, config: Config) -> np.ndarray:
+def bought_labels(task: Task, index: np.ndarray, config: Config) -> np.ndarray:
     """Ask the oracle.
 
     Args:
       task: the data.
-      queries: from `select`.
+      index: int `[num_queries]`, the public records, those of `select`.
       config: names the oracle.
 
     Returns:
@@ -174,7 +174,7 @@ def bought_labels(task: Task, queries: Queries, config: Config) -> np.ndarray:
     """
     if config.oracle == "none":
         raise ValueError("Expected an oracle to buy labels from, got oracle=none; pass --buy.oracle benchmark or the path of an .npy file.")
-    return known_labels(task, config)[queries.index].astype(np.int32)
+    return known_labels(task, config)[index].astype(np.int32)
 
 
 def known_labels(task: Task, config: Config) -> np.ndarray:

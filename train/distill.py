@@ -74,11 +74,11 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
 
     try:
         task, encode, network = (prepared or prepare)(experiment)
+        buy.check(task, experiment.buy, experiment.delta)
     except BaseException:
         if not any(folder.iterdir()):
             folder.rmdir()  # nothing came of it
         raise
-    buy.check(task, experiment.buy, experiment.delta)
     num_classes, labeler = task.card.num_classes, labelers.named(experiment.labeler)
     config = round_config(experiment, folder)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
@@ -125,7 +125,7 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
     chosen: Guarantee | None = None
     if experiment.buy.labels:
         noise_key = stage_key(noise, Stage.NOISE, experiment.rounds)
-        student, labels, chosen = buy_labels(stage_key(root, Stage.STUDENT), noise_key, task, answers.model, labels, experiment, folder)
+        student, chosen = buy_labels(stage_key(root, Stage.STUDENT), noise_key, task, answers.model, experiment, folder)
     guarantees += [chosen] if chosen else []
     guarantee = accounting.compose(guarantees, experiment.delta)
     seconds = time.perf_counter() - started
@@ -279,15 +279,21 @@ def fit_student(
 
 
 def buy_labels(
-    key: jax.Array, noise_key: jax.Array, task: Task, model: Any, labels: Labels, experiment: Experiment, folder: Path
-) -> tuple[ensemble.Ensemble, Labels, Guarantee | None]:
-    """Buy true labels of public records and fine-tune the private network on them; returns what choosing the records cost beside."""
+    key: jax.Array, noise_key: jax.Array, task: Task, model: Any, experiment: Experiment, folder: Path
+) -> tuple[ensemble.Ensemble, Guarantee | None]:
+    """Buy true labels of public records and fine-tune the private network on them; returns what choosing the records cost beside.
+
+    The choice is saved before anything is bought, so that a run that goes on makes no other.
+    """
     select_key, tune_key = jax.random.split(key)
-    queries, chosen = buy.select(select_key, noise_key, task, model, experiment.buy, experiment.relation, experiment.delta)
-    bought = buy.bought_labels(task, queries, experiment.buy)
-    student = buy.fine_tune(tune_key, task, model, queries.index, bought, experiment.buy, epoch_log(task, folder, 0))
+    index, chosen = runs.choice_of(
+        experiment, folder, lambda: buy.select(select_key, noise_key, task, model, experiment.buy, experiment.relation, experiment.delta)
+    )
+    bought = buy.bought_labels(task, index, experiment.buy)
+    student = buy.fine_tune(tune_key, task, model, index, bought, experiment.buy, epoch_log(task, folder, 0))
+    np.savez(folder / "bought.npz", public_index=index, label=bought)
     console.print(f"{len(bought)} labels bought, {np.sum(bought >= 0)} of them of one of the classes")
-    return ensemble.Ensemble((student,)), labels.told(queries.index[bought >= 0], bought[bought >= 0]), chosen
+    return ensemble.Ensemble((student,)), chosen
 
 
 def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:

@@ -6,6 +6,7 @@ runs/<name>/
   result.json     accuracies, epsilon and its meaning, seconds; `not_covered_by_epsilon` apart
   privacy.json    the guarantee of the whole run and of every round
   metrics.jsonl   one line an epoch
+  bought.npz      index and label of the public records whose labels were bought, where any were
   labels.npz      label, query, confidence and probability of every public record
   model/          the network of a labeler that trains one, and generator/ that of dpdfd; training/ is what a stopped run goes on from
   queries.npz     the queries with their pictures, noisy votes and labels
@@ -14,14 +15,15 @@ runs/<name>/
 ```
 """
 
+import hashlib
 import json
 import math
 import os
 import platform
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +38,7 @@ from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
 from rknn_jax.labelers.pate import Config as PATE
 from rknn_jax.labelers.private_knn import Config as PrivateKNN
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
+from rknn_jax.privacy.guarantee import Event, Guarantee, Relation, Trust
 from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.self_trained import Config as SelfTrained
@@ -63,6 +65,9 @@ Mechanism = Literal[
     "separation",
     "multi_message",
 ]
+GIVEN = ("epsilon", "delta", "relation", "folder")
+"""Settings of a labeler that the run gives it."""
+
 TRAINING = "training"
 """Subfolder of a run in which a labeler saves the training of a network."""
 
@@ -174,8 +179,19 @@ class Experiment:
                 f"Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with buy.labels={self.buy.labels}, "
                 f"got labeler={self.labeler} and network={self.noisy_sgd.network}."
             )
-        if self.noisy_sgd.folder or self.dpdfd.folder:
-            raise ValueError("Expected noisy_sgd and dpdfd without a folder, got one; a training is saved in the run's own, see --out.")
+        for name in ("private_knn", "pate", "noisy_sgd", "dpdfd"):
+            config = getattr(self, name)
+            for given in GIVEN:
+                if getattr(config, given, None) != getattr(type(config), given, None):
+                    raise ValueError(
+                        f"Expected {name}.{given} left as it is, got {getattr(config, given)}; it is the run's own, see --epsilon, "
+                        "--delta, --relation and --out."
+                    )
+        if self.trains and self.epsilon < math.inf and self.delta == 0:
+            raise ValueError(f"Expected delta > 0 with labeler={self.labeler}, got delta=0.0; pass --delta 1e-5, its noise is Gaussian.")
+        sampled = self.noisy_sgd.sampling_prob is not None
+        if self.labeler == "noisy_sgd" and self.relation == "add-remove" and not sampled:
+            raise ValueError("Expected --noisy-sgd.sampling-prob with relation=add-remove, got none; the number of records is private.")
         if self.private_step not in (choices := mechanisms.names(self.trust)):
             raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
         if self.trust != "central" and self.relation != "replace-one":
@@ -243,7 +259,9 @@ def make_folder(experiment: Experiment) -> Path:
     folder = experiment.out or Path("runs") / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        occupied = (folder / "result.json").exists() or (folder / "config.json").exists()
+        occupied = any((folder / name).exists() for name in ("result.json", "labels.npz", "metrics.jsonl")) or (
+            (folder / "config.json").exists() and (folder / TRAINING).exists()
+        )
         if (folder / TRAINING).exists() and result_of(experiment) is None:
             occupied = False
         writable = os.access(folder, os.W_OK)
@@ -284,6 +302,24 @@ def result_of(experiment: Experiment) -> dict[str, Any] | None:
         elif path.is_file() and (path.name != "config.json" or not (folder / TRAINING).exists()):
             path.unlink()
     return None
+
+
+def choice_of(
+    experiment: Experiment, folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]
+) -> tuple[np.ndarray, Guarantee | None]:
+    """Return which public records are bought, int `[num_bought]`, and what that cost: as it was saved in the folder, or by `select`."""
+    path = folder / TRAINING / f"choice-{hashlib.sha256(repr(experiment.buy).encode()).hexdigest()[:16]}.json"
+    if not path.exists():
+        queries, chosen = select()
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, {"index": queries.index, "guarantee": chosen and chosen.asdict()})
+    saved = json.loads(path.read_text())
+    told = saved["guarantee"]
+    if told is not None:
+        values = {name: told[name] for name in (field.name for field in fields(Guarantee))}
+        values["epsilon"] = float(values["epsilon"])  # "infinity" where there is no noise
+        told = Guarantee(**values | {"events": tuple(Event(**event) for event in told["events"])})
+    return np.asarray(saved["index"], np.int32), told
 
 
 def environment() -> dict[str, Any]:

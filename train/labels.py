@@ -60,12 +60,6 @@ class Labels:
         confidence = np.where(self.query < 0, likely, confidence)
         return Labels(probabilities, confidence.astype(np.float32), self.query)
 
-    def told(self, index: np.ndarray, labels: np.ndarray) -> "Labels":
-        """Return the labels with those of some records, int `[num_told]`, known for sure."""
-        probabilities, confidence = self.probabilities.copy(), self.confidence.copy()
-        probabilities[index], confidence[index] = np.eye(probabilities.shape[1], dtype=np.float32)[labels], 1
-        return Labels(probabilities, confidence, self.query)
-
     def updated(self, queries: Queries, answers: Answers, first_query: int) -> "Labels":
         """Return the labels after a round whose queries are counted from `first_query` on: a later answer takes an earlier one's place."""
         asked = (queries.cluster >= 0) & answers.answered[queries.cluster]

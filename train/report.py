@@ -36,7 +36,7 @@ from rich.console import Console
 from scipy import special
 
 from rknn_jax import bsvs
-from train.experiment import Experiment
+from train.experiment import GIVEN, Experiment
 
 MOST_QUERIES_SHOWN = 60
 MOST_CLASSES_IN_TABLE = 20
@@ -327,7 +327,7 @@ def render(run: Run) -> str:
         caveat=CAVEATS.get(_benchmark(run)),
         confusion=confusion(run),
         time=time_spent(run),
-        settings={name: value for name, value in run.config.items() if name not in ("versions", "classes", *_unused(run.config))},
+        settings={name: _own(value) for name, value in run.config.items() if name not in ("versions", "classes", *_unused(run.config))},
         command=command(run),
         num_classes_in_table=MOST_CLASSES_IN_TABLE,
     )
@@ -624,6 +624,8 @@ def _without_noise(run: Run) -> float | None:
 
 def published(run: Run) -> list[Published]:
     """Return the paper's rows for this data set, with this run's on top; empty where the paper has none."""
+    if run.result.get("labels_bought"):
+        return []  # true labels that were bought compare with nothing that privacy paid for
     own = Published("this run", float(run.result["epsilon"]), _label_accuracy(run), _student_accuracy(run))
     theirs = PUBLISHED.get(_benchmark(run), ())
     return [own, *theirs] if theirs else []
@@ -658,9 +660,15 @@ def time_spent(run: Run) -> dict[str, float] | None:
 def command(run: Run) -> list[str]:
     """Return the parts of the command that repeats the run, every setting spelled out, so that a later default does not change it."""
     given = run.config | ({"queries": run.config["resolved_queries"]} if run.config.get("resolved_queries") else {})
-    names = [field.name for field in fields(Experiment) if field.name != "out" and given.get(field.name) is not None]
-    unused = _unused(given)
+    unused = _unused(given) | {"out"} | ({"mechanism"} if given.get("labeler", "rknn") != "rknn" else set())  # theirs has no name
+    given = {name: _own(value) for name, value in given.items()}
+    names = [field.name for field in fields(Experiment) if given.get(field.name) is not None]
     return ["python -m train.distill", *(option for name in names if name not in unused for option in _options("", name, given[name]))]
+
+
+def _own(value: Any) -> Any:
+    """Return a labeler's settings without those that the run gives it."""
+    return {name: inner for name, inner in value.items() if name not in GIVEN} if isinstance(value, dict) else value
 
 
 def _unused(config: dict[str, Any]) -> set[str]:

@@ -151,7 +151,7 @@ def schedule(config: Config, num_records: int) -> Schedule:
             )
         if config.batch_size > num_records:
             raise ValueError(
-                f"Expected batch_size <= number of private records, got batch_size={config.batch_size} with {num_records}; take fewer."
+                f"Expected batch_size <= number of private records, got batch_size={config.batch_size} with {num_records}; take fewer (--noisy-sgd.batch-size)."
             )
         q = config.batch_size / num_records
     return Schedule(q, max(1, round(config.epochs / q)))
@@ -275,6 +275,7 @@ def fit(
     manager = ocp.CheckpointManager(place, options=saved) if place else None
     if manager and (done := manager.latest_step()):
         state, statistics = jax.tree.map(jnp.asarray, tuple(manager.restore(done, args=ocp.args.StandardRestore([state, statistics]))))
+        log.info("going on at step %d of %d", done, plan.steps)
     started = told = time.perf_counter()
     for step in range(int(state.step), plan.steps):
         if step % steps_per_epoch == 0:
