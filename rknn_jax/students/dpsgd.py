@@ -151,7 +151,8 @@ def schedule(config: Config, num_records: int) -> Schedule:
             )
         if config.batch_size > num_records:
             raise ValueError(
-                f"Expected batch_size <= number of private records, got batch_size={config.batch_size} with {num_records}; take fewer (--noisy-sgd.batch-size)."
+                f"Expected batch_size <= number of private records, got batch_size={config.batch_size} with {num_records}; take fewer "
+                "(--noisy-sgd.batch-size)."
             )
         q = config.batch_size / num_records
     return Schedule(q, max(1, round(config.epochs / q)))
