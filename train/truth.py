@@ -51,8 +51,7 @@ def not_covered(
         return label_accuracy(task, labels.spread(voting.public_labels(graph, labels.probabilities, len(answers.labels))))
 
     if answers.model is not None:
-        told = labeler.not_covered(key, votes, answers, config) if hasattr(labeler, "not_covered") else {}
-        return told | {"note": NOTE}
+        return labeler.not_covered(key, votes, answers, config) if hasattr(labeler, "not_covered") else {}
     sweep = []
     for step, epsilon in enumerate(EPSILONS):
         keys = jax.random.split(jax.random.fold_in(key, step), DRAWS)
