@@ -350,7 +350,7 @@ def test_the_opposite_pair_is_its_quadrature(q, sigma):
 @pytest.mark.parametrize("q", [0.01, 0.5, 1.0])
 def test_no_noise_is_so_small_that_a_replaced_record_would_cost_less_than_a_removed_one(q):
     """An overflow would show here: both are computed apart, and the first is an upper bound of the second."""
-    for sigma in np.geomspace(0.005, 100, 25):
+    for sigma in (0.005, 0.024, 0.03, 0.036, 0.05, 0.2, 1.0, 20.0):
         removed, replaced = (
             min(accounting.epsilons(dpsgd.events(sigma, dpsgd.Schedule(q, 3), relation), 1e-5).values())
             for relation in ("add-remove", "replace-one")
