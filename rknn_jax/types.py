@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.privacy.guarantee import Guarantee
@@ -61,7 +62,7 @@ class Public:
 
     Attributes:
       images: uint8 `[m, height, width, channels]`.
-      true_labels: int32 `[m]`. A benchmark knows them; they score a labeler and are never given to one.
+      true_labels: int32 `[m]`. A benchmark knows them; they score a labeler and are never given to one. They may be bought (train/buy.py).
     """
 
     images: np.ndarray
@@ -106,6 +107,14 @@ class Queries:
     size: np.ndarray
     images: np.ndarray | None = None
 
+    @classmethod
+    def alone(cls, features: Array, index: np.ndarray) -> "Queries":
+        """Return queries about the public records `index`, each of which stands for itself alone; `features` `[m, f]` are of all."""
+        index = np.asarray(index, np.int32)
+        cluster = np.full(len(features), -1, np.int32)
+        cluster[index] = np.arange(len(index))
+        return cls(jnp.asarray(np.asarray(features, np.float32)[index]), index, cluster, np.ones(len(index), np.int64))
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -130,3 +139,10 @@ class Answers:
     stddev: np.ndarray
     guarantee: Guarantee
     model: Classifier | None = None
+
+    @classmethod
+    def predicted(cls, probabilities: np.ndarray, guarantee: Guarantee, model: Classifier) -> "Answers":
+        """Return what a network predicts of all queries, float32 `[num_queries, num_classes]`, as answers: there are no counts."""
+        labels = probabilities.argmax(axis=1).astype(np.int32)
+        said, sure = np.eye(probabilities.shape[1], dtype=np.float32)[labels], np.ones(len(labels), np.float32)
+        return cls(labels, sure > 0, probabilities, sure, said, np.zeros_like(said), guarantee, model)

@@ -143,7 +143,22 @@ def test_a_finished_private_network_is_kept_where_buying_fails(tmp_path, monkeyp
                 run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
     np.testing.assert_array_equal(*chosen)  # a choice that was made is not made again with other noise
     taken = len(steps)
-    run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(bought, select="random"), noise_seed=None)
+    with pytest.raises(ValueError, match="other settings: buy"):  # the noise of that choice is drawn
+        run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(near, labels=30), noise_seed=None)
+    run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
+    assert len(steps) == taken
+
+
+def test_what_is_bought_may_change_until_something_was_chosen_with_noise(tmp_path, monkeypatch):
+    bought = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
+    steps, real = [], dpsgd._descend
+    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
+    with monkeypatch.context() as patched:
+        patched.setattr(buy, "fine_tune", lambda *_: [].pop())
+        with pytest.raises(IndexError):
+            run(tmp_path / "run", noisy_sgd=IMAGES, buy=bought)
+    taken = len(steps)
+    run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(bought, select="random"))
     assert len(steps) == taken
 
 

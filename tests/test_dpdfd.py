@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
+from rknn_jax import distillation
 from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.dpdfd import Config
 from rknn_jax.privacy import accounting
@@ -73,7 +74,7 @@ def reference_dkd(student, teacher, target_weight, other_weight, temperature):
 def test_the_loss_is_decoupled_distillation(num_classes, weights):
     rng = np.random.default_rng(0)
     student, teacher = (rng.normal(0, 3, (20, num_classes)).astype(np.float32) for _ in range(2))
-    found = dpdfd.dkd(student, teacher, *weights)
+    found = distillation.dkd(student, teacher, *weights)
     np.testing.assert_allclose(found, reference_dkd(student, teacher, *weights), rtol=2e-4, atol=1e-5)
 
 
@@ -82,10 +83,10 @@ def test_with_the_teachers_own_weights_the_loss_is_its_divergence():
     rng = np.random.default_rng(1)
     student, teacher = (rng.normal(0, 2, (20, 6)).astype(np.float32) for _ in range(2))
     p, log_p, log_q = np.exp(log_softmax(np.float64(teacher), axis=1)), log_softmax(teacher, axis=1), log_softmax(student, axis=1)
-    target_part, other_part = (np.asarray(dpdfd.dkd(student, teacher, *weights, 1.0)) for weights in ((1, 0), (0, 1)))
+    target_part, other_part = (np.asarray(distillation.dkd(student, teacher, *weights, 1.0)) for weights in ((1, 0), (0, 1)))
     np.testing.assert_allclose(target_part + (1 - p.max(1)) * other_part, np.sum(p * (log_p - log_q), axis=1), rtol=1e-4)
     sure = 40 * np.eye(6, dtype=np.float32)[:5]
-    gradient = dpdfd.logit_gradients(jnp.asarray(student[:5]), jnp.asarray(sure)[None], dataclasses.replace(QUICK, other_weight=0.0))[0]
+    gradient = distillation.logit_gradients(jnp.asarray(student[:5]), jnp.asarray(sure)[None], 1.0, 0.0, 1.0)[0]
     np.testing.assert_allclose(gradient, np.exp(log_q[:5]) - np.eye(6)[:5], atol=1e-5)
 
 
@@ -98,7 +99,7 @@ def test_no_bounded_gradient_is_longer_than_the_bound(bound, seed, scale, clip):
     """In float64, of the float32 vectors as they are: the slack is taken off beforehand, so none is left."""
     gradients = (scale * np.random.default_rng(seed).normal(size=(64, 10))).astype(np.float32)
     gradients[0] = 0
-    found = np.asarray(dpdfd.bounded(gradients, clip, bound), np.float64)
+    found = np.asarray(distillation.bounded(gradients, clip, bound), np.float64)
     lengths, before = np.linalg.norm(found, axis=1), np.linalg.norm(np.float64(gradients), axis=1)
     assert lengths.max() <= np.float32(clip)
     if bound == "normalise" and scale >= 1e-6:
@@ -109,8 +110,8 @@ def test_no_bounded_gradient_is_longer_than_the_bound(bound, seed, scale, clip):
 
 def sums(student, teachers, config):
     """What would be released without noise, times n."""
-    gradients = dpdfd.logit_gradients(student, teachers, config)
-    return len(teachers) * dpdfd.release(jax.random.key(0), gradients, jnp.float32(0), config.clip, config.bound, whole_batch=False)
+    gradients = distillation.logit_gradients(student, teachers, 1.0, 1.0, 1.0)
+    return len(teachers) * distillation.release(jax.random.key(0), gradients, jnp.float32(0), config.clip, config.bound, whole_batch=False)
 
 
 EXTREME = st.sampled_from([-1e4, -30.0, -1.0, 0.0, 1.0, 30.0, 1e4])
@@ -139,8 +140,8 @@ def test_that_much_is_reached_and_by_no_image_more(bound):
     assert changes.shape == (9, 9, 3)
     assert changes.max() <= 2 * 0.5 * (1 + 1e-5)
     assert (changes.max((0, 1)) > 0.92 * 2 * 0.5).all(), "so none that is much smaller would do"
-    whole = [dpdfd.release(jax.random.key(0), dpdfd.logit_gradients(student, np.tile(said, (1, 3, 1)), config), jnp.float32(0), 0.5, bound,
-                           whole_batch=True) for said in sayings]  # fmt: skip
+    gradients = [distillation.logit_gradients(student, np.tile(said, (1, 3, 1)), 1.0, 1.0, 1.0) for said in sayings]
+    whole = [distillation.release(jax.random.key(0), each, jnp.float32(0), 0.5, bound, whole_batch=True) for each in gradients]
     moved = np.linalg.norm(3 * (np.float64(whole)[:, None] - np.float64(whole)[None]), axis=-1).max()
     assert 0.9 * 2 * 3 * 0.5 < moved <= 2 * 3 * 0.5 * (1 + 1e-5), "a batch's sum moves by B times as much"
 
@@ -161,7 +162,8 @@ def test_the_noise_is_fresh_for_every_image_and_step_and_as_strong_as_it_says():
     """8,000 draws: the standard deviation is right to 4%, five standard errors."""
     teachers = jnp.zeros((5, 200, 4))
     drawn = [
-        np.asarray(dpdfd.release(jax.random.key(seed), teachers, jnp.float32(30), 0.5, "clip", whole_batch=False)) for seed in range(10)
+        np.asarray(distillation.release(jax.random.key(seed), teachers, jnp.float32(30), 0.5, "clip", whole_batch=False))
+        for seed in range(10)
     ]
     noise = 5 * np.stack(drawn)
     assert noise.std() == pytest.approx(30 * 0.5, rel=0.04)
@@ -169,7 +171,7 @@ def test_the_noise_is_fresh_for_every_image_and_step_and_as_strong_as_it_says():
     assert len(np.unique(noise)) > 0.99 * noise.size
     rows = noise.reshape(2000, 4)
     assert np.abs(np.corrcoef(rows[:-1, 0], rows[1:, 0])[0, 1]) < 0.12
-    shared = dpdfd.release(jax.random.key(0), teachers, jnp.float32(30), 0.5, "clip", whole_batch=True)
+    shared = distillation.release(jax.random.key(0), teachers, jnp.float32(30), 0.5, "clip", whole_batch=True)
     assert shared.shape == (1, 4)
 
 
@@ -239,7 +241,7 @@ def test_epsilon_does_not_depend_on_the_bound():
     assert printed[0] > 10 * printed[1]
     gradients = jax.random.normal(jax.random.key(0), (4, 8, 3))
     small, large = (
-        dpdfd.release(jax.random.key(1), gradients, jnp.float32(2), clip, "normalise", whole_batch=False) for clip in (1.0, 1024.0)
+        distillation.release(jax.random.key(1), gradients, jnp.float32(2), clip, "normalise", whole_batch=False) for clip in (1.0, 1024.0)
     )
     np.testing.assert_allclose(1024 * small, large, rtol=1e-5)
 

@@ -37,10 +37,10 @@ class Config:
       oracle: who knows them. `benchmark` takes the true labels of a benchmark's public records; a path is that of an .npy of integers
         `[m]`, -1 for public records of none of the classes. Nothing is bought from `none`.
       select: how public records are chosen: by chance, the most uncertain by entropy or difference, diverse_public or near_private.
-      uncertainty: by which the last two of them tell uncertain records, entropy or difference of the two largest probabilities.
-      components: principal components of the features, for both.
+      uncertainty: by which diverse_public and near_private tell uncertain records, entropy or difference of the two largest probabilities.
+      components: principal components of the features, for the same two.
       per_cluster: records of a cluster, for diverse_public.
-      candidates: uncertain public records beside those that are bought, for both; 1,000 and 3,000 where it is not given.
+      candidates: uncertain public records beside those that are bought, for the same two; 1,000 and 3,000 where it is not given.
       private_uncertain: private records that vote in near_private: the top ones, or those beyond a public threshold, which are fewer in a
         polluted pool but cost half as much under add-remove.
       epsilon_pca: of near_private's components, in addition to the network's epsilon.
@@ -86,6 +86,12 @@ class Config:
             if not getattr(self, name) > 0:
                 raise ValueError(f"Expected {name} > 0, got {name}={getattr(self, name)}.")
 
+    @property
+    def num_candidates(self) -> int:
+        """Uncertain public records beside those that are bought; 0 where the selector has none."""
+        paper = CANDIDATES.get(self.select, 0)
+        return self.candidates if paper and self.candidates is not None else paper
+
 
 def check(task: Task, config: Config, delta: float) -> None:
     """See that what is asked for can be bought, before a network is trained for hours.
@@ -98,12 +104,11 @@ def check(task: Task, config: Config, delta: float) -> None:
     if not config.labels:
         return
     known_labels(task, config)
-    default = CANDIDATES.get(config.select, 0)
-    candidates = default if config.candidates is None or not default else config.candidates
+    candidates = config.num_candidates
     if config.labels + candidates > len(task.public.images):
         raise ValueError(
             f"Expected labels + candidates <= number of public records, got labels={config.labels} and candidates={candidates} with "
-            f"{len(task.public.images)}; buy fewer, or choose among fewer."
+            f"{len(task.public.images)}; buy fewer, or choose among fewer (--buy.candidates)."
         )
     if config.select == "diverse_public" and config.labels < config.per_cluster:
         raise ValueError(f"Expected labels >= per_cluster, got labels={config.labels} and per_cluster={config.per_cluster}; buy more.")
@@ -139,7 +144,7 @@ def select(
     probabilities = model.predict_proba(task.public.images)
     if config.select in ("entropy", "difference"):
         return most_uncertain.select(key, features, probabilities, config.labels, most_uncertain.Config(config.select)), None
-    candidates = CANDIDATES[config.select] if config.candidates is None else config.candidates
+    candidates = config.num_candidates
     if config.select == "diverse_public":
         diverse = diverse_public.Config(candidates, config.components, config.per_cluster, config.uncertainty)
         return diverse_public.select(key, features, probabilities, config.labels, diverse), None

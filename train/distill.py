@@ -287,7 +287,7 @@ def buy_labels(
     """
     select_key, tune_key = jax.random.split(key)
     index, chosen = runs.choice_of(
-        experiment, folder, lambda: buy.select(select_key, noise_key, task, model, experiment.buy, experiment.relation, experiment.delta)
+        folder, lambda: buy.select(select_key, noise_key, task, model, experiment.buy, experiment.relation, experiment.delta)
     )
     bought = buy.bought_labels(task, index, experiment.buy)
     student = buy.fine_tune(tune_key, task, model, index, bought, experiment.buy, epoch_log(task, folder, 0))

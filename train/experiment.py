@@ -15,7 +15,6 @@ runs/<name>/
 ```
 """
 
-import hashlib
 import json
 import math
 import os
@@ -23,7 +22,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +69,9 @@ GIVEN = ("epsilon", "delta", "relation", "folder")
 
 TRAINING = "training"
 """Subfolder of a run in which a labeler saves the training of a network."""
+
+CHOICE = "choice.json"
+"""File there of which labels to buy, where that cost something."""
 
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", "dp-accounting")
 
@@ -259,11 +261,10 @@ def make_folder(experiment: Experiment) -> Path:
     folder = experiment.out or Path("runs") / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        occupied = any((folder / name).exists() for name in ("result.json", "labels.npz", "metrics.jsonl")) or (
-            (folder / "config.json").exists() and (folder / TRAINING).exists()
-        )
-        if (folder / TRAINING).exists() and result_of(experiment) is None:
-            occupied = False
+        if (folder / TRAINING).exists():
+            occupied = result_of(experiment) is not None
+        else:
+            occupied = any((folder / name).exists() for name in ("result.json", "labels.npz", "metrics.jsonl"))
         writable = os.access(folder, os.W_OK)
     except OSError as error:
         raise ValueError(f"Cannot make the run folder out={folder}: {error.strerror}; choose another with --out.") from error
@@ -289,7 +290,7 @@ def result_of(experiment: Experiment) -> dict[str, Any] | None:
         raise ValueError(f"Expected a run or nothing in out={folder}, got other files; choose another folder.")
     config, path = json.loads((folder / "config.json").read_text()), folder / "result.json"
     asked = json.loads(json.dumps(settings(experiment) | {"mechanism": experiment.private_step}, default=_plain))
-    open_to_change = {"out"} if path.exists() else {"out", "buy"}  # nothing was bought yet
+    open_to_change = {"out"} if path.exists() or (folder / TRAINING / CHOICE).exists() else {"out", "buy"}  # nothing was chosen yet
     changed = [name for name, value in asked.items() if name not in open_to_change and config.get(name) != value]
     if other := [f"{name}={config.get(name)} for {asked[name]}" for name in changed]:
         raise ValueError(f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose another, or remove it.")
@@ -304,22 +305,21 @@ def result_of(experiment: Experiment) -> dict[str, Any] | None:
     return None
 
 
-def choice_of(
-    experiment: Experiment, folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]
-) -> tuple[np.ndarray, Guarantee | None]:
-    """Return which public records are bought, int `[num_bought]`, and what that cost: as it was saved in the folder, or by `select`."""
-    path = folder / TRAINING / f"choice-{hashlib.sha256(repr(experiment.buy).encode()).hexdigest()[:16]}.json"
+def choice_of(folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]) -> tuple[np.ndarray, Guarantee | None]:
+    """Return which public records are bought, int `[num_bought]`, and what that cost.
+
+    A choice with noise is saved in the folder before it is used, and after that `buy` may not change there: another would cost anew.
+    """
+    path = folder / TRAINING / CHOICE
     if not path.exists():
         queries, chosen = select()
+        if chosen is None:
+            return queries.index, None
         path.parent.mkdir(exist_ok=True)
-        write_json(path, {"index": queries.index, "guarantee": chosen and chosen.asdict()})
+        write_json(path, {"index": queries.index, "guarantee": asdict(chosen)})
     saved = json.loads(path.read_text())
-    told = saved["guarantee"]
-    if told is not None:
-        values = {name: told[name] for name in (field.name for field in fields(Guarantee))}
-        values["epsilon"] = float(values["epsilon"])  # "infinity" where there is no noise
-        told = Guarantee(**values | {"events": tuple(Event(**event) for event in told["events"])})
-    return np.asarray(saved["index"], np.int32), told
+    guarantee = saved["guarantee"] | {"events": tuple(Event(**event) for event in saved["guarantee"]["events"])}
+    return np.asarray(saved["index"], np.int32), Guarantee(**guarantee)
 
 
 def environment() -> dict[str, Any]:

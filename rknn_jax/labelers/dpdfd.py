@@ -33,17 +33,16 @@ What the paper leaves open is resolved so:
   - Images are the generator's at the start of the step; generator and student then step from there, each on its own loss.
   - A student's step comes with `updates` of them: one on what was just released, the others on a draw of all that was released before.
   - The student that answers is the average over steps of `students.fit`; the last one, and never the best on some test.
-  - A new generator is drawn every `redraw` steps, which gave the student 2% more on MNIST. The last one is released.
+  - A new generator is drawn every `redraw` steps, so that images stay various. The last one is released.
   - Instead of batch normalisation the generator scales each image by itself, to a mean and spread of pixels that are public knowledge.
 
-Teachers are logistic regressions on oriented gradients and the means of an image's cells, which nothing was learned for: 4,000 are
-trained on one core in ten seconds, and answer a batch in one matrix product.
+Teachers are logistic regressions on oriented gradients and the means of an image's cells, which nothing was learned for: thousands are
+trained side by side in seconds, and answer a batch in one matrix product.
 
 References: Liu et al., "Model Conversion via Differentially Private Data-Free Distillation", 2023, Algorithm 1, eqs. 4 to 6, Theorem 3;
 Zhao et al., "Decoupled Knowledge Distillation", 2022; Chen et al., "Data-Free Learning of Student Networks" (DAFL), 2019.
 """
 
-import hashlib
 import math
 import warnings
 from dataclasses import dataclass, replace
@@ -55,10 +54,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 from scipy.optimize import brentq
 
-from rknn_jax import augment
+from rknn_jax import checkpoints
+from rknn_jax.distillation import Bound, logit_gradients, release
 from rknn_jax.labelers import pate
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
@@ -68,7 +67,6 @@ from rknn_jax.students import generator as generators
 from rknn_jax.students.generator import Generator, Painter, as_uint8
 from rknn_jax.types import Answers, Encoder, Queries, Records
 
-Bound = Literal["normalise", "clip"]
 AsPublished = Literal["none", "single_teacher", "single_teacher_per_sample", "direct_training"]
 
 TRAINS = True
@@ -76,15 +74,6 @@ TRAINS = True
 
 SAVE_STEPS = 50
 """How often a training with a folder is saved; its end is saved anyway."""
-
-SLACK = 1e-6
-"""Bounded gradients are made so much shorter than C, as float32 rounds a length of ten numbers by less than that."""
-
-SUMMED = 2.0**-23
-"""By which one teacher may move the rounding of a sum, for each teacher in it, and the noise is stronger."""
-
-SMALLEST = 1e-12
-"""Added to a length before it divides, the paper's e."""
 
 CELLS = 4
 """Of an image along each axis, in which teachers look at gradients."""
@@ -121,7 +110,6 @@ class Config:
       one_hot: weight there of cross entropy with the student's own arg max.
       information: weight there of the negative entropy of the batch's mean prediction.
       activation: weight there of the features' mean size, which is made large.
-      augmentation: how the student's images are changed at random, a name in `rknn_jax.augment`.
       teacher_steps, teacher_learning_rate, teacher_weight_decay: of AdamW, on all records of a teacher.
       as_published: a form without a useful guarantee; see the module's table.
       folder: where to save the training and go on from where it was saved; the generator is written there too. Of one data set only.
@@ -154,7 +142,6 @@ class Config:
     one_hot: float = 1.0
     information: float = 5.0
     activation: float = 0.0
-    augmentation: augment.Name = "none"
     teacher_steps: int = 60
     teacher_learning_rate: float = 0.02
     teacher_weight_decay: float = 1.0
@@ -166,7 +153,6 @@ class Config:
             "relation": RELATIONS,
             "bound": get_args(Bound),
             "student": fit.MODELS,
-            "augmentation": get_args(augment.Name),
             "as_published": get_args(AsPublished),
         }
         for name, allowed in choices.items():
@@ -329,23 +315,14 @@ def described(images: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnames=("num_classes", "config"))
 def _trained(features: jax.Array, labels: jax.Array, present: jax.Array, num_classes: int, config: Config) -> jax.Array:
-    """Train logistic regressions side by side; one without records stays at 0."""
-    rate = optax.cosine_decay_schedule(config.teacher_learning_rate, config.teacher_steps)
-    optimizer = optax.adamw(rate, weight_decay=config.teacher_weight_decay)
+    """Train logistic regressions side by side, from 0 on; one without records stays there."""
 
-    def loss_of(weights: jax.Array) -> jax.Array:
-        lost = optax.softmax_cross_entropy_with_integer_labels(jnp.matmul(features, weights), labels)
-        return jnp.sum(jnp.sum(present * lost, axis=1) / jnp.maximum(jnp.sum(present, axis=1), 1))  # a sum: each has its own gradient
+    def teacher(features: jax.Array, labels: jax.Array, present: jax.Array) -> jax.Array:
+        weights = jnp.zeros((features.shape[1], num_classes), jnp.float32)
+        learning = config.teacher_steps, config.teacher_learning_rate, config.teacher_weight_decay
+        return pate.taught(weights, lambda weights, x: jnp.matmul(x, weights), features, labels, present, *learning)
 
-    def step(_: Any, state: Any) -> Any:
-        weights, moments = state
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-            change, moments = optimizer.update(jax.grad(loss_of)(weights), moments, weights)
-        return optax.apply_updates(weights, change), moments
-
-    weights = jnp.zeros((len(features), features.shape[2], num_classes), jnp.float32)
-    trained, _ = jax.lax.fori_loop(0, config.teacher_steps, step, (weights, optimizer.init(weights)))
-    return trained
+    return jax.vmap(teacher)(features, labels, present)
 
 
 def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config, predicted: np.ndarray | None = None) -> Answers:
@@ -378,12 +355,7 @@ def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, conf
             stacklevel=2,
         )
     student, _ = distil(key, votes, image_shape, num_classes, config)
-    probabilities = student.predict_proba(queries.images)
-    labels = probabilities.argmax(axis=1).astype(np.int32)
-    one_hot = np.eye(num_classes, dtype=np.float32)[labels]
-    everyone = np.ones(len(labels), bool)
-    sure, none = np.ones(len(labels), np.float32), np.zeros_like(one_hot)
-    return Answers(labels, everyone, probabilities, sure, one_hot, none, calibrated.guarantee, student)
+    return Answers.predicted(student.predict_proba(queries.images), calibrated.guarantee, student)
 
 
 def _check(votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config) -> None:
@@ -443,8 +415,7 @@ def folder_of(config: Config, image_shape: tuple[int, ...], num_classes: int) ->
     """
     if config.folder is None:
         return None
-    told = repr((replace(config, folder=None), image_shape, num_classes))
-    return Path(config.folder) / f"dpdfd-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    return Path(config.folder) / checkpoints.named("dpdfd", (replace(config, folder=None), image_shape, num_classes))
 
 
 def distil(key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config) -> tuple[fit.Student, Generator]:
@@ -463,31 +434,27 @@ def distil(key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_class
     static, (init_key, step_key, redraw_key) = _traced(config), jax.random.split(key, 3)
     state = initial(init_key, image_shape, num_classes, static)
     folder = folder_of(config, image_shape, num_classes)
-    options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
-    manager = ocp.CheckpointManager(folder.absolute() / "training", options=options) if folder else None
-    done = (manager.latest_step() or 0) if manager else 0
-    if manager and done:
-        state = jax.tree.map(jnp.asarray, manager.restore(done, args=ocp.args.StandardRestore(state)))
     multiplier = jnp.float32(noise(config).multiplier)
-    for step in range(done, config.steps):
-        if config.redraw and step and step % config.redraw == 0:
-            state = _redrawn(jax.random.fold_in(redraw_key, step), image_shape, static, state)
-        state = released(static, step_key, votes, multiplier, state)
-        for _ in range(config.updates):
-            state = learned(static, step_key, state)
-        if manager and ((step + 1) % SAVE_STEPS == 0 or step + 1 == config.steps):
-            manager.save(step + 1, args=ocp.args.StandardSave(state))  # whole or not at all
+    with checkpoints.Training(folder and folder / "training") as training:
+        state, done = training.resumed(state)
+        for step in range(done, config.steps):
+            if config.redraw and step and step % config.redraw == 0:
+                state = _redrawn(jax.random.fold_in(redraw_key, step), image_shape, static, state)
+            state = released(static, step_key, votes, multiplier, state)
+            for _ in range(config.updates):
+                state = learned(static, step_key, state)
+            if (step + 1) % SAVE_STEPS == 0 or step + 1 == config.steps:
+                training.save(step + 1, state)
     about = fit.Config(
         config.student, batch_size=config.batch_size, learning_rate=config.learning_rate, ema_decay=config.ema_decay,
-        weight_decay=0.0, label_smoothing=0.0, augmentation=config.augmentation,
+        weight_decay=0.0, label_smoothing=0.0, augmentation="none",
     )  # fmt: skip
     height, width, channels = image_shape
     student = fit.Student(
         **jax.tree.map(np.array, state.average), config=about, num_classes=num_classes, image_shape=(height, width, channels)
     )
     generator = Generator(jax.tree.map(np.array, state.generator), _painter(image_shape, config), config.latent)
-    if manager and folder:
-        manager.close()
+    if folder:
         if not (folder / "generator").exists():
             generators.save(generator, folder / "generator")
         if not (folder / "student").exists():
@@ -544,7 +511,7 @@ def released(config: Config, key: jax.Array, votes: Votes, multiplier: jax.Array
         logits = _applied(network, state.student, images)[0]
         seen, said = as_uint8(jax.lax.stop_gradient(images)), jax.lax.stop_gradient(logits)
         teachers = jnp.einsum("bf,nfk->nbk", described(seen.astype(jnp.float32)), votes.weights)
-        targets = targets_of(said, logit_gradients(said, teachers, config))
+        targets = targets_of(said, logit_gradients(said, teachers, config.target_weight, config.other_weight, config.temperature))
         loss = config.agreement * jnp.mean(fit.cross_entropy(logits, targets, 0.0)) + _generator_loss(logits, config)
         if config.activation:
             features = _applied(network, state.student, images, features=True)[0]
@@ -574,82 +541,6 @@ def released(config: Config, key: jax.Array, votes: Votes, multiplier: jax.Array
     )
 
 
-@partial(jax.jit, static_argnames="config")
-def logit_gradients(student: jax.Array, teachers: jax.Array, config: Config) -> jax.Array:
-    """Return dL_T / d student of every teacher, float32 `[n, B, K]`, for logits `[B, K]` and `[n, B, K]`."""
-
-    def gradients(logits: jax.Array) -> jax.Array:
-        def lost(student: jax.Array) -> jax.Array:
-            return jnp.sum(dkd(student, logits, config.target_weight, config.other_weight, config.temperature))
-
-        return jax.grad(lost)(student)
-
-    return jax.vmap(gradients)(teachers)
-
-
-def dkd(student: jax.Array, teacher: jax.Array, target_weight: float, other_weight: float, temperature: float) -> jax.Array:
-    """Return the loss of decoupled knowledge distillation, whose target class is the teacher's arg max.
-
-    With p the teacher's softmax at the temperature, and t the target class, KL(teacher || student) = TCKD + (1 - p_t) NCKD, where TCKD is
-    the divergence of (p_t, 1 - p_t) and NCKD that of the other classes among each other. This weighs both as it likes.
-
-    Args:
-      student: float32 `[B, K]`, logits.
-      teacher: float32 `[B, K]`, logits.
-      target_weight: of TCKD.
-      other_weight: of NCKD.
-      temperature: divides the logits; the loss is multiplied by its square.
-
-    Returns:
-      float32 `[B]`.
-    """
-    target = jax.nn.one_hot(jnp.argmax(teacher, axis=1), teacher.shape[1], dtype=bool)
-
-    def logs(logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        scaled = logits / temperature
-        others = jnp.where(target, -jnp.inf, scaled)
-        all_of_them, without = jax.nn.logsumexp(scaled, axis=1), jax.nn.logsumexp(others, axis=1)
-        own = jnp.sum(jnp.where(target, scaled, 0), axis=1)
-        return own - all_of_them, without - all_of_them, jnp.where(target, 0, scaled - without[:, None])
-
-    (own, rest, others), (own_s, rest_s, others_s) = logs(teacher), logs(student)
-    target_part = jnp.exp(own) * (own - own_s) + jnp.exp(rest) * (rest - rest_s)
-    other_part = jnp.sum(jnp.where(target, 0, jnp.exp(others)) * (others - others_s), axis=1)
-    return temperature**2 * (target_weight * target_part + other_weight * other_part)
-
-
-def bounded(gradients: jax.Array, clip: float, bound: Bound) -> jax.Array:
-    """Return vectors along the last axis no longer than `clip`: scaled to it, or those that are longer; 0 for what is no number."""
-    gradients = jnp.where(jnp.isfinite(gradients), gradients, 0)
-    length = jnp.linalg.norm(gradients, axis=-1, keepdims=True) + SMALLEST
-    longest = clip * (1 - SLACK)
-    return gradients * (longest / length if bound == "normalise" else jnp.minimum(1, longest / length))
-
-
-def release(key: jax.Array, gradients: jax.Array, multiplier: jax.Array, clip: float, bound: Bound, *, whole_batch: bool) -> jax.Array:
-    """Return the noisy mean of the teachers' bounded gradients.
-
-    Args:
-      key: is consumed.
-      gradients: float32 `[n, B, K]`, private.
-      multiplier: sigma.
-      clip: C.
-      bound: how to.
-      whole_batch: whether the gradients of all images are added up too, with one noise.
-
-    Returns:
-      float32 `[B, K]`, or `[1, K]` of the whole batch.
-
-    **Guarantee:** one teacher's gradients are at most C long each, so a teacher that changes altogether moves each row of the sum by 2C,
-    and the sum of B rows by 2BC. The noise of each row is sigma C and its own.
-    """
-    total, count = jnp.sum(bounded(gradients, clip, bound), axis=0), len(gradients)
-    multiplier = multiplier * (1 + SUMMED * count)
-    if whole_batch:
-        total, count = jnp.sum(total, axis=0, keepdims=True), total.shape[0] * count
-    return (total + multiplier * clip * jax.random.normal(key, total.shape)) / count
-
-
 def _generator_loss(logits: jax.Array, config: Config) -> jax.Array:
     """Return the terms of one-hot predictions and of information entropy."""
     log = jax.nn.log_softmax(logits)
@@ -661,12 +552,11 @@ def _generator_loss(logits: jax.Array, config: Config) -> jax.Array:
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
 def learned(config: Config, key: jax.Array, state: State) -> State:
     """Train the student on the images just made, or on a draw of all so far; the targets are private already."""
-    draw_key, augment_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 1), state.update))
+    draw_key = jax.random.fold_in(jax.random.fold_in(key, 1), state.update)
     latest = (state.step - 1) * config.batch_size % len(state.images) + jnp.arange(config.batch_size)
     any_of_them = jax.random.randint(draw_key, (config.batch_size,), 0, state.step * config.batch_size)
     index = jnp.where(state.update % config.updates == 0, latest, any_of_them)
     images, targets = state.images[index].astype(jnp.float32) / 255, state.targets[index]
-    images = augment.AUGMENTATIONS[config.augmentation](augment_key, images)
     network = _student(config, targets.shape[1])
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:

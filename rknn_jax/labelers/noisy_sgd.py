@@ -33,7 +33,7 @@ from flax.traverse_util import flatten_dict
 from rknn_jax.representations import scan, self_trained, simclr, spectral
 from rknn_jax.students import dpsgd, models
 from rknn_jax.students import fit as students
-from rknn_jax.types import Answers, Array, Classifier, Encoder, Queries, Records
+from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 TRAINS = True
 """A network, whose training is what costs: answers are predictions."""
@@ -161,19 +161,11 @@ def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, conf
     del predicted
     if config.network in HEADS:
         head, guarantee = _train_head(key, votes, queries, num_classes, config)
-        return predictions(head.of_features(queries.features), guarantee, head)
+        return Answers.predicted(head.of_features(queries.features), guarantee, head)
     if queries.images is None:
         raise ValueError(f"Expected queries with images for network={config.network}, got none; set Queries.images, or take a head.")
     student, guarantee = _train_network(key, votes, queries.images, num_classes, config)
-    return predictions(student.predict_proba(queries.images), guarantee, student)
-
-
-def predictions(probabilities: np.ndarray, guarantee: Any, model: Classifier) -> Answers:
-    """Return a network's predictions, float32 `[s, num_classes]`, as answers: no counts are released, only what it says."""
-    labels = probabilities.argmax(axis=1).astype(np.int32)
-    sure = np.ones(len(labels), np.float32)
-    said = np.eye(probabilities.shape[1], dtype=np.float32)[labels]
-    return Answers(labels, sure > 0, probabilities, sure, said, np.zeros_like(said), guarantee, model)
+    return Answers.predicted(student.predict_proba(queries.images), guarantee, student)
 
 
 def _train_head(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config) -> tuple[Head, Any]:
@@ -192,7 +184,9 @@ def _train_network(key: jax.Array, votes: Votes, public: np.ndarray, num_classes
     students.checked(student, votes.inputs[:2], np.eye(num_classes, dtype=np.float32)[votes.labels[:2]], None)  # large enough?
     network = _network(name, num_classes)
     drawn = students.drawn(network, votes.key, votes.inputs[:1])
-    variables = students.begun_at({kind: _without_head(layers, drawn[kind]) for kind, layers in learned.items()}, drawn)
+    head = dpsgd.head_of(drawn["params"])  # that of other classes stays behind
+    body = {kind: {name: layers[name] for name in drawn[kind] if name in layers and name != head} for kind, layers in learned.items()}
+    variables = students.begun_at(body, drawn)
     trained = dpsgd.fit(
         key,
         network,
@@ -224,15 +218,6 @@ def pretrained(encode: Encoder) -> tuple[str, dict[str, Any]]:
     raise ValueError(
         f"Expected a representation with a network for network=encoder, got {type(encode).__module__}; take self_trained, simclr or scan."
     )
-
-
-def _without_head(layers: dict[str, Any], drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return the layers of the shape that the network has: a head for other classes stays behind."""
-    shapes = {name: jax.tree.map(jnp.shape, layer) for name, layer in drawn.items()}
-    head = max((name for name in drawn if name.startswith("Dense_")), default=None)
-    return {
-        name: layer for name, layer in layers.items() if name in drawn and name != head and jax.tree.map(jnp.shape, layer) == shapes[name]
-    }
 
 
 def _network(name: str, num_classes: int) -> Any:

@@ -29,6 +29,7 @@ al., "Scalable Private Learning with PATE", 2018, Algorithms 1 and 2.
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -243,25 +244,49 @@ def predictions(
 def _predictions(
     keys: jax.Array, features: jax.Array, labels: jax.Array, present: jax.Array, asked: jax.Array, num_classes: int, config: Config
 ) -> jax.Array:
-    optimizer = optax.adamw(optax.cosine_decay_schedule(config.learning_rate, config.steps), weight_decay=config.weight_decay)
-
     def teacher(key: jax.Array, features: jax.Array, labels: jax.Array, present: jax.Array) -> jax.Array:
         params = _first_weights(key, features.shape[1], config.hidden, num_classes)
-
-        def loss_of(params: Any) -> jax.Array:
-            lost = optax.softmax_cross_entropy_with_integer_labels(_logits(params, features), labels)
-            return jnp.sum(present * lost) / jnp.maximum(jnp.sum(present), 1)
-
-        def step(_: Any, state: Any) -> Any:
-            params, moments = state
-            with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-                change, moments = optimizer.update(jax.grad(loss_of)(params), moments, params)
-            return optax.apply_updates(params, change), moments
-
-        params, _ = jax.lax.fori_loop(0, config.steps, step, (params, optimizer.init(params)))
+        params = taught(params, _logits, features, labels, present, config.steps, config.learning_rate, config.weight_decay)
         return jnp.argmax(_logits(params, asked), axis=1).astype(jnp.int32)
 
     return jax.vmap(teacher)(keys, features, labels, present)
+
+
+def taught(
+    params: Any,
+    logits_of: Callable[[Any, jax.Array], jax.Array],
+    features: jax.Array,
+    labels: jax.Array,
+    present: jax.Array,
+    steps: int,
+    learning_rate: float,
+    weight_decay: float,
+) -> Any:
+    """Train one teacher by AdamW on all its records at once, the rate falling to 0 along a cosine; to be vmapped over teachers.
+
+    Args:
+      params: to begin with.
+      logits_of: of parameters and features.
+      features: float32 `[most, f]`.
+      labels: int32 `[most]`.
+      present: float32 `[most]`, 0 for rows that are nobody's; one without records follows the decay alone.
+      steps: of the training.
+      learning_rate: at the first step.
+      weight_decay: as AdamW's.
+    """
+    optimizer = optax.adamw(optax.cosine_decay_schedule(learning_rate, steps), weight_decay=weight_decay)
+
+    def loss_of(params: Any) -> jax.Array:
+        lost = optax.softmax_cross_entropy_with_integer_labels(logits_of(params, features), labels)
+        return jnp.sum(present * lost) / jnp.maximum(jnp.sum(present), 1)
+
+    def step(_: Any, state: Any) -> Any:
+        params, moments = state
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+            change, moments = optimizer.update(jax.grad(loss_of)(params), moments, params)
+        return optax.apply_updates(params, change), moments
+
+    return jax.lax.fori_loop(0, steps, step, (params, optimizer.init(params)))[0]
 
 
 def _first_weights(key: jax.Array, width: int, hidden: int, num_classes: int) -> list[tuple[jax.Array, jax.Array]]:

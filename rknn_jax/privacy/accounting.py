@@ -13,26 +13,7 @@ cost 0.77 instead of 1.
 
 zCDP has no row: every event here has a Rényi curve at or below its zCDP line, so RDP is never worse.
 
-**Sampled records.** Of n records each takes part with probability g, so a neighbour's outputs are mixtures (1-g)A + gB with A, where the
-record takes part nowhere, in common. Where it is added or removed the other side is A, and the pair's Rényi divergence and privacy loss are
-exact. Where it is replaced the other side is (1-g)A + gC. A, B and C differ by one swap at most, so by advanced joint convexity the
-hockey-stick divergence at e >= 0 is at most g·delta(ln(1 + (e^e - 1)/g)), delta being that of the noise without sampling: what removal
-costs, now in both directions. That curve is composed as it stands: 1 to 3% dearer than add-remove in the papers' settings, and not twice
-as dear. RDP has no such form.
-
-**Clipped records that are replaced.** Where each record moves the sum by C at most, in any direction, B and C lie 2C apart only in opposite
-directions from A. With u and v what the record and its replacement add, in units of the noise, and e^e = a,
-
-    H_a(P, Q) = g E (1 - a e^X - c e^Y)+,    c = (1-g)(a - 1)/g,
-
-for normal X and Y of variances |u-v|² and |u|², covariance |u|² - uv and E e^X = E e^Y = 1. By Kahane's convexity inequality this grows
-with each entry of the covariance matrix, and u = -v of norm C is the largest for all of them. So the pair (1-g)N(0) + gN(+-C) dominates:
-RDP and PLD of it are exact. Noisy SGD costs 1.4 to 2 times what it does under add-remove.
-
-**Screened counts.** Given the sample of the others, whether a count passes a threshold is one bit, so RDP takes the largest divergence of
-two coins over all counts (Zhu et al., "Private-kNN", Theorem 7, here from 0 on, since a sample may hold fewer than k records). A, B and C
-have counts that differ by 1 at most in pairs, so two of the three are equal and a replaced record is no dearer. PLD takes the noise before
-the threshold: the best threshold for each e makes the bound the same.
+Records that are sampled, screened or clipped have curves of their own: `rknn_jax.privacy.sampled`.
 
 **No relation is passed on.** An `Event`'s parameter is the noise divided by what a neighbour changes, so it already knows the relation.
 dp-accounting's own replace-one doubles the Gaussian in one accountant and not in the other, and its event accountant forgets how often
@@ -41,28 +22,24 @@ dp-accounting, and it does so late: the import takes 2 s.
 
 References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018; Mironov, "Rényi Differential Privacy", 2017;
 Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020; Doroshenko et al., "Connect the Dots: Tighter Discrete
-Approximations of Privacy Loss Distributions", 2022; Balle, Barthe & Gaboardi, "Privacy Amplification by Subsampling", 2018, Theorem 2;
-Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", 2019; Zhu, Yu, Chandraker & Wang, "Private-kNN:
-Practical Differential Privacy for Computer Vision", 2020; Kahane, "Une inégalité du type de Slepian et Gordon sur les processus
-gaussiens", 1986.
+Approximations of Privacy Loss Distributions", 2022.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, logsumexp, ndtr
+from scipy.special import log_ndtr
 
+from rknn_jax.privacy import sampled
 from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.sampled import ORDERS
 
-ORDERS = 1 + np.geomspace(1e-3, 1e8, 4096)  # of the Rényi divergence
-KNOTS = ORDERS[ORDERS < 1e4][::4]  # orders between which the curves of sampled or screened noise are interpolated, from above
-MOST_POINTS = 2**18  # of an integral
 POINTS_PER_LOSS = 64  # grid points in the smallest privacy loss: 2e-5 relative error of epsilon
 MAX_POINTS = 2**17  # of half the grid, which wins where losses are of very different sizes
 SMALLEST_PLD_DELTA = 1e-11  # below, the rounding of the Fourier transform shows
@@ -299,12 +276,7 @@ def _curve(events: Sequence[Event]) -> np.ndarray:
 def _renyi(event: Event) -> np.ndarray:
     """Return one value's Rényi divergence at all orders. The worst epsilon-DP pair is randomized response."""
     if event.screen or event.sampling_prob < 1:
-        one = replace(event, count=1, replaced=event.opposite)  # of others only whether they are sampled matters here
-        cumulants = _screened(one) if one.screen else _sampled(one)
-        if not len(cumulants):
-            return np.full_like(ORDERS, math.inf)
-        known = KNOTS[: len(cumulants)]
-        return np.interp(ORDERS, known, cumulants, right=math.inf) / (ORDERS - 1)  # they are convex, and so below their chords
+        return sampled.renyi(event)
     loss = _loss(event)
     if _is_gaussian(event):
         return ORDERS * loss**2 / 2
@@ -314,74 +286,6 @@ def _renyi(event: Event) -> np.ndarray:
     else:
         up, down = up - math.log1p(math.exp(-loss)), down - math.log1p(math.exp(-loss))
     return np.maximum(0, np.logaddexp(up, down)) / (ORDERS - 1)
-
-
-@lru_cache(maxsize=16)
-def _sampled(event: Event) -> np.ndarray:
-    """Return ln E[(1 - g + g r)^order] at `KNOTS`, r being the likelihood ratio of Gaussian noise with the record and without.
-
-    Without it the noise is u ~ N(0, 1) and ln r = u/z - 1/(2z²). The trapezoidal rule is exact to rounding for such functions. Of opposite
-    records each has such a ratio, and the other side's stands with 1 - order in the exponent.
-    """
-    z, g = event.parameter * (2 if event.opposite else 1), event.sampling_prob
-    knots = KNOTS[KNOTS < MOST_POINTS * z * _step(z) / (2 if event.opposite else 1)]  # higher orders are of no use to little noise
-    cumulant = _opposite_cumulant if event.opposite else _sampled_cumulant
-    return np.array([cumulant(order, z, g) for order in knots])
-
-
-def _step(z: float) -> float:
-    return min(0.25, z / 8)
-
-
-def _sampled_cumulant(order: float, z: float, g: float) -> float:
-    step = _step(z)
-    u = np.arange(-12, order / z + 12, step)
-    log_ratio = u / z - 0.5 / z**2
-    mixed = np.logaddexp(math.log1p(-g), math.log(g) + log_ratio)
-    weight = math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
-    log_moment = float(logsumexp(order * mixed + weight))
-    if log_moment > 1:
-        return log_moment
-    # Less order·g·(r - 1), whose mean is 0, so that what is left is not lost beside 1; small weights first, as the others overflow alone.
-    moment, linear = _weighted_expm1(order * mixed, weight), order * g * _weighted_expm1(log_ratio, weight)
-    return math.log1p(float(np.sum(moment - linear)))
-
-
-def _opposite_cumulant(order: float, z: float, g: float) -> float:
-    """Return ln E_Q[(P/Q)^order] for P and Q = (1-g)N(0, 1) + gN(+-1/z, 1), whose integrand peaks at (2 order - 1)/z at most."""
-    step = _step(z)
-    u = np.arange(-12, 2 * order / z + 12, step)
-    mixed, other = (np.logaddexp(math.log1p(-g), math.log(g) + sign * u / z - 0.5 / z**2) for sign in (1, -1))
-    weight = math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
-    return max(0.0, float(logsumexp(order * mixed + (1 - order) * other + weight)))
-
-
-def _weighted_expm1(exponent: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return e^weight·(e^exponent - 1), for weights <= 0."""
-    small = exponent < 1
-    return np.where(small, np.exp(weight) * np.expm1(np.where(small, exponent, 0)), np.exp(weight + exponent) - np.exp(weight))
-
-
-@lru_cache(maxsize=16)
-def _screened(event: Event) -> np.ndarray:
-    """Return the largest ln E_Q[(P/Q)^order] at `KNOTS` of two coins, over all counts and both directions."""
-    assert event.screen
-    threshold, most = event.screen
-    above = (np.arange(most + 1) - threshold) / event.parameter
-    passes, fails = log_ndtr(above), log_ndtr(-above)
-    here, there = np.arange(most + 1), np.arange(1, most + 1)
-    here, there = np.concatenate([here[:-1], here[1:]]), np.concatenate([there, there - 1])
-    with np.errstate(divide="ignore"):  # a record that always takes part leaves nothing of the other coin
-        kept = np.log1p(-event.sampling_prob)
-    up, down = (np.logaddexp(kept, math.log(event.sampling_prob) + coin[there] - coin[here]) for coin in (passes, fails))
-    largest = np.zeros(len(KNOTS))
-    for orders in (KNOTS, 1 - KNOTS):
-        up_part, down_part = orders[:, None] * up, orders[:, None] * down
-        exact = np.logaddexp(passes[here] + up_part, fails[here] + down_part)
-        change = np.exp(passes[here]) * np.expm1(np.minimum(up_part, 1)) + np.exp(fails[here]) * np.expm1(np.minimum(down_part, 1))
-        small = np.maximum(np.abs(up_part), np.abs(down_part)) < 1  # where the logarithm of a sum near 1 would lose digits
-        largest = np.maximum(largest, np.where(small, np.log1p(np.maximum(change, -0.5)), exact).max(axis=1))
-    return largest
 
 
 def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
@@ -412,7 +316,7 @@ def _privacy_loss(event: Event, interval: float) -> Any:
 
 
 def _replaced(event: Event, interval: float) -> Any:
-    """Return the privacy loss distribution of the curve in the module's docstring, from both of its directions."""
+    """Return the privacy loss distribution of a replaced record's curve (`sampled`), from both of its directions."""
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -420,30 +324,10 @@ def _replaced(event: Event, interval: float) -> Any:
     largest = math.log1p(g * math.expm1(min(0.5 / z**2 + 10 / z, 700)))
     points = np.arange(math.ceil(largest / interval) + 1)
     wanted = points * interval
-    deltas = (_opposite_deltas if event.opposite else _replaced_deltas)(wanted, z, g)
+    deltas = (sampled.opposite_deltas if event.opposite else sampled.replaced_deltas)(wanted, z, g)
     mirrored = -np.expm1(-wanted) + np.exp(-wanted) * deltas  # H at -e of P and Q, from H at e of Q and P
     epsilons, deltas = np.concatenate([-points[:0:-1], points]), np.concatenate([mirrored[:0:-1], deltas])
     return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, epsilons, deltas))
-
-
-def _replaced_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
-    inner = np.log1p(np.expm1(epsilons) / g)
-    upper, lower = ndtr(0.5 / z - inner * z), inner + log_ndtr(-0.5 / z - inner * z)
-    return g * np.maximum(upper - np.exp(lower), 0)
-
-
-def _opposite_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
-    """Return the hockey-stick divergence of (1-g)N(0, 1) + gN(+-s, 1), s = 1/(2z), at epsilons >= 0.
-
-    Their ratio grows with u; it is e^epsilon where y = e^(su) solves k y² - (1-g)(e^epsilon - 1) y - k e^epsilon = 0, k = g e^(-s²/2), so
-    that ln y = epsilon/2 + arcsinh(e^w), in logarithms since e^w is soon too large.
-    """
-    s = 0.5 / z
-    with np.errstate(divide="ignore"):  # w is -infinity where epsilon is 0
-        w = np.log(np.expm1(epsilons)) - epsilons / 2 + s**2 / 2 + math.log(0.5 * (1 - g) / g)
-    end = (epsilons / 2 + np.where(w < 20, np.arcsinh(np.exp(np.minimum(w, 20))), w + math.log(2))) / s
-    own, other = (g * ndtr(sign * s - end) for sign in (1, -1))
-    return np.maximum(own - np.exp(epsilons) * other - (1 - g) * np.expm1(epsilons) * ndtr(-end), 0)
 
 
 def _checked_delta(delta: float | None) -> float:

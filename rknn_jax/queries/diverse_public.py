@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from rknn_jax import dp_pca
-from rknn_jax.queries import kmeans, most_uncertain, uncertainty
+from rknn_jax.queries import kmeans, uncertainty
 from rknn_jax.types import Array, Queries
 
 
@@ -80,7 +80,7 @@ def select(key: jax.Array, features: Array, probabilities: Array, num_queries: i
     near = nearest_of_clusters(points, found.cluster, np.asarray(found.features), config.per_cluster)
     others = np.setdiff1d(np.arange(len(points)), near)
     drawn = others[np.asarray(jax.random.permutation(fill_key, len(others)))][: num_queries - len(near)]
-    return most_uncertain.alone(features, uncertain[np.concatenate([near, drawn])])
+    return Queries.alone(features, uncertain[np.concatenate([near, drawn])])
 
 
 def projected(features: Array, num_components: int) -> np.ndarray:

@@ -7,11 +7,10 @@ Reference: Lewis & Gale, "A Sequential Algorithm for Training Text Classifiers",
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.queries import uncertainty
@@ -26,7 +25,7 @@ class Config:
       measure: entropy, or the difference of the two largest probabilities.
     """
 
-    measure: uncertainty.Measure = field(default="entropy")
+    measure: uncertainty.Measure = "entropy"
 
     def __post_init__(self) -> None:
         if self.measure not in get_args(uncertainty.Measure):
@@ -46,15 +45,7 @@ def select(key: jax.Array, features: Array, probabilities: Array, num_queries: i
     Raises:
       ValueError: for num_queries outside [1, m].
     """
-    return alone(features, uncertainty.candidates(features, probabilities, num_queries, measure=config.measure))
-
-
-def alone(features: Array, index: np.ndarray) -> Queries:
-    """Return queries about the public records `index`, each of which stands for itself alone; `features` are those of all of them."""
-    index = np.asarray(index, np.int32)
-    cluster = np.full(len(features), -1, np.int32)
-    cluster[index] = np.arange(len(index))
-    return Queries(jnp.asarray(np.asarray(features, np.float32)[index]), index, cluster, np.ones(len(index), np.int64))
+    return Queries.alone(features, uncertainty.candidates(features, probabilities, num_queries, measure=config.measure))
 
 
 def _example(key: jax.Array, features: Array, num_queries: int, measure: uncertainty.Measure) -> Queries:

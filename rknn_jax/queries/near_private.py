@@ -36,7 +36,7 @@ from rknn_jax import dp_pca
 from rknn_jax.neighbors import nearest
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
-from rknn_jax.queries import most_uncertain, uncertainty
+from rknn_jax.queries import uncertainty
 from rknn_jax.types import Array, Queries
 
 Voters = Literal["top", "threshold"]
@@ -124,7 +124,7 @@ def select(
     counts = support(components(features[uncertain]), components(private_features), voting)
     chosen = uncertain[uncertainty.most(noisy_support(vote_key, counts, config), num_queries)]
     guarantee = accounting.compose([components.guarantee, support_guarantee(config)], config.delta)
-    return most_uncertain.alone(features, chosen), guarantee
+    return Queries.alone(features, chosen), guarantee
 
 
 def fit_components(key: jax.Array, features: Array, private_features: Array, config: Config) -> dp_pca.Components:

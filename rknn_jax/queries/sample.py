@@ -30,9 +30,7 @@ def select(key: jax.Array, features: Array, num_queries: int, among: np.ndarray 
             f"{len(allowed)}; ask fewer queries or bring more public records."
         )
     index = np.asarray(jax.random.choice(key, jnp.asarray(allowed, jnp.int32), (num_queries,), replace=False))
-    cluster = np.full(len(features), -1, np.int32)
-    cluster[index] = np.arange(num_queries)
-    return Queries(jnp.asarray(features[index]), index, cluster, np.ones(num_queries, np.int64))
+    return Queries.alone(features, index)
 
 
 EXAMPLES = (select,)

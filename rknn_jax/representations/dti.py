@@ -29,9 +29,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 
-from rknn_jax import pytree
+from rknn_jax import checkpoints, pytree
 from rknn_jax.representations.simclr import fingerprint
 from rknn_jax.students.fit import batches
 from rknn_jax.types import Array
@@ -235,21 +234,21 @@ def fit(key: jax.Array, images: Array, config: Config = Config(), *, folder: str
         )
     place = Path(folder) / fingerprint("dti", key, images, config) if folder else None
     init_key, shuffle_key, restart_key = jax.random.split(key, 3)
-    state, first_epoch = _initial(init_key, images, config), 0
-    if place:
-        state, first_epoch = _resume(place, state)
+    state = _initial(init_key, images, config)
     batch_size = min(config.batch_size, len(images))
-    step = first_epoch * -(-len(images) // batch_size)
     public = jax.device_put(images)
-    for epoch in range(first_epoch, config.epochs):
-        rate = config.learning_rate * (0.1 if epoch >= round(config.decay * config.epochs) else 1.0)
-        for index, present in batches(jax.random.fold_in(shuffle_key, epoch), len(images), batch_size):
-            state, _ = _step(config, config.stage(epoch), state, public, index, present, rate)
-            step += 1
-            if step % RESTART_EVERY == 0:
-                state = restart(jax.random.fold_in(restart_key, step), state)
-        if place and ((epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == config.epochs):
-            _save(place, state, epoch + 1)
+    with checkpoints.Training(place) as training:
+        state, first_epoch = training.resumed(state)
+        step = first_epoch * -(-len(images) // batch_size)
+        for epoch in range(first_epoch, config.epochs):
+            rate = config.learning_rate * (0.1 if epoch >= round(config.decay * config.epochs) else 1.0)
+            for index, present in batches(jax.random.fold_in(shuffle_key, epoch), len(images), batch_size):
+                state, _ = _step(config, config.stage(epoch), state, public, index, present, rate)
+                step += 1
+                if step % RESTART_EVERY == 0:
+                    state = restart(jax.random.fold_in(restart_key, step), state)
+            if (epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == config.epochs:
+                training.save(epoch + 1, state)
     return Encoder(state.params, state.batch_stats, config)
 
 
@@ -399,22 +398,6 @@ def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
     config = encoder.config
     parameters, _ = _parameters(config, config.stage(config.epochs - 1), encoder.params, encoder.batch_stats, images, train=False)
     return -_distances(encoder.params["prototypes"], parameters, images).T
-
-
-def _checkpoints(folder: Path) -> ocp.CheckpointManager:
-    return ocp.CheckpointManager(folder.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False))
-
-
-def _save(folder: Path, state: State, epoch: int) -> None:
-    with _checkpoints(folder) as manager:
-        manager.save(epoch, args=ocp.args.StandardSave(state))
-
-
-def _resume(folder: Path, state: State) -> tuple[State, int]:
-    """Return the last state saved and its epoch, or `state` and 0 where there is none."""
-    with _checkpoints(folder) as manager:
-        epoch = manager.latest_step()
-        return (state, 0) if epoch is None else (manager.restore(epoch, args=ocp.args.StandardRestore(state)), epoch)
 
 
 EXAMPLES = (Config(prototypes=3, epochs=2, curriculum=(0.0, 1.0, 1.0), batch_size=30, width=2, blocks=1),)

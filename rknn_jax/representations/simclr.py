@@ -11,7 +11,6 @@ References: Chen, Kornblith, Norouzi & Hinton, "A Simple Framework for Contrasti
 settings for photographs are those of Van Gansbeke et al., "SCAN", 2020.
 """
 
-import hashlib
 import importlib
 import time
 from collections.abc import Callable
@@ -25,9 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 
-from rknn_jax import augment, pytree
+from rknn_jax import augment, checkpoints, pytree
 from rknn_jax.students import models
 from rknn_jax.students.fit import MODELS, batches
 from rknn_jax.types import Array
@@ -228,23 +226,18 @@ def train(
     """
     shuffle_key, step_key = jax.random.split(key)
     steps_per_epoch = -(-num_images // batch_size)
-    options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
-    manager = ocp.CheckpointManager(folder.absolute(), options=options) if folder else None
-    done = (manager.latest_step() or 0) if manager else 0
-    if manager and done:
-        state = jax.tree.map(jnp.asarray, manager.restore(done, args=ocp.args.StandardRestore(state)))
-    for epoch in range(done, epochs):
-        start = time.perf_counter()
-        state = state._replace(loss=jnp.zeros_like(state.loss))
-        for index, _ in batches(jax.random.fold_in(shuffle_key, epoch), num_images, batch_size):
-            state = step(step_key, state, index)
-        if manager and ((epoch + 1) % CHECKPOINT_EPOCHS == 0 or epoch + 1 == epochs):
-            manager.save(epoch + 1, args=ocp.args.StandardSave(state))  # whole or not at all
-        if on_epoch:
-            loss = float(state.loss.mean()) / steps_per_epoch
-            on_epoch(name, epoch + 1, epochs, {"loss": loss, "seconds": time.perf_counter() - start})
-    if manager:
-        manager.close()
+    with checkpoints.Training(folder) as training:
+        state, done = training.resumed(state)
+        for epoch in range(done, epochs):
+            start = time.perf_counter()
+            state = state._replace(loss=jnp.zeros_like(state.loss))
+            for index, _ in batches(jax.random.fold_in(shuffle_key, epoch), num_images, batch_size):
+                state = step(step_key, state, index)
+            if (epoch + 1) % CHECKPOINT_EPOCHS == 0 or epoch + 1 == epochs:
+                training.save(epoch + 1, state)
+            if on_epoch:
+                loss = float(state.loss.mean()) / steps_per_epoch
+                on_epoch(name, epoch + 1, epochs, {"loss": loss, "seconds": time.perf_counter() - start})
     return state
 
 
@@ -302,8 +295,7 @@ def checked(images: Array, backbone: str) -> np.ndarray:
 
 def fingerprint(name: str, key: jax.Array, images: np.ndarray, config: Any) -> str:
     """Name the folder of a training: what it depends on, hashed, so that it is never continued with something else."""
-    told = repr((config, np.asarray(jax.random.key_data(key)).tolist(), images.shape))
-    return f"{name}-{hashlib.sha256(told.encode() + images.tobytes()).hexdigest()[:16]}"
+    return checkpoints.named(name, (config, np.asarray(jax.random.key_data(key)).tolist(), images.shape), images.tobytes())
 
 
 def _optimizer(config: Config, num_steps: int, batch_size: int) -> optax.GradientTransformation:

@@ -7,7 +7,7 @@ size, the last filled up with records that do not count; nothing is dropped. B i
 the weights, by post-processing.
 
 **Guarantee.** A record moves the sum by C at most, so its noise multiplier is sigma under add-remove. A record and what replaces it may
-move it by C each in opposite directions: (1-q)N(0) + qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.accounting`). The number of
+move it by C each in opposite directions: (1-q)N(0) + qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.sampled`). The number of
 records is public under replace-one and private under add-remove, where q is therefore to be named.
 
 - float32 may leave a norm above C by its rounding, and round a batch's sum otherwise; the noise is stronger by `SLACK` and `SUMMED`.
@@ -26,7 +26,6 @@ Network Finetuning", 2021 (`norms` and `sparse`).
 """
 
 import functools
-import hashlib
 import logging
 import math
 import time
@@ -38,9 +37,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from rknn_jax import checkpoints
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.students import fit as students
@@ -270,31 +269,28 @@ def fit(
     records = (jax.device_put(jnp.asarray(inputs)), jax.device_put(jnp.asarray(labels, jnp.int32)))
     steps_per_epoch = max(1, round(1 / plan.sampling_prob))
     block_size = max(1, min(MOST_EXAMPLES, MOST_NUMBERS // sum(leaf.size for leaf in trained.values()), len(labels)))
-    saved = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
-    settings = repr((config, part, density, network, {path: leaf.shape for path, leaf in trained.items()}, len(labels), multiplier))
-    place = Path(folder).absolute() / f"noisy_sgd-{hashlib.sha256(settings.encode()).hexdigest()[:16]}" if folder else None
-    manager = ocp.CheckpointManager(place, options=saved) if place else None
-    if manager and (done := manager.latest_step()):
-        state, statistics = jax.tree.map(jnp.asarray, tuple(manager.restore(done, args=ocp.args.StandardRestore([state, statistics]))))
-        log.info("going on at step %d of %d", done, plan.steps)
+    settings = (config, part, density, network, {path: leaf.shape for path, leaf in trained.items()}, len(labels), multiplier)
     started = told = time.perf_counter()
-    for step in range(int(state.step), plan.steps):
-        if step % steps_per_epoch == 0:
-            if manager and step:
-                manager.save(step, args=ocp.args.StandardSave([state, statistics]))  # whole or not at all
-            if statistics:
-                statistics = _statistics(network, _joined(state.trained, fixed), statistics, public)
-            if (now := time.perf_counter()) - told > LOG_SECONDS:
-                log.info("step %d of %d, %.0f s", step, plan.steps, now - started)
-                told = now
-        sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
-        total = jax.tree.map(jnp.zeros_like, state.trained)
-        for index, present in sampled(sample_key, len(labels), plan.sampling_prob, block_size):
-            total = _add_clipped(network, config.clip, total, state.trained, fixed, mask, statistics, records, index, present)
-        state = _descend(config, multiplier, noise_key, state, total, mask)
-    if manager:
-        manager.save(plan.steps, args=ocp.args.StandardSave([state, statistics]))
-        manager.close()
+    with checkpoints.Training(folder and Path(folder) / checkpoints.named("noisy_sgd", settings)) as training:
+        (state, statistics), done = training.resumed((state, statistics))
+        if done:
+            log.info("going on at step %d of %d", done, plan.steps)
+        for step in range(done, plan.steps):
+            if step % steps_per_epoch == 0:
+                if step > done:
+                    training.save(step, (state, statistics))
+                if statistics:
+                    statistics = _statistics(network, _joined(state.trained, fixed), statistics, public)
+                if (now := time.perf_counter()) - told > LOG_SECONDS:
+                    log.info("step %d of %d, %.0f s", step, plan.steps, now - started)
+                    told = now
+            sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
+            total = jax.tree.map(jnp.zeros_like, state.trained)
+            for index, present in sampled(sample_key, len(labels), plan.sampling_prob, block_size):
+                total = _add_clipped(network, config.clip, total, state.trained, fixed, mask, statistics, records, index, present)
+            state = _descend(config, multiplier, noise_key, state, total, mask)
+        if done < plan.steps:
+            training.save(plan.steps, (state, statistics))
     params = _joined(state.average, fixed)
     if statistics:
         statistics = _statistics(network, params, statistics, public)
@@ -348,7 +344,7 @@ def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
     if part == "sparse" and not 0 < density < 1:
         raise ValueError(f"Expected 0 < density < 1, got density={density}; part=all trains all weights.")
     flat = {path: jnp.asarray(leaf) for path, leaf in flatten_dict(params, sep=".").items()}
-    head = {path for path in flat if path.startswith(max((path for path in flat if path.startswith("Dense_")), default="none")[:8])}
+    head = {path for path in flat if path.split(".")[0] == head_of(params)}
     norms = {path for path in flat if "Norm_" in path}
     if part != "all" and (not head or (part == "norms" and not norms)):
         raise ValueError(f"Expected a network with a dense layer and normalisation for part={part}, got none; pass part=all.")
@@ -359,6 +355,11 @@ def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
         smallest = np.quantile(np.concatenate([np.abs(flat[path]).ravel() for path in others]), 1 - density) if others else 0
         mask |= {path: jnp.abs(flat[path]) >= smallest for path in others}
     return {path: flat[path] for path in chosen}, {path: leaf for path, leaf in flat.items() if path not in chosen}, mask
+
+
+def head_of(params: Any) -> str | None:
+    """Return the name of a network's last dense layer, None where it has none."""
+    return max((name for name in params if name.startswith("Dense_")), default=None, key=lambda name: int(name.removeprefix("Dense_")))
 
 
 def _joined(trained: Any, fixed: Any) -> Any:

@@ -25,9 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 
-from rknn_jax import augment, pytree
+from rknn_jax import augment, checkpoints, pytree
 from rknn_jax.students import models
 from rknn_jax.types import Array
 
@@ -265,21 +264,14 @@ def save(student: Student, folder: str | Path) -> None:
     """Write a checkpoint, whole or not at all. Raises ValueError where `folder` exists."""
     arrays = {"params": student.params, "batch_stats": student.batch_stats}
     record = {name: getattr(student, name) for name in ("num_classes", "image_shape", "interrupted")} | {"config": asdict(student.config)}
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        saved = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record))
-        checkpointer.save(Path(folder).absolute(), saved)
+    checkpoints.save(folder, arrays, record)
 
 
 def load(folder: str | Path) -> Student:
     """Read what `save` wrote. Raises ValueError where it is not there."""
-    path = Path(folder).absolute()
-    if not (path / "record").is_dir():
-        raise ValueError(f"Expected the folder of a saved student, got folder={str(folder)!r}; use one that `save` wrote.")
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        parts = ocp.args.Composite(arrays=ocp.args.StandardRestore(), record=ocp.args.JsonRestore())
-        saved = checkpointer.restore(path, parts)
-    record = saved.record | {"config": Config(**saved.record["config"]), "image_shape": tuple(saved.record["image_shape"])}
-    return Student(**saved.arrays, **record)
+    arrays, record = checkpoints.load(folder, "student")
+    record |= {"config": Config(**record["config"]), "image_shape": tuple(record["image_shape"])}
+    return Student(**arrays, **record)
 
 
 def _model(config: Config) -> Any:

@@ -15,9 +15,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 
-from rknn_jax import pytree
+from rknn_jax import checkpoints, pytree
 
 UNIFORM = nn.initializers.lecun_uniform()
 """Of the generator's weights; the truncated normal one compiles for seconds."""
@@ -96,18 +95,11 @@ def save(generator: Generator, folder: str | Path) -> None:
     """Write a generator, whole or not at all. Raises ValueError where `folder` exists."""
     painter = generator.painter
     told = {name: getattr(painter, name) for name in ("image_shape", "width", "margin", "pixel_mean", "pixel_stddev")}
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        record = ocp.args.JsonSave({"painter": told, "latent": generator.latent})
-        checkpointer.save(Path(folder).absolute(), ocp.args.Composite(params=ocp.args.StandardSave(generator.params), record=record))
+    checkpoints.save(folder, generator.params, {"painter": told, "latent": generator.latent})
 
 
 def load(folder: str | Path) -> Generator:
     """Read what `save` wrote. Raises ValueError where it is not there."""
-    path = Path(folder).absolute()
-    if not (path / "record").is_dir():
-        raise ValueError(f"Expected the folder of a saved generator, got folder={str(folder)!r}; use one that `save` wrote.")
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        parts = ocp.args.Composite(params=ocp.args.StandardRestore(), record=ocp.args.JsonRestore())
-        saved = checkpointer.restore(path, parts)
-    told = saved.record["painter"]
-    return Generator(saved.params, Painter(**told | {"image_shape": tuple(told["image_shape"])}), saved.record["latent"])
+    params, record = checkpoints.load(folder, "generator")
+    told = record["painter"]
+    return Generator(params, Painter(**told | {"image_shape": tuple(told["image_shape"])}), record["latent"])

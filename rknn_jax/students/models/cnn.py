@@ -39,14 +39,14 @@ class CNN(nn.Module):
         def conv(x: jax.Array, channels: int, stride: int = 1) -> jax.Array:
             return normalise(nn.Conv(channels, (3, 3), stride, use_bias=False)(x))
 
-        x = _max_pool(conv(images, self.width // 2))
+        x = max_pool(conv(images, self.width // 2))
         x = conv(conv(x, self.width), 2 * self.width, 2)
         x = conv(conv(x, 2 * self.width), 4 * self.width, 2)
         x = normalise(nn.Dense(self.num_features, use_bias=False)(x.reshape(len(x), -1)))
         return x if features else nn.Dense(self.num_classes)(x)
 
 
-def _max_pool(x: jax.Array) -> jax.Array:
+def max_pool(x: jax.Array) -> jax.Array:
     """Halve height and width, odd rows and columns at the end left out."""
     n, height, width, channels = x.shape
     x = x[:, : height // 2 * 2, : width // 2 * 2]

@@ -14,6 +14,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rknn_jax.students.models.cnn import max_pool
+
 EPOCHS = 30
 """Passes over the data that suit it; noisy labels are memorised in many more."""
 
@@ -38,17 +40,10 @@ class DataLens(nn.Module):
         del train
         _, height, width, _ = images.shape
         x = jnp.pad(images, ((0, 0), (0, max(0, _LEAST - height)), (0, max(0, _LEAST - width)), (0, 0)))
-        x = _max_pool(nn.relu(nn.Conv(32, (3, 3), padding="VALID")(x)))
+        x = max_pool(nn.relu(nn.Conv(32, (3, 3), padding="VALID")(x)))
         x = nn.relu(nn.Conv(64, (3, 3), padding="VALID")(x))
         x = nn.relu(nn.Dense(64)(x.reshape(len(x), -1)))
         return x if features else nn.Dense(self.num_classes)(x)
-
-
-def _max_pool(x: jax.Array) -> jax.Array:
-    """Halve height and width, odd rows and columns at the end left out."""
-    n, height, width, channels = x.shape
-    x = x[:, : height // 2 * 2, : width // 2 * 2]
-    return x.reshape(n, height // 2, 2, width // 2, 2, channels).max((2, 4))
 
 
 Model = DataLens

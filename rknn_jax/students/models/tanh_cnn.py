@@ -5,8 +5,8 @@
 tanh follows both convolutions and the dense layer, whose output is the features; the input is 2(x - 0.5). Bounded activations suit clipped
 gradients better than ReLU.
 
-Convolutions are products of patches and a matrix, and poolings the larger of neighbouring slices: on a CPU the gradient of each example by
-itself, which XLA would compute as convolutions of as many groups, takes 0.55 of the time.
+Convolutions are products of patches and a matrix, and poolings the larger of neighbouring slices: the gradient of each example by itself
+would otherwise be convolutions of as many groups, which XLA is slow at on a CPU.
 
 References: the tutorials of TensorFlow Privacy; Papernot, Thakurta, Song, Chien & Erlingsson, "Tempered Sigmoid Activations for Deep
 Learning with Differential Privacy", 2020.
