@@ -20,6 +20,7 @@ import numpy as np
 
 from rknn_jax import hashing, kernels, pytree
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
+from rknn_jax.privacy.entropy import Entropy, at_most
 
 ROUNDS, LANES = 16, 64  # messages that are decoded at once; XLA's CPU compiler vectorizes sums of 16 and 32, but not of 8 or 64
 
@@ -97,6 +98,24 @@ class Collision(PureProtocol):
         for i in range(len(cells)):
             outside = outside + (distinct[i] & (held[i] <= outside)).astype(jnp.int32)
         return Message(seed, jnp.where(hit, inside, outside).astype(jnp.int32))
+
+    def respond(self, entropy: Entropy, cells: np.ndarray) -> Message:
+        """Return exact messages; see `LocalRandomizer`.
+
+        A bucket that is held has probability t/2^64 with t = p·2^64 rounded down, however many are. As t rises towards that, so do the
+        odds of it against any other bucket, towards e^ε.
+        """
+        seed = entropy.words(len(cells)).view("<u4").reshape(-1, 2)
+        held, distinct = map(np.asarray, _all_distinct(seed, jnp.asarray(cells, jnp.int32), self.num_buckets))
+        num_held = distinct.sum(axis=1)
+        hit = entropy.words(len(cells)) < num_held.astype(np.uint64) * np.uint64(at_most(self.p))
+        rank = np.cumsum(distinct, axis=1) - 1
+        chosen = entropy.below(np.maximum(num_held, 1))
+        inside = np.where(distinct & (rank == chosen[:, None]), held, 0).sum(axis=1)
+        outside = entropy.below(self.num_buckets - num_held)
+        for i in range(cells.shape[1]):
+            outside = outside + (distinct[:, i] & (held[:, i] <= outside))
+        return Message(seed, np.where(hit, inside, outside).astype(np.int32))
 
     def support(self, message: Message) -> jax.Array:
         """Return the cells that hash into the bucket."""
@@ -197,6 +216,11 @@ def distinct_buckets(seed: jax.Array, cells: jax.Array, num_buckets: Any) -> tup
     held = jnp.sort(held)
     fresh = jnp.concatenate([jnp.ones(1, bool), held[1:] != held[:-1]])
     return held, fresh & (held <= hashing.MOST_BUCKETS)
+
+
+@jax.jit
+def _all_distinct(seeds: jax.Array, cells: jax.Array, num_buckets: Any) -> tuple[jax.Array, jax.Array]:
+    return jax.vmap(distinct_buckets, in_axes=(0, 0, None))(seeds, cells, num_buckets)
 
 
 def best_num_buckets(epsilon: float, votes: int) -> int:

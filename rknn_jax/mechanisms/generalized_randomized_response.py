@@ -16,6 +16,7 @@ import numpy as np
 
 from rknn_jax import pytree
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1
+from rknn_jax.privacy.entropy import Entropy, at_most
 
 
 @pytree.register
@@ -65,6 +66,13 @@ class GeneralizedRandomizedResponse(PureProtocol):
         lie = jnp.minimum(jnp.ceil(self.num_cells * self.q * jnp.float32(2.0**32)), 2.0**32 - 2.0**8).astype(jnp.uint32)
         keep = jax.random.bits(keep_key, (), jnp.uint32) >= lie  # rounded up, and so never to no privacy
         return jnp.where(keep, vote, (vote + step) % (self.num_cells + 1)).astype(jnp.int32)
+
+    def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
+        """Return exact messages, the vote at p rounded down; see `LocalRandomizer`."""
+        vote = np.where(cells[:, 0] < 0, self.num_cells, cells[:, 0])
+        keep = entropy.words(len(cells)) < np.uint64(at_most(self.p))
+        step = 1 + entropy.below(np.full(len(cells), self.num_cells))
+        return np.where(keep, vote, (vote + step) % (self.num_cells + 1)).astype(np.int32)
 
     def support(self, message: jax.Array) -> jax.Array:
         """Return the published cell."""

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.mechanisms.base import CalibratedMechanism
+from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
 from rknn_jax.types import Array
 
@@ -74,6 +75,24 @@ class LocalRandomizer(CalibratedMechanism):
     @abc.abstractmethod
     def randomize(self, key: jax.Array, cells: jax.Array) -> Any:
         """Return one client's message from its cells, int32 `[k·r]`. `key` is consumed."""
+
+    def respond(self, entropy: Entropy, cells: np.ndarray) -> Any:
+        """Return the messages of many records as `randomize` does, but exactly, on the operating system's entropy: what is really sent.
+
+        Args:
+          entropy: continues.
+          cells: int32 `[n, k·r]`; negative where a vote is missing.
+
+        Returns:
+          Stacked messages, NumPy arrays of the dtypes that `randomize` has.
+
+        Raises:
+          NotImplementedError: where the mechanism has no exact form.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no exact form, so it can be simulated but not deployed; use Collision, SubsetSelection, "
+            "RandomizedResponse or OptimizedUnaryEncoding."
+        )
 
     @abc.abstractmethod
     def support(self, message: Any) -> jax.Array:
@@ -280,6 +299,19 @@ def voted_words(cells: jax.Array, num_cells: int) -> jax.Array:
     words = jnp.arange(-(-num_cells // WORD))[None]
     bits = jnp.uint32(1) << (cells % WORD).astype(jnp.uint32)
     return jax.lax.reduce_or(jnp.where(cells[:, None] // WORD == words, bits[:, None], jnp.uint32(0)), (0,))
+
+
+def packed(bits: np.ndarray) -> np.ndarray:
+    """Pack rows of bool `[n, d]` as `pack` does, uint32 `[n, ceil(d / 32)]`, on the host."""
+    padded = np.pad(bits, ((0, 0), (0, -bits.shape[1] % WORD)))
+    return np.packbits(padded, axis=1, bitorder="little").view("<u4")
+
+
+def voted_bits(cells: np.ndarray, num_cells: int) -> np.ndarray:
+    """Return which cells each record votes for, bool `[n, num_cells]`, from `[n, k·r]` of which negative ones are no votes."""
+    bits = np.zeros((len(cells), num_cells + 1), bool)
+    np.put_along_axis(bits, np.where(cells < 0, num_cells, cells), True, axis=1)
+    return bits[:, :num_cells]
 
 
 def unpack(words: Array, num_cells: int) -> jax.Array:

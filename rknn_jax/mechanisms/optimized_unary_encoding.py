@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import bsvs, pytree
-from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, fits, unpack, voted_words
+from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, fits, packed, unpack, voted_bits, voted_words
 from rknn_jax.mechanisms.randomized_response import bernoulli_bits, bits_total_variation
+from rknn_jax.privacy.entropy import Entropy, at_least
 
 
 @pytree.register
@@ -54,6 +55,11 @@ class OptimizedUnaryEncoding(PureProtocol):
         kept = (cells >= 0) & (jax.random.bits(votes_key, cells.shape, jnp.uint32) >> 31 == 1)
         voted, set_bits = (voted_words(votes, self.num_cells) for votes in (cells, jnp.where(kept, cells, -1)))
         return set_bits | ~voted & bernoulli_bits(other_key, self.q, self.num_cells)
+
+    def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
+        """Return exact messages, with other bits set at q rounded up; see `LocalRandomizer`."""
+        words = entropy.words(len(cells), self.num_cells)
+        return packed(words < np.where(voted_bits(cells, self.num_cells), np.uint64(2**63), np.uint64(at_least(self.q))))
 
     def support(self, message: jax.Array) -> jax.Array:
         """Return the bits."""

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, unpack, voted_words
+from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, packed, unpack, voted_bits, voted_words
+from rknn_jax.privacy.entropy import Entropy, at_least
 
 DIGITS = 24  # binary ones of a simulated probability
 
@@ -53,6 +54,11 @@ class RandomizedResponse(PureProtocol):
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
         """Return flipped bits, uint32 `[ceil(d / 32)]`. `key` is consumed."""
         return voted_words(cells, self.num_cells) ^ bernoulli_bits(key, self.q, self.num_cells)
+
+    def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
+        """Return exact messages, with flips at q rounded up; see `LocalRandomizer`."""
+        flips = entropy.words(len(cells), self.num_cells) < np.uint64(at_least(self.q))
+        return packed(voted_bits(cells, self.num_cells) ^ flips)
 
     def support(self, message: jax.Array) -> jax.Array:
         """Return the bits."""

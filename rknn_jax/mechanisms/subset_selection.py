@@ -20,7 +20,8 @@ import numpy as np
 from scipy import special
 
 from rknn_jax import bsvs, pytree
-from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, fits, one_hot, pack, real, unpack
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, fits, one_hot, pack, packed, real, unpack
+from rknn_jax.privacy.entropy import Entropy, at_most
 
 
 @pytree.register
@@ -85,6 +86,24 @@ class SubsetSelection(PureProtocol):
         others = jax.random.bits(other_key, (self.num_symbols,), jnp.uint32)
         others = jnp.where(one_hot(votes, self.num_symbols), jnp.uint32(0xFFFFFFFF), others)
         return pack(one_hot(jnp.where(chosen, votes, -1), self.num_symbols) | smallest(others, self.subset_size - num_votes))
+
+    def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
+        """Return exact messages: uniform among the sets with a vote at their probability rounded down, else among those without.
+
+        Sets are drawn until one is of the kind; see `LocalRandomizer`.
+        """
+        cells = np.asarray(bsvs.once(jnp.asarray(cells, jnp.int32)))
+        votes = np.where(cells < 0, self.num_cells + np.arange(cells.shape[1]), cells)
+        without = math.prod(1 - self.subset_size / (self.num_symbols - i) for i in range(self.votes_per_record))
+        meets = entropy.words(len(cells)) < np.uint64(at_most((1 - without) / (1 - without + without * math.exp(-self.epsilon))))
+        chosen = np.zeros((len(cells), self.num_symbols), bool)
+        left = np.arange(len(cells))
+        while len(left):
+            drawn = entropy.subset(self.num_symbols, self.subset_size, len(left))
+            right = np.take_along_axis(drawn, votes[left], axis=1).any(axis=1) == meets[left]
+            chosen[left[right]] = drawn[right]
+            left = left[~right]
+        return packed(chosen)
 
     def support(self, message: jax.Array) -> jax.Array:
         """Return the published cells."""

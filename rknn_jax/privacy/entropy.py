@@ -1,0 +1,68 @@
+"""Uniform words from a seed of the operating system's entropy, for what a client releases of its own.
+
+A client that is started again must send the same message, or two messages would cost it twice. So it keeps a seed of 256 bits instead of
+drawing anew, and everything that is random follows from it by SHAKE-256, which tells nobody without the seed a bit. What is drawn is exact:
+integers are uniform by rejection, and an event has the probability of an integer threshold of 64 digits, rounded to the private side.
+
+`rknn_jax.privacy.release` draws a curator's noise; it has no seed, because a curator keeps its result.
+"""
+
+import hashlib
+import math
+import secrets
+
+import numpy as np
+
+SEED_BYTES = 32
+SURE = 2**64
+"""Threshold of an event that always happens; a word is always below it."""
+
+ROUNDING = 2.0**-48
+"""By so much, relatively, a probability in float64 may be wrong: products of a few factors, each rounded in the 53rd digit."""
+
+
+class Entropy:
+    """A stream of words that a seed determines. Each draw continues it."""
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"Expected a seed of {SEED_BYTES} bytes, got {len(seed)}; take secrets.token_bytes({SEED_BYTES}).")
+        self._seed, self._draws = seed, 0
+
+    @classmethod
+    def fresh(cls) -> "Entropy":
+        """Return a stream that nobody can repeat."""
+        return cls(secrets.token_bytes(SEED_BYTES))
+
+    def words(self, *shape: int) -> np.ndarray:
+        """Return uniform uint64 of `shape`."""
+        count = math.prod(shape)
+        digest = hashlib.shake_256(self._seed + self._draws.to_bytes(8, "little")).digest(8 * count)
+        self._draws += 1
+        return np.frombuffer(digest, "<u8").reshape(shape)
+
+    def below(self, bounds: np.ndarray) -> np.ndarray:
+        """Return uniform integers in [0, bound), int64, for each of integer `bounds` of at least 1."""
+        bounds = np.asarray(bounds).astype(np.uint64)
+        waste = (np.uint64(2**64 - 1) % bounds + np.uint64(1)) % bounds  # 2^64 mod bound: words up to there would make small ones likelier
+        words = self.words(*bounds.shape).copy()
+        while (again := words < waste).any():
+            words[again] = self.words(int(again.sum()))
+        return (words % bounds).astype(np.int64)
+
+    def subset(self, count: int, size: int, often: int) -> np.ndarray:
+        """Return uniform subsets of `size` out of `count`, bool `[often, count]`; ties of 64 bits, which favour the first, do not occur."""
+        order = np.argsort(self.words(often, count), axis=1, kind="stable")
+        chosen = np.zeros((often, count), bool)
+        np.put_along_axis(chosen, order[:, :size], True, axis=1)
+        return chosen
+
+
+def at_most(probability: float) -> int:
+    """Return the largest threshold t, out of 2^64, that is surely no more than a probability in float64."""
+    return min(math.floor(probability * (1 - ROUNDING) * SURE), SURE - 1)
+
+
+def at_least(probability: float) -> int:
+    """Return the smallest threshold t, out of 2^64, that is surely no less than a probability in float64 below 1."""
+    return math.ceil(probability * (1 + ROUNDING) * SURE)

@@ -1,0 +1,129 @@
+"""What clients really send: exact laws on a seed, by enumeration of their alphabets and in the integers that are drawn against."""
+
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax.mechanisms.collision import Collision
+from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRandomizedResponse
+from rknn_jax.mechanisms.hadamard_response import HadamardResponse
+from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
+from rknn_jax.mechanisms.randomized_response import RandomizedResponse
+from rknn_jax.mechanisms.subset_selection import SubsetSelection
+from rknn_jax.privacy.entropy import SURE, Entropy, at_least, at_most
+
+DEPLOYED = [
+    Collision(1.0, 3, 2),
+    Collision(1.5, 3, 2, num_neighbors=2),
+    Collision(1.0, 3, 2, num_neighbors=3, num_buckets=5),
+    RandomizedResponse(1.0, 2, 2),
+    RandomizedResponse(3.0, 3, 2, num_neighbors=2),
+    OptimizedUnaryEncoding(1.5, 2, 2),
+    OptimizedUnaryEncoding(2.0, 3, 2, num_neighbors=2),
+    SubsetSelection(1.0, 2, 3),
+    SubsetSelection(2.0, 3, 2, num_neighbors=2),
+    GeneralizedRandomizedResponse(1.0, 2, 3),
+]
+RECORDS = 60_000
+
+
+def fixed(number=0):
+    return Entropy(bytes([number]) * 32)
+
+
+@pytest.mark.parametrize("mechanism", DEPLOYED, ids=str)
+@pytest.mark.parametrize("missing", [False, True])
+def test_every_message_has_the_law_that_the_proofs_enumerate(mechanism, missing):
+    """60,000 messages a case against `log_prob`, which the contract tests hold to e^ε; mixed over the seeds of a hash.
+
+    Chi-square over the alphabet's probabilities: the statistic is within 6 standard deviations of its mean at this seed, one-sided
+    below 1e-6 each.
+    """
+    votes = np.arange(mechanism.votes_per_record, dtype=np.int32) * mechanism.num_classes
+    cells = np.where(missing & (np.arange(len(votes)) == 0), -1, votes).astype(np.int32)
+    messages = mechanism.respond(fixed(), np.tile(cells, (RECORDS, 1)))
+    assert np.asarray(jax.vmap(mechanism.valid)(messages)).all()
+    chex.assert_trees_all_equal_dtypes(messages, jax.tree.map(np.asarray, mechanism.randomize(jax.random.key(0), jax.numpy.asarray(cells))))
+    if isinstance(mechanism, Collision):  # the bucket's law given its own seed
+        probability = np.exp(mechanism.log_prob(messages, cells))
+        every = np.stack(
+            [
+                np.exp(mechanism.log_prob(messages._replace(bucket=np.full(RECORDS, z, np.int32)), cells))
+                for z in range(mechanism.num_buckets)
+            ]
+        )
+        mean, variance = (every**2).sum(0), (every**3).sum(0) - (every**2).sum(0) ** 2
+        assert abs((probability - mean).sum()) < 6 * np.sqrt(variance.sum()) + 1e-9 * RECORDS
+        counts, expected = np.bincount(messages.bucket, minlength=mechanism.num_buckets), every.sum(axis=1)
+    else:
+        alphabet = np.asarray(mechanism.alphabet(jax.random.key(0))).reshape(-1)
+        order = np.argsort(alphabet)
+        position = np.searchsorted(alphabet[order], np.asarray(messages).reshape(-1))
+        counts = np.bincount(position, minlength=len(alphabet))
+        expected = RECORDS * np.exp(mechanism.log_prob(mechanism.alphabet(jax.random.key(0)), cells))[order]
+    freedom = len(counts) - 1
+    assert ((counts - expected) ** 2 / expected).sum() < freedom + 6 * np.sqrt(2 * freedom) + 10
+
+
+def largest_odds(mechanism):
+    """Return the largest ratio of two probabilities of one message, exactly, from the integer thresholds that are drawn against."""
+    votes, cells = mechanism.votes_per_record, mechanism.num_cells
+    if isinstance(mechanism, Collision):
+        held = Fraction(at_most(mechanism.p), SURE)
+        other = [(1 - m * held) / (mechanism.num_buckets - m) for m in range(votes + 1)]
+        return max([held, *other]) / min([held, *other])
+    if isinstance(mechanism, SubsetSelection):
+        without = np.prod([1 - mechanism.subset_size / (mechanism.num_symbols - i) for i in range(votes)])
+        meets = Fraction(at_most((1 - without) / (1 - without + without * np.exp(-mechanism.epsilon))), SURE)
+        share = Fraction(1)
+        for i in range(votes):
+            share *= Fraction(mechanism.num_symbols - mechanism.subset_size - i, mechanism.num_symbols - i)
+        return (meets / (1 - share)) / ((1 - meets) / share)
+    if isinstance(mechanism, GeneralizedRandomizedResponse):
+        kept = Fraction(at_most(mechanism.p), SURE)
+        return kept / ((1 - kept) / cells)
+    flipped = Fraction(at_least(mechanism.q), SURE)
+    return ((1 - flipped) / flipped) ** (2 * votes if isinstance(mechanism, RandomizedResponse) else votes)
+
+
+@pytest.mark.parametrize("kind", [Collision, RandomizedResponse, OptimizedUnaryEncoding, SubsetSelection, GeneralizedRandomizedResponse])
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 0.4, 1.0, 3.0, 8.0, 20.0])
+def test_rounding_never_costs_more_than_epsilon(kind, epsilon):
+    """In rational arithmetic against 60 digits of e^ε: the odds stay below it and lose no more than a millionth of a millionth."""
+    for neighbors in (1, 2, 4) if kind is not GeneralizedRandomizedResponse else (1,):
+        odds = largest_odds(kind(epsilon, 40, 10, num_neighbors=neighbors))
+        with localcontext() as context:
+            context.prec = 60
+            allowed = Fraction(Decimal(epsilon).exp())
+        assert odds <= allowed
+        assert float(1 - odds / allowed) < 1e-11 * max(1, np.exp(epsilon) if epsilon < 10 else np.exp(epsilon))
+
+
+def test_a_seed_makes_one_stream_and_another_seed_another():
+    assert np.array_equal(fixed().words(1000), fixed().words(1000))
+    assert not np.intersect1d(fixed(0).words(1000), fixed(1).words(1000)).size
+    stream = fixed()
+    assert not np.intersect1d(stream.words(1000), stream.words(1000)).size
+    assert not np.intersect1d(Entropy.fresh().words(1000), Entropy.fresh().words(1000)).size
+    with pytest.raises(ValueError, match="32 bytes, got 5"):
+        Entropy(b"short")
+
+
+def test_integers_are_uniform_also_where_the_bound_is_no_power_of_two(monkeypatch):
+    """Chi-square of 50,000 draws below 7 within 6 standard deviations; and every word that would favour small ones is drawn again."""
+    counts = np.bincount(fixed().below(np.full(50_000, 7)), minlength=7)
+    assert ((counts - 50_000 / 7) ** 2 / (50_000 / 7)).sum() < 6 + 6 * np.sqrt(12)
+    assert fixed().below(np.array([1, 1])).tolist() == [0, 0]
+    words = iter([np.array([1, 2, 2**64 - 1], np.uint64), np.array([0], np.uint64), np.array([9], np.uint64)])
+    stream = fixed()
+    monkeypatch.setattr(stream, "words", lambda *shape: next(words))
+    assert stream.below(np.full(3, 7)).tolist() == [9 % 7, 2, (2**64 - 1) % 7]  # 2^64 mod 7 is 2: words 0 and 1 are drawn again
+
+
+def test_a_mechanism_without_an_exact_form_is_not_deployed():
+    with pytest.raises(NotImplementedError, match="simulated but not deployed"):
+        HadamardResponse(1.0, 4, 3).respond(fixed(), np.zeros((1, 1), np.int32))
