@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make; everything else is installed into .venv from uv.lock.
 PYTHON ?= python3
-UV_VERSION = 0.13.8
+UV_VERSION = 0.12.24
 VENV = .venv
 RUN = $(VENV)/bin/python
 DEMO_OUT = runs/demo

@@ -1,0 +1,220 @@
+"""What a server does with answers: check them, have them on disk, add them up. Killed at any time, it goes on from its folder.
+
+Answers come in batches. Of a batch, those that can be counted are appended to one file in one frame and are on disk before they count, so
+that what a server has added up is what its file holds, each client once. A frame that a crash cut short was not acknowledged and is cut
+off. Who is rejected is told, by the client's number, and counted by reason.
+
+**What a liar can do.** A message in the alphabet moves the estimate of a cell by `most_shift` at most and no client sends more of them than
+the round allows, so f messages of liars move it by f times that: as far as f honest ones may, and no further. At a small epsilon that is
+many votes, which is the price of noise that nobody can see through.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax.federation import wire
+from rknn_jax.federation.rounds import Round
+from rknn_jax.mechanisms.local import LocalRandomizer
+
+MOST_RECORDS = 2**20
+"""Messages of one client under unit=record, which are told to be its records; a client with more joins as several."""
+
+MESSAGES_AT_ONCE = 2**16
+HASH_BYTES = 32
+
+ANSWERS, QUESTION, REJECTED = "answers.bin", "question.bin", "rejected.json"
+
+
+class Reply(NamedTuple):
+    """One client's answer.
+
+    Attributes:
+      client: its number, below 2^64, as the transport has authenticated it.
+      round: id of the round that it answers.
+      payload: its messages.
+    """
+
+    client: int
+    round: str
+    payload: bytes
+
+
+class Collector:
+    """The answers of one round, in a folder.
+
+    Attributes:
+      round: that is answered.
+      totals: int64 `[num_totals]`, as `LocalRandomizer.aggregate`.
+      num_messages: that were counted.
+      clients: that were counted.
+      rejected: how many answers were not counted, by reason.
+    """
+
+    def __init__(self, folder: Path, round: Round, most_records: int = MOST_RECORDS) -> None:
+        """Open the folder of a round; a new one keeps the question, an old one must hold the same and is gone through.
+
+        Raises:
+          ValueError: where it holds another round.
+        """
+        self.round, self._path, self._most = round, folder / ANSWERS, most_records
+        self._size = wire.message_bytes(round.mechanism)
+        self.totals = np.zeros(round.mechanism.num_totals, np.int64)
+        self.num_messages, self.clients = 0, set[int]()
+        self._rejected_path = folder / REJECTED
+        self.rejected: Counter[str] = Counter(json.loads(self._rejected_path.read_text()) if self._rejected_path.exists() else {})
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / QUESTION).exists():
+            write_whole(folder / QUESTION, round.data)
+        elif (folder / QUESTION).read_bytes() != round.data:
+            raise ValueError(f"Expected the folder of this round, got another round in {folder}; name a new folder.")
+        self._file = open(self._path, "a+b")
+        size = 0
+        for clients, payload in _frames(self._path):
+            self._count(clients, payload)
+            size += _frame_bytes(len(clients), len(payload))
+        self._file.truncate(size)
+
+    def receive(self, replies: Sequence[Reply], *, late: bool = False) -> list[str]:
+        """Count a batch of answers, which is on disk when this returns.
+
+        Args:
+          replies: in any order, from clients that may be broken or lie.
+          late: whether the round is over.
+
+        Returns:
+          For each what became of it: `counted`, or why not: `late`, `another round`, `again` (whatever it says the second time),
+          `malformed` for a length that no number of messages has, `too many` messages, `outside the alphabet`.
+        """
+        if not replies:
+            return []
+        clients, rounds, payloads = zip(*replies, strict=True)
+        sound = not late and rounds.count(self.round.id) == len(replies) and all(self._wrong(size) is None for size in set(map(len, payloads)))
+        if sound and len(fresh := set(clients)) == len(replies) and fresh.isdisjoint(self.clients):  # a million a second come through here
+            fates = ["counted"] * len(replies)
+        else:
+            fates, fresh = [], set()
+            for reply in replies:
+                fates.append("late" if late else self._fate(reply, fresh))
+                if fates[-1] == "counted":
+                    fresh.add(reply.client)
+        kept = [i for i, fate in enumerate(fates) if fate == "counted"]
+        fair = self._fair([len(payloads[i]) // self._size for i in kept], b"".join([payloads[i] for i in kept]))
+        if not fair.all():
+            for i in np.flatnonzero(~fair):
+                fates[kept[i]] = "outside the alphabet"
+            kept = [i for i, good in zip(kept, fair, strict=True) if good]
+        if kept:
+            numbers, payload = np.array([clients[i] for i in kept], np.uint64), b"".join([payloads[i] for i in kept])
+            self._append(numbers, payload)
+            self._count(numbers, payload)
+        if refused := Counter(fate for fate in fates if fate != "counted"):
+            self.rejected += refused
+            write_whole(self._rejected_path, json.dumps(self.rejected).encode())
+        return fates
+
+    def _fate(self, reply: Reply, fresh: set[int]) -> str:
+        if reply.round != self.round.id:
+            return "another round"
+        if reply.client in self.clients or reply.client in fresh:
+            return "again"
+        return self._wrong(len(reply.payload)) or "counted"
+
+    def _wrong(self, num_bytes: int) -> str | None:
+        """Return what is wrong with an answer of so many bytes, if anything."""
+        many, odd = divmod(num_bytes, self._size)
+        wanted = self.round.records_per_client
+        if odd or many < max(1, wanted):
+            return "malformed"
+        return "too many" if many > (wanted or self._most) else None
+
+    def counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the estimated votes and their standard deviations, float64 `[s, |Y|]`."""
+        mechanism = self.round.mechanism
+        counts = np.asarray(mechanism.estimate(jax.random.key(0), self.totals, self.num_messages), np.float64)
+        return counts, mechanism.stddev(counts, self.num_messages)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _fair(self, lengths: Sequence[int], payload: bytes) -> np.ndarray:
+        """Return which clients sent messages of the alphabet alone, bool, of clients that sent `lengths` of them."""
+        mechanism = self.round.mechanism
+        valid = [np.asarray(_valid(mechanism, messages))[:count] for messages, count in _parts(mechanism, payload)]
+        return np.logical_and.reduceat(np.concatenate(valid), np.cumsum(lengths) - lengths) if valid else np.zeros(0, bool)
+
+    def _count(self, clients: np.ndarray, payload: bytes) -> None:
+        mechanism = self.round.mechanism
+        for messages, count in _parts(mechanism, payload):
+            self.totals += _totals(mechanism, messages, count)
+            self.num_messages += count
+        self.clients.update(clients.tolist())
+
+    def _append(self, clients: np.ndarray, payload: bytes) -> None:
+        body = clients.astype("<u8").tobytes() + payload
+        head = np.array([len(clients), len(payload)], "<u8").tobytes()
+        self._file.write(head + hashlib.sha256(head + body).digest() + body)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def most_shift(mechanism: LocalRandomizer) -> float:
+    """Return how far one message, of a liar too, may move the estimate of a cell: a support more, over p - q."""
+    return 1 / mechanism.advantage  # type: ignore[attr-defined]
+
+
+@jax.jit
+def _valid(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
+    return jax.vmap(mechanism.valid)(messages)
+
+
+@jax.jit
+def _totals(mechanism: LocalRandomizer, messages: Any, count: int) -> jax.Array:
+    """Aggregate the first `count` messages; all behind them are copies of the first."""
+    first = jax.tree.map(lambda leaf: leaf[:1], messages)
+    return mechanism.aggregate(messages) - (len(jax.tree.leaves(messages)[0]) - count) * mechanism.aggregate(first)
+
+
+def _parts(mechanism: LocalRandomizer, payload: bytes) -> Iterator[tuple[Any, int]]:
+    """Yield messages and how many they are, filled up to a power of two with copies of the first, so that few sizes are compiled for."""
+    size = wire.message_bytes(mechanism)
+    for start in range(0, len(payload), size * MESSAGES_AT_ONCE):
+        part = payload[start : start + size * MESSAGES_AT_ONCE]
+        count = len(part) // size
+        yield wire.decode(mechanism, part + part[:size] * (2 ** (count - 1).bit_length() - count)), count
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is on disk, whole, or not there."""
+    temporary = path.with_name(f".{path.name}.new")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _frame_bytes(num_clients: int, payload: int) -> int:
+    return 16 + HASH_BYTES + 8 * num_clients + payload
+
+
+def _frames(path: Path) -> Iterator[tuple[np.ndarray, bytes]]:
+    """Yield the sound frames of a file."""
+    with open(path, "rb") as file:
+        while len(head := file.read(16)) == 16:
+            num_clients, size = np.frombuffer(head, "<u8").tolist()
+            said, body = file.read(HASH_BYTES), file.read(8 * num_clients + size)
+            if said != hashlib.sha256(head + body).digest():
+                if file.read(1):  # a crash can only have hurt the last frame
+                    raise ValueError(f"A frame of {path} that is not the last does not hold what was written; restore the file from a copy.")
+                return
+            yield np.frombuffer(body, "<u8", num_clients), body[8 * num_clients :]

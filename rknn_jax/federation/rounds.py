@@ -1,0 +1,141 @@
+"""What is asked in one round, and what an answer to it guarantees: client and server compute both from the same bytes.
+
+A round's id is the SHA-256 of those bytes, so nobody can ask another question under the same id.
+
+**Units.** With `unit=record` every record of a client sends a message of its own; how many a client has is told. With `unit=client` each
+client sends `records_per_client` messages, of records drawn at random or of none, and each is epsilon/`records_per_client`-private, so
+that all that a client holds may be replaced: nobody learns how many records it has.
+"""
+
+import hashlib
+import math
+import secrets
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rknn_jax.federation import wire
+from rknn_jax.labelers import rknn
+from rknn_jax.mechanisms.local import LocalRandomizer
+from rknn_jax.privacy.guarantee import UNITS, Event, Guarantee, Sampler, Unit
+from rknn_jax.types import Encoder, Queries
+
+
+@dataclass(frozen=True)
+class Round:
+    """One question to all clients. All of it is public.
+
+    Attributes:
+      queries: float32 `[s, f]`.
+      classes: names of the classes, in the order of their numbers.
+      config: of the labeler: epsilon, neighbors, mechanism, trust and metric. Epsilon is per unit.
+      encode: what makes features of images; None where clients bring features.
+      unit: what is protected.
+      records_per_client: messages of a client under unit=client; 0 for a message of every record.
+      honest: with trust=shuffle, messages among which one hides, of clients that follow the protocol; nothing is published of fewer.
+      simulated: seed of simulated noise, for experiments; None for the operating system's entropy.
+      nonce: tells rounds of equal questions apart.
+    """
+
+    queries: np.ndarray
+    classes: tuple[str, ...]
+    config: rknn.Config
+    encode: Encoder | None = None
+    unit: Unit = "record"
+    records_per_client: int = 0
+    honest: int = 0
+    simulated: int | None = None
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def __post_init__(self) -> None:
+        for name in ("records_per_client", "honest"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
+                raise ValueError(f"Expected an integer {name} >= 0, got {name}={getattr(self, name)!r}.")
+        if self.simulated is not None and type(self.simulated) is not int:
+            raise ValueError(f"Expected an integer seed or None, got simulated={self.simulated!r}.")
+        if not isinstance(self.config, rknn.Config) or type(self.config.num_neighbors) is not int:
+            raise ValueError(f"Expected the labeler's config with an integer num_neighbors, got config={self.config!r}.")
+        if not isinstance(self.classes, tuple) or not all(isinstance(name, str) for name in self.classes):
+            raise ValueError(f"Expected the names of the classes, got classes={self.classes!r}.")
+        queries = np.asarray(self.queries)
+        if queries.ndim != 2 or queries.dtype != np.float32 or not len(queries) or not np.isfinite(queries).all():
+            raise ValueError(f"Expected finite queries float32 [s > 0, f], got {queries.dtype} {queries.shape}.")
+        if self.config.trust not in ("local", "shuffle"):
+            raise ValueError(f"Expected trust=local or shuffle, got trust={self.config.trust}; a federation's server sees no votes.")
+        if not 0 < self.config.epsilon < math.inf:
+            raise ValueError(f"Expected 0 < epsilon < infinity, got epsilon={self.config.epsilon}.")
+        if self.unit not in UNITS or (self.unit == "client") != (self.records_per_client > 0):
+            raise ValueError(
+                f"Expected records_per_client > 0 with unit=client and 0 with unit=record, got unit={self.unit} and "
+                f"records_per_client={self.records_per_client}."
+            )
+        if self.config.trust == "shuffle" and (self.honest < 2 or self.records_per_client > 1):
+            raise ValueError(
+                f"Expected honest >= 2 and one message of what is protected with trust=shuffle, got honest={self.honest} and "
+                f"records_per_client={self.records_per_client}; pass unit=record or records_per_client=1."
+            )
+        if len(self.classes) < 2 or len(self.classes) * len(queries) >= 2**31:
+            raise ValueError(f"Expected at least 2 classes and fewer than 2^31 cells, got {len(self.classes)} and {len(queries)} queries.")
+        if self.simulated is None and type(self.mechanism).respond is LocalRandomizer.respond:
+            raise ValueError(f"Expected a mechanism with an exact form, got mechanism={self.config.mechanism}; collision is a good choice.")
+
+    @cached_property
+    def data(self) -> bytes:
+        """What is sent."""
+        return wire.pack(self)
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of what is sent."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @classmethod
+    def of(cls, data: bytes) -> "Round":
+        """Return the round that these bytes ask, of which the id is theirs.
+
+        Raises:
+          ValueError: for other bytes.
+        """
+        round = wire.unpack(data)
+        if not isinstance(round, cls):
+            raise ValueError(f"Expected a round, got {type(round).__name__}.")
+        round.__dict__.update(data=data, id=hashlib.sha256(data).hexdigest())
+        return round
+
+    @cached_property
+    def mechanism(self) -> LocalRandomizer:
+        """What randomizes each message."""
+        share = self.config.epsilon / self.records_per_client * (1 - 1e-12) if self.records_per_client > 1 else self.config.epsilon
+        made = rknn.mechanism(len(self.queries), len(self.classes), self.honest, replace(self.config, epsilon=share))
+        if not isinstance(made, LocalRandomizer):
+            raise ValueError(f"Expected a local mechanism, got mechanism={self.config.mechanism}; collision is a good choice.")
+        return made
+
+    @property
+    def message_epsilon(self) -> float:
+        """Of what a unit sends, whatever all others do and whoever sees it."""
+        return self.mechanism.epsilon if self.config.trust == "shuffle" else self.config.epsilon
+
+    def guarantee(self, honest: int | None = None) -> Guarantee:
+        """Return what a unit's messages cost.
+
+        Args:
+          honest: messages of clients that follow the protocol, among which a shuffler hides one; None where nobody is trusted to.
+
+        Raises:
+          ValueError: where so few cannot hide one at the round's epsilon and delta.
+        """
+        sampler: Sampler = "release" if self.simulated is None else "simulation"
+        if honest is None or self.config.trust == "local":
+            epsilon = self.message_epsilon
+            count = max(1, self.records_per_client)
+            events = (Event("pure", self.mechanism.epsilon, count),)
+            return Guarantee(epsilon, 0.0, "replace-one", "local", events, unit=self.unit, sampler=sampler)
+        return replace(rknn.guarantee(self.mechanism, honest, self.config), unit=self.unit, sampler=sampler)
+
+    def connect(self, features: Any, labels: np.ndarray) -> np.ndarray:
+        """Return the cells that a client's records vote for, int32 `[n, k·r]`, private: each depends on its record alone."""
+        queries = Queries.alone(self.queries, np.arange(len(self.queries)))
+        return np.asarray(rknn.connect(features, labels, queries, len(self.classes), self.config))

@@ -1,0 +1,160 @@
+"""Questions and answers as bytes: numbers and the names of classes that the receiver has itself. Nothing is unpickled, no code travels.
+
+A question is JSON with arrays behind it. A record's message is as long as its mechanism says: the arrays of a message, each cut to the
+bytes that its bits need, so 8 and 1 for a hash key and a bucket, ceil(d/8) for d packed bits. A client's answer is its records' messages
+side by side.
+"""
+
+import dataclasses
+import functools
+import importlib
+import json
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen
+
+from rknn_jax.mechanisms.local import LocalRandomizer
+
+PACKAGES = ("rknn_jax.representations.", "rknn_jax.labelers.rknn", "rknn_jax.federation.rounds")
+"""Modules whose dataclasses may be named. They hold configuration and numbers, and their methods are the receiver's own."""
+
+DTYPES = ("bool", "uint8", "int32", "int64", "uint32", "float32", "float64")
+MOST_BYTES = 2**31
+
+
+def pack(value: Any) -> bytes:
+    """Return dataclasses of `PACKAGES`, dicts, lists, tuples, arrays and plain values as bytes.
+
+    Raises:
+      TypeError: for anything else.
+    """
+    arrays: list[np.ndarray] = []
+    tree = json.dumps(_flat(value, arrays)).encode()
+    kinds = json.dumps([[str(array.dtype), array.shape] for array in arrays]).encode()
+    sizes = b"".join(len(part).to_bytes(8, "little") for part in (tree, kinds))
+    return b"".join([sizes, tree, kinds, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
+
+
+def unpack(data: bytes) -> Any:
+    """Undo `pack`. Arrays come back as NumPy arrays.
+
+    Raises:
+      ValueError: for bytes that are nothing of the kind, or name a class that is not in `PACKAGES`.
+    """
+    try:
+        ends = np.cumsum([16, *np.frombuffer(data[:16], "<u8").astype(object)])
+        tree, kinds = json.loads(data[16 : ends[1]]), json.loads(data[ends[1] : ends[2]])
+        arrays, at = [], int(ends[2])
+        for dtype, shape in kinds:
+            if dtype not in DTYPES or any(not isinstance(size, int) or size < 0 for size in shape):
+                raise ValueError(f"an array of {dtype} {shape}")
+            array = np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape)
+            arrays.append(array)
+            at += array.nbytes
+        if at != len(data):
+            raise ValueError(f"{len(data) - at} bytes too many")
+        return _built(tree, arrays)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, ImportError) as error:
+        raise ValueError(f"Expected a question as rknn_jax.federation.wire packs it, got {len(data)} bytes that are none: {error}") from error
+
+
+def message_bytes(mechanism: LocalRandomizer) -> int:
+    """Return the length of one record's message."""
+    return sum(_widths(mechanism)[0])
+
+
+def encode(mechanism: LocalRandomizer, messages: Any) -> bytes:
+    """Return stacked messages of records as bytes."""
+    widths, (_, leaves) = _widths(mechanism)[0], _leaves(messages)
+    rows = [np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8)[:, :width] for leaf, width in zip(leaves, widths, strict=True)]
+    return np.concatenate(rows, axis=1).tobytes()
+
+
+def decode(mechanism: LocalRandomizer, data: bytes) -> Any:
+    """Undo `encode`. Whether the messages are in the alphabet is `LocalRandomizer.valid`'s to say.
+
+    Raises:
+      ValueError: where the length is no multiple of a message's.
+    """
+    widths, one = _widths(mechanism)
+    if len(data) % sum(widths):
+        raise ValueError(f"Expected messages of {sum(widths)} bytes, got {len(data)} bytes; every client must use {mechanism}.")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, sum(widths))
+    structure, leaves = _leaves(one)
+    found, at = [], 0
+    for leaf, width in zip(leaves, widths, strict=True):
+        whole = np.zeros((len(rows), leaf.size * leaf.dtype.itemsize), np.uint8)
+        whole[:, :width] = rows[:, at : at + width]
+        found.append(whole.view(leaf.dtype).reshape(len(rows), *leaf.shape))
+        at += width
+    return jax.tree.unflatten(structure, found)
+
+
+@functools.cache
+def _widths(mechanism: LocalRandomizer) -> tuple[list[int], Any]:
+    """Return the bytes of each array of a message, and a message's shapes. The last array has the mechanism's bits, others are whole."""
+    cells = jax.ShapeDtypeStruct((mechanism.votes_per_record,), jnp.int32)
+    one = jax.eval_shape(mechanism.randomize, jax.random.key(0), cells)
+    leaves = jax.tree.leaves(one)
+    return [*(leaf.size * leaf.dtype.itemsize for leaf in leaves[:-1]), -(-mechanism.message_bits // 8)], one
+
+
+def _leaves(tree: Any) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, leaves
+
+
+def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
+    if isinstance(value, np.ndarray | jax.Array | np.generic):
+        arrays.append(np.asarray(value))
+        if str(arrays[-1].dtype) not in DTYPES:
+            raise TypeError(f"Expected arrays of {DTYPES}, got {arrays[-1].dtype}.")
+        return {"array": len(arrays) - 1}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        name = f"{type(value).__module__}:{type(value).__qualname__}"
+        if not name.startswith(PACKAGES):
+            raise TypeError(f"Expected dataclasses of {PACKAGES}, got {name}; bring embeddings instead of images.")
+        return {"class": name, "fields": {field: _flat(getattr(value, field), arrays) for field in _fields(type(value))}}
+    if isinstance(value, dict):
+        return {"dict": {key: _flat(item, arrays) for key, item in value.items()}}
+    if isinstance(value, list | tuple):
+        return {"list" if isinstance(value, list) else "tuple": [_flat(item, arrays) for item in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"Expected arrays, plain values and dataclasses of {PACKAGES}, got {type(value)}.")
+
+
+def _built(tree: Any, arrays: list[np.ndarray]) -> Any:
+    match tree:
+        case {"array": number}:
+            return arrays[number]
+        case {"class": name, "fields": fields}:
+            return _class(name)(**{field: _built(item, arrays) for field, item in fields.items()})
+        case {"dict": items}:
+            return {key: _built(item, arrays) for key, item in items.items()}
+        case {"list": items}:
+            return [_built(item, arrays) for item in items]
+        case {"tuple": items}:
+            return tuple(_built(item, arrays) for item in items)
+        case dict() | list():
+            raise ValueError(f"{str(tree)[:80]}")
+    return tree
+
+
+def _class(name: str) -> type[Any]:
+    module, _, qualname = name.partition(":")
+    if not name.startswith(PACKAGES):
+        raise ValueError(f"the class {name}")
+    found = getattr(importlib.import_module(module), qualname)
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found) and found.__module__ == module):
+        raise ValueError(f"the class {name}")
+    return found
+
+
+def _fields(cls: type[Any]) -> list[str]:
+    own = ("parent", "name") if issubclass(cls, linen.Module) else ()  # Flax's, of a network inside another
+    return [field.name for field in dataclasses.fields(cls) if field.init and field.name not in own]
