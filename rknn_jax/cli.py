@@ -7,8 +7,11 @@
     rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
     rknn account private-knn --delta 1e-5
     rknn budget raise R.npz.ledger.jsonl --epsilon 2 --reason "second study, approved by the review board"
+    rknn serve --public P.npz --epsilon 0.4 --classes 10 --clients 3 --out runs/round
+    rknn join --private R.npz --budget 1
 
-This file holds the settings and the words, `cli_account` those of `rknn account`; `rknn_jax.label` does the work. Exit status: 0 done, 2
+This file holds the settings and the words, `cli_account` those of `rknn account` and `cli_federation` those of the last two;
+`rknn_jax.label` does the work. Exit status: 0 done, 2
 bad input, 3 budget refused, 5 corrupted ledger, 130 stopped. With --json the last line of stdout is one JSON object, and all else goes to
 stderr.
 """
@@ -26,8 +29,9 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional, subcommand
 
-from rknn_jax import cli_account
+from rknn_jax import cli_account, cli_federation
 from rknn_jax.cli_account import Account
+from rknn_jax.cli_federation import Join, Serve
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerCorruptError
 from rknn_jax.terminal import err, out, tell, whole
@@ -171,10 +175,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         | Annotated[Budget, subcommand("budget")]
         | Annotated[Simulate, subcommand("simulate")]
         | Annotated[Account, subcommand("account")]
+        | Annotated[Serve, subcommand("serve")]
+        | Annotated[Join, subcommand("join")]
     )
     flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
     description = "Label public data with private records at a stated privacy, and keep the budget."
-    command: Label | Budget | Simulate | Account = tyro.cli(commands, args=argv, prog="rknn", description=description, config=flags)
+    command: Label | Budget | Simulate | Account | Serve | Join = tyro.cli(
+        commands, args=argv, prog="rknn", description=description, config=flags
+    )
     action = command.action if isinstance(command, Budget | Account) else command
     try:
         result, status = _run(action), 0
@@ -262,7 +270,7 @@ def simulate(settings: Simulate) -> dict[str, Any]:
     return asdict(found)
 
 
-def _run(action: Label | Show | Raise | Simulate | cli_account.Action) -> dict[str, Any]:
+def _run(action: Label | Show | Raise | Simulate | Serve | Join | cli_account.Action) -> dict[str, Any]:
     match action:
         case Label():
             return label(action)
@@ -272,6 +280,10 @@ def _run(action: Label | Show | Raise | Simulate | cli_account.Action) -> dict[s
             return raise_budget(action)
         case Simulate():
             return simulate(action)
+        case Serve():
+            return cli_federation.serve(action)
+        case Join():
+            return cli_federation.join(action)
         case _:
             return cli_account.run(action)
 

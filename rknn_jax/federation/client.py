@@ -77,8 +77,10 @@ class Client:
     agreement: Agreement = Agreement()
     first: int = 0
 
-    def answer(self, question: bytes) -> tuple[str, bytes]:
-        """Return the round's id and this client's messages.
+    def answer(self, question: bytes) -> tuple[str, int, bytes]:
+        """Return the round's id, this client's ticket in it and its messages.
+
+        The ticket is a number below 2^64 that the round's seed makes: the same when the client is asked again, another in each round.
 
         Guarantee: `Round.guarantee`, charged to the ledger before anything is drawn, once however often it is asked.
 
@@ -93,18 +95,22 @@ class Client:
         cost = self._cost(round)
         cells = self._cells(round)
         if round.simulated is not None:
-            return round.id, wire.encode(round.mechanism, _simulated(round, cells, self.first))
-        entropy = Entropy(self._seed(round, cells, cost))
+            return round.id, self.first, wire.encode(round.mechanism, _simulated(round, cells, self.first))
+        seed = self._seed(round, cells, cost)
+        ticket = int.from_bytes(hashlib.sha256(b"ticket" + seed).digest()[:8], "little")
+        entropy = Entropy(seed)
         if round.unit == "client":
             cells = _drawn(entropy, cells, round.records_per_client)
         blocks = [cells[start : start + RECORDS_AT_ONCE] for start in range(0, len(cells), RECORDS_AT_ONCE)]
-        return round.id, b"".join(wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks)
+        return round.id, ticket, b"".join(wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks)
 
     def _cost(self, round: Round) -> Guarantee:
         """Return what the round costs as the owner sees it, which is what the ledger is charged."""
         mine, asked = self.agreement, round.config
         if round.simulated is not None and not mine.simulated:
-            raise RefusedError("Expected a round with real noise, got simulated noise, which protects nothing; agree to it with --simulated.")
+            raise RefusedError(
+                "Expected a round with real noise, got simulated noise, which protects nothing; agree to it with --simulated."
+            )
         if asked.trust == "shuffle" and (mine.trust != "shuffle" or mine.honest is None):
             raise RefusedError(
                 f"Expected a round that trusts nobody, got trust=shuffle, with messages of epsilon {round.message_epsilon:.4g} each; agree "
@@ -115,14 +121,18 @@ class Client:
         except ValueError as error:
             raise RefusedError(str(error)) from error
         if mine.epsilon is not None and cost.epsilon > mine.epsilon:
-            raise RefusedError(f"Expected epsilon <= {mine.epsilon} a round, got epsilon={cost.epsilon}; agree to more with --most-epsilon.")
+            raise RefusedError(
+                f"Expected epsilon <= {mine.epsilon} a round, got epsilon={cost.epsilon}; agree to more with --most-epsilon."
+            )
         return cost
 
     def _cells(self, round: Round) -> np.ndarray:
         images = self.inputs.dtype == np.uint8
         if images != (round.encode is not None):
             held, asked = ("images", "features") if images else ("features", "images")
-            raise RefusedError(f"Expected a round about {held}, which this client has, got one about {asked}; agree on one with the server.")
+            raise RefusedError(
+                f"Expected a round about {held}, which this client has, got one about {asked}; agree on one with the server."
+            )
         try:
             features = self.inputs if round.encode is None else np.asarray(round.encode(self.inputs))
         except (ValueError, TypeError) as error:
@@ -146,10 +156,12 @@ class Client:
                 seed = bytes.fromhex(seal["seed"])
                 if not hmac.compare_digest(seal["votes"], _sealed(seed, cells)):
                     raise RefusedError(
-                        f"Expected the votes that {path} was sealed for, got others; the same round is answered once, with the data as it was."
+                        f"Expected the votes that {path} was sealed for, got others; a round is answered once, with the data as it was."
                     )
             elif spent:
-                raise RefusedError(f"Expected {path} of a round that {self.ledger.path} was charged for, got none; it cannot be answered again.")
+                raise RefusedError(
+                    f"Expected {path} of a round that {self.ledger.path} was charged for, got none; it cannot be answered again."
+                )
             else:
                 seed = secrets.token_bytes(SEED_BYTES)
                 _write(path, json.dumps({"round": round.id, "votes": _sealed(seed, cells), "seed": seed.hex()}))

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.federation import wire
@@ -97,7 +96,9 @@ class Collector:
         if not replies:
             return []
         clients, rounds, payloads = zip(*replies, strict=True)
-        sound = not late and rounds.count(self.round.id) == len(replies) and all(self._wrong(size) is None for size in set(map(len, payloads)))
+        sound = (
+            not late and rounds.count(self.round.id) == len(replies) and all(self._wrong(size) is None for size in set(map(len, payloads)))
+        )
         if sound and len(fresh := set(clients)) == len(replies) and fresh.isdisjoint(self.clients):  # a million a second come through here
             fates = ["counted"] * len(replies)
         else:
@@ -150,7 +151,7 @@ class Collector:
         """Return which clients sent messages of the alphabet alone, bool, of clients that sent `lengths` of them."""
         mechanism = self.round.mechanism
         valid = [np.asarray(_valid(mechanism, messages))[:count] for messages, count in _parts(mechanism, payload)]
-        return np.logical_and.reduceat(np.concatenate(valid), np.cumsum(lengths) - lengths) if valid else np.zeros(0, bool)
+        return np.logical_and.reduceat(np.concatenate(valid), np.cumsum(lengths) - np.asarray(lengths)) if valid else np.zeros(0, bool)
 
     def _count(self, clients: np.ndarray, payload: bytes) -> None:
         mechanism = self.round.mechanism
@@ -215,6 +216,8 @@ def _frames(path: Path) -> Iterator[tuple[np.ndarray, bytes]]:
             said, body = file.read(HASH_BYTES), file.read(8 * num_clients + size)
             if said != hashlib.sha256(head + body).digest():
                 if file.read(1):  # a crash can only have hurt the last frame
-                    raise ValueError(f"A frame of {path} that is not the last does not hold what was written; restore the file from a copy.")
+                    raise ValueError(
+                        f"A frame of {path} that is not the last does not hold what was written; restore the file from a copy."
+                    )
                 return
             yield np.frombuffer(body, "<u8", num_clients), body[8 * num_clients :]

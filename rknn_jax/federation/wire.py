@@ -19,7 +19,7 @@ from flax import linen
 
 from rknn_jax.mechanisms.local import LocalRandomizer
 
-PACKAGES = ("rknn_jax.representations.", "rknn_jax.labelers.rknn", "rknn_jax.federation.rounds")
+PACKAGES = ("rknn_jax.representations.", "rknn_jax.students.", "rknn_jax.labelers.rknn", "rknn_jax.federation.rounds")
 """Modules whose dataclasses may be named. They hold configuration and numbers, and their methods are the receiver's own."""
 
 DTYPES = ("bool", "uint8", "int32", "int64", "uint32", "float32", "float64")
@@ -59,7 +59,9 @@ def unpack(data: bytes) -> Any:
             raise ValueError(f"{len(data) - at} bytes too many")
         return _built(tree, arrays)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, ImportError) as error:
-        raise ValueError(f"Expected a question as rknn_jax.federation.wire packs it, got {len(data)} bytes that are none: {error}") from error
+        raise ValueError(
+            f"Expected a question as rknn_jax.federation.wire packs it, got {len(data)} bytes that are none: {error}"
+        ) from error
 
 
 def message_bytes(mechanism: LocalRandomizer) -> int:

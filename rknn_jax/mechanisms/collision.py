@@ -105,7 +105,7 @@ class Collision(PureProtocol):
         A bucket that is held has probability t/2^64 with t = p·2^64 rounded down, however many are. As t rises towards that, so do the
         odds of it against any other bucket, towards e^ε.
         """
-        seed = entropy.words(len(cells)).view("<u4").reshape(-1, 2)
+        seed: Any = entropy.words(len(cells)).view("<u4").reshape(-1, 2)
         held, distinct = map(np.asarray, _all_distinct(seed, jnp.asarray(cells, jnp.int32), self.num_buckets))
         num_held = distinct.sum(axis=1)
         hit = entropy.words(len(cells)) < num_held.astype(np.uint64) * np.uint64(at_most(self.p))
@@ -115,7 +115,8 @@ class Collision(PureProtocol):
         outside = entropy.below(self.num_buckets - num_held)
         for i in range(cells.shape[1]):
             outside = outside + (distinct[:, i] & (held[:, i] <= outside))
-        return Message(seed, np.where(hit, inside, outside).astype(np.int32))
+        bucket: Any = np.where(hit, inside, outside).astype(np.int32)
+        return Message(seed, bucket)
 
     def support(self, message: Message) -> jax.Array:
         """Return the cells that hash into the bucket."""

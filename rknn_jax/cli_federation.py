@@ -1,0 +1,319 @@
+"""`rknn serve` and `rknn join`: the settings and the words of a federation; `rknn_jax.federation` does the work."""
+
+import ipaddress
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rknn_jax.privacy.guarantee import Unit
+from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.terminal import err, tell
+
+if TYPE_CHECKING:
+    from rknn_jax.federation.client import Client
+    from rknn_jax.federation.publish import Asked, Public
+
+PORT = 9092
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Ask the clients of a federation to label public data, train a student, and publish labels and guarantee.
+
+    Killed at any time, the same command goes on where it was. Outside this host it needs certificates and the clients' keys.
+
+    Attributes:
+      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f].
+      epsilon: of one record, or with --unit client of one client.
+      classes: their number, or their names with commas between them.
+      clients: that are waited for.
+      out: folder of the round.
+      quorum: clients of whom something is published after the deadline; all of --clients where it is not given.
+      deadline: seconds that the round is open.
+      trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages.
+      honest: messages of clients that follow the protocol, for --trust shuffle; nothing is published of fewer.
+      delta: for --trust shuffle.
+      mechanism: of each message: collision, subset_selection, randomized_response, optimized_unary_encoding or generalized_randomized_response.
+      queries: number of queries s; as many as classes where it is not given.
+      neighbors: number of queries k that each record votes for.
+      metric: of the features.
+      unit: what is protected: a record, or all that a client holds.
+      records_per_client: messages of a client under --unit client.
+      representation: learned from the public images.
+      student: trained on the labelled public images; none for labels alone.
+      epochs: of the student; its own where it is not given.
+      test: .npz with `images` and `labels` that measure the student.
+      seed: of clustering and training, which are public. No option fixes the noise.
+      host: that clients reach.
+      port: likewise.
+      certificates: folder of ca.pem, server.pem and server.key.
+      keys: file of the clients' public keys, one a line, as OpenSSH writes them.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    public: Path
+    epsilon: float
+    classes: str
+    clients: int
+    out: Path
+    quorum: int | None = None
+    deadline: float = 3600.0
+    trust: Literal["local", "shuffle"] = "local"
+    honest: int = 0
+    delta: float = 1e-6
+    mechanism: str = "collision"
+    queries: int | None = None
+    neighbors: int = 1
+    metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
+    unit: Unit = "record"
+    records_per_client: int = 1
+    representation: Literal["spectral", "self_trained", "pca", "hog", "pixels"] = "spectral"
+    student: str = "cnn"
+    epochs: int = 0
+    test: Path | None = None
+    seed: int = 0
+    host: str = "127.0.0.1"
+    port: int = PORT
+    certificates: Path | None = None
+    keys: Path | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Join:
+    """Take part in a federation with private records, as far as their ledger and these options allow.
+
+    What is sent is randomized here, on the operating system's entropy, and charged first. Asked the same again, after a crash too, it says the same again and spends nothing. Leaves when the server says that the round is over.
+
+    Attributes:
+      private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none.
+      server: host:port.
+      budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
+      budget_delta: likewise for delta.
+      unit: what the ledger protects, likewise: a record, or all that is in the file.
+      most_epsilon: that one round may cost.
+      trust: shuffle believes the server not to look who sent what, among --honest messages.
+      honest: messages, one's own counted, of clients that you believe to follow the protocol.
+      ledger: file of the budget; <private file>.ledger.jsonl where it is not given.
+      rounds: folder where the randomness of each round is kept, as private as the data; <private file>.rounds where it is not given.
+      ca: the server's root certificate.
+      key: private key by which the server knows this client.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501
+
+    private: Path
+    server: str = f"127.0.0.1:{PORT}"
+    budget: float | None = None
+    budget_delta: float = 0.0
+    unit: Unit = "record"
+    most_epsilon: float | None = None
+    trust: Literal["local", "shuffle"] = "local"
+    honest: int | None = None
+    ledger: Path | None = None
+    rounds: Path | None = None
+    ca: Path | None = None
+    key: Path | None = None
+    json: bool = False
+
+    def beside(self, suffix: str) -> Path:
+        """Return a path beside the private file, also where that is a link."""
+        private = self.private.resolve()
+        return private.with_name(f"{private.name}.{suffix}")
+
+
+def serve(settings: Serve) -> dict[str, Any]:
+    """Serve one round. Ends the process."""
+    keys = _server_keys(settings)
+    _needs_flower()
+    with err.status("loading"):
+        from rknn_jax.federation import flower, processes, publish
+        from rknn_jax.federation.collector import Collector
+    public, asked = _public(settings), _asked(settings)
+
+    def told(name: str, text: str) -> None:
+        tell(err, name, text)
+
+    round, queries = publish.prepare(settings.out, public, asked, told)
+    collector = Collector(settings.out, round)
+    closes = publish.closes_at(settings.out, settings.deadline)
+    where = f"{settings.host}:{settings.port}"
+    tell(
+        err,
+        "round",
+        f"{round.id[:12]}, {len(round.data):,} bytes to each client; {len(collector.clients)} of {asked.clients} clients so far",
+    )
+    tell(err, "listening", f"on {where}{f' with TLS, for {len(keys)} keys' if keys else ' without TLS, on this host only'}")
+
+    def app(grid: Any, context: Any) -> None:
+        flower.collect(grid, collector, asked.clients, closes, authenticated=bool(keys), tell=told)
+        card = publish.publish(settings.out, public, asked, queries, collector, told)
+        flower.announce(grid, card["statement"])
+        _print_json(settings, card)
+
+    processes.serve(app, settings.out, settings.host, settings.port, settings.certificates, keys)
+    return {}
+
+
+def join(settings: Join) -> dict[str, Any]:
+    """Take part. Ends the process."""
+    if not _on_this_host(settings.server.rpartition(":")[0]) and (settings.ca is None or settings.key is None):
+        raise ValueError(f"Expected --ca and --key for a server on another host, got --server {settings.server} without them.")
+    _needs_flower()
+    with err.status("loading"):
+        from rknn_jax.federation import flower, processes
+    client = _client(settings)
+    over = threading.Event()
+    tell(err, "private", f"{len(client.inputs):,} records; {client.ledger.remaining} left in {client.ledger.path}")  # type: ignore[union-attr]
+    app = flower.client_app(lambda context: client, lambda name, text: tell(err, name, text), over)
+    processes.join(app, client.folder, settings.server, settings.ca, settings.key, over)
+    return {}
+
+
+def _asked(settings: Serve) -> "Asked":
+    from rknn_jax import tables
+    from rknn_jax.federation.publish import Asked
+    from rknn_jax.labelers import rknn
+
+    classes = tables.parse_classes(settings.classes)
+    names = classes.names or tuple(map(str, range(classes.count)))
+    if settings.clients < 1 or not 1 <= (settings.quorum or settings.clients) <= settings.clients or not settings.deadline > 0:
+        raise ValueError(
+            f"Expected 1 <= quorum <= clients and deadline > 0, got --quorum {settings.quorum}, --clients {settings.clients} and "
+            f"--deadline {settings.deadline}."
+        )
+    config = rknn.Config(
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        num_neighbors=settings.neighbors,
+        mechanism=settings.mechanism,
+        trust=settings.trust,
+        metric=settings.metric,
+    )
+    by_client = settings.unit == "client"
+    return Asked(
+        config,
+        names,
+        settings.queries,
+        settings.representation,
+        settings.unit,
+        settings.records_per_client if by_client else 0,
+        settings.honest,
+        None,
+        settings.clients,
+        settings.quorum or settings.clients,
+        settings.deadline,
+        settings.student,
+        settings.epochs,
+        settings.seed,
+    )
+
+
+def _public(settings: Serve) -> "Public":
+    from rknn_jax.federation.publish import Public
+
+    inputs = read_inputs(settings.public, "--public")
+    test = None
+    if settings.test is not None:
+        images, labels = read_inputs(settings.test, "--test"), read_labels(settings.test, "--test")
+        if len(images) != len(labels):
+            raise ValueError(f"Expected one label an image in --test {settings.test}, got {len(labels)} for {len(images)}.")
+        test = images, labels
+    return Public(inputs, test)
+
+
+def _client(settings: Join) -> "Client":
+    from rknn_jax.federation.client import Agreement, Client
+
+    inputs, labels = read_inputs(settings.private, "--private"), read_labels(settings.private, "--private")
+    if len(inputs) != len(labels):
+        raise ValueError(
+            f"Expected one label a record in --private {settings.private}, got {len(labels)} labels for {len(inputs)} records."
+        )
+    path, dataset = settings.ledger or settings.beside("ledger.jsonl"), fingerprint(inputs)
+    if not os.path.lexists(path):
+        if settings.budget is None:
+            raise ValueError(f"Expected --budget for the ledger of these records, which does not exist yet at {path}, got none.")
+        ledger = Ledger.create(path, dataset, settings.budget, settings.budget_delta, unit=settings.unit)
+    else:
+        ledger = Ledger.open(path, dataset)
+    agreement = Agreement(settings.trust, settings.honest, settings.most_epsilon)
+    return Client(inputs, labels, ledger, settings.rounds or settings.beside("rounds"), agreement)
+
+
+def read_inputs(path: Path, argument: str) -> np.ndarray:
+    """Read `images` uint8 `[n, h, w, c]`, or else `embeddings` float32 `[n, f]`, from an .npz file.
+
+    Raises:
+      ValueError: for whatever cannot be used.
+    """
+    from rknn_jax import tables
+
+    images = _array(path, argument, "images")
+    if images is None:
+        return tables.read_embeddings(path, argument)
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
+        raise ValueError(f"Expected images uint8 [n, h, w, c] in {argument} {path}, got {images.dtype} {images.shape}.")
+    return images if images.ndim == 4 else images[..., None]
+
+
+def read_labels(path: Path, argument: str) -> np.ndarray:
+    """Read class numbers `labels`, int32 `[n]`, negative where there is none.
+
+    Raises:
+      ValueError: for whatever cannot be used.
+    """
+    labels = _array(path, argument, "labels")
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(f"Expected class numbers 'labels', integers [n], in {argument} {path}; save them beside the records.")
+    return np.maximum(labels.astype(np.int64), -1).astype(np.int32)
+
+
+def _array(path: Path, argument: str, name: str) -> np.ndarray | None:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file[name] if name in file.files else None
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"Expected {argument} to be an .npz file, got {path}: {error}") from error
+
+
+def _server_keys(settings: Serve) -> list[str]:
+    if (settings.certificates is None) != (settings.keys is None):
+        raise ValueError("Expected --certificates and --keys together: clients are known by keys, over TLS only.")
+    if settings.keys is None:
+        if not _on_this_host(settings.host):
+            raise ValueError(f"Expected --certificates and --keys where others can connect, got --host {settings.host} without them.")
+        return []
+    try:
+        keys = [line.strip() for line in settings.keys.read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise ValueError(f"Expected a file of public keys as --keys, got {settings.keys}: {error.strerror}.") from error
+    if not keys:
+        raise ValueError(f"Expected public keys in --keys {settings.keys}, got none; ssh-keygen -t ecdsa -b 384 makes one.")
+    return keys
+
+
+def _on_this_host(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _needs_flower() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("flwr") is None:
+        raise ValueError("Expected Flower for a federation, which is not installed; pip install 'rknn-jax[flower]'.")
+
+
+def _print_json(settings: Serve, card: dict[str, Any]) -> None:
+    if settings.json:
+        import json
+        import sys
+
+        sys.stdout.write(json.dumps(card | {"exit_status": 0}, allow_nan=False) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,128 @@
+"""The protocol as Flower apps: what a ServerApp asks through its grid, and what a ClientApp answers.
+
+Messages are Flower's queries of type `query.answer`: the round's bytes go out, and an answer comes back with the round's id, the client's
+messages and its ticket. Whoever refuses says why, and sends nothing else.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from rknn_jax.federation.client import Client, RefusedError
+from rknn_jax.federation.collector import Collector, Reply
+from rknn_jax.privacy.ledger import LedgerError
+
+ANSWER, OVER = "answer", "over"
+POLL = 0.05  # seconds
+GOODBYE = 10.0  # seconds that the server waits for clients to hear that the round is over
+PATIENCE = 120.0  # seconds until a client that is there and says nothing is asked again; it answers the same
+Tell = Callable[[str, str], None]
+
+
+def client_app(
+    client_of: Callable[[Context], Client], tell: Tell = lambda name, text: None, over: threading.Event | None = None
+) -> ClientApp:
+    """Return the app of a client.
+
+    Args:
+      client_of: makes the client of what its owner has configured, never of what a server sends.
+      tell: is told what it does.
+      over: is set when the server says that the round is over.
+    """
+    app = ClientApp()
+    said: dict[bytes, ConfigRecord] = {}
+
+    @app.query(ANSWER)
+    def answer(message: Message, context: Context) -> Message:
+        question = bytes(message.content["round"]["data"])  # type: ignore[arg-type]
+        known = hashlib.sha256(question).digest()
+        if known not in said:
+            try:
+                round, ticket, payload = client_of(context).answer(question)
+                said[known] = ConfigRecord({"round": round, "ticket": ticket, "messages": payload})
+                tell("answered", f"round {round[:12]} with {len(payload):,} bytes")
+            except (RefusedError, LedgerError) as error:
+                tell("refused", str(error))
+                return Message(RecordDict({"refused": ConfigRecord({"reason": type(error).__name__})}), reply_to=message)
+        return Message(RecordDict({"answer": said[known]}), reply_to=message)
+
+    @app.query(OVER)
+    def end(message: Message, context: Context) -> Message:
+        tell("over", str(dict(message.content["over"])["statement"]))
+        if over:
+            over.set()
+        return Message(RecordDict(), reply_to=message)
+
+    return app
+
+
+def announce(grid: Any, statement: str) -> None:
+    """Tell all clients that are there what the round has come to, and wait a little for them to have heard it."""
+    content = RecordDict({"over": ConfigRecord({"statement": statement})})
+    nodes = list(grid.get_node_ids())
+    left = set(grid.push_messages([Message(content, dst_node_id=node, message_type=f"query.{OVER}", ttl=GOODBYE) for node in nodes]))
+    ends = time.time() + GOODBYE
+    while left and time.time() < ends:
+        left -= {message.metadata.reply_to_message_id for message in grid.pull_messages(list(left))}
+        time.sleep(POLL)
+
+
+def collect(grid: Any, collector: Collector, clients: int, closes: float, *, authenticated: bool, tell: Tell) -> None:
+    """Ask everybody who comes until so many clients have answered or the round closes.
+
+    A client that was killed and comes back is asked again, and says the same again. Its number is its node's where Flower has seen to its
+    key, and else its ticket, which it makes of its seed: a node without a key has a new number whenever it is started.
+
+    Args:
+      grid: Flower's.
+      collector: of the round.
+      clients: that are waited for.
+      closes: when the round is over, in seconds since 1970.
+      authenticated: whether nodes have keys.
+      tell: is told who answers, refuses and is rejected.
+    """
+    asked: dict[int, float] = {}
+    seen: dict[int, Any] = {}
+    done: set[int] = set()
+    waiting: dict[str, int] = {}
+    question = RecordDict({"round": ConfigRecord({"data": collector.round.data})})
+    while len(collector.clients) < clients and time.time() < closes:
+        now = time.time()
+        due = []
+        for node in grid.get_nodes():
+            again = seen.get(node.node_id) not in (None, node.last_activated_at)
+            if again or (node.node_id not in done and now - asked.get(node.node_id, 0.0) > PATIENCE):
+                seen[node.node_id] = node.last_activated_at
+                asked[node.node_id] = now
+                if not (authenticated and node.node_id in collector.clients):
+                    due.append(node.node_id)
+        messages = [Message(question, dst_node_id=node, message_type=f"query.{ANSWER}", ttl=max(1.0, closes - now)) for node in due]
+        waiting |= {number: node for number, node in zip(grid.push_messages(messages), due, strict=True) if number} if messages else {}
+        replies = []
+        for message in grid.pull_messages(list(waiting)) if waiting else []:
+            node = waiting.pop(message.metadata.reply_to_message_id)
+            if message.has_error():
+                tell("error", f"of client {node}: {message.error.reason}")
+                asked.pop(node, None)
+                continue
+            done.add(node)
+            if "answer" not in message.content:
+                tell("refused", f"by client {node}: {dict(message.content['refused'])['reason'] if 'refused' in message.content else '?'}")
+                collector.rejected["refused by the client"] += 1
+                continue
+            replies.append(_reply(node, message.content["answer"], authenticated))
+        for reply, fate in zip(replies, collector.receive(replies), strict=True):
+            tell(fate, f"client {reply.client}, {len(reply.payload):,} bytes; {len(collector.clients)} of {clients} clients")
+        time.sleep(POLL)
+
+
+def _reply(node: int, answer: Any, authenticated: bool) -> Reply:
+    """Return what a client said, of whatever types it has sent; what is of another type is malformed."""
+    round, ticket, payload = (answer.get(name) for name in ("round", "ticket", "messages"))
+    number = node if authenticated or type(ticket) is not int else ticket % 2**64
+    return Reply(number, str(round), payload if isinstance(payload, bytes) else b"")

@@ -1,0 +1,347 @@
+"""A server and a client as one operating-system process each: Flower's SuperLink or SuperNode, and in a thread of it our app.
+
+Flower's own way is to ship an app's code from the server to the clients and to run it there, in processes of their own that outlive a
+`kill -9` of their parent; and whoever reaches a SuperLink's port may start apps and register keys. None of that fits parties that trust
+nobody with their votes. So here
+
+- the code that runs is the installed one, on both sides (`--isolation process` with an executor that never unpacks what a run ships);
+- a server's port answers SuperNodes alone, and all else needs a secret of the process, as does a client's own port (`_Gate`);
+- a client that was killed and comes back takes its place again at once, and a server that comes back finds its clients (`_come_back_soon`).
+
+Everything here that reaches into Flower is of flwr 1.41; `tests/test_federation_processes.py` runs all of it.
+"""
+
+import hashlib
+import os
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+APP = """[project]
+name = "rknn"
+version = "1.0.0"
+description = "no code: both sides run their own"
+license = "Apache-2.0"
+dependencies = ["flwr>=1.41,<1.42"]
+[tool.flwr.app]
+publisher = "local"
+[tool.flwr.app.components]
+serverapp = "rknn:app"
+clientapp = "rknn:app"
+"""
+
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+HEADER = "x-rknn-gate"
+POLL = 0.05  # seconds
+HEARTBEAT = 10  # seconds, the least that a SuperLink takes
+LONGEST_WAIT = 2  # seconds between tries to reach a server
+
+
+def serve(app: Callable[..., None], folder: Path, host: str, port: int, certificates: Path | None, keys: Sequence[str]) -> int:
+    """Run a ServerApp behind a SuperLink, and end this process with it.
+
+    Args:
+      app: Flower's, called with a grid and a context.
+      folder: for Flower's database.
+      host: that clients reach.
+      port: likewise.
+      certificates: folder of `ca.pem`, `server.pem` and `server.key`; None for a plain connection.
+      keys: public keys of the clients that may take part, as OpenSSH writes them; needs certificates.
+    """
+    _quiet()
+    import flwr.superlink.extensions as extensions
+    from starlette.middleware import Middleware
+
+    gate = secrets.token_hex(32)
+    extensions.get_middleware = lambda: (Middleware(_Gate, secret=gate, open_to="/v1/fleet/"),)
+    _no_waiting()
+    files = [str(certificates / name) for name in ("ca.pem", "server.pem", "server.key")] if certificates else []
+    address = {"server_address": f"{host}:{port}", "insecure": not files, "root_certificates": files[0] if files else None}
+    arguments = ["--isolation", "process", "--host", host, "--port", str(port), "--database", str(folder / "flower.db")]
+    if files:
+        arguments += ["--ssl-ca-certfile", files[0], "--ssl-certfile", files[1], "--ssl-keyfile", files[2]]
+    else:
+        arguments += ["--insecure"]
+    if keys:
+        arguments += ["--enable-supernode-auth"]
+    _beside(lambda: _run_server_app(app, address, gate, keys), host, port)
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+
+    sys.argv = ["flower-superlink", *arguments]
+    flower_superlink()
+    return 0
+
+
+def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None, over: threading.Event) -> int:
+    """Run a ClientApp behind a SuperNode, and end this process when the round is over.
+
+    Args:
+      app: a ClientApp.
+      folder: of the client.
+      server: host:port.
+      ca: the server's root certificate; None for a plain connection.
+      key: private key by which the server knows this client.
+      over: is set by the app when the server says so.
+    """
+    _quiet()
+    import flwr.supernode.main as supernode
+
+    gate, port = secrets.token_hex(32), _free_port()
+    create = supernode.create_app
+
+    def gated(*arguments: Any, **named: Any) -> Any:
+        made = create(*arguments, **named)
+        made.add_middleware(_Gate, secret=gate, open_to=None)
+        return made
+
+    supernode.create_app = gated
+    _no_waiting()
+    folder.mkdir(parents=True, exist_ok=True)
+    _come_back_soon(folder / "node" if key else None)
+    arguments = ["--isolation", "process", "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
+    arguments += ["--root-certificates", str(ca)] if ca else ["--insecure"]
+    arguments += ["--auth-supernode-private-key", str(key)] if key else []
+    _beside(lambda: _run_client_app(app, f"127.0.0.1:{port}", gate, over), "127.0.0.1", port)
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
+    return 0
+
+
+class _Gate:
+    """ASGI middleware that answers 404 to whoever does not know the secret, but for the paths that are open."""
+
+    def __init__(self, app: Any, secret: str, open_to: str | None) -> None:
+        self.app, self.secret, self.open_to = app, secret.encode(), open_to
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        open_path = self.open_to is not None and scope.get("path", "").startswith(self.open_to)
+        if scope["type"] == "http" and not open_path:
+            if not secrets.compare_digest(dict(scope["headers"]).get(HEADER.encode(), b""), self.secret):
+                await send({"type": "http.response.start", "status": 404, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        await self.app(scope, receive, send)
+
+
+class _Pass:
+    """What opens the gate for this process."""
+
+    def __init__(self, secret: str) -> None:
+        self.secret = secret
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        context.request.headers[HEADER] = self.secret
+        return call_next(context)
+
+
+def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str, keys: Sequence[str]) -> None:
+    """Register the keys, start a run and be its ServerApp."""
+    import httpx
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.common.constant import SubStatus
+    from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
+    from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.grid import HttpGrid
+
+    def interceptors(name: str) -> list[Any]:
+        return [RuntimeVersionHttpInterceptor(component_name=name), _Pass(gate)]
+
+    control = ControlHttpClient.from_server_address(**address, interceptors=interceptors("flwr-cli"))
+    for key in keys:
+        try:
+            control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(_public_key(key))))
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 409 and "already" not in error.response.text.lower():
+                raise
+    with tempfile.TemporaryDirectory() as stub:
+        (Path(stub) / "pyproject.toml").write_text(APP)
+        fab = build_fab_from_disk(Path(stub))
+    run_id = control.StartRun(StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})))).run_id
+    boss = RuntimeHttpClient.from_server_address(**address, interceptors=interceptors("SuperExec"))
+    while True:
+        task = boss.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"]))
+        if task.HasField("task") and task.token and task.task.run_id == run_id:
+            break
+        time.sleep(POLL)
+    roots = Path(address["root_certificates"]).read_bytes() if address["root_certificates"] else None
+    grid = HttpGrid(address["server_address"], insecure=address["insecure"], root_certificates=roots, token=task.token)
+    runtime = grid._runtime_client
+    runtime._interceptors += (_Pass(gate),)
+    heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
+    heart.start()
+    status, details = SubStatus.FAILED, ""
+    try:
+        given = runtime.PullTaskInput(PullTaskInputRequest())
+        context = context_from_proto(given.context)
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
+        grid.set_run(run_from_proto(given.run))
+        app(grid, context)
+        status = SubStatus.COMPLETED
+    finally:
+        runtime.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
+        heart.stop()
+        grid.close()
+
+
+def _run_client_app(app: Any, address: str, gate: str, over: threading.Event) -> None:
+    """Take tasks from this process's SuperNode and answer them by `app`, whatever code they come with."""
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode, SubStatus
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+    def connected(*interceptors: Any) -> Any:
+        return RuntimeHttpClient.from_server_address(
+            server_address=address,
+            insecure=True,  # within this host
+            root_certificates=None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), _Pass(gate), *interceptors],
+            retry_invoker=make_simple_http_retry_invoker(),
+        )
+
+    boss = connected()
+    while not over.is_set():
+        task = boss.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-clientapp"]))
+        if not (task.HasField("task") and task.token):
+            time.sleep(POLL)
+            continue
+        client = connected(RuntimeTokenHttpInterceptor(task.token))
+        heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        heart.start()
+        context, status, details = None, SubStatus.COMPLETED, ""
+        try:
+            message, context, _, _ = pull_task_input(client)
+            try:
+                reply = app(message=message, context=context)
+            except Exception as error:
+                traceback.print_exc()
+                status, details = SubStatus.FAILED, type(error).__name__  # what it says may be private
+                reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
+            push_message(client, reply, context)
+        finally:
+            push_task_output(client, context, status, details)
+            heart.stop()
+            client.close()
+    time.sleep(20 * POLL)  # until the SuperNode has sent it
+
+
+def _beside(run: Callable[[], None], host: str, port: int) -> None:
+    """Run something in a thread once the port answers, and end the process when it ends: 0, or 1 where it failed."""
+
+    def wait_and_run() -> None:
+        status = 1
+        try:
+            while True:
+                try:
+                    socket.create_connection((host, port), 1).close()
+                    break
+                except OSError:
+                    time.sleep(POLL)
+            run()
+            status = 0
+        except SystemExit as done:
+            status = done.code if isinstance(done.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    threading.Thread(target=wait_and_run, daemon=True).start()
+
+
+def _no_waiting() -> None:
+    """Poll as often as a round of seconds asks for: Flower's SuperNode sleeps 3 s between messages, and a second for each that is new."""
+    import types
+
+    import flwr.supercore.inflatable.inflatable_utils as inflatable
+    import flwr.supernode.start_client_internal as supernode
+
+    soon: Any = types.SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, 2 * POLL)), time=time.time)
+    supernode.time = soon
+    functions: tuple[Any, ...] = (inflatable.pull_objects, inflatable.pull_and_inflate_object_from_tree)
+    for function in functions:
+        function.__kwdefaults__["initial_backoff"] = POLL
+
+
+def _come_back_soon(node: Path | None) -> None:
+    """Let a client that was killed take its place again: Flower holds it for the old process, for twice its heartbeat."""
+    import flwr.supercore.heartbeat as heartbeat
+    import flwr.supercore.retry.http_retry as retry
+    import flwr.supernode.fleet_http_connection as connection
+    import httpx
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    retry.MAX_RETRY_DELAY = LONGEST_WAIT
+    connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
+    if node is None:
+        return
+    activate = FleetHttpClient.ActivateNode
+
+    def sign_off_and_on(self: Any, request: Any) -> Any:
+        if node.exists():
+            try:
+                self.DeactivateNode(DeactivateNodeRequest(node_id=int(node.read_text())))
+            except httpx.HTTPStatusError:
+                pass  # not there any more
+        response = activate(self, request)
+        node.write_text(str(response.node_id))
+        return response
+
+    FleetHttpClient.ActivateNode = sign_off_and_on  # type: ignore[method-assign]
+
+
+def _public_key(text: str) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    try:
+        key = load_ssh_public_key(text.encode())
+    except ValueError as error:
+        raise ValueError(f"Expected a public key as OpenSSH writes it, got {text[:40]!r}: {error}") from error
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ValueError(f"Expected a key of an elliptic curve, got {text[:40]!r}; ssh-keygen -t ecdsa -b 384 makes one.")
+    return key
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def _quiet() -> None:
+    """Keep Flower from telling others of this run, and from installing what an app asks for."""
+    import logging
+
+    os.environ.update(ENVIRONMENT)
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,0 +1,282 @@
+"""The server's work before and after the round: queries from public data; labels, student, guarantee and report from the answers.
+
+All of it is public or post-processing, and all of it is in the run's folder, so that a server that was killed goes on where it was:
+
+```
+runs/<name>/
+  settings.json    what was asked for; another command may not go on here
+  public.npz       the queries, and which public records they stand for
+  question.bin     the round, as it is sent
+  opened.json      when the round began
+  answers.bin      the messages that were counted
+  rejected.json    how many were not, by reason
+  labels.npz       labels of the public records
+  queries.npz      the estimated votes of each query, and their standard deviations
+  student/         the trained network
+  privacy.json     the guarantee, and what the server must be trusted with
+  report.html
+```
+"""
+
+import base64
+import importlib
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jax
+import jinja2
+import numpy as np
+from PIL import Image
+
+from rknn_jax import voting
+from rknn_jax.federation import wire
+from rknn_jax.federation.collector import QUESTION, Collector, most_shift, write_whole
+from rknn_jax.federation.rounds import Round
+from rknn_jax.keys import Stage, stage_key
+from rknn_jax.labelers import rknn
+from rknn_jax.privacy.guarantee import Guarantee, Unit
+from rknn_jax.queries import kmeans
+from rknn_jax.representations import self_trained, spectral
+from rknn_jax.students import ensemble
+from rknn_jax.students import fit as students
+from rknn_jax.types import Answers, Encoder, Queries
+
+RESULTS = ("labels.npz", "queries.npz", "privacy.json", "report.html")
+Tell = Callable[[str, str], None]
+
+EXAMPLES_OF_A_CLASS = 12
+TRUSTED = {
+    "local": "nothing: every message is epsilon-private by itself, whoever sees it",
+    "shuffle": "not to tell, nor to look, which client sent which message: the server is the shuffler. If it does, every message is still "
+    "{epsilon:.4g}-private by itself",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a server's owner asks for.
+
+    Attributes:
+      config: of the labeler; epsilon is of one unit.
+      classes: names of the classes, in order.
+      num_queries: s; None for as many as classes.
+      representation: a file of `rknn_jax.representations`, learned from public images.
+      unit, records_per_client, honest, simulated: see `Round`.
+      clients: that are waited for.
+      quorum: clients of whom something is published after the deadline.
+      deadline: seconds that the round is open.
+      student: a network of `rknn_jax.students.models`, or none.
+      epochs: of the student; 0 is the network's own.
+      seed: of clustering and training, which are public.
+    """
+
+    config: rknn.Config
+    classes: tuple[str, ...]
+    num_queries: int | None = None
+    representation: str = "spectral"
+    unit: Unit = "record"
+    records_per_client: int = 0
+    honest: int = 0
+    simulated: int | None = None
+    clients: int = 1
+    quorum: int = 1
+    deadline: float = 3600.0
+    student: str = "cnn"
+    epochs: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Public:
+    """The server's own data.
+
+    Attributes:
+      inputs: uint8 images `[m, h, w, c]` or float32 features `[m, f]`.
+      test: images and labels by which the student is measured; None where there are none.
+    """
+
+    inputs: np.ndarray
+    test: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def images(self) -> bool:
+        """Whether records are images."""
+        return self.inputs.dtype == np.uint8
+
+
+def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries]:
+    """Return the round and its queries: those of the folder where it has begun, else new ones, which are saved.
+
+    Raises:
+      ValueError: where the folder is another run's or finished, or the data do not suffice.
+    """
+    settings = json.dumps(_plain(asked), indent=2)
+    if (folder / "settings.json").exists() and (folder / "settings.json").read_text() != settings:
+        raise ValueError(f"Expected the settings that --out {folder} was begun with, got others; name a new folder.")
+    if (folder / "privacy.json").exists():
+        raise ValueError(f"Expected a round that is not over in --out {folder}, got a finished one; name a new folder.")
+    if (folder / QUESTION).exists():
+        tell("goes on", f"with the round in {folder}")
+        with np.load(folder / "public.npz") as saved:
+            queries = Queries(*(saved[name] for name in ("features", "index", "cluster", "size")))
+        return Round.of((folder / QUESTION).read_bytes()), queries
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(name != "settings.json" for name in (path.name for path in folder.iterdir())) and not (folder / "settings.json").exists():
+        raise ValueError(f"Expected a new folder as --out, got {folder}, which holds other files; name another.")
+    write_whole(folder / "settings.json", settings.encode())
+    encode, features = None, public.inputs
+    if public.images:
+        tell("learning", f"{asked.representation} from {len(public.inputs):,} public images")
+        encode = _representation(stage_key(jax.random.key(asked.seed), Stage.ENCODER), public.inputs, asked)
+        features = np.asarray(encode(public.inputs))
+    num_queries = asked.num_queries or len(asked.classes)
+    if num_queries > len(features):
+        raise ValueError(f"Expected at most {len(features)} queries, one a public record, got {num_queries}; pass --queries.")
+    queries = kmeans.select(stage_key(jax.random.key(asked.seed), Stage.QUERIES), features, num_queries)
+    sent = np.asarray(queries.features, np.float32)
+    round = Round(sent, asked.classes, asked.config, encode, asked.unit, asked.records_per_client, asked.honest, asked.simulated)
+    buffer = io.BytesIO()
+    np.savez(buffer, features=sent, index=queries.index, cluster=queries.cluster, size=queries.size)
+    write_whole(folder / "public.npz", buffer.getvalue())
+    write_whole(folder / QUESTION, round.data)
+    return round, queries
+
+
+def closes_at(folder: Path, deadline: float) -> float:
+    """Return when the round is over, in seconds since 1970. The clock began when this was first asked for; a restart leaves it alone."""
+    path = folder / "opened.json"
+    if not path.exists():
+        write_whole(path, json.dumps({"opened": time.time()}).encode())
+    return json.loads(path.read_text())["opened"] + deadline
+
+
+def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collector: Collector, tell: Tell) -> dict[str, Any]:
+    """Label the public records, train the student, and write the results.
+
+    Raises:
+      ValueError: where too few answered to publish anything.
+    """
+    round = collector.round
+    if len(collector.clients) < asked.quorum:
+        raise ValueError(
+            f"Expected a quorum of {asked.quorum} clients, got {len(collector.clients)} by the deadline; nothing is published. The answers "
+            f"are kept in {folder}: run the same command with a later --deadline."
+        )
+    if collector.num_messages < round.honest:
+        raise ValueError(f"Expected at least {round.honest} messages to shuffle, got {collector.num_messages}; nothing is published.")
+    guarantee = round.guarantee(round.honest or None)
+    counts, stddev = collector.counts()
+    answers = rknn.answer(counts, stddev, guarantee, queries, asked.config)
+    features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
+    graph = voting.public_graph(features, len(queries.index), metric=asked.config.metric, smoothing=asked.config.smoothing)
+    probabilities = voting.public_labels(graph, answers.probabilities[queries.cluster], len(queries.index))
+    labels = probabilities.argmax(axis=1).astype(np.int32)
+    confidence = answers.confidence[queries.cluster]
+    _save(folder / "labels.npz", label=labels, query=queries.cluster, confidence=confidence, probability=probabilities)
+    _save(folder / "queries.npz", index=queries.index, label=answers.labels, votes=counts, stddev=stddev)
+    accuracy = None
+    if public.images and asked.student != "none":
+        accuracy = _train(folder, public, asked, labels, tell)
+    card = _card(asked, collector, guarantee, accuracy)
+    write_whole(folder / "report.html", _report(public, asked, collector, answers, labels, confidence, card).encode())
+    write_whole(folder / "privacy.json", (json.dumps(card, indent=2, allow_nan=False) + "\n").encode())
+    tell("privacy", str(guarantee))
+    if accuracy is not None:
+        tell("student", f"{accuracy:.2%} of {len(public.test[1]):,} test images" if public.test else "")
+    tell("report", str(folder / "report.html"))
+    return card
+
+
+def _train(folder: Path, public: Public, asked: Asked, labels: np.ndarray, tell: Tell) -> float | None:
+    tell("training", f"{asked.student} on {len(labels):,} labelled public images")
+    config = students.Config(model=asked.student, epochs=asked.epochs)
+    targets = np.eye(len(asked.classes), dtype=np.float32)[labels]
+    student = ensemble.fit(stage_key(jax.random.key(asked.seed), Stage.STUDENT), public.inputs, targets, config, 1)
+    ensemble.save(student, folder / "student")
+    if public.test is None:
+        return None
+    images, truth = public.test
+    return float(np.mean(student.predict_proba(images).argmax(axis=1) == truth))
+
+
+def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder:
+    """Fit the representation on public images; a graph's has as many dimensions as there are classes."""
+    count = len(asked.classes)
+    match asked.representation:
+        case "spectral":
+            return spectral.fit(key, images, spectral.Config(dimension=count))
+        case "self_trained":
+            return self_trained.fit(key, images, self_trained.Config(clusters=count, graph=spectral.Config(dimension=count)))
+    return importlib.import_module(f"rknn_jax.representations.{asked.representation}").fit(key, images)
+
+
+def _card(asked: Asked, collector: Collector, guarantee: Guarantee, accuracy: float | None) -> dict[str, Any]:
+    round = collector.round
+    return {
+        "statement": str(guarantee),
+        "guarantee": guarantee.asdict(),
+        "trusted_with": TRUSTED[asked.config.trust].format(epsilon=round.message_epsilon),
+        "round": round.id,
+        "clients": len(collector.clients),
+        "messages": collector.num_messages,
+        "rejected": dict(collector.rejected),
+        "message_bytes": wire.message_bytes(round.mechanism),
+        "most_votes_of_a_liar": most_shift(round.mechanism),
+        "mechanism": asked.config.mechanism,
+        "num_queries": len(round.queries),
+        "num_neighbors": asked.config.num_neighbors,
+        "classes": list(asked.classes),
+        "student_accuracy": accuracy,
+        "not_covered": [
+            "how many messages a client sent" if asked.unit == "record" else "that a client took part",
+            "the set of classes, which is taken as public",
+            "results of other rounds: each client's own ledger adds them up",
+        ],
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _report(
+    public: Public, asked: Asked, collector: Collector, answers: Answers, labels: np.ndarray, confidence: np.ndarray, card: dict[str, Any]
+) -> str:
+    classes = []
+    for number, name in enumerate(asked.classes):
+        mine = np.flatnonzero(labels == number)
+        shown = mine[np.argsort(-confidence[mine], kind="stable")[:EXAMPLES_OF_A_CLASS]]
+        pictures = [_picture(public.inputs[i]) for i in shown] if public.images else []
+        classes.append({"name": name, "count": len(mine), "pictures": pictures})
+    shade = np.clip(answers.counts / np.maximum(10 * answers.stddev, 1e-9), 0, 1)
+    rows = [
+        {"label": asked.classes[label], "confidence": sure, "cells": list(zip(counts, shades, strict=True))}
+        for label, sure, counts, shades in zip(
+            answers.labels, answers.confidence.tolist(), answers.counts.tolist(), shade.tolist(), strict=True
+        )
+    ]
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+        resources.files("rknn_jax.federation").joinpath("report.html.j2").read_text()
+    )
+    return template.render(card=card, classes=classes, rows=rows, names=asked.classes, stddev=float(answers.stddev.mean()))
+
+
+def _picture(image: np.ndarray) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _save(path: Path, **arrays: np.ndarray) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_whole(path, buffer.getvalue())
+
+
+def _plain(asked: Asked) -> dict[str, Any]:
+    """Return the settings as JSON-ready values, but those that may change while a round is open."""
+    values = {name: getattr(asked, name) for name in asked.__dataclass_fields__ if name not in ("deadline", "quorum", "clients")}
+    return values | {"config": {name: getattr(asked.config, name) for name in asked.config.__dataclass_fields__}}
