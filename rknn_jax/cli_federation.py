@@ -168,6 +168,7 @@ def join(settings: Join) -> dict[str, Any]:
     client = _client(settings)
     over = threading.Event()
     tell(err, "private", f"{len(client.inputs):,} records; {client.ledger.remaining} left in {client.ledger.path}")  # type: ignore[union-attr]
+    tell(err, "joining", f"{settings.server}; waiting for it where it is not there yet. Ctrl-C leaves, and loses nothing")
     app = flower.client_app(lambda context: client, lambda name, text: tell(err, name, text), over)
     processes.join(app, client.folder, settings.server, settings.ca, settings.key, over)
     return {}

@@ -156,7 +156,7 @@ class Collector:
     def _count(self, clients: np.ndarray, payload: bytes) -> None:
         mechanism = self.round.mechanism
         for messages, count in _parts(mechanism, payload):
-            self.totals += _totals(mechanism, messages, count)
+            self.totals += np.asarray(_totals(mechanism, messages, count))  # int64, whatever JAX counts in
             self.num_messages += count
         self.clients.update(clients.tolist())
 

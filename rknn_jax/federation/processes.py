@@ -12,6 +12,7 @@ Everything here that reaches into Flower is of flwr 1.41; `tests/test_federation
 """
 
 import hashlib
+import logging
 import os
 import secrets
 import socket
@@ -44,6 +45,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 HEADER = "x-rknn-gate"
+TRY_AGAIN, NOT_FOUND = 503, 404
+LONGEST_UPLOAD = 30  # seconds; a client that was killed in the middle of one is asked again
 POLL = 0.05  # seconds
 HEARTBEAT = 10  # seconds, the least that a SuperLink takes
 LONGEST_WAIT = 2  # seconds between tries to reach a server
@@ -64,8 +67,8 @@ def serve(app: Callable[..., None], folder: Path, host: str, port: int, certific
     import flwr.superlink.extensions as extensions
     from starlette.middleware import Middleware
 
-    gate = secrets.token_hex(32)
-    extensions.get_middleware = lambda: (Middleware(_Gate, secret=gate, open_to="/v1/fleet/"),)
+    gate, ready = secrets.token_hex(32), threading.Event()
+    extensions.get_middleware = lambda: (Middleware(_Gate, secret=gate, open_to="/v1/fleet/", ready=ready),)
     _no_waiting()
     files = [str(certificates / name) for name in ("ca.pem", "server.pem", "server.key")] if certificates else []
     address = {"server_address": f"{host}:{port}", "insecure": not files, "root_certificates": files[0] if files else None}
@@ -76,7 +79,7 @@ def serve(app: Callable[..., None], folder: Path, host: str, port: int, certific
         arguments += ["--insecure"]
     if keys:
         arguments += ["--enable-supernode-auth"]
-    _beside(lambda: _run_server_app(app, address, gate, keys), host, port)
+    _beside(lambda: _run_server_app(app, address, gate, keys, ready), host, port)
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
     sys.argv = ["flower-superlink", *arguments]
@@ -103,7 +106,7 @@ def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None,
 
     def gated(*arguments: Any, **named: Any) -> Any:
         made = create(*arguments, **named)
-        made.add_middleware(_Gate, secret=gate, open_to=None)
+        made.add_middleware(_Gate, secret=gate)
         return made
 
     supernode.create_app = gated
@@ -122,19 +125,19 @@ def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None,
 
 
 class _Gate:
-    """ASGI middleware that answers 404 to whoever does not know the secret, but for the paths that are open."""
+    """ASGI middleware that lets nobody pass who does not know the secret, but to the paths that are open once it is ready."""
 
-    def __init__(self, app: Any, secret: str, open_to: str | None) -> None:
-        self.app, self.secret, self.open_to = app, secret.encode(), open_to
+    def __init__(self, app: Any, secret: str, open_to: str | None = None, ready: threading.Event | None = None) -> None:
+        self.app, self.secret, self.open_to, self.ready = app, secret.encode(), open_to, ready
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        open_path = self.open_to is not None and scope.get("path", "").startswith(self.open_to)
-        if scope["type"] == "http" and not open_path:
-            if not secrets.compare_digest(dict(scope["headers"]).get(HEADER.encode(), b""), self.secret):
-                await send({"type": "http.response.start", "status": 404, "headers": []})
-                await send({"type": "http.response.body", "body": b""})
-                return
-        await self.app(scope, receive, send)
+        known = scope["type"] != "http" or secrets.compare_digest(dict(scope["headers"]).get(HEADER.encode(), b""), self.secret)
+        public = self.open_to is not None and scope.get("path", "").startswith(self.open_to)
+        if known or (public and (self.ready is None or self.ready.is_set())):
+            await self.app(scope, receive, send)
+        else:
+            await send({"type": "http.response.start", "status": TRY_AGAIN if public else NOT_FOUND, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
 
 
 class _Pass:
@@ -148,8 +151,8 @@ class _Pass:
         return call_next(context)
 
 
-def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str, keys: Sequence[str]) -> None:
-    """Register the keys, start a run and be its ServerApp."""
+def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str, keys: Sequence[str], ready: threading.Event) -> None:
+    """Register the keys, let the clients in, start a run and be its ServerApp."""
     import httpx
     from flwr.cli.build import build_fab_from_disk
     from flwr.common.constant import SubStatus
@@ -175,6 +178,7 @@ def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str
         except httpx.HTTPStatusError as error:
             if error.response.status_code != 409 and "already" not in error.response.text.lower():
                 raise
+    ready.set()
     with tempfile.TemporaryDirectory() as stub:
         (Path(stub) / "pyproject.toml").write_text(APP)
         fab = build_fab_from_disk(Path(stub))
@@ -289,6 +293,7 @@ def _no_waiting() -> None:
     functions: tuple[Any, ...] = (inflatable.pull_objects, inflatable.pull_and_inflate_object_from_tree)
     for function in functions:
         function.__kwdefaults__["initial_backoff"] = POLL
+    functions[0].__kwdefaults__["max_time"] = LONGEST_UPLOAD
 
 
 def _come_back_soon(node: Path | None) -> None:
@@ -339,9 +344,6 @@ def _free_port() -> int:
 
 
 def _quiet() -> None:
-    """Keep Flower from telling others of this run, and from installing what an app asks for."""
-    import logging
-
+    """Keep Flower from telling others of this run, from installing what an app asks for, and from telling of every request."""
     os.environ.update(ENVIRONMENT)
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.disable(logging.WARNING)

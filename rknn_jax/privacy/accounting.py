@@ -34,7 +34,8 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
+from scipy.special import expit, log_ndtr
+from scipy.stats import binom
 
 from rknn_jax.privacy import sampled
 from rknn_jax.privacy.guarantee import Event, Guarantee
@@ -101,13 +102,16 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
     if max(losses) in (0, math.inf):
         return {"pure": max(losses)}
     found = {}
-    if not any(map(_is_gaussian, events)):
+    if not any(_is_gaussian(event) or event.kind == "binomial" for event in events):
         found["pure"] = math.fsum(event.count * loss for event, loss in zip(events, losses, strict=True))
     if not delta:
         return found
     if all(event.kind == "gaussian" and event.sampling_prob == 1 for event in events):
         found["analytic Gaussian"] = gaussian_epsilon(sum(event.count / event.parameter**2 for event in events) ** -0.5, delta)
-    if not any(event.replaced and event.sampling_prob < 1 and not (event.screen or event.opposite) for event in events):
+    if not any(
+        event.kind == "binomial" or (event.replaced and event.sampling_prob < 1 and not (event.screen or event.opposite))
+        for event in events
+    ):
         found["RDP"] = _rdp_epsilon(events, delta)
     if delta >= SMALLEST_PLD_DELTA and max(losses) <= LARGEST_PLD_LOSS and sum(event.count for event in events) <= MOST_PLD_VALUES:
         found["PLD"] = _pld_epsilon(events, delta)
@@ -188,6 +192,19 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
         return 0.0
     high = 0.5 / noise_multiplier**2 + math.sqrt(-2 * math.log(delta)) / noise_multiplier
     return brentq(lambda epsilon: _gaussian_log_delta(noise_multiplier, epsilon) - math.log(delta), 0.0, high * (1 + 1e-9), rtol=1e-13)
+
+
+def binomial_coins(epsilon: float, delta: float, count: int) -> int:
+    """Return the least number of fair coins, to 0.2%, whose heads as noise make integer counts (epsilon, delta)-DP.
+
+    Args:
+      epsilon: positive.
+      delta: in (0, 1).
+      count: how many counts a neighbour changes, each by 1.
+    """
+    _check_amounts(epsilon, delta)
+    start = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta)
+    return math.ceil(4 * calibrate(lambda sigma: [Event("binomial", sigma, count)], epsilon, delta, start) ** 2)
 
 
 def discrete_gaussian_stddev(epsilon: float, delta: float, count: int) -> float:
@@ -290,7 +307,8 @@ def _renyi(event: Event) -> np.ndarray:
 
 def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
     smallest = min(loss for event in events if (loss := _loss(event)))
-    interval = max(smallest / POINTS_PER_LOSS, _rdp_epsilon(events, 1e-15) / MAX_POINTS)
+    spread = [replace(event, kind="gaussian") if event.kind == "binomial" else event for event in events]
+    interval = max(smallest / POINTS_PER_LOSS, _rdp_epsilon(spread, 1e-15) / MAX_POINTS)
     losses = (_privacy_loss(event, interval).self_compose(event.count) for event in events if _loss(event))
     return float(reduce(lambda total, loss: total.compose(loss), losses).get_epsilon_for_delta(delta - FOURIER_ROUNDING))
 
@@ -306,6 +324,10 @@ def _privacy_loss(event: Event, interval: float) -> Any:
     grid = {"value_discretization_interval": interval, "use_connect_dots": True}
     if event.kind == "laplace":
         return pld.from_laplace_mechanism(event.parameter, **grid)
+    if event.kind == "binomial":
+        coins = math.floor(4 * event.parameter**2 * (1 + 1e-12))
+        largest = 1 / event.parameter**2 / 2 + 10 / event.parameter
+        return _from_curve(lambda epsilons: _binomial_deltas(epsilons, coins), min(largest, math.log(coins)), interval)
     if event.kind == "gaussian" and event.replaced and event.sampling_prob < 1:
         return _replaced(event, interval)
     if event.kind == "gaussian":
@@ -316,15 +338,30 @@ def _privacy_loss(event: Event, interval: float) -> Any:
 
 
 def _replaced(event: Event, interval: float) -> Any:
-    """Return the privacy loss distribution of a replaced record's curve (`sampled`), from both of its directions."""
+    """Return the privacy loss distribution of a replaced record's curve (`sampled`)."""
+    z, g = event.parameter, event.sampling_prob
+    largest = math.log1p(g * math.expm1(min(0.5 / z**2 + 10 / z, 700)))
+    deltas = sampled.opposite_deltas if event.opposite else sampled.replaced_deltas
+    return _from_curve(lambda epsilons: deltas(epsilons, z, g), largest, interval)
+
+
+def _binomial_deltas(epsilons: np.ndarray, coins: int) -> np.ndarray:
+    """Return delta at each epsilon of heads of so many fair coins and of one more: F(x) - e^epsilon F(x - 1), up to where the odds are it.
+
+    The odds of x heads against x - 1 are (N - x + 1)/x, infinite at none. Binomials are symmetric, so both directions are alike.
+    """
+    last = np.ceil((coins + 1) * expit(-epsilons)) - 1
+    return np.maximum(binom.cdf(last, coins, 0.5) - np.exp(epsilons) * binom.cdf(last - 1, coins, 0.5), 0)
+
+
+def _from_curve(deltas_of: Callable[[np.ndarray], np.ndarray], largest: float, interval: float) -> Any:
+    """Return the privacy loss distribution of a pair whose two directions have one curve, looked at up to its largest epsilon."""
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    z, g = event.parameter, event.sampling_prob
-    largest = math.log1p(g * math.expm1(min(0.5 / z**2 + 10 / z, 700)))
     points = np.arange(math.ceil(largest / interval) + 1)
     wanted = points * interval
-    deltas = (sampled.opposite_deltas if event.opposite else sampled.replaced_deltas)(wanted, z, g)
+    deltas = deltas_of(wanted)
     mirrored = -np.expm1(-wanted) + np.exp(-wanted) * deltas  # H at -e of P and Q, from H at e of Q and P
     epsilons, deltas = np.concatenate([-points[:0:-1], points]), np.concatenate([mirrored[:0:-1], deltas])
     return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, epsilons, deltas))

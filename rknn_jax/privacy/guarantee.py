@@ -14,7 +14,7 @@ Relation = Literal["replace-one", "add-remove"]
 Trust = Literal["central", "local", "shuffle"]
 Unit = Literal["record", "client"]
 Sampler = Literal["simulation", "release"]
-EventKind = Literal["laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "pure"]
+EventKind = Literal["laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "binomial", "pure"]
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -36,8 +36,8 @@ class Event:
 
     Attributes:
       kind: the noise. `pure` is any mechanism known to be `epsilon`-DP and no more.
-      parameter: the noise's scale (Laplace) or standard deviation (Gaussian) divided by the change of the value that it hides; for
-        `pure` the epsilon.
+      parameter: the noise's scale (Laplace) or standard deviation (Gaussian, binomial) divided by the change of the value that it hides;
+        for `pure` the epsilon.
       count: how many such values one neighbour changes. A record of reverse k-NN labeling changes up to 2kr cells by 1 each.
       sampling_prob: of Gaussian noise, the probability with which a record takes part at all, drawn anew for each value (Poisson sampling).
       replaced: of sampled noise, whether a neighbour has another record in one's place, and not none. Where nothing is sampled the

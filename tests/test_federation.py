@@ -1,0 +1,467 @@
+"""The protocol without its transport: what travels, what clients keep to, what a server counts, and what crashes and liars cannot do."""
+
+import dataclasses
+import itertools
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rknn_jax import mechanisms, representations
+from rknn_jax.federation import client as clients
+from rknn_jax.federation import collector as collectors
+from rknn_jax.federation import wire
+from rknn_jax.federation.client import Agreement, Client, RefusedError
+from rknn_jax.federation.collector import Collector, Reply, most_shift
+from rknn_jax.federation.rounds import Round
+from rknn_jax.labelers import rknn
+from rknn_jax.mechanisms.base import client_totals
+from rknn_jax.mechanisms.local import LocalRandomizer
+from rknn_jax.privacy import amplification
+from rknn_jax.privacy.entropy import Entropy
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerMismatchError, fingerprint
+from tests.conftest import modules
+
+DEPLOYED = ("collision", "subset_selection", "randomized_response", "optimized_unary_encoding", "generalized_randomized_response")
+CLASSES = ("ant", "bee", "cow")
+RNG = np.random.default_rng(0)
+QUERIES = RNG.normal(size=(4, 5)).astype(np.float32)
+
+
+def a_round(epsilon=1.0, mechanism="collision", neighbors=1, trust="local", **fields):
+    config = rknn.Config(epsilon=epsilon, mechanism=mechanism, num_neighbors=neighbors, trust=trust, delta=1e-5)
+    return Round(QUERIES, CLASSES, config, **fields)
+
+
+def a_client(folder, records=6, budget=3, seed=1, agreement=Agreement(), unit="record", budget_delta=0, **fields):
+    rng = np.random.default_rng(seed)
+    features, labels = rng.normal(size=(records, 5)).astype(np.float32), rng.integers(0, 3, records).astype(np.int32)
+    folder.mkdir(parents=True, exist_ok=True)
+    path, dataset = folder / "ledger.jsonl", fingerprint(features)
+    ledger = Ledger.open(path, dataset) if path.exists() else Ledger.create(path, dataset, budget, budget_delta, unit=unit)
+    return Client(features, labels, ledger, folder / "rounds", agreement, **fields)
+
+
+def replies_of(round, payloads, first=0):
+    return [Reply(first + i, round.id, payload) for i, payload in enumerate(payloads)]
+
+
+def honest(round, count, seed=0):
+    """Payloads of one-record clients."""
+    cells = np.random.default_rng(seed).integers(0, 12, (count, round.mechanism.votes_per_record)).astype(np.int32)
+    messages = round.mechanism.respond(Entropy(bytes([seed]) * 32), cells)
+    data, size = wire.encode(round.mechanism, messages), wire.message_bytes(round.mechanism)
+    return [data[i * size : (i + 1) * size] for i in range(count)]
+
+
+# What travels
+
+
+@pytest.mark.parametrize("module", modules(representations), ids=lambda module: module.__name__.split(".")[-1])
+def test_every_representation_arrives_as_it_was_sent(module):
+    images = np.random.default_rng(0).integers(0, 256, (30, 12, 12, 1)).astype(np.uint8)
+    for config in module.EXAMPLES[:1]:
+        encode = module.fit(jax.random.key(0), images, config)
+        arrived = wire.unpack(wire.pack(encode))
+        assert type(arrived) is type(encode)
+        np.testing.assert_array_equal(np.asarray(arrived(images)), np.asarray(encode(images)))
+
+
+def test_a_round_arrives_under_the_id_of_its_bytes():
+    round = a_round(unit="client", records_per_client=2)
+    arrived = Round.of(round.data)
+    assert arrived.id == round.id
+    assert arrived.mechanism == round.mechanism
+    assert arrived.guarantee() == round.guarantee()
+    np.testing.assert_array_equal(arrived.queries, QUERIES)
+    assert a_round().id != a_round().id, "equal questions are different rounds"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"class": "rknn_jax.federation.rounds:subprocess", "fields": {}},
+        {"class": "subprocess:Popen", "fields": {"args": "true"}},
+        {"class": "rknn_jax.labelers.rknn:mechanism", "fields": {}},
+        {"class": "rknn_jax.labelers.rknn:Config", "fields": {"unknown": 1}},
+        {"array": 3},
+        {"strange": 1},
+    ],
+)
+def test_only_numbers_and_named_configuration_are_built(value):
+    tree, kinds = json.dumps(value).encode(), b"[]"
+    data = len(tree).to_bytes(8, "little") + len(kinds).to_bytes(8, "little") + tree + kinds
+    with pytest.raises(ValueError, match="Expected a question"):
+        wire.unpack(data)
+
+
+def test_any_damage_to_a_question_is_an_error_or_another_round():
+    """Every byte of the header flipped in one bit, and every length of the head: never another exception, never the same id."""
+    data = a_round().data
+    for cut in range(0, min(len(data), 200)):
+        with pytest.raises(ValueError, match="Expected"):
+            Round.of(data[:cut])
+    for at in range(0, len(data), 7):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << (at % 8)
+        try:
+            assert Round.of(bytes(damaged)).id != Round.of(data).id
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize("name", DEPLOYED)
+@pytest.mark.parametrize("epsilon", [0.4, 3.0])
+def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
+    mechanism = mechanisms.make(name, epsilon=epsilon, num_queries=13, num_classes=7)
+    cells = np.random.default_rng(0).integers(0, 91, (50, 1)).astype(np.int32)
+    messages = mechanism.respond(Entropy(bytes(32)), cells)
+    data = wire.encode(mechanism, messages)
+    coins = 8 if name == "collision" else 0
+    assert len(data) == 50 * wire.message_bytes(mechanism)
+    assert 0 <= 8 * (wire.message_bytes(mechanism) - coins) - mechanism.message_bits < 8
+    chex.assert_trees_all_equal(jax.tree.map(np.asarray, wire.decode(mechanism, data)), jax.tree.map(np.asarray, messages))
+    if wire.message_bytes(mechanism) > 1:
+        with pytest.raises(ValueError, match="every client must use"):
+            wire.decode(mechanism, data[:-1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"trust": "central"}, "sees no votes"),
+        ({"epsilon": float("inf")}, "0 < epsilon"),
+        ({"mechanism": "hadamard_response"}, "exact form"),
+        ({"mechanism": "discrete_laplace"}, "mechanism for trust=local"),
+        ({"unit": "client"}, "records_per_client > 0"),
+        ({"records_per_client": 2}, "records_per_client > 0"),
+        ({"records_per_client": 1.5, "unit": "client"}, "an integer records_per_client"),
+        ({"trust": "shuffle"}, "honest >= 2"),
+        ({"trust": "shuffle", "honest": 50, "unit": "client", "records_per_client": 2}, "one message"),
+        ({"neighbors": 9}, "num_neighbors"),
+    ],
+)
+def test_a_round_that_cannot_keep_its_word_is_not_made(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        a_round(**wrong)
+
+
+# Federation = simulation
+
+
+@pytest.mark.parametrize("name", [*DEPLOYED, "local_hashing", "wheel"])
+def test_the_same_votes_and_seed_give_the_totals_of_a_simulation(tmp_path, name):
+    """Through three clients of 5, 9 and 2 records, bytes, and a collector that is closed and opened between them."""
+    round = a_round(mechanism=name, simulated=7)
+    total, cells, first = Collector(tmp_path, round), [], 0
+    for number, records in enumerate((5, 9, 2)):
+        client = a_client(tmp_path / f"{number}", records, seed=number, agreement=Agreement(simulated=True), first=first)
+        id, ticket, payload = client.answer(round.data)
+        total = Collector(tmp_path, round)
+        assert total.receive([Reply(ticket, id, payload)]) == ["counted"]
+        total.close()
+        cells.append(round.connect(client.inputs, client.labels))
+        first += records
+    together = jnp.asarray(np.concatenate(cells))
+    expected = np.asarray(client_totals(round.mechanism, jax.random.key(7), together))
+    np.testing.assert_array_equal(total.totals, expected)
+    np.testing.assert_allclose(total.counts()[0], np.asarray(round.mechanism.estimate(jax.random.key(0), expected, 16)), rtol=1e-6)
+
+
+def test_real_messages_estimate_the_votes(tmp_path):
+    """4,000 one-record clients: every cell within 5 of its standard deviations; twelve cells, false alarms below 1e-5 at this seed."""
+    round = a_round(epsilon=2.0)
+    cells = np.random.default_rng(3).integers(0, 12, (4000, 1)).astype(np.int32) % np.random.default_rng(4).integers(1, 13, (4000, 1))
+    collector = Collector(tmp_path, round)
+    data, size = wire.encode(round.mechanism, round.mechanism.respond(Entropy(bytes(32)), cells)), wire.message_bytes(round.mechanism)
+    collector.receive(replies_of(round, [data[i * size : (i + 1) * size] for i in range(4000)]))
+    counts, stddev = collector.counts()
+    assert np.all(np.abs(counts - np.bincount(cells[:, 0], minlength=12).reshape(4, 3)) < 5 * stddev)
+
+
+# The client's word
+
+
+def test_asked_again_a_client_says_the_same_and_spends_once(tmp_path):
+    round = a_round()
+    first = a_client(tmp_path).answer(round.data)
+    assert a_client(tmp_path).answer(round.data) == first
+    assert [entry.kind for entry in a_client(tmp_path).ledger.entries()] == ["create", "spend"]
+    again = a_client(tmp_path).answer(a_round().data)
+    assert again[1:] != first[1:]
+    assert a_client(tmp_path).ledger.spent.epsilon == 2
+
+
+def test_every_client_draws_noise_of_its_own(tmp_path):
+    round = a_round(epsilon=0.1)
+    messages = {a_client(tmp_path / str(i), seed=0).answer(round.data)[2] for i in range(4)}
+    assert len(messages) == 4
+
+
+def test_a_round_beyond_the_budget_is_refused_and_leaves_nothing(tmp_path):
+    client = a_client(tmp_path, budget=1)
+    client.answer(a_round(epsilon=0.6).data)
+    with pytest.raises(BudgetExceededError):
+        client.answer(a_round(epsilon=0.6).data)
+    assert len(list(client.folder.glob("*.json"))) == 1
+    client.answer(a_round(epsilon=0.4).data)
+    assert client.ledger.remaining.epsilon == 0
+
+
+@pytest.mark.parametrize("moment", ["before the charge", "after the charge", "before sending"])
+def test_a_crash_at_any_moment_costs_one_spend_and_makes_one_message(tmp_path, moment):
+    """The process is killed by SIGKILL at that moment; started again, it answers, twice the same, with one spend in the ledger."""
+    patched = {
+        "before the charge": "Ledger.charge = lambda *_: os.kill(os.getpid(), 9)",
+        "after the charge": "real = Ledger.charge; Ledger.charge = lambda *a: (real(*a), os.kill(os.getpid(), 9))",
+        "before sending": "wire.encode = lambda *_: os.kill(os.getpid(), 9)",
+    }[moment]
+    round = a_round()
+    (tmp_path / "question").write_bytes(round.data)
+    code = f"""
+import os, pathlib
+from rknn_jax.federation import wire
+from rknn_jax.privacy.ledger import Ledger
+from tests.test_federation import a_client
+client = a_client(pathlib.Path({str(tmp_path)!r}))
+{patched}
+client.answer(pathlib.Path({str(tmp_path / "question")!r}).read_bytes())
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    client = a_client(tmp_path)
+    assert client.answer(round.data) == client.answer(round.data)
+    assert client.ledger.spent.epsilon == 1
+    assert len(list(client.folder.glob("*.json"))) == 1
+
+
+def test_a_spend_is_not_answered_with_other_noise_or_other_votes(tmp_path):
+    round = a_round()
+    client = a_client(tmp_path)
+    client.answer(round.data)
+    changed = dataclasses.replace(client, labels=(client.labels + 1) % 3)
+    with pytest.raises(RefusedError, match="with the data as it was"):
+        changed.answer(round.data)
+    (client.folder / f"{round.id}.json").unlink()
+    with pytest.raises(RefusedError, match="charged for"):
+        client.answer(round.data)
+    assert client.ledger.spent.epsilon == 1
+
+
+def _answer(folder, question, results):
+    results.put(a_client(folder).answer(question))
+
+
+def test_two_processes_of_one_client_spend_once(tmp_path):
+    round, context = a_round(), multiprocessing.get_context("spawn")
+    a_client(tmp_path)
+    results = context.Queue()
+    both = [context.Process(target=_answer, args=(tmp_path, round.data, results)) for _ in range(2)]
+    for process in both:
+        process.start()
+    first, second = results.get(timeout=120), results.get(timeout=120)
+    for process in both:
+        process.join()
+    assert first == second
+    assert a_client(tmp_path).ledger.spent.epsilon == 1
+
+
+def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tmp_path):
+    client = a_client(tmp_path, agreement=Agreement(epsilon=0.5))
+    wide = dataclasses.replace(a_round(epsilon=0.5), queries=np.zeros((4, 6), np.float32))
+    for question, words in (
+        (a_round(epsilon=0.6).data, "epsilon <= 0.5"),
+        (a_round(epsilon=0.5, simulated=1).data, "simulated noise"),
+        (a_round(epsilon=0.5, trust="shuffle", honest=500).data, "trusts nobody"),
+        (b"nonsense", "Expected a question"),
+        (wire.pack(rknn.Config()), "Expected a round"),
+        (wide.data, "embed with one model"),
+        (dataclasses.replace(a_round(epsilon=0.5), encode=representations_encoder()).data, "a round about features"),
+        (dataclasses.replace(a_round(epsilon=0.5), classes=("a", "b")).data, "classes of the round"),
+    ):
+        with pytest.raises(RefusedError, match=words):
+            client.answer(question)
+    with pytest.raises(RefusedError, match="real noise is not drawn"):
+        dataclasses.replace(client, ledger=None).answer(a_round(epsilon=0.5).data)
+    assert client.ledger.spent.epsilon == 0
+    with pytest.raises(LedgerMismatchError):  # a ledger of records is not charged for clients
+        client.answer(a_round(epsilon=0.5, unit="client", records_per_client=1).data)
+    client.answer(a_round(epsilon=0.5).data)
+
+
+def representations_encoder():
+    from rknn_jax.representations import pixels
+
+    return pixels.Encoder()
+
+
+# Units and trust
+
+
+def test_a_client_level_round_hides_how_many_records_there_are_and_which(tmp_path):
+    """Exact: any two clients' messages are as likely up to e^ε, over all outputs of both messages, whatever they hold (0 to 2 records)."""
+    round = a_round(epsilon=1.0, mechanism="generalized_randomized_response", unit="client", records_per_client=2)
+    sizes = {len(a_client(tmp_path / str(n), n, unit="client").answer(round.data)[2]) for n in (1, 2, 9)}
+    assert sizes == {2 * wire.message_bytes(round.mechanism)}
+    assert round.guarantee().unit == "client"
+    mechanism, alphabet = round.mechanism, round.mechanism.alphabet(jax.random.key(0))
+    single = np.stack([np.exp(mechanism.log_prob(alphabet, np.array([cell]))) for cell in (-1, *range(12))])
+    held = itertools.combinations_with_replacement(range(13), 2)
+    joint = np.stack([(np.outer(single[a], single[b]) + np.outer(single[b], single[a])).ravel() for a, b in held])
+    assert np.log(joint.max(axis=0) / joint.min(axis=0)).max() <= 1.0
+
+
+def test_records_are_drawn_uniformly_without_replacement():
+    """9,000 draws of 2 out of 3: each pair within 5 standard deviations of a third."""
+    cells = np.arange(3, dtype=np.int32)[:, None]
+    pairs = [tuple(sorted(clients._drawn(Entropy(i.to_bytes(32, "little")), cells, 2)[:, 0])) for i in range(9000)]
+    counts = np.array([pairs.count(pair) for pair in ((0, 1), (0, 2), (1, 2))])
+    assert np.all(np.abs(counts - 3000) < 5 * np.sqrt(9000 * 2 / 9))
+    assert sorted(clients._drawn(Entropy(bytes(32)), cells, 5)[:, 0].tolist()) == [-1, -1, 0, 1, 2]
+
+
+def test_a_shuffled_round_is_charged_for_as_many_as_the_owner_believes_in(tmp_path):
+    round = a_round(epsilon=0.5, trust="shuffle", honest=2000)
+    assert round.mechanism.epsilon == pytest.approx(amplification.local_epsilon(0.5, 2000, 1e-5, "general", None))
+    assert round.guarantee().epsilon == round.message_epsilon > 2, "without a shuffler"
+    believes = a_client(tmp_path / "a", agreement=Agreement("shuffle", 2000), budget_delta="1/1000")
+    believes.answer(round.data)
+    assert (believes.ledger.spent.epsilon, float(believes.ledger.spent.delta)) == (0.5, 1e-5)
+    for agreement in (Agreement("shuffle", 100), Agreement("shuffle"), Agreement()):
+        doubts = a_client(tmp_path / f"{agreement}", agreement=agreement, budget_delta="1/1000")
+        with pytest.raises(RefusedError):
+            doubts.answer(round.data)
+        assert doubts.ledger.spent.epsilon == 0
+
+
+# The server's count
+
+
+def test_what_cannot_be_counted_is_rejected_by_name_and_the_rest_is_counted(tmp_path):
+    round = a_round(mechanism="generalized_randomized_response")
+    good, outside = honest(round, 4), b"\x0d"  # 12 is "no vote"
+    collector = Collector(tmp_path, round, most_records=3)
+    fates = collector.receive(
+        [
+            Reply(1, round.id, good[0]),
+            Reply(2, round.id, good[1] + outside),
+            Reply(3, "0" * 64, good[1]),
+            Reply(4, round.id, b""),
+            Reply(5, round.id, b"".join(good)),
+            Reply(1, round.id, good[2]),
+            Reply(6, round.id, b"".join(good[:3])),
+            Reply(2**64 - 1, round.id, good[3]),
+        ]
+    )
+    reasons = ["outside the alphabet", "another round", "malformed", "too many", "again"]
+    assert fates == ["counted", *reasons, "counted", "counted"]
+    assert collector.receive([Reply(1, round.id, good[1]), Reply(9, round.id, good[1])]) == ["again", "counted"]
+    assert collector.receive([Reply(10, round.id, good[1])], late=True) == ["late"]
+    assert collector.clients == {1, 6, 9, 2**64 - 1}
+    assert collector.num_messages == 6
+    told = [good[0], *good[:3], good[3], good[1]]
+    expected = round.mechanism.aggregate(wire.decode(round.mechanism, b"".join(told)))
+    np.testing.assert_array_equal(collector.totals, expected)
+    assert Collector(tmp_path, round).rejected == dict.fromkeys([*reasons, "late"], 1) | {"again": 2}
+
+
+def test_a_client_level_answer_has_exactly_its_number_of_messages(tmp_path):
+    round = a_round(unit="client", records_per_client=2)
+    one = honest(round, 3)
+    fates = Collector(tmp_path, round).receive(replies_of(round, [one[0], one[0] + one[1], b"".join(one)]))
+    assert fates == ["malformed", "counted", "too many"]
+
+
+@pytest.mark.parametrize("name", DEPLOYED)
+def test_random_bytes_never_count_unless_they_are_messages(tmp_path, name):
+    round = a_round(mechanism=name)
+    rng, size = np.random.default_rng(0), wire.message_bytes(round.mechanism)
+    payloads = [rng.bytes(int(n)) for n in rng.integers(0, 4 * size, 300)]
+    collector = Collector(tmp_path, round)
+    fates = collector.receive(replies_of(round, payloads))
+    for fate, payload in zip(fates, payloads, strict=True):
+        if fate == "counted":
+            assert np.asarray(jax.vmap(round.mechanism.valid)(wire.decode(round.mechanism, payload))).all()
+    assert collector.num_messages == sum(len(p) // size for p, fate in zip(payloads, fates, strict=True) if fate == "counted")
+    assert np.all(collector.totals <= collector.num_messages)
+
+
+@pytest.mark.parametrize("name", DEPLOYED)
+def test_liars_move_a_count_by_no_more_than_their_sensitivity(tmp_path, name):
+    """The worst of the whole alphabet under 20 hashes, one to three liars among twenty honest clients, and the bound is reached."""
+    round = a_round(mechanism=name)
+    mechanism, shift = round.mechanism, most_shift(round.mechanism)
+    base = Collector(tmp_path / "honest", round)
+    base.receive(replies_of(round, honest(round, 20)))
+    worst = 0.0
+    for seed in range(20 if name == "collision" else 1):
+        alphabet = mechanism.alphabet(jax.random.key(seed))
+        supports = np.asarray(jax.vmap(mechanism.support)(alphabet))
+        size, data = wire.message_bytes(mechanism), wire.encode(mechanism, jax.tree.map(np.asarray, alphabet))
+        lie = data[size * (best := int(supports[:, 5].argmax())) : size * (best + 1)]
+        for liars in (1, 3):
+            told = Collector(tmp_path / f"{seed}-{liars}", round)
+            told.receive(replies_of(round, honest(round, 20)) + replies_of(round, [lie] * liars, first=100))
+            moved = (told.totals - base.totals) / mechanism.advantage
+            assert np.abs(moved).max() <= liars * shift * (1 + 1e-12)
+            worst = max(worst, float(np.abs(moved).max() / liars / shift))
+    assert worst == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.999])
+def test_a_batch_that_a_crash_cut_short_never_counted(tmp_path, kept):
+    round = a_round()
+    collector = Collector(tmp_path, round)
+    collector.receive(replies_of(round, honest(round, 10)))
+    totals, size = collector.totals.copy(), os.path.getsize(tmp_path / collectors.ANSWERS)
+    collector.receive(replies_of(round, honest(round, 7, seed=1), first=50))
+    collector.close()
+    whole = os.path.getsize(tmp_path / collectors.ANSWERS)
+    os.truncate(tmp_path / collectors.ANSWERS, size + int(kept * (whole - size)))
+    again = Collector(tmp_path, round)
+    np.testing.assert_array_equal(again.totals, totals)
+    assert len(again.clients) == again.num_messages == 10
+    again.receive(replies_of(round, honest(round, 7, seed=1), first=50))
+    np.testing.assert_array_equal(Collector(tmp_path, round).totals, collector.totals)
+
+
+def test_answers_that_rot_on_the_disk_are_found(tmp_path):
+    round = a_round()
+    for batch in range(2):
+        collector = Collector(tmp_path, round)
+        collector.receive(replies_of(round, honest(round, 10, seed=batch), first=10 * batch))
+        collector.close()
+    path = tmp_path / collectors.ANSWERS
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="restore the file"):
+        Collector(tmp_path, round)
+    with pytest.raises(ValueError, match="another round"):
+        Collector(tmp_path, a_round())
+
+
+def test_any_order_and_any_batches_give_one_total(tmp_path):
+    round = a_round(mechanism="subset_selection")
+    replies = replies_of(round, honest(round, 137))
+    totals = []
+    for number, size in enumerate((137, 1, 10, 64)):
+        collector = Collector(tmp_path / str(number), round)
+        mixed = [replies[i] for i in np.random.default_rng(number).permutation(137)]
+        for start in range(0, 137, size):
+            collector.receive(mixed[start : start + size])
+        totals.append(collector.totals)
+        collector.close()
+    for other in totals[1:]:
+        np.testing.assert_array_equal(other, totals[0])
+
+
+def test_every_deployed_mechanism_is_tested():
+    able = {name for name in mechanisms.names("local") if mechanisms.named(name).respond is not LocalRandomizer.respond}
+    assert able == set(DEPLOYED)

@@ -1,0 +1,234 @@
+"""`rknn serve` and `rknn join` as processes on this host: rounds that end well whoever is killed, and ports that let nobody else in."""
+
+import datetime
+import hashlib
+import http.client
+import ipaddress
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import rknn_jax
+from rknn_jax.federation.client import Client
+from rknn_jax.federation.collector import ANSWERS, QUESTION
+from rknn_jax.privacy.ledger import Ledger, fingerprint
+
+pytest.importorskip("flwr")
+
+PATIENCE = 120  # seconds until something counts as hanging
+HERE = "127.0.0.1"
+CLIENTS, RECORDS = 3, 40
+
+RUN = """
+import os, sys, time
+from pathlib import Path
+def die(*arguments, **named):
+    os.kill(os.getpid(), 9)
+def wait_for(name):
+    while not Path(name).exists():
+        time.sleep(0.05)
+{patch}
+from rknn_jax.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+CLIENT_DIES = {  # where: how, and what its ledger says then
+    "at work": ("from rknn_jax.federation.rounds import Round; Round.connect = die", []),
+    "sealed and not charged": ("from rknn_jax.privacy.ledger import Ledger; Ledger.charge = die", []),
+    "charged and not randomized": ("from rknn_jax.federation import wire; wire.encode = die", [1]),
+    "randomized and not sent": ("from flwr.supernode.runtime import run_clientapp; run_clientapp.push_message = die", [1]),
+    "half sent": ("from flwr.supernode.fleet_http_client import FleetHttpClient; FleetHttpClient.PushObject = die", [1]),
+}
+
+AT_WORK = """
+from rknn_jax.federation.rounds import Round
+connect = Round.connect
+def wait_and_connect(*arguments):
+    Path(f"{name}.works").touch()
+    wait_for("go")
+    return connect(*arguments)
+Round.connect = wait_and_connect
+"""
+
+COUNTED_ONE = """
+from rknn_jax.federation.collector import Collector
+receive = Collector.receive
+def receive_and_die(self, replies, **named):
+    fates = receive(self, replies, **named)
+    return die() if self.clients else fates
+Collector.receive = receive_and_die
+"""
+
+HALF_A_FRAME = """
+from rknn_jax.federation.collector import Collector
+append = Collector._append
+def append_half_and_die(self, *arguments):
+    size = self._path.stat().st_size
+    append(self, *arguments)
+    os.truncate(self._path, (size + self._path.stat().st_size) // 2)
+    die()
+Collector._append = append_half_and_die
+"""
+
+SERVER_DIES_BEFORE_THE_END = {  # where: how
+    "before it asks": "import rknn_jax.federation.flower as flower; flower.collect = die",
+    "an answer came": "from rknn_jax.federation.collector import Collector; Collector._append = die",
+    "half an answer is on disk": HALF_A_FRAME,
+    "an answer was counted": COUNTED_ONE,
+}
+SERVER_DIES_AT_THE_END = {
+    "before publishing": "from rknn_jax.federation import publish; publish.publish = die",
+    "between results": "from rknn_jax.federation import publish; publish._report = die",
+    "published and nobody told": "from rknn_jax.federation import flower; flower.announce = die",
+}
+
+
+class Running(NamedTuple):
+    """A process of ours and what it says."""
+
+    process: subprocess.Popen
+    log: Path
+
+    def ends(self, status=0):
+        try:
+            found = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            found = "still running"
+        assert found == status, self.log.read_text()
+
+    def says(self, *words):
+        ends = time.monotonic() + PATIENCE
+        while not all(word in self.log.read_text() for word in words):
+            assert self.process.poll() is None, f"ended before it said {words}: {self.log.read_text()}"
+            assert time.monotonic() < ends, f"did not say {words}: {self.log.read_text()}"
+            time.sleep(0.05)
+
+    def kill(self):
+        assert self.process.poll() is None, self.log.read_text()
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start programs in `tmp_path`, each with a Flower of its own; end with them."""
+    started = []
+
+    def run(name, words, patch=""):
+        home = tmp_path / f"{name}.flower"
+        home.mkdir(exist_ok=True)
+        environment = os.environ | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1]), "FLWR_HOME": str(home)}
+        command = ["-c", RUN.format(patch=patch)] if patch else ["-m", "rknn_jax.cli"]
+        log = tmp_path / f"{name}.{len(started)}.log"
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, *command, *map(str, words)], cwd=tmp_path, env=environment, stdout=file, stderr=file, start_new_session=True
+            )
+        started.append(Running(process, log))
+        return started[-1]
+
+    yield run
+    for running in started:
+        try:
+            os.killpg(running.process.pid, signal.SIGKILL)  # children too, of which there should be none
+        except ProcessLookupError:
+            pass
+        running.process.wait()
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+@pytest.fixture
+def serve(start, port, tmp_path):
+    """Start the server of a round of three clients about 60 embeddings of three classes."""
+    rng = np.random.default_rng(0)
+    centers = 6 * np.eye(3, 4)
+    np.savez(tmp_path / "public.npz", embeddings=(centers[np.arange(60) % 3] + rng.normal(size=(60, 4))).astype(np.float32))
+    for number in range(CLIENTS):
+        labels = rng.integers(0, 3, RECORDS)
+        np.savez(tmp_path / private(number), embeddings=(centers[labels] + rng.normal(size=(RECORDS, 4))).astype(np.float32), labels=labels)
+    words = "serve --public public.npz --epsilon 1 --classes 3 --out out --student none --json --port".split()
+    return lambda *more, patch="": start("server", [*words, port, "--clients", CLIENTS, *more], patch)
+
+
+@pytest.fixture
+def join(start, port):
+    """Start a client."""
+
+    def run(number, *more, patch="", budget=2):
+        words = ["join", "--private", private(number), "--server", f"{HERE}:{port}", "--budget", budget, *more]
+        return start(f"client{number}", words, f"name = 'client{number}'\n{patch}" if patch else "")
+
+    return run
+
+
+def private(number):
+    return f"private{number}.npz"
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind((HERE, 0))
+        return listening.getsockname()[1]
+
+
+def appears(path):
+    ends = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < ends, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+def spends(folder, number):
+    path = folder / f"{private(number)}.ledger.jsonl"
+    return [entry.amount.epsilon for entry in Ledger.open(path).entries() if entry.kind == "spend"]
+
+
+def assert_published(folder, numbers=range(CLIENTS)):
+    """Each client is counted once, with the very messages that it was charged for."""
+    card = json.loads((folder / "out/privacy.json").read_text())
+    assert (card["clients"], card["messages"]) == (len(numbers), RECORDS * len(numbers))
+    assert card["guarantee"]["epsilon"] == 1
+    assert "epsilon = 1" in (folder / "out/report.html").read_text()
+    assert len(np.load(folder / "out/labels.npz")["label"]) == 60
+    answers = (folder / "out" / ANSWERS).read_bytes()
+    for number in numbers:
+        assert spends(folder, number) == [1]
+        assert answers.count(said_again(folder, number)) == 1
+    return card
+
+
+def said_again(folder, number):
+    """Return the messages that a client made of its spend, made again."""
+    records = np.load(folder / private(number))
+    ledger = Ledger.open(folder / f"{private(number)}.ledger.jsonl", fingerprint(records["embeddings"]))
+    rounds = folder / f"{private(number)}.rounds"
+    client = Client(records["embeddings"], records["labels"].astype(np.int32), ledger, rounds)
+    return client.answer((folder / "out" / QUESTION).read_bytes())[2]
+
+
+def test_a_round_is_finished_although_a_client_was_killed_between_noise_and_sending(serve, join, tmp_path):
+    patch, charged = CLIENT_DIES["charged and not randomized"]
+    server, killed, *others = serve(), join(0, patch=patch), join(1), join(2)
+    killed.ends(-signal.SIGKILL)
+    assert spends(tmp_path, 0) == charged
+    others.append(join(0))
+    for running in (server, *others):
+        running.ends()
+    card = assert_published(tmp_path)
+    assert card["rejected"] == {}
+    assert json.loads(server.log.read_text().splitlines()[-1]) == card | {"exit_status": 0}
+    assert {path.name for path in tmp_path.glob("client*.flower/*")} <= {"source"}  # no app of the server's was unpacked
