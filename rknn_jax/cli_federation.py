@@ -132,25 +132,25 @@ def serve(settings: Serve) -> dict[str, Any]:
     with err.status("loading"):
         from rknn_jax.federation import flower, processes, publish
         from rknn_jax.federation.collector import Collector
-    public, asked = _public(settings), _asked(settings)
+    mine, wanted = public(settings.public, settings.test), asked(settings)
 
     def told(name: str, text: str) -> None:
         tell(err, name, text)
 
-    round, queries = publish.prepare(settings.out, public, asked, told)
+    round, queries = publish.prepare(settings.out, mine, wanted, told)
     collector = Collector(settings.out, round)
     closes = publish.closes_at(settings.out, settings.deadline)
     where = f"{settings.host}:{settings.port}"
     tell(
         err,
         "round",
-        f"{round.id[:12]}, {len(round.data):,} bytes to each client; {len(collector.clients)} of {asked.clients} clients so far",
+        f"{round.id[:12]}, {len(round.data):,} bytes to each client; {len(collector.clients)} of {wanted.clients} clients so far",
     )
     tell(err, "listening", f"on {where}{f' with TLS, for {len(keys)} keys' if keys else ' without TLS, on this host only'}")
 
     def app(grid: Any, context: Any) -> None:
-        flower.collect(grid, collector, asked.clients, closes, authenticated=bool(keys), tell=told)
-        card = publish.publish(settings.out, public, asked, queries, collector, told)
+        flower.collect(grid, collector, wanted.clients, closes, authenticated=bool(keys), tell=told)
+        card = publish.publish(settings.out, mine, wanted, queries, collector, told)
         flower.announce(grid, card["statement"])
         _print_json(settings, card)
 
@@ -174,7 +174,12 @@ def join(settings: Join) -> dict[str, Any]:
     return {}
 
 
-def _asked(settings: Serve) -> "Asked":
+def asked(settings: Serve, simulated: int | None = None) -> "Asked":
+    """Return what the settings ask for; `simulated` is the seed of simulated noise.
+
+    Raises:
+      ValueError: for what no data could make right.
+    """
     from rknn_jax import tables
     from rknn_jax.federation.publish import Asked
     from rknn_jax.labelers import rknn
@@ -203,7 +208,7 @@ def _asked(settings: Serve) -> "Asked":
         settings.unit,
         settings.records_per_client if by_client else 0,
         settings.honest,
-        None,
+        simulated,
         settings.clients,
         settings.quorum or settings.clients,
         settings.deadline,
@@ -213,17 +218,23 @@ def _asked(settings: Serve) -> "Asked":
     )
 
 
-def _public(settings: Serve) -> "Public":
+def public(path: Path, test: Path | None) -> "Public":
+    """Read the server's own data.
+
+    Raises:
+      ValueError: for whatever cannot be used.
+    """
     from rknn_jax.federation.publish import Public
 
-    inputs = read_inputs(settings.public, "--public")
-    test = None
-    if settings.test is not None:
-        images, labels = read_inputs(settings.test, "--test"), read_labels(settings.test, "--test")
-        if len(images) != len(labels):
-            raise ValueError(f"Expected one label an image in --test {settings.test}, got {len(labels)} for {len(images)}.")
-        test = images, labels
-    return Public(inputs, test)
+    inputs = read_inputs(path, "--public")
+    if test is None:
+        return Public(inputs)
+    images, labels = read_inputs(test, "--test"), read_labels(test, "--test")
+    if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:
+        raise ValueError(
+            f"Expected images as in --public and one label for each in --test {test}, got {images.shape} and {len(labels)} labels."
+        )
+    return Public(inputs, (images, labels))
 
 
 def _client(settings: Join) -> "Client":

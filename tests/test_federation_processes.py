@@ -132,7 +132,12 @@ def start(tmp_path):
         log = tmp_path / f"{name}.{len(started)}.log"
         with log.open("w") as file:
             process = subprocess.Popen(
-                [sys.executable, *command, *map(str, words)], cwd=tmp_path, env=environment, stdout=file, stderr=file, start_new_session=True
+                [sys.executable, *command, *map(str, words)],
+                cwd=tmp_path,
+                env=environment,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
         started.append(Running(process, log))
         return started[-1]
@@ -211,6 +216,17 @@ def assert_published(folder, numbers=range(CLIENTS)):
     return card
 
 
+def assert_nothing_unpacked(folder):
+    """The clients ran no app of the server's: Flower puts those into `apps` of its home before it runs them."""
+    homes = list(folder.glob("client*.flower"))
+    assert homes
+    assert {path.name for home in homes for path in home.iterdir()} <= {"source"}
+
+
+def assert_closed(port):
+    pass
+
+
 def said_again(folder, number):
     """Return the messages that a client made of its spend, made again."""
     records = np.load(folder / private(number))
@@ -220,15 +236,83 @@ def said_again(folder, number):
     return client.answer((folder / "out" / QUESTION).read_bytes())[2]
 
 
-def test_a_round_is_finished_although_a_client_was_killed_between_noise_and_sending(serve, join, tmp_path):
+def test_a_client_that_was_killed_between_noise_and_sending_comes_back_and_outsiders_get_nothing(serve, join, port, tmp_path):
     patch, charged = CLIENT_DIES["charged and not randomized"]
-    server, killed, *others = serve(), join(0, patch=patch), join(1), join(2)
+    server, killed, other = serve("--clients", 2), join(0, patch=patch), join(1)
     killed.ends(-signal.SIGKILL)
     assert spends(tmp_path, 0) == charged
-    others.append(join(0))
-    for running in (server, *others):
+    assert_closed(port)
+    back = join(0)
+    for running in (server, other, back):
+        running.ends()
+    card = assert_published(tmp_path, [0, 1])
+    assert card["rejected"] == {}
+    assert json.loads(server.log.read_text().splitlines()[-1]) == card | {"exit_status": 0}
+    assert_nothing_unpacked(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_server_and_three_clients_finish_a_round(serve, join, tmp_path):
+    clients = [join(number) for number in range(CLIENTS)]
+    clients[0].says("joining")  # before there is a server
+    for running in (serve(), *clients):
         running.ends()
     card = assert_published(tmp_path)
     assert card["rejected"] == {}
-    assert json.loads(server.log.read_text().splitlines()[-1]) == card | {"exit_status": 0}
-    assert {path.name for path in tmp_path.glob("client*.flower/*")} <= {"source"}  # no app of the server's was unpacked
+    assert_nothing_unpacked(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", CLIENT_DIES)
+def test_a_client_killed_anywhere_comes_back_and_is_charged_and_counted_once(serve, join, tmp_path, where):
+    patch, charged = CLIENT_DIES[where]
+    server, killed, other, third = serve(), join(0, patch=patch), join(1), join(2)
+    killed.ends(-signal.SIGKILL)
+    assert spends(tmp_path, 0) == charged
+    back = join(0)
+    for running in (server, other, third, back):
+        running.ends()
+    assert assert_published(tmp_path)["rejected"] == {}
+
+
+@pytest.mark.slow
+def test_a_client_killed_after_it_was_counted_is_not_counted_again(serve, join, tmp_path):
+    server, killed = serve(), join(0)
+    server.says("1 of 3 clients")
+    killed.kill()
+    back = join(0)
+    server.says("again")
+    others = join(1), join(2)
+    for running in (server, back, *others):
+        running.ends()
+    assert assert_published(tmp_path)["rejected"] == {"again": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", SERVER_DIES_BEFORE_THE_END)
+def test_a_server_killed_in_the_middle_of_a_round_goes_on(serve, join, tmp_path, where):
+    killed = serve(patch=SERVER_DIES_BEFORE_THE_END[where])
+    clients = [join(1, patch=AT_WORK), join(2, patch=AT_WORK)]
+    if where != "before it asks":
+        for number in (1, 2):
+            appears(tmp_path / f"client{number}.works")
+    clients.append(join(0))
+    killed.ends(-signal.SIGKILL)
+    server = serve()
+    server.says("goes on", f"{int('counted' in where)} of 3 clients so far")
+    (tmp_path / "go").touch()
+    for running in (server, *clients):
+        running.ends()
+    assert_published(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", SERVER_DIES_AT_THE_END)
+def test_a_server_killed_when_it_has_all_answers_publishes_them(serve, join, tmp_path, where):
+    killed, clients = serve(patch=SERVER_DIES_AT_THE_END[where]), [join(number) for number in range(CLIENTS)]
+    killed.ends(-signal.SIGKILL)
+    assert (tmp_path / "out/privacy.json").exists() == ("published" in where)
+    server = serve()
+    for running in (server, *clients):
+        running.ends()
+    assert_published(tmp_path)

@@ -1,0 +1,6 @@
+"""What `flwr run` looks for; everything is in `rknn_jax.federation.simulation`."""
+
+from rknn_jax.federation import simulation
+
+server = simulation.server_app()
+client = simulation.client_app()

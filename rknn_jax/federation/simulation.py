@@ -1,0 +1,101 @@
+"""The federation in Flower's simulation engine: the same apps, with as many virtual clients as are asked for on one machine.
+
+    flwr run rknn_jax/federation/app local --stream --federation-config num-supernodes=1000 --run-config '...'
+
+`docs/federation.md` has the whole command. The records of `private` are dealt out evenly, in order: a thousand nodes and a thousand records
+are one-record clients. With `seed` -1 every virtual client has a ledger and sealed randomness of its own under `out`, as a real one has;
+with another seed the noise is simulated, and the totals are those of `mechanisms.base.client_totals` under that seed. Paths are those of
+this machine; here, and only here, clients take them from the run. Everything runs the code that the engine is given: for parties that do
+not trust each other there is `rknn serve`.
+"""
+
+import functools
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from rknn_jax import cli_federation
+from rknn_jax.federation import flower, publish
+from rknn_jax.federation.client import Agreement, Client
+from rknn_jax.federation.collector import Collector
+from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.terminal import err, tell
+
+DEADLINE = 3600.0
+
+
+def server_app() -> ServerApp:
+    """Return the ServerApp of a simulation, which takes its settings from the run."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, context.run_config)
+
+    return app
+
+
+def client_app() -> ClientApp:
+    """Return the ClientApp of a simulation."""
+    return flower.client_app(_client)
+
+
+def serve(grid: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one round with all nodes of the grid, and return its card."""
+
+    def told(name: str, text: str) -> None:
+        if name != "counted":  # thousands of lines
+            tell(err, name, text)
+
+    started = time.perf_counter()
+    nodes = len(list(grid.get_node_ids()))
+    out = Path(str(settings["out"]))
+    asked = cli_federation.asked(
+        cli_federation.Serve(
+            public=Path(str(settings["public"])),
+            epsilon=float(settings["epsilon"]),
+            classes=str(settings["classes"]),
+            clients=nodes,
+            out=out,
+            mechanism=str(settings["mechanism"]),
+            queries=int(settings["queries"]) or None,
+            neighbors=int(settings["neighbors"]),
+            representation=settings["representation"],
+            student=str(settings["student"]),
+            test=Path(str(settings["test"])) if settings["test"] else None,
+            deadline=DEADLINE,
+        ),
+        simulated=None if int(settings["seed"]) < 0 else int(settings["seed"]),
+    )
+    public = cli_federation.public(Path(str(settings["public"])), Path(str(settings["test"])) if settings["test"] else None)
+    round, queries = publish.prepare(out, public, asked, told)
+    collector = Collector(out, round)
+    flower.collect(grid, collector, nodes, publish.closes_at(out, DEADLINE), authenticated=False, tell=told)
+    tell(err, "round", f"{len(collector.clients):,} clients in {time.perf_counter() - started:.1f} s")
+    return publish.publish(out, public, asked, queries, collector, told)
+
+
+def _client(context: Context) -> Client:
+    number, count = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    settings = context.run_config
+    inputs, labels = _records(Path(str(settings["private"])))
+    first, end = number * len(labels) // count, (number + 1) * len(labels) // count
+    mine = inputs[first:end]
+    if int(settings["seed"]) >= 0:
+        return Client(mine, labels[first:end], None, Path(), Agreement(simulated=True), first)
+    folder = Path(str(settings["out"])) / "clients" / str(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    path, dataset = folder / "ledger.jsonl", fingerprint(mine, np.array([number]))  # equal records are different clients
+    ledger = Ledger.open(path, dataset) if path.exists() else Ledger.create(path, dataset, float(settings["epsilon"]))
+    return Client(mine, labels[first:end], ledger, folder / "rounds")
+
+
+@functools.cache
+def _records(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    return cli_federation.read_inputs(path, "private"), cli_federation.read_labels(path, "private")
