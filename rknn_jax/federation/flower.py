@@ -7,7 +7,7 @@ messages and its ticket. Whoever refuses says why, and sends nothing else.
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -19,7 +19,9 @@ from rknn_jax.privacy.ledger import LedgerError
 
 ANSWER, OVER = "answer", "over"
 POLL = 0.05  # seconds
+MOST_LETTERS = 500
 GOODBYE = 10.0  # seconds that the server waits for clients to hear that the round is over
+AFTER_ERROR = 5.0  # seconds until a client whose answer was lost on the way is asked again
 PATIENCE = 120.0  # seconds until a client that is there and says nothing is asked again; it answers the same
 Tell = Callable[[str, str], None]
 
@@ -35,12 +37,13 @@ def client_app(
       over: is set when the server says that the round is over.
     """
     app = ClientApp()
-    said: dict[bytes, ConfigRecord] = {}
+    said: dict[tuple[int, bytes], ConfigRecord] = {}
 
     @app.query(ANSWER)
     def answer(message: Message, context: Context) -> Message:
-        question = bytes(message.content["round"]["data"])  # type: ignore[arg-type]
-        known = hashlib.sha256(question).digest()
+        data = _of(message.content, "round").get("data")
+        question = data if isinstance(data, bytes) else b""
+        known = context.node_id, hashlib.sha256(question).digest()
         if known not in said:
             try:
                 round, ticket, payload = client_of(context).answer(question)
@@ -53,7 +56,7 @@ def client_app(
 
     @app.query(OVER)
     def end(message: Message, context: Context) -> Message:
-        tell("over", str(dict(message.content["over"])["statement"]))
+        tell("over", _printable(_of(message.content, "over").get("statement")))
         if over:
             over.set()
         return Message(RecordDict(), reply_to=message)
@@ -91,8 +94,25 @@ def collect(grid: Any, collector: Collector, clients: int, closes: float, *, aut
     done: set[int] = set()
     waiting: dict[str, int] = {}
     question = RecordDict({"round": ConfigRecord({"data": collector.round.data})})
-    while len(collector.clients) < clients and time.time() < closes:
-        now = time.time()
+
+    def hear() -> None:
+        replies = []
+        for message in grid.pull_messages(list(waiting)) if waiting else []:
+            node = waiting.pop(message.metadata.reply_to_message_id)
+            if message.has_error():
+                tell("error", f"of client {node}: {_printable(message.error.reason)}")
+                asked[node] = time.time() + AFTER_ERROR - PATIENCE
+                continue
+            done.add(node)
+            if "refused" in message.content:
+                tell("refused", f"by client {node}: {_printable(_of(message.content, 'refused').get('reason'))}")
+                collector.rejected["refused by the client"] += 1
+                continue
+            replies.append(_reply(node, _of(message.content, "answer"), authenticated))
+        for reply, fate in zip(replies, collector.receive(replies, late=time.time() >= closes), strict=True):
+            tell(fate, f"client {reply.client}, {len(reply.payload):,} bytes; {len(collector.clients)} of {clients} clients")
+
+    while len(collector.clients) < clients and (now := time.time()) < closes:
         due = []
         for node in grid.get_nodes():
             again = seen.get(node.node_id) not in (None, node.last_activated_at)
@@ -103,25 +123,23 @@ def collect(grid: Any, collector: Collector, clients: int, closes: float, *, aut
                     due.append(node.node_id)
         messages = [Message(question, dst_node_id=node, message_type=f"query.{ANSWER}", ttl=max(1.0, closes - now)) for node in due]
         waiting |= {number: node for number, node in zip(grid.push_messages(messages), due, strict=True) if number} if messages else {}
-        replies = []
-        for message in grid.pull_messages(list(waiting)) if waiting else []:
-            node = waiting.pop(message.metadata.reply_to_message_id)
-            if message.has_error():
-                tell("error", f"of client {node}: {message.error.reason}")
-                asked.pop(node, None)
-                continue
-            done.add(node)
-            if "answer" not in message.content:
-                tell("refused", f"by client {node}: {dict(message.content['refused'])['reason'] if 'refused' in message.content else '?'}")
-                collector.rejected["refused by the client"] += 1
-                continue
-            replies.append(_reply(node, message.content["answer"], authenticated))
-        for reply, fate in zip(replies, collector.receive(replies), strict=True):
-            tell(fate, f"client {reply.client}, {len(reply.payload):,} bytes; {len(collector.clients)} of {clients} clients")
+        hear()
         time.sleep(POLL)
+    hear()
 
 
-def _reply(node: int, answer: Any, authenticated: bool) -> Reply:
+def _of(content: Any, name: str) -> Mapping[str, Any]:
+    """Return what a message holds under a name, whatever it really holds: an empty mapping for anything else."""
+    found = content.get(name)
+    return found if isinstance(found, ConfigRecord) else {}
+
+
+def _printable(text: Any) -> str:
+    """Return what others want printed here, without what would steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:MOST_LETTERS])
+
+
+def _reply(node: int, answer: Mapping[str, Any], authenticated: bool) -> Reply:
     """Return what a client said, of whatever types it has sent; what is of another type is malformed."""
     round, ticket, payload = (answer.get(name) for name in ("round", "ticket", "messages"))
     number = node if authenticated or type(ticket) is not int else ticket % 2**64

@@ -1,0 +1,195 @@
+"""The Flower apps through a grid that loses, repeats and forges what a network can."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from rknn_jax.federation import flower
+from rknn_jax.federation.client import Agreement
+from rknn_jax.federation.collector import Collector
+from tests.test_federation import a_client, a_round
+
+
+class Grid:
+    """Nodes by number; `behaviour[node]` makes of a question a list of replies, of which each later pull brings one."""
+
+    def __init__(self, behaviour):
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+        self.behaviour, self.activated, self.asked, self.sent, self.inbox = behaviour, dict.fromkeys(behaviour, "1"), [], 0, {}
+
+    def get_nodes(self):
+        return [SimpleNamespace(node_id=node, last_activated_at=at) for node, at in self.activated.items()]
+
+    def get_node_ids(self):
+        return list(self.activated)
+
+    def push_messages(self, messages):
+        for message in messages:
+            self.sent += 1
+            message.metadata._message_id = str(self.sent)  # type: ignore[attr-defined]
+            node = message.metadata.dst_node_id
+            self.asked.append(node)
+            reply = self.behaviour[node](message)
+            if reply is not None:
+                self.inbox[str(self.sent)] = reply
+            yield str(self.sent)
+
+    def pull_messages(self, numbers):
+        for number in list(numbers):
+            if number in self.inbox:
+                yield self.inbox.pop(number)
+
+
+def by_app(client, **options):
+    app = flower.client_app(lambda context: client, **options)
+    return lambda message: app(message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))
+
+
+def saying(**records):
+    return lambda message: Message(RecordDict(records), reply_to=message)
+
+
+@pytest.fixture
+def heard():
+    lines = []
+
+    def tell(name, text):
+        lines.append((name, text))
+
+    tell.lines = lines
+    return tell
+
+
+def collect(grid, collector, clients, tell, seconds=20.0, **options):
+    flower.collect(grid, collector, clients, time.time() + seconds, authenticated=False, tell=tell, **options)
+
+
+def test_all_who_come_are_asked_and_counted(tmp_path, heard):
+    round = a_round()
+    parties = [a_client(tmp_path / str(i), seed=i) for i in range(3)]
+    grid, collector = Grid({10 + i: by_app(party) for i, party in enumerate(parties)}), Collector(tmp_path / "server", round)
+    collect(grid, collector, 3, heard)
+    assert collector.num_messages == 18
+    assert [name for name, _ in heard.lines] == ["counted"] * 3
+    assert len(collector.clients) == 3
+    assert not collector.clients & {10, 11, 12}, "tickets, not nodes, where nodes have no keys"
+
+
+def test_a_client_that_comes_back_is_asked_again_and_counted_once(tmp_path, heard):
+    """Once as the node that it was, activated anew after it was killed, and once as a new node; both give the same answer."""
+    round = a_round()
+    party, other = a_client(tmp_path / "a"), a_client(tmp_path / "b", seed=2)
+    times = []
+
+    def killed_first(message):
+        times.append(message)
+        if len(times) == 1:
+            grid.activated[1] = "2"
+            return None
+        grid.activated[3], grid.behaviour[3] = "1", by_app(party)
+        return by_app(party)(message)
+
+    grid = Grid({1: killed_first})
+    collector = Collector(tmp_path / "server", round)
+    grid.behaviour[4] = by_app(other)
+    real = grid.get_nodes
+
+    def nodes():
+        if 3 in grid.asked:
+            grid.activated[4] = "1"  # the last client comes once the first has answered twice
+        return real()
+
+    grid.get_nodes = nodes
+    collect(grid, collector, 2, heard)
+    assert grid.asked[:3] == [1, 1, 3]
+    assert [name for name, _ in heard.lines] == ["counted", "again", "counted"]
+    assert collector.num_messages == 12
+    assert party.ledger.spent.epsilon == 1
+
+
+def test_a_node_with_a_key_is_counted_once_whatever_ticket_it_shows(tmp_path, heard):
+    round = a_round()
+    answer = a_client(tmp_path / "a").answer(round.data)
+
+    def liar(message):
+        grid.activated[1] = str(time.time())  # as if it had been started again
+        return saying(answer=ConfigRecord({"round": answer[0], "ticket": len(grid.asked), "messages": answer[2]}))(message)
+
+    grid, collector = Grid({1: liar}), Collector(tmp_path / "server", round)
+    flower.collect(grid, collector, 2, time.time() + 2, authenticated=True, tell=heard)
+    assert collector.clients == {1}
+    assert collector.num_messages == 6
+
+
+def test_refusals_errors_and_garbage_stop_nobody(tmp_path, heard, monkeypatch):
+    monkeypatch.setattr(flower, "AFTER_ERROR", 0.2)
+    round = a_round()
+    fails = iter([True, False])
+    late = by_app(a_client(tmp_path / "late", seed=5))
+
+    def lost_once(message):
+        return Message(Error(code=3, reason="lost \x1b[31m"), reply_to=message) if next(fails) else late(message)
+
+    behaviour = {
+        1: by_app(a_client(tmp_path / "poor", budget="1/10")),
+        2: by_app(a_client(tmp_path / "wary", agreement=Agreement(epsilon=0.5))),
+        3: lost_once,
+        4: saying(answer=ConfigRecord({"round": 7, "ticket": "x", "messages": "text"})),
+        5: saying(answer=ArrayRecord([np.zeros(3)])),
+        6: saying(refused=ConfigRecord({"nothing": 1.0})),
+        7: saying(),
+        8: saying(refused=ArrayRecord([np.zeros(3)])),
+        9: saying(answer=ConfigRecord({"round": round.id, "ticket": -1, "messages": b"\x00"})),
+        10: by_app(a_client(tmp_path / "good", seed=6)),
+    }
+    collector = Collector(tmp_path / "server", round)
+    collect(Grid(behaviour), collector, 2, heard)
+    assert len(collector.clients) == 2
+    assert collector.rejected == {"refused by the client": 4, "another round": 3, "malformed": 1}
+    assert ("refused", "by client 1: BudgetExceededError") in heard.lines
+    assert not any("\x1b" in text for _, text in heard.lines)
+
+
+def test_a_round_closes_at_its_deadline_and_what_comes_after_is_late(tmp_path, heard):
+    round = a_round()
+    real = by_app(a_client(tmp_path / "slow"))
+
+    def slow(message):
+        time.sleep(0.6)
+        return real(message)
+
+    collector = Collector(tmp_path / "server", round)
+    collect(Grid({1: by_app(a_client(tmp_path / "fast", seed=2)), 2: slow}), collector, 3, heard, seconds=0.5)
+    assert collector.num_messages == 0
+    assert collector.rejected == {"late": 2}
+
+
+def test_the_end_reaches_clients_and_cannot_steer_their_terminal(tmp_path, heard):
+    import threading
+
+    over = threading.Event()
+    grid = Grid({1: by_app(a_client(tmp_path), tell=heard, over=over), 2: lambda message: None})
+    flower.GOODBYE, real = 0.3, flower.GOODBYE
+    try:
+        flower.announce(grid, "done \x1b[2J")
+    finally:
+        flower.GOODBYE = real
+    assert over.is_set()
+    assert heard.lines == [("over", "done ?[2J")]
+
+
+def test_an_app_in_one_process_keeps_virtual_clients_apart(tmp_path, heard):
+    round = a_round()
+    parties = {1: a_client(tmp_path / "1", seed=1), 2: a_client(tmp_path / "2", seed=2)}
+    app = flower.client_app(lambda context: parties[context.node_id])
+    one = lambda message: app(message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))  # noqa: E731
+    collector = Collector(tmp_path / "server", round)
+    collect(Grid({1: one, 2: one}), collector, 2, heard)
+    assert len(collector.clients) == 2
