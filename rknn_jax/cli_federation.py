@@ -32,12 +32,12 @@ class Serve:
       classes: their number, or their names with commas between them.
       clients: that are waited for.
       out: folder of the round.
-      quorum: clients of whom something is published after the deadline; all of --clients where it is not given.
+      quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end; all of --clients where it is not given.
       deadline: seconds that the round is open.
-      trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages.
-      honest: messages of clients that follow the protocol, for --trust shuffle; nothing is published of fewer.
-      delta: for --trust shuffle.
-      mechanism: of each message: collision, subset_selection, randomized_response, optimized_unary_encoding or generalized_randomized_response.
+      trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
+      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer.
+      delta: for --trust shuffle and central.
+      mechanism: of each message: collision, subset_selection, randomized_response, optimized_unary_encoding or generalized_randomized_response; binomial with --trust central. Chosen where it is not given.
       queries: number of queries s; as many as classes where it is not given.
       neighbors: number of queries k that each record votes for.
       metric: of the features.
@@ -62,10 +62,10 @@ class Serve:
     out: Path
     quorum: int | None = None
     deadline: float = 3600.0
-    trust: Literal["local", "shuffle"] = "local"
+    trust: Literal["local", "shuffle", "central"] = "local"
     honest: int = 0
     delta: float = 1e-6
-    mechanism: str = "collision"
+    mechanism: str | None = None
     queries: int | None = None
     neighbors: int = 1
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
@@ -96,8 +96,8 @@ class Join:
       budget_delta: likewise for delta.
       unit: what the ledger protects, likewise: a record, or all that is in the file.
       most_epsilon: that one round may cost.
-      trust: shuffle believes the server not to look who sent what, among --honest messages.
-      honest: messages, one's own counted, of clients that you believe to follow the protocol.
+      trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
+      honest: messages, or with --trust central clients, that you believe to follow the protocol, your own counted.
       ledger: file of the budget; <private file>.ledger.jsonl where it is not given.
       rounds: folder where the randomness of each round is kept, as private as the data; <private file>.rounds where it is not given.
       ca: the server's root certificate.
@@ -111,7 +111,7 @@ class Join:
     budget_delta: float = 0.0
     unit: Unit = "record"
     most_epsilon: float | None = None
-    trust: Literal["local", "shuffle"] = "local"
+    trust: Literal["local", "shuffle", "central"] = "local"
     honest: int | None = None
     ledger: Path | None = None
     rounds: Path | None = None
@@ -138,19 +138,28 @@ def serve(settings: Serve) -> dict[str, Any]:
         tell(err, name, text)
 
     round, queries = publish.prepare(settings.out, mine, wanted, told)
-    collector = Collector(settings.out, round)
+    central = wanted.config.trust == "central"
+    collector = None if central else Collector(settings.out, round)
+    found = publish.kept_sum(settings.out, round) if central else None
     closes = publish.closes_at(settings.out, settings.deadline)
-    where = f"{settings.host}:{settings.port}"
-    tell(
-        err,
-        "round",
-        f"{round.id[:12]}, {len(round.data):,} bytes to each client; {len(collector.clients)} of {wanted.clients} clients so far",
-    )
-    tell(err, "listening", f"on {where}{f' with TLS, for {len(keys)} keys' if keys else ' without TLS, on this host only'}")
+    so_far = f"{collector.num_clients if collector else 0} of {wanted.clients} clients so far"
+    tell(err, "round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
+    secured = f" with TLS, for {len(keys)} keys" if keys else " without TLS, on this host only"
+    tell(err, "listening", f"on {settings.host}:{settings.port}{secured}")
 
     def app(grid: Any, context: Any) -> None:
-        flower.collect(grid, collector, wanted.clients, closes, authenticated=bool(keys), tell=told)
-        card = publish.publish(settings.out, mine, wanted, queries, collector, told)
+        answers = collector or found
+        if collector:
+            flower.collect(grid, collector, wanted.clients, closes, authenticated=bool(keys), tell=told)
+        elif answers is None:
+
+            def begin() -> None:
+                publish.begin_sum(settings.out)
+
+            answers = flower.sum_up(grid, context, round, wanted.clients, wanted.quorum, closes, told, begin)
+            publish.keep_sum(settings.out, answers)
+        assert answers is not None
+        card = publish.publish(settings.out, mine, wanted, queries, answers, told)
         flower.announce(grid, card["statement"])
         _print_json(settings, card)
 
@@ -195,7 +204,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         epsilon=settings.epsilon,
         delta=settings.delta,
         num_neighbors=settings.neighbors,
-        mechanism=settings.mechanism,
+        mechanism=settings.mechanism or ("binomial" if settings.trust == "central" else "collision"),
         trust=settings.trust,
         metric=settings.metric,
     )

@@ -136,7 +136,10 @@ def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"trust": "central"}, "sees no votes"),
+        ({"trust": "central", "honest": 3}, "mechanism=binomial with trust=central"),
+        ({"mechanism": "binomial"}, "mechanism=binomial with trust=central"),
+        ({"trust": "central", "mechanism": "binomial"}, "honest >= 2"),
+        ({"trust": "central", "mechanism": "binomial", "honest": 3, "simulated": 1}, "real noise"),
         ({"epsilon": float("inf")}, "0 < epsilon"),
         ({"mechanism": "hadamard_response"}, "exact form"),
         ({"mechanism": "discrete_laplace"}, "mechanism for trust=local"),

@@ -45,8 +45,9 @@ class Agreement:
     """What a client's owner lets a server ask.
 
     Attributes:
-      trust: `local` trusts nobody. `shuffle` believes the server to hide who sent which message, among `honest` ones.
-      honest: messages of clients that follow the protocol, one's own too, that the owner counts on with trust=shuffle.
+      trust: `local` trusts nobody. `shuffle` believes the server to hide who sent which message, among `honest` ones. `central` believes it
+        to follow the protocol of secure aggregation, and `honest` clients to add their noise.
+      honest: how many follow the protocol, oneself too, as the owner believes: messages with trust=shuffle, clients with trust=central.
       epsilon: that one round may cost; None leaves it to the ledger.
       simulated: whether to answer with simulated noise, which protects nothing. For experiments on data that is public.
     """
@@ -92,6 +93,8 @@ class Client:
             round = Round.of(question)
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        if round.config.trust == "central":
+            raise RefusedError("Expected a round of messages, got trust=central, which asks for a sum.")
         cost = self._cost(round)
         cells = self._cells(round)
         if round.simulated is not None:
@@ -104,6 +107,20 @@ class Client:
         blocks = [cells[start : start + RECORDS_AT_ONCE] for start in range(0, len(cells), RECORDS_AT_ONCE)]
         return round.id, ticket, b"".join(wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks)
 
+    def ready(self, question: bytes) -> "Prepared":
+        """Return what this client would add to a sum, without noise as yet; nothing is spent.
+
+        Raises:
+          RefusedError: where the owner has not agreed to such a question, or it does not fit the data.
+        """
+        try:
+            round = Round.of(question)
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
+        if round.config.trust != "central":
+            raise RefusedError("Expected a round with trust=central, got one of messages.")
+        return Prepared(self, round, self._cost(round), self._cells(round))
+
     def _cost(self, round: Round) -> Guarantee:
         """Return what the round costs as the owner sees it, which is what the ledger is charged."""
         mine, asked = self.agreement, round.config
@@ -111,10 +128,11 @@ class Client:
             raise RefusedError(
                 "Expected a round with real noise, got simulated noise, which protects nothing; agree to it with --simulated."
             )
-        if asked.trust == "shuffle" and (mine.trust != "shuffle" or mine.honest is None):
+        if asked.trust != "local" and (mine.trust != asked.trust or mine.honest is None):
+            alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if asked.trust == "shuffle" else ""
             raise RefusedError(
-                f"Expected a round that trusts nobody, got trust=shuffle, with messages of epsilon {round.message_epsilon:.4g} each; agree "
-                "to it with --trust shuffle --honest N, if you believe that N messages are shuffled."
+                f"Expected a round that trusts nobody, got trust={asked.trust}{alone}; agree to it with --trust {asked.trust} --honest N, "
+                "if you believe in so many."
             )
         try:
             cost = round.guarantee(mine.honest)
@@ -143,14 +161,16 @@ class Client:
             raise RefusedError(f"Expected labels of the {len(round.classes)} classes of the round, got a larger one; agree on the classes.")
         return round.connect(features, self.labels)
 
-    def _seed(self, round: Round, cells: np.ndarray, cost: Guarantee) -> bytes:
-        """Return the round's seed, as it was sealed; or seal one and charge the ledger."""
+    def _seed(self, round: Round, cells: np.ndarray, cost: Guarantee, *, once: bool = False) -> bytes:
+        """Return the round's seed, as it was sealed; or seal one and charge the ledger. With `once`, one that was charged is refused."""
         if self.ledger is None:
             raise RefusedError("Expected a ledger, got none, and real noise is not drawn without one.")
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{round.id}.json"
         with _locked(self.folder):
             spent = any(entry.kind == "spend" and entry.purpose == _purpose(round) for entry in self.ledger.entries())
+            if spent and once:
+                raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
             if path.exists():
                 seal = json.loads(path.read_text())
                 seed = bytes.fromhex(seal["seed"])
@@ -172,6 +192,43 @@ class Client:
                     path.unlink()  # of no use, and a server may ask for ever
                     raise
         return seed
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A client's part in a sum.
+
+    Attributes:
+      client: whose.
+      round: of trust=central.
+      cost: of it.
+      cells: int32 `[n, k·r]`, private.
+    """
+
+    client: Client
+    round: Round
+    cost: Guarantee
+    cells: np.ndarray
+
+    def vector(self) -> np.ndarray:
+        """Charge the ledger and return this client's counts with its share of the noise, int64 `[s·|Y|]`, for secure aggregation to hide.
+
+        Only once: two sums that hold one vector among different others would show it, with no more noise than its share.
+
+        Raises:
+          RefusedError: where it was asked for before.
+          LedgerError: where the budget does not allow it.
+        """
+        cells, noise = self.cells, self.round.shares
+        entropy = Entropy(self.client._seed(self.round, cells, self.cost, once=True))
+        if self.round.unit == "client":
+            cells = np.unique(_drawn(entropy, cells, self.round.records_per_client))
+        counts = np.bincount(cells[cells >= 0].ravel(), minlength=noise.num_cells)
+        return counts + noise.share(entropy)
+
+    def least_threshold(self, clients: int) -> int:
+        """Return how many of so many clients must open the sum, so that the honest ones in it are as many as the noise was made for."""
+        return self.round.honest + max(0, clients - (self.client.agreement.honest or 0))
 
 
 def _purpose(round: Round) -> str:

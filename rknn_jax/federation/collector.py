@@ -14,6 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,6 +138,11 @@ class Collector:
             return "malformed"
         return "too many" if many > (wanted or self._most) else None
 
+    @property
+    def num_clients(self) -> int:
+        """That were counted."""
+        return len(self.clients)
+
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the estimated votes and their standard deviations, float64 `[s, |Y|]`."""
         mechanism = self.round.mechanism
@@ -166,6 +172,34 @@ class Collector:
         self._file.write(head + hashlib.sha256(head + body).digest() + body)
         self._file.flush()
         os.fsync(self._file.fileno())
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What secure aggregation has shown of a round with trust=central.
+
+    Attributes:
+      round: that is answered.
+      totals: int64 `[s·|Y|]`, counts with the noise of all, its mean not taken off.
+      num_clients: that are in the sum.
+      rejected: how many refused.
+    """
+
+    round: Round
+    totals: np.ndarray
+    num_clients: int
+    rejected: Counter[str]
+
+    @property
+    def num_messages(self) -> int:
+        """One vector from each client."""
+        return self.num_clients
+
+    def counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the noisy votes and their standard deviations, float64 `[s, |Y|]`."""
+        noise = self.round.shares
+        counts = noise.without_mean(self.totals, self.num_clients)
+        return counts, noise.stddev(counts, 0) * np.sqrt(self.num_clients / noise.shares)
 
 
 def most_shift(mechanism: LocalRandomizer) -> float:

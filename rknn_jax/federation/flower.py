@@ -1,23 +1,28 @@
 """The protocol as Flower apps: what a ServerApp asks through its grid, and what a ClientApp answers.
 
 Messages are Flower's queries of type `query.answer`: the round's bytes go out, and an answer comes back with the round's id, the client's
-messages and its ticket. Whoever refuses says why, and sends nothing else.
+messages and its ticket. Whoever refuses says why, and sends nothing else. With trust=central clients say whether they are ready, and their
+counts go through SecAgg+ (`secure_sum`).
 """
 
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
-from rknn_jax.federation.client import Client, RefusedError
-from rknn_jax.federation.collector import Collector, Reply
+from rknn_jax.federation import secure_sum
+from rknn_jax.federation.client import Client, Prepared, RefusedError
+from rknn_jax.federation.collector import Collector, Reply, Sum
+from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.ledger import LedgerError
 
-ANSWER, OVER = "answer", "over"
+ANSWER, READY, OVER = "answer", "ready", "over"
 POLL = 0.05  # seconds
 MOST_LETTERS = 500
 GOODBYE = 10.0  # seconds that the server waits for clients to hear that the round is over
@@ -54,6 +59,25 @@ def client_app(
                 return Message(RecordDict({"refused": ConfigRecord({"reason": type(error).__name__})}), reply_to=message)
         return Message(RecordDict({"answer": said[known]}), reply_to=message)
 
+    prepared: dict[int, Prepared] = {}
+
+    @app.query(READY)
+    def get_ready(message: Message, context: Context) -> Message:
+        data = _of(message.content, "round").get("data")
+        try:
+            prepared[context.node_id] = client_of(context).ready(data if isinstance(data, bytes) else b"")
+        except (RefusedError, LedgerError) as error:
+            tell("refused", str(error))
+            return Message(RecordDict({"refused": ConfigRecord({"reason": type(error).__name__})}), reply_to=message)
+        tell("ready", f"for the sum of round {prepared[context.node_id].round.id[:12]}")
+        return Message(RecordDict(), reply_to=message)
+
+    @app.train(mods=[secure_sum.guard(lambda context, clients: prepared[context.node_id].least_threshold(clients)), secaggplus_mod])
+    def add(message: Message, context: Context) -> Message:
+        vector = prepared[context.node_id].vector()
+        tell("added", f"{len(vector):,} counts under masks")
+        return secure_sum.vector_reply(message, vector)
+
     @app.query(OVER)
     def end(message: Message, context: Context) -> Message:
         tell("over", _printable(_of(message.content, "over").get("statement")))
@@ -89,14 +113,82 @@ def collect(grid: Any, collector: Collector, clients: int, closes: float, *, aut
       authenticated: whether nodes have keys.
       tell: is told who answers, refuses and is rejected.
     """
+
+    def hear(answers: Sequence[tuple[int, RecordDict]]) -> None:
+        replies = [_reply(node, _of(content, "answer"), authenticated) for node, content in answers]
+        for reply, fate in zip(replies, collector.receive(replies, late=time.time() >= closes), strict=True):
+            tell(fate, f"client {reply.client}, {len(reply.payload):,} bytes; {len(collector.clients)} of {clients} clients")
+
+    known: set[int] = collector.clients if authenticated else set()
+    _ask(grid, ANSWER, collector.round, lambda: len(collector.clients) >= clients, hear, known, closes, collector.rejected, tell)
+
+
+def sum_up(
+    grid: Any, context: Context, round: Round, clients: int, threshold: int, closes: float, tell: Tell, begin: Callable[[], None]
+) -> Sum:
+    """Ask until so many clients are ready or the round closes, and add up their counts and noise by secure aggregation.
+
+    Args:
+      grid: Flower's.
+      context: of the ServerApp.
+      round: of trust=central.
+      clients: that are waited for.
+      threshold: of clients without whom nothing is opened.
+      closes: when nobody is waited for any more, in seconds since 1970.
+      tell: is told who is ready or refuses.
+      begin: is called before clients spend anything.
+
+    Raises:
+      ValueError: where too few are ready, or the sum could not be opened.
+    """
+    rejected: Counter[str] = Counter()
+    ready: dict[int, None] = {}
+
+    def hear(answers: Sequence[tuple[int, RecordDict]]) -> None:
+        for node, _ in answers:
+            ready[node] = None
+            tell("ready", f"client {node}; {len(ready)} of {clients} clients")
+
+    def enough() -> bool:
+        here = {node.node_id for node in grid.get_nodes()}
+        for node in set(ready) - here:
+            del ready[node]
+        return len(ready) >= clients
+
+    _ask(grid, READY, round, enough, hear, set(), closes, rejected, tell)
+    if len(ready) < threshold:
+        raise ValueError(
+            f"Expected {threshold} clients to be ready, got {len(ready)} by the deadline; nothing was spent, nothing is published."
+        )
+    begin()
+    found = secure_sum.secure_sum(grid, context, list(ready), threshold)
+    if found is None:
+        raise ValueError(
+            "The sum could not be opened: too many clients were lost on the way. Those that took part have spent; begin another round."
+        )
+    return Sum(round, *found, rejected)
+
+
+def _ask(
+    grid: Any,
+    kind: str,
+    round: Round,
+    enough: Callable[[], bool],
+    hear: Callable[[Sequence[tuple[int, RecordDict]]], None],
+    known: set[int],
+    closes: float,
+    rejected: Counter[str],
+    tell: Tell,
+) -> None:
+    """Ask every node that comes, but those that are known, and those that come back anew, until it is enough or the round closes."""
     asked: dict[int, float] = {}
     seen: dict[int, Any] = {}
     done: set[int] = set()
     waiting: dict[str, int] = {}
-    question = RecordDict({"round": ConfigRecord({"data": collector.round.data})})
+    question = RecordDict({"round": ConfigRecord({"data": round.data})})
 
-    def hear() -> None:
-        replies = []
+    def pull() -> None:
+        answers = []
         for message in grid.pull_messages(list(waiting)) if waiting else []:
             node = waiting.pop(message.metadata.reply_to_message_id)
             if message.has_error():
@@ -106,26 +198,25 @@ def collect(grid: Any, collector: Collector, clients: int, closes: float, *, aut
             done.add(node)
             if "refused" in message.content:
                 tell("refused", f"by client {node}: {_printable(_of(message.content, 'refused').get('reason'))}")
-                collector.rejected["refused by the client"] += 1
-                continue
-            replies.append(_reply(node, _of(message.content, "answer"), authenticated))
-        for reply, fate in zip(replies, collector.receive(replies, late=time.time() >= closes), strict=True):
-            tell(fate, f"client {reply.client}, {len(reply.payload):,} bytes; {len(collector.clients)} of {clients} clients")
+                rejected["refused by the client"] += 1
+            else:
+                answers.append((node, message.content))
+        hear(answers)
 
-    while len(collector.clients) < clients and (now := time.time()) < closes:
+    while not enough() and (now := time.time()) < closes:
         due = []
         for node in grid.get_nodes():
             again = seen.get(node.node_id) not in (None, node.last_activated_at)
             if again or (node.node_id not in done and now - asked.get(node.node_id, 0.0) > PATIENCE):
                 seen[node.node_id] = node.last_activated_at
                 asked[node.node_id] = now
-                if not (authenticated and node.node_id in collector.clients):
+                if node.node_id not in known:
                     due.append(node.node_id)
-        messages = [Message(question, dst_node_id=node, message_type=f"query.{ANSWER}", ttl=max(1.0, closes - now)) for node in due]
+        messages = [Message(question, dst_node_id=node, message_type=f"query.{kind}", ttl=max(1.0, closes - now)) for node in due]
         waiting |= {number: node for number, node in zip(grid.push_messages(messages), due, strict=True) if number} if messages else {}
-        hear()
+        pull()
         time.sleep(POLL)
-    hear()
+    pull()
 
 
 def _of(content: Any, name: str) -> Mapping[str, Any]:

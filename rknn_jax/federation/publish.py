@@ -8,7 +8,7 @@ runs/<name>/
   public.npz       the queries, and which public records they stand for
   question.bin     the round, as it is sent
   opened.json      when the round began
-  answers.bin      the messages that were counted
+  answers.bin      the messages that were counted; with trust=central begun.json and sum.npz
   rejected.json    how many were not, by reason
   labels.npz       labels of the public records
   queries.npz      the estimated votes of each query, and their standard deviations
@@ -22,7 +22,9 @@ import base64
 import importlib
 import io
 import json
+import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -36,7 +38,7 @@ from PIL import Image
 
 from rknn_jax import voting
 from rknn_jax.federation import wire
-from rknn_jax.federation.collector import QUESTION, Collector, most_shift, write_whole
+from rknn_jax.federation.collector import QUESTION, Collector, Sum, most_shift, write_whole
 from rknn_jax.federation.rounds import Round
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
@@ -47,6 +49,7 @@ from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Encoder, Queries
 
+BEGUN, SUM = "begun.json", "sum.npz"
 RESULTS = ("labels.npz", "queries.npz", "privacy.json", "report.html")
 Tell = Callable[[str, str], None]
 
@@ -55,6 +58,8 @@ TRUSTED = {
     "local": "nothing: every message is epsilon-private by itself, whoever sees it",
     "shuffle": "not to tell, nor to look, which client sent which message: the server is the shuffler. If it does, every message is still "
     "{epsilon:.4g}-private by itself",
+    "central": "to follow the protocol of secure aggregation, by which it sees nothing but the sum; one that lies about the clients' keys "
+    "sees single clients' counts with a share of the noise. And {honest} of the clients in the sum must have added their share",
 }
 
 
@@ -156,16 +161,45 @@ def closes_at(folder: Path, deadline: float) -> float:
     return json.loads(path.read_text())["opened"] + deadline
 
 
-def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collector: Collector, tell: Tell) -> dict[str, Any]:
+def begin_sum(folder: Path) -> None:
+    """Keep that clients are about to spend on a sum, which cannot be gone on with."""
+    write_whole(folder / BEGUN, b"{}")
+
+
+def keep_sum(folder: Path, found: Sum) -> None:
+    """Keep a sum before anything is made of it."""
+    buffer = io.BytesIO()
+    np.savez(buffer, totals=found.totals, num_clients=found.num_clients, refused=sum(found.rejected.values()))
+    write_whole(folder / SUM, buffer.getvalue())
+
+
+def kept_sum(folder: Path, round: Round) -> Sum | None:
+    """Return the sum that the folder holds, if any.
+
+    Raises:
+      ValueError: where one was begun and is not there: its clients have spent, and take part in it once.
+    """
+    if (folder / SUM).exists():
+        with np.load(folder / SUM) as saved:
+            refused = Counter({"refused by the client": int(saved["refused"])} if saved["refused"] else {})
+            return Sum(round, saved["totals"], int(saved["num_clients"]), refused)
+    if (folder / BEGUN).exists():
+        raise ValueError(
+            f"The sum in {folder} was begun and not opened, and its clients add to it once; begin another round with another --out."
+        )
+    return None
+
+
+def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collector: Collector | Sum, tell: Tell) -> dict[str, Any]:
     """Label the public records, train the student, and write the results.
 
     Raises:
       ValueError: where too few answered to publish anything.
     """
     round = collector.round
-    if len(collector.clients) < asked.quorum:
+    if collector.num_clients < asked.quorum:
         raise ValueError(
-            f"Expected a quorum of {asked.quorum} clients, got {len(collector.clients)} by the deadline; nothing is published. The answers "
+            f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients} by the deadline; nothing is published. The answers "
             f"are kept in {folder}: run the same command with a later --deadline."
         )
     if collector.num_messages < round.honest:
@@ -216,25 +250,25 @@ def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder
     return importlib.import_module(f"rknn_jax.representations.{asked.representation}").fit(key, images)
 
 
-def _card(asked: Asked, collector: Collector, guarantee: Guarantee, accuracy: float | None) -> dict[str, Any]:
-    round = collector.round
+def _card(asked: Asked, collector: Collector | Sum, guarantee: Guarantee, accuracy: float | None) -> dict[str, Any]:
+    round, central = collector.round, asked.config.trust == "central"
     return {
         "statement": str(guarantee),
         "guarantee": guarantee.asdict(),
-        "trusted_with": TRUSTED[asked.config.trust].format(epsilon=round.message_epsilon),
+        "trusted_with": TRUSTED[asked.config.trust].format(epsilon=math.nan if central else round.message_epsilon, honest=round.honest),
         "round": round.id,
-        "clients": len(collector.clients),
+        "clients": collector.num_clients,
         "messages": collector.num_messages,
         "rejected": dict(collector.rejected),
-        "message_bytes": wire.message_bytes(round.mechanism),
-        "most_votes_of_a_liar": most_shift(round.mechanism),
+        "message_bytes": 8 * round.shares.num_cells if central else wire.message_bytes(round.mechanism),
+        "most_votes_of_a_liar": None if central else most_shift(round.mechanism),  # nobody can look into a vector
         "mechanism": asked.config.mechanism,
         "num_queries": len(round.queries),
         "num_neighbors": asked.config.num_neighbors,
         "classes": list(asked.classes),
         "student_accuracy": accuracy,
         "not_covered": [
-            "how many messages a client sent" if asked.unit == "record" else "that a client took part",
+            "that a client took part" if asked.unit == "client" or central else "how many messages a client sent",
             "the set of classes, which is taken as public",
             "results of other rounds: each client's own ledger adds them up",
         ],
@@ -243,7 +277,13 @@ def _card(asked: Asked, collector: Collector, guarantee: Guarantee, accuracy: fl
 
 
 def _report(
-    public: Public, asked: Asked, collector: Collector, answers: Answers, labels: np.ndarray, confidence: np.ndarray, card: dict[str, Any]
+    public: Public,
+    asked: Asked,
+    collector: Collector | Sum,
+    answers: Answers,
+    labels: np.ndarray,
+    confidence: np.ndarray,
+    card: dict[str, Any],
 ) -> str:
     classes = []
     for number, name in enumerate(asked.classes):

@@ -5,6 +5,9 @@ A round's id is the SHA-256 of those bytes, so nobody can ask another question u
 **Units.** With `unit=record` every record of a client sends a message of its own; how many a client has is told. With `unit=client` each
 client sends `records_per_client` messages, of records drawn at random or of none, and each is epsilon/`records_per_client`-private, so
 that all that a client holds may be replaced: nobody learns how many records it has.
+
+**Trust.** `local` and `shuffle` send messages of a local mechanism. With `central` no message is sent: clients' counts are summed by secure
+aggregation (`secure_sum`), with binomial noise of which each client adds a share.
 """
 
 import hashlib
@@ -18,6 +21,7 @@ import numpy as np
 
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
+from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy.guarantee import UNITS, Event, Guarantee, Sampler, Unit
 from rknn_jax.types import Encoder, Queries
@@ -34,7 +38,8 @@ class Round:
       encode: what makes features of images; None where clients bring features.
       unit: what is protected.
       records_per_client: messages of a client under unit=client; 0 for a message of every record.
-      honest: with trust=shuffle, messages among which one hides, of clients that follow the protocol; nothing is published of fewer.
+      honest: with trust=shuffle, messages among which one hides, of clients that follow the protocol; with trust=central, clients that do,
+        whose coins suffice. Nothing is published of fewer.
       simulated: seed of simulated noise, for experiments; None for the operating system's entropy.
       nonce: tells rounds of equal questions apart.
     """
@@ -62,8 +67,11 @@ class Round:
         queries = np.asarray(self.queries)
         if queries.ndim != 2 or queries.dtype != np.float32 or not len(queries) or not np.isfinite(queries).all():
             raise ValueError(f"Expected finite queries float32 [s > 0, f], got {queries.dtype} {queries.shape}.")
-        if self.config.trust not in ("local", "shuffle"):
-            raise ValueError(f"Expected trust=local or shuffle, got trust={self.config.trust}; a federation's server sees no votes.")
+        if (self.config.trust == "central") != (self.config.mechanism == "binomial"):
+            raise ValueError(
+                f"Expected mechanism=binomial with trust=central, and only there, got trust={self.config.trust} and "
+                f"mechanism={self.config.mechanism}; its noise can be added in shares."
+            )
         if not 0 < self.config.epsilon < math.inf:
             raise ValueError(f"Expected 0 < epsilon < infinity, got epsilon={self.config.epsilon}.")
         if self.unit not in UNITS or (self.unit == "client") != (self.records_per_client > 0):
@@ -71,14 +79,20 @@ class Round:
                 f"Expected records_per_client > 0 with unit=client and 0 with unit=record, got unit={self.unit} and "
                 f"records_per_client={self.records_per_client}."
             )
+        if self.config.trust == "central" and (self.honest < 2 or self.simulated is not None):
+            raise ValueError(
+                f"Expected honest >= 2 and real noise with trust=central, got honest={self.honest}, simulated={self.simulated}."
+            )
         if self.config.trust == "shuffle" and (self.honest < 2 or self.records_per_client > 1):
             raise ValueError(
                 f"Expected honest >= 2 and one message of what is protected with trust=shuffle, got honest={self.honest} and "
                 f"records_per_client={self.records_per_client}; pass unit=record or records_per_client=1."
             )
+        if self.config.trust == "central":
+            _ = self.shares
         if len(self.classes) < 2 or len(self.classes) * len(queries) >= 2**31:
             raise ValueError(f"Expected at least 2 classes and fewer than 2^31 cells, got {len(self.classes)} and {len(queries)} queries.")
-        if self.simulated is None and type(self.mechanism).respond is LocalRandomizer.respond:
+        if self.config.trust != "central" and self.simulated is None and type(self.mechanism).respond is LocalRandomizer.respond:
             raise ValueError(f"Expected a mechanism with an exact form, got mechanism={self.config.mechanism}; collision is a good choice.")
 
     @cached_property
@@ -105,8 +119,21 @@ class Round:
         return round
 
     @cached_property
+    def shares(self) -> Binomial:
+        """The noise of which each client adds a share, with trust=central."""
+        return Binomial(
+            self.config.epsilon,
+            len(self.queries),
+            len(self.classes),
+            self.config.num_neighbors,
+            delta=self.config.delta,
+            shares=self.honest,
+            records=max(1, self.records_per_client),
+        )
+
+    @cached_property
     def mechanism(self) -> LocalRandomizer:
-        """What randomizes each message."""
+        """What randomizes each message, but with trust=central."""
         share = self.config.epsilon / self.records_per_client * (1 - 1e-12) if self.records_per_client > 1 else self.config.epsilon
         made = rknn.mechanism(len(self.queries), len(self.classes), self.honest, replace(self.config, epsilon=share))
         if not isinstance(made, LocalRandomizer):
@@ -122,12 +149,14 @@ class Round:
         """Return what a unit's messages cost.
 
         Args:
-          honest: messages of clients that follow the protocol, among which a shuffler hides one; None where nobody is trusted to.
+          honest: with trust=shuffle, messages of clients that follow the protocol, among which one hides; None where nobody is trusted to.
 
         Raises:
           ValueError: where so few cannot hide one at the round's epsilon and delta.
         """
         sampler: Sampler = "release" if self.simulated is None else "simulation"
+        if self.config.trust == "central":
+            return replace(self.shares.guarantee(0), trust="aggregate", unit=self.unit, sampler=sampler)
         if honest is None or self.config.trust == "local":
             epsilon = self.message_epsilon
             count = max(1, self.records_per_client)

@@ -38,22 +38,30 @@ class Binomial(CentralMechanism):
     Attributes:
       delta: in (0, 1).
       shares: clients whose coins suffice; 1 is a curator.
+      records: whose votes a neighbour changes, each cell by 1 at most; more than 1 where all that a client holds is protected.
       coins: N, a multiple of `shares`; computed, what is passed is overwritten wherever epsilon and delta are numbers.
     """
 
     delta: float = field(default=1e-6, metadata=pytree.STATIC)
     shares: int = field(default=1, metadata=pytree.STATIC)
+    records: int = field(default=1, metadata=pytree.STATIC)
     coins: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.delta < 1:
             raise ValueError(f"Expected 0 < delta < 1, got delta={self.delta}; coins hide a vote at a positive delta only, such as 1e-6.")
-        if self.shares < 1:
-            raise ValueError(f"Expected shares >= 1, got shares={self.shares}; 1 is a curator.")
+        for name in ("shares", "records"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
         if isinstance(self.epsilon, int | float):
             needed = 0 if self.epsilon == math.inf else _coins(self.epsilon, self.delta, self.changed_cells)
             object.__setattr__(self, "coins", -(-needed // self.shares) * self.shares)
+
+    @property
+    def changed_cells(self) -> int:
+        """How many cells a neighbour changes, each by at most 1."""
+        return self.records * super().changed_cells
 
     @property
     def coins_per_share(self) -> int:

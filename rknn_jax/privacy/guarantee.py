@@ -12,13 +12,16 @@ from typing import Any, Literal, get_args
 
 Relation = Literal["replace-one", "add-remove"]
 Trust = Literal["central", "local", "shuffle"]
+Protection = Trust | Literal["aggregate"]
+"""Whom the owners of data trust: as a labeler is told, or a server that sums for clients who add the noise."""
+
 Unit = Literal["record", "client"]
 Sampler = Literal["simulation", "release"]
 EventKind = Literal["laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "binomial", "pure"]
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 UNITS: tuple[Unit, ...] = get_args(Unit)
-_CHOICES = {"relation": RELATIONS, "unit": UNITS, "trust": get_args(Trust), "sampler": get_args(Sampler)}
+_CHOICES = {"relation": RELATIONS, "unit": UNITS, "trust": (*get_args(Trust), "aggregate"), "sampler": get_args(Sampler)}
 _RELATION_WORDS = {
     "replace-one": "one {unit}'s content is replaced by any other",
     "add-remove": "one {unit} is added or removed",
@@ -26,6 +29,7 @@ _RELATION_WORDS = {
 _TRUST_WORDS = {
     "central": "a trusted curator sees what the records say, without noise, and adds it",
     "local": "every client randomizes its own message and trusts nobody",
+    "aggregate": "clients add the noise in shares, and a server that follows the protocol of secure aggregation sees their sum alone",
     "shuffle": "a trusted shuffler hides which client sent which message, among those of all clients that follow the protocol",
 }
 
@@ -92,7 +96,7 @@ class Guarantee:
     epsilon: float
     delta: float
     relation: Relation
-    trust: Trust
+    trust: Protection
     events: tuple[Event, ...]
     unit: Unit = "record"
     accountant: str = "pure"

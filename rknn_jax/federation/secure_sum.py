@@ -1,0 +1,156 @@
+"""The sum of clients' integer vectors by Flower's SecAgg+, which shows the server nothing else as long as it follows the protocol.
+
+Every client hides its vector under masks that cancel in the sum of all; shares of them let the sum be opened where some have dropped out,
+by no fewer than a threshold of clients. Flower's implementation is for averages of clipped floating-point weights. Here
+
+- the quantization has a step of exactly one vote, so that integers come back as they went in (its defaults were off by 237 votes);
+- masks are SHAKE-256 of the whole key (`strengthen`): Flower's are those of a generator of 32 bits, which hours of one core break;
+- a client takes no parameters but these, a threshold that its owner agreed to, and never helps to open one vector alone (`guard`).
+
+**What is left to trust.** The server relays the clients' keys, so one that lies about them sees single vectors, each with its share of the
+noise alone. Vectors cannot be checked: a client that lies moves any count by any amount. And a client that is lost in the first two of the
+four steps ends the round (flwr 1.41).
+
+Reference: Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", 2020.
+"""
+
+import hashlib
+import importlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message
+from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+
+# By import_module, because both packages have a function of the module's name.
+client_side = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
+server_side = importlib.import_module("flwr.server.workflow.secure_aggregation.secaggplus_workflow")
+
+BOUND = 2**28
+"""Of the numbers in a vector: a client's votes and coins."""
+
+MODULUS = 2**40
+MOST_CLIENTS = MODULUS // (2 * BOUND) - 1
+RECORD = "secaggplus_configs"
+POLL = 0.05  # seconds
+STEP = 120.0  # seconds for each of the four steps
+
+
+def strengthen() -> None:
+    """Have both sides make masks of all bits of their keys."""
+
+    def masks(seed: bytes, num_range: int, dimensions_list: list[tuple[int, ...]]) -> list[np.ndarray]:
+        made = []
+        for number, shape in enumerate(dimensions_list):
+            count = math.prod(shape)
+            digest = hashlib.shake_256(number.to_bytes(8, "little") + seed).digest(8 * count)
+            made.append((np.frombuffer(digest, "<u8") & np.uint64(num_range - 1)).astype(np.int64).reshape(shape))
+        return made
+
+    for module in (client_side, server_side):
+        if not callable(getattr(module, "pseudo_rand_gen", None)):
+            raise ImportError(f"Expected {module.__name__} of flwr 1.41, got another that makes its masks otherwise.")
+        module.pseudo_rand_gen = masks  # type: ignore[attr-defined]
+
+
+strengthen()
+
+
+def guard(least_threshold: Callable[[Context, int], int]) -> Callable[[Message, Context, Any], Message]:
+    """Return a mod that refuses what would show the server more than the sum.
+
+    Args:
+      least_threshold: of clients that open a sum, where so many take part, as the owner agreed.
+    """
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        asked = message.content[RECORD]
+        assert isinstance(asked, ConfigRecord)
+        match asked["stage"]:
+            case "setup":
+                wanted = {"clipping_range": float(BOUND), "target_range": 2 * BOUND, "mod_range": MODULUS, "max_weight": 1.0}
+                if any(asked[name] != value for name, value in wanted.items()) or asked["sample_num"] != asked["share_num"]:
+                    raise PermissionError("Expected the parameters of exact sums among all clients, got others.")
+                threshold, clients = asked["threshold"], asked["sample_num"]
+                if type(threshold) is not int or type(clients) is not int or threshold < least_threshold(context, clients):
+                    raise PermissionError(f"Expected a larger threshold, got {threshold!r} of {clients!r} clients.")
+            case "unmask":
+                if set(asked["active_nids"]) & set(asked["dead_nids"]):  # type: ignore[arg-type]
+                    raise PermissionError("Expected to help open the sum, got asked for both keys of one client.")
+        return call_next(message, context)
+
+    return mod
+
+
+def vector_reply(message: Message, vector: np.ndarray) -> Message:
+    """Return a client's vector, integers in [0, `BOUND`], for SecAgg+ to mask."""
+    if vector.min() < 0 or vector.max() > BOUND:
+        raise ValueError(f"Expected a vector in [0, {BOUND}], got {vector.min()} to {vector.max()}; join with fewer records.")
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector.astype(np.float64)]), num_examples=1, metrics={})
+    return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
+
+
+def secure_sum(grid: Any, context: Context, nodes: Sequence[int], threshold: int) -> tuple[np.ndarray, int] | None:
+    """Return the sum of the nodes' vectors, int64, and how many of them it holds; None where too few are left or the protocol was halted.
+
+    Args:
+      grid: Flower's.
+      context: of the ServerApp.
+      nodes: at least two, and at most `MOST_CLIENTS`.
+      threshold: of nodes that open it.
+    """
+    if not 2 <= len(nodes) <= MOST_CLIENTS or not 2 <= threshold <= len(nodes):
+        raise ValueError(f"Expected 2 <= threshold <= clients <= {MOST_CLIENTS}, got threshold={threshold} of {len(nodes)} clients.")
+    everybody: Any = _Everybody(nodes)
+    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=1), strategy=everybody, client_manager=everybody)
+    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})
+    legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(ndarrays_to_parameters([]), True)
+    quantization = {"max_weight": 1.0, "clipping_range": float(BOUND), "quantization_range": 2 * BOUND, "modulus_range": MODULUS}
+    server_side.SecAggPlusWorkflow(1.0, threshold, timeout=STEP, **quantization)(_Soon(grid), legacy)
+    return everybody.result
+
+
+class _Everybody:
+    """All that the workflow uses of a strategy and a client manager: it asks every node, and keeps the sum."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self.nodes = nodes
+        self.result: tuple[np.ndarray, int] | None = None
+
+    def num_available(self) -> int:
+        return len(self.nodes)
+
+    def configure_fit(self, number: int, parameters: Any, manager: Any) -> list[tuple[Any, FitIns]]:
+        return [(_Proxy(node), FitIns(parameters, {})) for node in self.nodes]
+
+    def aggregate_fit(self, number: int, results: Any, failures: Any) -> tuple[None, dict[str, Any]]:
+        mean = parameters_to_ndarrays(results[0][1].parameters)[0]
+        self.result = np.rint(mean * len(results)).astype(np.int64), len(results)
+        return None, {}
+
+
+class _Proxy:
+    def __init__(self, node: int) -> None:
+        self.node_id, self.cid = node, str(node)
+
+
+class _Soon:
+    """A grid that looks for replies as often as a protocol of four steps asks for."""
+
+    def __init__(self, grid: Any) -> None:
+        self.grid = grid
+
+    def send_and_receive(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Message]:
+        left, heard, ends = set(self.grid.push_messages(messages)), [], time.time() + (timeout or STEP)
+        while left and time.time() < ends:
+            came = list(self.grid.pull_messages(list(left)))
+            heard += came
+            left -= {message.metadata.reply_to_message_id for message in came}
+            time.sleep(POLL)
+        return heard
