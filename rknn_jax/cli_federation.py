@@ -1,11 +1,13 @@
 """`rknn serve` and `rknn join`: the settings and the words of a federation; `rknn_jax.federation` does the work."""
 
 import ipaddress
+import json
 import os
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
@@ -125,7 +127,7 @@ class Join:
         return private.with_name(f"{private.name}.{suffix}")
 
 
-def serve(settings: Serve) -> dict[str, Any]:
+def serve(settings: Serve) -> NoReturn:
     """Serve one round. Ends the process."""
     keys = _server_keys(settings)
     _needs_flower()
@@ -147,7 +149,7 @@ def serve(settings: Serve) -> dict[str, Any]:
     secured = f" with TLS, for {len(keys)} keys" if keys else " without TLS, on this host only"
     tell(err, "listening", f"on {settings.host}:{settings.port}{secured}")
 
-    def app(grid: Any, context: Any) -> None:
+    def round_and_results(grid: Any, context: Any) -> None:
         answers = collector or found
         if collector:
             flower.collect(grid, collector, wanted.clients, closes, authenticated=bool(keys), tell=told)
@@ -161,13 +163,20 @@ def serve(settings: Serve) -> dict[str, Any]:
         assert answers is not None
         card = publish.publish(settings.out, mine, wanted, queries, answers, told)
         flower.announce(grid, card["statement"])
-        _print_json(settings, card)
+        _print_json(settings, card | {"exit_status": 0})
+
+    def app(grid: Any, context: Any) -> None:
+        try:
+            round_and_results(grid, context)
+        except (ValueError, OSError) as error:
+            err.print(f"rknn: error: {error}")
+            _print_json(settings, {"error": str(error), "exit_status": 2})
+            raise SystemExit(2) from error
 
     processes.serve(app, settings.out, settings.host, settings.port, settings.certificates, keys)
-    return {}
 
 
-def join(settings: Join) -> dict[str, Any]:
+def join(settings: Join) -> NoReturn:
     """Take part. Ends the process."""
     if not _on_this_host(settings.server.rpartition(":")[0]) and (settings.ca is None or settings.key is None):
         raise ValueError(f"Expected --ca and --key for a server on another host, got --server {settings.server} without them.")
@@ -178,9 +187,15 @@ def join(settings: Join) -> dict[str, Any]:
     over = threading.Event()
     tell(err, "private", f"{len(client.inputs):,} records; {client.ledger.remaining} left in {client.ledger.path}")  # type: ignore[union-attr]
     tell(err, "joining", f"{settings.server}; waiting for it where it is not there yet. Ctrl-C leaves, and loses nothing")
-    app = flower.client_app(lambda context: client, lambda name, text: tell(err, name, text), over)
+
+    def told(name: str, text: str) -> None:
+        tell(err, name, text)
+        if name == "over" and client.ledger:
+            amounts = {name: getattr(client.ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
+            _print_json(settings, {"statement": text, "ledger": {"path": str(client.ledger.path), **amounts}, "exit_status": 0})
+
+    app = flower.client_app(lambda context: client, told, over)
     processes.join(app, client.folder, settings.server, settings.ca, settings.key, over)
-    return {}
 
 
 def asked(settings: Serve, simulated: int | None = None) -> "Asked":
@@ -331,10 +346,7 @@ def _needs_flower() -> None:
         raise ValueError("Expected Flower for a federation, which is not installed; pip install 'rknn-jax[flower]'.")
 
 
-def _print_json(settings: Serve, card: dict[str, Any]) -> None:
-    if settings.json:
-        import json
-        import sys
-
-        sys.stdout.write(json.dumps(card | {"exit_status": 0}, allow_nan=False) + "\n")
+def _print_json(settings: Serve | Join, line: dict[str, Any]) -> None:
+    if settings.json:  # this process ends before main could
+        sys.stdout.write(json.dumps(line, allow_nan=False, default=float) + "\n")
         sys.stdout.flush()

@@ -92,7 +92,9 @@ def test_a_curator_releases_it_exactly():
     assert np.asarray(mechanism.estimate(jax.random.key(0), jax.numpy.zeros(1000, jax.numpy.int32), 1)).shape == (100, 10)
 
 
-@pytest.mark.parametrize(("wrong", "words"), [({"delta": 0.0}, "0 < delta"), ({"shares": 0}, "shares >= 1"), ({"records": 0}, "records >= 1")])
+@pytest.mark.parametrize(
+    ("wrong", "words"), [({"delta": 0.0}, "0 < delta"), ({"shares": 0}, "shares >= 1"), ({"records": 0}, "records >= 1")]
+)
 def test_what_cannot_be_is_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         Binomial(1.0, 4, 3, **wrong)

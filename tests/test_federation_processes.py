@@ -1,17 +1,18 @@
 """`rknn serve` and `rknn join` as processes on this host: rounds that end well whoever is killed, and ports that let nobody else in."""
 
 import datetime
-import hashlib
 import http.client
 import ipaddress
 import json
 import os
+import random
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from rknn_jax.privacy.ledger import Ledger, fingerprint
 pytest.importorskip("flwr")
 
 PATIENCE = 120  # seconds until something counts as hanging
+DAY = datetime.timedelta(days=1)
 HERE = "127.0.0.1"
 CLIENTS, RECORDS = 3, 40
 
@@ -80,6 +82,19 @@ def append_half_and_die(self, *arguments):
 Collector._append = append_half_and_die
 """
 
+SHIPS_CODE = """
+import flwr.cli.build as build
+plain = build.build_fab_from_disk
+def with_code(folder):
+    (folder / "rknn_jax").mkdir()
+    for name in ("rknn.py", "rknn_jax/__init__.py"):
+        (folder / name).write_text("from pathlib import Path; Path('ran').touch()")
+    fab = plain(folder)
+    Path("shipped.fab").write_bytes(fab)
+    return fab
+build.build_fab_from_disk = with_code
+"""
+
 SERVER_DIES_BEFORE_THE_END = {  # where: how
     "before it asks": "import rknn_jax.federation.flower as flower; flower.collect = die",
     "an answer came": "from rknn_jax.federation.collector import Collector; Collector._append = die",
@@ -91,6 +106,22 @@ SERVER_DIES_AT_THE_END = {
     "between results": "from rknn_jax.federation import publish; publish._report = die",
     "published and nobody told": "from rknn_jax.federation import flower; flower.announce = die",
 }
+
+
+CLOSED = [
+    "/",
+    "/docs",
+    "/openapi.json",
+    "/v1/control/start-run",
+    "/v1/control/register-node",
+    "/v1/control/list-nodes",
+    "/v1/runtime/acquire-task",
+    "/v1/runtime/pull-task-input",
+    "/v1/fleet",
+    "/v1/fleet/../control/start-run",
+    "/v1/fleet/%2e%2e/control/start-run",
+    "//v1/fleet/../control/start-run",
+]
 
 
 class Running(NamedTuple):
@@ -180,6 +211,41 @@ def join(start, port):
     return run
 
 
+@pytest.fixture
+def secured(tmp_path):
+    """Make certificates, and keys of the three clients that the server knows and of one that it does not. Return what both sides pass."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(name, key, signer, issuer, extension):
+        made = x509.CertificateBuilder().subject_name(named(name)).issuer_name(named(issuer)).public_key(key.public_key())
+        made = made.serial_number(x509.random_serial_number()).not_valid_before(now - DAY).not_valid_after(now + DAY)
+        return made.add_extension(extension, critical=False).sign(signer, hashes.SHA256()).public_bytes(pem)
+
+    def named(name):
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+    for folder, issuer in (("tls", "CA"), ("other", "another CA")):
+        ca, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+        here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HERE))])
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "ca.pem").write_bytes(certificate(issuer, ca, ca, issuer, x509.BasicConstraints(ca=True, path_length=None)))
+        (tmp_path / folder / "server.pem").write_bytes(certificate("server", server, ca, issuer, here))
+        traditional = serialization.PrivateFormat.TraditionalOpenSSL
+        (tmp_path / folder / "server.key").write_bytes(server.private_bytes(pem, traditional, plain))
+    public = []
+    for name in ("key0", "key1", "key2", "stranger"):
+        key = ec.generate_private_key(ec.SECP384R1())
+        (tmp_path / name).write_bytes(key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain))
+        public.append(key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode())
+    (tmp_path / "keys").write_text("\n".join(public[:CLIENTS]))
+    return ["--certificates", "tls", "--keys", "keys"], lambda key: ["--ca", "tls/ca.pem", "--key", key]
+
+
 def private(number):
     return f"private{number}.npz"
 
@@ -223,8 +289,23 @@ def assert_nothing_unpacked(folder):
     assert {path.name for home in homes for path in home.iterdir()} <= {"source"}
 
 
-def assert_closed(port):
-    pass
+def assert_closed(port, ca=None):
+    """Whoever reaches a server's port is told nothing, but for what SuperNodes ask; nothing is started and no key registered."""
+    asked = {path: status(port, path, ca) for path in CLOSED}
+    assert asked == dict.fromkeys(CLOSED, 404)
+    assert status(port, "/v1/fleet/pull-messages", ca) not in (200, 404, 503)  # there, and refused for want of a key
+
+
+def status(port, path, ca=None):
+    """Return the HTTP status of an empty request."""
+    if ca:
+        connection = http.client.HTTPSConnection(HERE, port, timeout=PATIENCE, context=ssl.create_default_context(cafile=ca))
+    else:
+        connection = http.client.HTTPConnection(HERE, port, timeout=PATIENCE)
+    connection.request("POST", path, b"")
+    found = connection.getresponse().status
+    connection.close()
+    return found
 
 
 def said_again(folder, number):
@@ -236,13 +317,14 @@ def said_again(folder, number):
     return client.answer((folder / "out" / QUESTION).read_bytes())[2]
 
 
-def test_a_client_that_was_killed_between_noise_and_sending_comes_back_and_outsiders_get_nothing(serve, join, port, tmp_path):
+def test_a_client_killed_between_noise_and_sending_is_counted_once_and_its_server_lets_nobody_else_in(serve, join, secured, port, tmp_path):
+    theirs, ours = secured
     patch, charged = CLIENT_DIES["charged and not randomized"]
-    server, killed, other = serve("--clients", 2), join(0, patch=patch), join(1)
+    server, killed, other = serve(*theirs, "--clients", 2), join(0, *ours("key0"), patch=patch), join(1, *ours("key1"))
     killed.ends(-signal.SIGKILL)
     assert spends(tmp_path, 0) == charged
-    assert_closed(port)
-    back = join(0)
+    assert_closed(port, tmp_path / "tls/ca.pem")
+    back = join(0, *ours("key0"))
     for running in (server, other, back):
         running.ends()
     card = assert_published(tmp_path, [0, 1])
@@ -315,4 +397,131 @@ def test_a_server_killed_when_it_has_all_answers_publishes_them(serve, join, tmp
     server = serve()
     for running in (server, *clients):
         running.ends()
+    assert_published(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_round_is_published_without_whoever_refuses_or_is_late(serve, join, tmp_path):
+    poor, late, able = join(0, budget=0.5), join(1, patch=AT_WORK), join(2)
+    for running in (poor, late, able):
+        running.says("joining")
+    server = serve("--quorum", 1, "--deadline", 45)
+    appears(tmp_path / "out/privacy.json")
+    assert (tmp_path / "client1.works").exists()
+    (tmp_path / "go").touch()
+    for running in (server, poor, able):
+        running.ends()
+    assert "refused" in poor.log.read_text()
+    assert spends(tmp_path, 0) == []
+    assert assert_published(tmp_path, [2])["rejected"] == {"refused by the client": 1}
+
+
+@pytest.mark.slow
+def test_too_few_clients_publish_nothing_and_the_same_command_goes_on_with_a_later_deadline(serve, join, tmp_path):
+    clients = [join(0)]
+    early = serve("--deadline", 0.1)
+    assert early.process.wait(PATIENCE) > 0
+    assert "quorum of 3 clients, got 0" in " ".join(early.log.read_text().split())
+    assert not (tmp_path / "out/privacy.json").exists()
+    server = serve()
+    clients += [join(1), join(2)]
+    for running in (server, *clients):
+        running.ends()
+    assert_published(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_client_that_comes_when_the_round_is_over_spends_nothing_and_waits_for_the_next(serve, join, tmp_path):
+    for running in (serve("--clients", 1), join(0)):
+        running.ends()
+    assert_published(tmp_path, [0])
+    late = join(1)
+    late.says("joining")
+    time.sleep(5)
+    assert late.process.poll() is None
+    assert spends(tmp_path, 1) == []
+    for running in (serve("--clients", 1, "--out", "next"), late):
+        running.ends()
+    assert spends(tmp_path, 1) == [1]
+    assert json.loads((tmp_path / "next/privacy.json").read_text())["messages"] == RECORDS
+
+
+@pytest.mark.slow
+def test_a_server_without_a_client_it_knows_takes_nobody_else(serve, join, secured, port, tmp_path):
+    theirs, ours = secured
+    server, known = serve(*theirs), join(0, *ours("key0"))
+    server.says("1 of 3 clients")
+    refused = {
+        "2004": ours("stranger"),  # its key is not registered
+        "2001": ["--ca", "tls/ca.pem"],  # it has none
+        "303": ["--key", "key1"],  # it would send in the clear what its key protects
+        "CERTIFICATE_VERIFY_FAILED": ["--ca", "other/ca.pem", "--key", "key1"],
+    }
+    for reason, words in refused.items():
+        stranger = join(1, *words)
+        assert stranger.process.wait(PATIENCE) > 0
+        assert reason in stranger.log.read_text()
+    plain = join(1)
+    plain.says("joining")
+    time.sleep(5)
+    assert_closed(port, tmp_path / "tls/ca.pem")
+    assert known.process.poll() is None
+    assert spends(tmp_path, 1) == []
+    plain.kill()
+    others = join(1, *ours("key1")), join(2, *ours("key2"))
+    for running in (server, known, *others):
+        running.ends()
+    assert assert_published(tmp_path)["rejected"] == {}
+
+
+@pytest.mark.slow
+def test_a_server_and_its_clients_know_each_other_by_their_keys_after_kills(serve, join, secured, tmp_path):
+    theirs, ours = secured
+    at_work, counted = join(1, *ours("key1"), patch=AT_WORK), join(0, *ours("key0"))
+    killed = serve(*theirs)
+    killed.says("1 of 3 clients")
+    appears(tmp_path / "client1.works")
+    killed.kill()
+    counted.kill()
+    server, back = serve(*theirs), join(0, *ours("key0"))
+    server.says("1 of 3 clients so far")
+    at_work.kill()
+    clients = [back, join(1, *ours("key1")), join(2, *ours("key2"))]
+    for running in (server, *clients):
+        running.ends()
+    assert assert_published(tmp_path)["rejected"] == {}
+
+
+@pytest.mark.slow
+def test_a_client_runs_nothing_that_a_server_ships_and_gives_its_tasks_to_nobody(serve, join, tmp_path):
+    from flwr.cli.install import install_from_fab
+
+    own = free_port()
+    server = serve("--clients", 2, patch=SHIPS_CODE)
+    client = join(0, patch=f"from rknn_jax.federation import processes; processes._free_port = lambda: {own}")
+    server.says("1 of 2 clients")
+    assert [status(own, path) for path in ("/v1/runtime/acquire-task", "/v1/runtime/pull-task-input", "/")] == [404] * 3
+    other = join(1)
+    for running in (server, client, other):
+        running.ends()
+    assert_published(tmp_path, [0, 1])
+    shipped = install_from_fab(tmp_path / "shipped.fab", tmp_path / "shipped", skip_prompt=True)
+    assert (shipped / "rknn.py").exists()
+    assert (shipped / "rknn_jax/__init__.py").exists()
+    assert not (tmp_path / "ran").exists()
+    assert_nothing_unpacked(tmp_path)
+
+
+@pytest.mark.slow
+def test_kills_of_anybody_at_any_time_lose_nothing_and_count_nothing_twice(serve, join, tmp_path):
+    rng = random.Random(0)
+    started = {"server": serve, "first": partial(join, 0), "second": partial(join, 1)}
+    running = {name: again() for name, again in started.items()}
+    for _ in range(8):
+        time.sleep(rng.uniform(0, 10))
+        name = rng.choice(sorted(started))
+        running[name].kill()
+        running[name] = started[name]()
+    for process in (*running.values(), join(2)):
+        process.ends()
     assert_published(tmp_path)

@@ -23,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 APP = """[project]
 name = "rknn"
@@ -52,7 +52,7 @@ HEARTBEAT = 10  # seconds, the least that a SuperLink takes
 LONGEST_WAIT = 2  # seconds between tries to reach a server
 
 
-def serve(app: Callable[..., None], folder: Path, host: str, port: int, certificates: Path | None, keys: Sequence[str]) -> int:
+def serve(app: Callable[..., None], folder: Path, host: str, port: int, certificates: Path | None, keys: Sequence[str]) -> NoReturn:
     """Run a ServerApp behind a SuperLink, and end this process with it.
 
     Args:
@@ -84,10 +84,10 @@ def serve(app: Callable[..., None], folder: Path, host: str, port: int, certific
 
     sys.argv = ["flower-superlink", *arguments]
     flower_superlink()
-    return 0
+    raise KeyboardInterrupt  # nothing else lets it return
 
 
-def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None, over: threading.Event) -> int:
+def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None, over: threading.Event) -> NoReturn:
     """Run a ClientApp behind a SuperNode, and end this process when the round is over.
 
     Args:
@@ -121,7 +121,7 @@ def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None,
 
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
-    return 0
+    raise KeyboardInterrupt
 
 
 class _Gate:
