@@ -64,7 +64,18 @@ def honest(round, count, seed=0):
 # What travels
 
 
-@pytest.mark.parametrize("module", modules(representations), ids=lambda module: module.__name__.split(".")[-1])
+def name_of(module):
+    return module.__name__.split(".")[-1]
+
+
+TRAINED = ("simclr", "scan", "self_trained")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [pytest.param(module, marks=[pytest.mark.slow] if name_of(module) in TRAINED else []) for module in modules(representations)],
+    ids=name_of,
+)
 def test_every_representation_arrives_as_it_was_sent(module):
     images = np.random.default_rng(0).integers(0, 256, (30, 12, 12, 1)).astype(np.uint8)
     for config in module.EXAMPLES[:1]:
