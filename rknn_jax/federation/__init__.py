@@ -7,8 +7,10 @@
 | `client`   | client   | keeps to its own budget, and says the same when it is asked the same again       |
 | `collector`| server   | checks what arrives, adds it up and has it on disk before it counts              |
 | `publish`  | server   | labels, student, guarantee and report                                            |
+| `secure_sum`| both    | counts under masks that cancel in the sum, by Flower's SecAgg+                   |
 | `flower`   | both     | the apps                                                                         |
-| `processes`| both     | `rknn serve` and `rknn join`: Flower's own processes, watched                    |
+| `processes`| both     | `rknn serve` and `rknn join`: a process each, that runs no code but its own      |
+| `simulation`| neither | virtual clients in Flower's simulation engine                                    |
 
-Nothing but `flower` and `processes` knows Flower, and all else is tested without it.
+Nothing but the last four knows Flower, and all else is tested without it.
 """

@@ -50,7 +50,6 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Encoder, Queries
 
 BEGUN, SUM = "begun.json", "sum.npz"
-RESULTS = ("labels.npz", "queries.npz", "privacy.json", "report.html")
 Tell = Callable[[str, str], None]
 
 EXAMPLES_OF_A_CLASS = 12

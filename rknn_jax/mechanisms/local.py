@@ -16,8 +16,6 @@ Reference: Wang et al., "Locally Differentially Private Protocols for Frequency 
 
 import abc
 import math
-from collections import Counter
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -225,41 +223,6 @@ class PureProtocol(LocalRandomizer):
         member, other = self.variances
         voted = np.clip(np.asarray(counts, np.float64), 0, num_records)
         return np.sqrt(voted * member + (num_records - voted) * other)
-
-
-def collect(mechanism: LocalRandomizer, clients: Sequence[Hashable], messages: Any) -> np.ndarray:
-    """Aggregate messages as they come in, from clients that may be broken or lie.
-
-    Args:
-      mechanism: that every client was told to use.
-      clients: who sent each message.
-      messages: stacked, in the same order.
-
-    Returns:
-      int32 `[num_totals]`, as `aggregate`.
-
-    Raises:
-      ValueError: for messages of another shape or type, for one outside the alphabet, and for a client with more than one: each message
-        costs its client epsilon, and each counts for one record.
-    """
-    one = jax.eval_shape(mechanism.randomize, jax.random.key(0), jax.ShapeDtypeStruct((mechanism.votes_per_record,), jnp.int32))
-    expected = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((len(clients), *leaf.shape), leaf.dtype), one)
-    found = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.asarray(leaf).dtype), messages)
-    if found != expected:
-        raise ValueError(f"Expected messages of {len(clients)} clients as {expected}, got {found}; every client must use {mechanism}.")
-    repeated = [client for client, count in Counter(clients).items() if count > 1]
-    if repeated:
-        raise ValueError(f"Expected one message from each client, got more from {repeated[0]!r}; keep the first of each.")
-    valid, totals = map(np.asarray, _checked_totals(mechanism, messages))
-    if not valid.all():
-        liar = clients[int(valid.argmin())]
-        raise ValueError(f"Expected messages in the alphabet of {mechanism}, got another from {liar!r}; leave it out.")
-    return totals
-
-
-@jax.jit
-def _checked_totals(mechanism: LocalRandomizer, messages: Any) -> tuple[jax.Array, jax.Array]:
-    return jax.vmap(mechanism.valid)(messages), mechanism.aggregate(messages)
 
 
 def exp(x: Any) -> Any:
