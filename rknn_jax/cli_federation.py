@@ -98,10 +98,12 @@ class Join:
       budget_delta: likewise for delta.
       unit: what the ledger protects, likewise: a record, or all that is in the file.
       most_epsilon: that one round may cost.
+      most_delta: likewise.
       trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
-      honest: messages, or with --trust central clients, that you believe to follow the protocol, your own counted.
+      honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
+      dishonest: clients of a sum that you believe may not follow it, for --trust central.
       ledger: file of the budget; <private file>.ledger.jsonl where it is not given.
-      rounds: folder where the randomness of each round is kept, as private as the data; <private file>.rounds where it is not given.
+      rounds: folder where each round's answer is kept, as it was sent; <private file>.rounds where it is not given.
       ca: the server's root certificate.
       key: private key by which the server knows this client.
       json: end with one line of JSON on stdout.
@@ -113,8 +115,10 @@ class Join:
     budget_delta: float = 0.0
     unit: Unit = "record"
     most_epsilon: float | None = None
+    most_delta: float | None = None
     trust: Literal["local", "shuffle", "central"] = "local"
     honest: int | None = None
+    dishonest: int = 0
     ledger: Path | None = None
     rounds: Path | None = None
     ca: Path | None = None
@@ -239,6 +243,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         settings.student,
         settings.epochs,
         settings.seed,
+        settings.keys is not None,
     )
 
 
@@ -276,7 +281,7 @@ def _client(settings: Join) -> "Client":
         ledger = Ledger.create(path, dataset, settings.budget, settings.budget_delta, unit=settings.unit)
     else:
         ledger = Ledger.open(path, dataset)
-    agreement = Agreement(settings.trust, settings.honest, settings.most_epsilon)
+    agreement = Agreement(settings.trust, settings.honest, settings.dishonest, settings.most_epsilon, settings.most_delta)
     return Client(inputs, labels, ledger, settings.rounds or settings.beside("rounds"), agreement)
 
 

@@ -153,7 +153,7 @@ def test_refusals_errors_and_garbage_stop_nobody(tmp_path, heard, monkeypatch):
     collect(Grid(behaviour), collector, 2, heard)
     assert len(collector.clients) == 2
     assert collector.rejected == {"refused by the client": 4, "another round": 3, "malformed": 1}
-    assert ("refused", "by client 1: BudgetExceededError") in heard.lines
+    assert ("refused", "by client 1") in heard.lines
     assert not any("\x1b" in text for _, text in heard.lines)
 
 

@@ -24,8 +24,8 @@ def a_round(epsilon=1.0, honest=3, **fields):
     return Round(QUERIES, CLASSES, rknn.Config(epsilon=epsilon, mechanism="binomial", trust="central", delta=1e-4), honest=honest, **fields)
 
 
-def a_party(folder, seed, honest=5, **fields):
-    return a_client(folder, seed=seed, agreement=Agreement("central", honest), budget_delta="1/100", **fields)
+def a_party(folder, seed, dishonest=0, **fields):
+    return a_client(folder, seed=seed, agreement=Agreement("central", dishonest=dishonest), budget_delta="1/100", **fields)
 
 
 def by_app(client, lost=None, spoil=None):
@@ -103,7 +103,7 @@ def test_clients_that_are_lost_leave_the_sum_of_the_others(tmp_path, without_noi
     inside = [party for i, party in enumerate(parties) if i != 2 or lost == "unmask"]
     assert found.num_clients == len(inside)
     np.testing.assert_array_equal(found.totals - len(inside) * round.shares.coins_per_share, expected_of(round, inside))
-    np.testing.assert_allclose(found.counts()[1], round.shares.stddev(np.zeros((4, 3)), 0) * np.sqrt(len(inside) / 3))
+    np.testing.assert_allclose(found.counts()[1], round.shares.stddev(np.zeros((4, 3)), 0) * np.sqrt(len(inside) / 2))
 
 
 def test_too_few_open_nothing(tmp_path):
@@ -145,7 +145,11 @@ def test_what_a_client_sends_is_hidden_by_all_bits_of_its_keys(tmp_path, without
         lambda asked: asked.update({"clipping_range": 8.0}) if asked["stage"] == "setup" else None,
         lambda asked: asked.update({"mod_range": 2**20}) if asked["stage"] == "setup" else None,
         lambda asked: asked.update({"share_num": 3}) if asked["stage"] == "setup" else None,
+        lambda asked: asked.update({"sample_num": 3, "share_num": 3}) if asked["stage"] == "setup" else None,
         lambda asked: asked.update({"dead_nids": list(asked["active_nids"])[:1]}) if asked["stage"] == "unmask" else None,
+        lambda asked: asked.update({"active_nids": [12] * 4, "dead_nids": [10, 11, 13, 14]}) if asked["stage"] == "unmask" else None,
+        lambda asked: asked.update({"active_nids": [10, 11, 13, 14]}) if asked["stage"] == "unmask" else None,
+        lambda asked: asked.update({"stage": "strange"}) if asked["stage"] == "setup" else None,
     ],
 )
 def test_a_client_refuses_what_would_show_more_than_the_sum(tmp_path, spoil):
@@ -160,10 +164,41 @@ def test_a_client_refuses_what_would_show_more_than_the_sum(tmp_path, spoil):
     assert not any("nids" in reply.content.get(secure_sum.RECORD, {}) for reply in nodes[12].replies if not reply.has_error())
 
 
+@pytest.mark.parametrize("kind", ["train.default", "train"])
+def test_what_is_not_a_step_of_the_protocol_gets_no_vector(tmp_path, kind):
+    round, node = a_round(), by_app(a_party(tmp_path, 1))
+    grid = Grid({1: node})
+    ask = RecordDict({"round": ConfigRecord({"data": round.data})})
+    list(grid.push_messages([Message(ask, dst_node_id=1, message_type="query.ready")]))
+    for content in (
+        RecordDict(),
+        RecordDict({secure_sum.RECORD: ConfigRecord({"stage": "collect_masked_vectors", "srcs": [], "ctxts": []})}),
+    ):
+        list(grid.push_messages([Message(content, dst_node_id=1, message_type=kind)]))
+    assert len(node.errors) == 2
+    assert all(reply.has_error() for reply in node.replies[1:])
+
+
+def test_another_round_that_is_got_ready_for_meanwhile_changes_nothing(tmp_path, without_noise):
+    round, other = a_round(), a_round(honest=4)
+    parties = [a_party(tmp_path / str(i), i) for i in range(5)]
+    nodes = {10 + i: by_app(party) for i, party in enumerate(parties)}
+
+    def swapped(asked):
+        if asked["stage"] == "share_keys":
+            ask = RecordDict({"round": ConfigRecord({"data": other.data})})
+            nodes[12](Message(ask, dst_node_id=12, message_type="query.ready"))
+
+    nodes[12] = by_app(parties[2], spoil=swapped)
+    found = added_up(tmp_path, round, nodes, 4)
+    np.testing.assert_array_equal(found.totals - 5 * round.shares.coins_per_share, expected_of(round, parties))
+    assert [entry.purpose[6:70] for entry in parties[2].ledger.entries()[1:]] == [round.id]
+
+
 def test_the_threshold_leaves_room_for_those_that_are_not_believed_in(tmp_path):
     round = a_round(honest=3)
-    for believed, clients, least in ((5, 5, 3), (4, 5, 4), (3, 5, 5), (2, 5, 6), (9, 5, 3)):
-        assert a_party(tmp_path / str(believed), 1, honest=believed).ready(round.data).least_threshold(clients) == least
+    for dishonest, clients, least in ((0, 5, 3), (1, 5, 4), (2, 5, 5), (3, 5, 6), (0, 9, 5), (2, 11, 7)):
+        assert a_party(tmp_path / f"{dishonest}-{clients}", 1, dishonest).ready(round.data).least_threshold(clients) == least
 
 
 def test_a_client_adds_to_a_sum_once(tmp_path):
@@ -171,9 +206,10 @@ def test_a_client_adds_to_a_sum_once(tmp_path):
     round, party = a_round(), a_party(tmp_path, 1)
     prepared = party.ready(round.data)
     prepared.vector()
-    for again in (prepared, a_party(tmp_path, 1).ready(round.data)):
-        with pytest.raises(RefusedError, match="takes part once"):
-            again.vector()
+    with pytest.raises(RefusedError, match="takes part once"):
+        prepared.vector()
+    with pytest.raises(RefusedError, match="takes part once"):
+        a_party(tmp_path, 1).ready(round.data)
     assert party.ledger.spent.epsilon == 1
     assert float(party.ledger.spent.delta) == 1e-4
 
@@ -182,13 +218,13 @@ def test_being_ready_costs_nothing_and_needs_the_owners_word(tmp_path):
     round, party = a_round(), a_party(tmp_path / "a", 1)
     party.ready(round.data)
     assert party.ledger.spent.epsilon == 0
-    for agreement in (Agreement(), Agreement("shuffle", 9), Agreement("central")):
+    for agreement in (Agreement(), Agreement("shuffle", 9)):
         with pytest.raises(RefusedError, match="trusts nobody"):
             a_client(tmp_path / "b", agreement=agreement, budget_delta="1/100").ready(round.data)
     with pytest.raises(RefusedError, match="asks for a sum"):
         party.answer(round.data)
     with pytest.raises(BudgetExceededError):
-        a_client(tmp_path / "c", agreement=Agreement("central", 5), budget="1/10", budget_delta="1/100").ready(round.data).vector()
+        a_client(tmp_path / "c", agreement=Agreement("central"), budget="1/10", budget_delta="1/100").ready(round.data).vector()
 
 
 def test_a_client_level_sum_counts_each_cell_once(tmp_path, without_noise):

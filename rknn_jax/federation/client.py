@@ -1,25 +1,26 @@
 """What a client does with a question: see whether its owner agreed to such a thing, spend, randomize, and say the same if asked again.
 
-In this order: a seed of the operating system's entropy is on disk, sealed with the round's id and the votes that it is for; the ledger is
-charged; the message is made of seed and votes, and sent. A crash anywhere leaves either nothing spent and nothing said, or a spend whose
-message is made again, the same to the byte. No second message is ever made of one spend:
+In this order: the round is noted on disk; the ledger is charged; messages are drawn on the operating system's entropy; they are on disk,
+whole; they are sent. A crash anywhere leaves nothing said, or what is said again to the byte. No second message is made of one spend:
 
 - the id is the hash of the question, so another question is another round, with a spend of its own;
-- votes that are not those of the seal, because the data was changed, are refused;
-- a spend without its seed, because somebody removed it, is refused.
+- an answer that is on disk is sent as it is, whatever has become of the data since;
+- a spend without its note or its answer, because somebody removed it, is refused.
 
-The server has no say in any of this. It asks; budget, data and what is agreed to are files and arguments of the client's owner.
+**What the server could learn for nothing.** Whether a client answers depends on the question, the ledger and its owner's word, which are
+looked at before the data; on the data's shape; and on nothing in it. A record that cannot vote, because its label is none of the classes or
+its features are not numbers, sends a message without votes. A representation that is sent is shown one record at a time, since what made of
+several one feature could let one record move the messages of all. How long an answer takes tells how many records there are.
 """
 
 import fcntl
-import hashlib
-import hmac
 import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import jax
@@ -29,15 +30,17 @@ import numpy as np
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
-from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
+from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Guarantee, Trust
-from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
+from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
+from rknn_jax.tables import LARGEST
 
 RECORDS_AT_ONCE = 4096  # whose bits are drawn together
+NOTED, ANSWERED = "noted", "answer"  # suffixes of a round's file: before it is spent, and once it is answered
 
 
 class RefusedError(ValueError):
-    """The client does not answer, and nothing was spent."""
+    """The client does not answer, and nothing was spent on it."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,19 @@ class Agreement:
 
     Attributes:
       trust: `local` trusts nobody. `shuffle` believes the server to hide who sent which message, among `honest` ones. `central` believes it
-        to follow the protocol of secure aggregation, and `honest` clients to add their noise.
-      honest: how many follow the protocol, oneself too, as the owner believes: messages with trust=shuffle, clients with trust=central.
+        to follow the protocol of secure aggregation, and all clients but `dishonest` ones to add their noise and tell nobody theirs.
+      honest: messages of clients that follow the protocol, one's own counted, with trust=shuffle.
+      dishonest: clients of a sum that may not follow it, with trust=central.
       epsilon: that one round may cost; None leaves it to the ledger.
+      delta: likewise.
       simulated: whether to answer with simulated noise, which protects nothing. For experiments on data that is public.
     """
 
     trust: Trust = "local"
     honest: int | None = None
+    dishonest: int = 0
     epsilon: float | None = None
+    delta: float | None = None
     simulated: bool = False
 
 
@@ -81,7 +88,7 @@ class Client:
     def answer(self, question: bytes) -> tuple[str, int, bytes]:
         """Return the round's id, this client's ticket in it and its messages.
 
-        The ticket is a number below 2^64 that the round's seed makes: the same when the client is asked again, another in each round.
+        The ticket is a random number below 2^64: the same when the client is asked again, another in each round.
 
         Guarantee: `Round.guarantee`, charged to the ledger before anything is drawn, once however often it is asked.
 
@@ -89,109 +96,127 @@ class Client:
           RefusedError: where the owner has not agreed to such a question, or it does not fit the data.
           LedgerError: where the budget does not allow it.
         """
-        try:
-            round = Round.of(question)
-        except ValueError as error:
-            raise RefusedError(str(error)) from error
+        round = _parsed(question)
         if round.config.trust == "central":
             raise RefusedError("Expected a round of messages, got trust=central, which asks for a sum.")
         cost = self._cost(round)
-        cells = self._cells(round)
         if round.simulated is not None:
-            return round.id, self.first, wire.encode(round.mechanism, _simulated(round, cells, self.first))
-        seed = self._seed(round, cells, cost)
-        ticket = int.from_bytes(hashlib.sha256(b"ticket" + seed).digest()[:8], "little")
-        entropy = Entropy(seed)
-        if round.unit == "client":
-            cells = _drawn(entropy, cells, round.records_per_client)
-        blocks = [cells[start : start + RECORDS_AT_ONCE] for start in range(0, len(cells), RECORDS_AT_ONCE)]
-        return round.id, ticket, b"".join(wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks)
+            return round.id, self.first, wire.encode(round.mechanism, _simulated(round, self._cells(round), self.first))
+        with self._locked():
+            said = self._path(round, ANSWERED)
+            if not said.exists():
+                self._affordable(cost, round)
+                cells = self._cells(round)
+                self._spend(round, cost)
+                ticket = secrets.token_bytes(8)
+                _write(said, ticket + _messages(round, cells))
+                self._path(round, NOTED).unlink()
+            data = said.read_bytes()
+        return round.id, int.from_bytes(data[:8], "little"), data[8:]
 
     def ready(self, question: bytes) -> "Prepared":
         """Return what this client would add to a sum, without noise as yet; nothing is spent.
 
         Raises:
           RefusedError: where the owner has not agreed to such a question, or it does not fit the data.
+          LedgerError: where the budget does not allow it.
         """
-        try:
-            round = Round.of(question)
-        except ValueError as error:
-            raise RefusedError(str(error)) from error
+        round = _parsed(question)
         if round.config.trust != "central":
             raise RefusedError("Expected a round with trust=central, got one of messages.")
-        return Prepared(self, round, self._cost(round), self._cells(round))
+        cost = self._cost(round)
+        with self._locked():
+            if self._path(round, NOTED).exists() or self._spent(round):
+                raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
+            self._affordable(cost, round)
+        return Prepared(self, round, cost, self._cells(round))
 
     def _cost(self, round: Round) -> Guarantee:
         """Return what the round costs as the owner sees it, which is what the ledger is charged."""
         mine, asked = self.agreement, round.config
         if round.simulated is not None and not mine.simulated:
-            raise RefusedError(
-                "Expected a round with real noise, got simulated noise, which protects nothing; agree to it with --simulated."
-            )
-        if asked.trust != "local" and (mine.trust != asked.trust or mine.honest is None):
+            raise RefusedError("Expected a round with real noise, got simulated noise, which protects nothing; it is for experiments.")
+        if asked.trust != "local" and (mine.trust != asked.trust or (asked.trust == "shuffle" and mine.honest is None)):
             alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if asked.trust == "shuffle" else ""
             raise RefusedError(
-                f"Expected a round that trusts nobody, got trust={asked.trust}{alone}; agree to it with --trust {asked.trust} --honest N, "
-                "if you believe in so many."
+                f"Expected a round that trusts nobody, got trust={asked.trust}{alone}; agree with --trust {asked.trust}, if you do, and with "
+                "--honest N for as many shuffled messages as you believe in."
             )
         try:
             cost = round.guarantee(mine.honest)
         except ValueError as error:
             raise RefusedError(str(error)) from error
-        if mine.epsilon is not None and cost.epsilon > mine.epsilon:
-            raise RefusedError(
-                f"Expected epsilon <= {mine.epsilon} a round, got epsilon={cost.epsilon}; agree to more with --most-epsilon."
-            )
+        for name in ("epsilon", "delta"):
+            most = getattr(mine, name)
+            if most is not None and getattr(cost, name) > most:
+                raise RefusedError(
+                    f"Expected {name} <= {most} a round, got {name}={getattr(cost, name)}; agree to more with --most-{name}."
+                )
         return cost
 
     def _cells(self, round: Round) -> np.ndarray:
+        """Return the cells of every record, each from that record alone, int32 `[n, k·r]`. Never fails for what is in the data."""
         images = self.inputs.dtype == np.uint8
         if images != (round.encode is not None):
             held, asked = ("images", "features") if images else ("features", "images")
             raise RefusedError(
                 f"Expected a round about {held}, which this client has, got one about {asked}; agree on one with the server."
             )
-        try:
-            features = self.inputs if round.encode is None else np.asarray(round.encode(self.inputs))
-        except (ValueError, TypeError) as error:
-            raise RefusedError(f"The round's representation does not take these images: {error}") from error
-        if features.ndim != 2 or features.shape[1] != round.queries.shape[1]:
-            raise RefusedError(f"Expected queries of {features.shape[1:]} dimensions, got {round.queries.shape[1]}; embed with one model.")
-        if self.labels.max(initial=-1) >= len(round.classes):
-            raise RefusedError(f"Expected labels of the {len(round.classes)} classes of the round, got a larger one; agree on the classes.")
-        return round.connect(features, self.labels)
+        width = round.queries.shape[1]
+        features = np.full((len(self.inputs), width), np.nan, np.float32)
+        if images:
+            if _encoded(round, np.zeros_like(self.inputs[:1])) is None:
+                raise RefusedError(f"Expected a representation of such images in {width} dimensions, got one that makes something else.")
+            for i in range(len(self.inputs)):
+                one = _encoded(round, self.inputs[i : i + 1])
+                features[i] = np.nan if one is None else one
+        elif self.inputs.shape[1:] != (width,):
+            raise RefusedError(f"Expected queries of {self.inputs.shape[1:]} dimensions, got {width}; embed with one model.")
+        else:
+            features[:] = self.inputs
+        able = np.all(np.abs(features) <= LARGEST, axis=1) & (self.labels < len(round.classes))
+        cells = round.connect(np.where(able[:, None], features, np.float32(0)), np.where(able, self.labels, -1))
+        assert cells.shape == (len(self.inputs), round.config.num_neighbors)
+        return cells
 
-    def _seed(self, round: Round, cells: np.ndarray, cost: Guarantee, *, once: bool = False) -> bytes:
-        """Return the round's seed, as it was sealed; or seal one and charge the ledger. With `once`, one that was charged is refused."""
+    def _affordable(self, cost: Guarantee, round: Round) -> None:
+        """See that the ledger would be charged, before the data is looked at."""
         if self.ledger is None:
             raise RefusedError("Expected a ledger, got none, and real noise is not drawn without one.")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{round.id}.json"
-        with _locked(self.folder):
-            spent = any(entry.kind == "spend" and entry.purpose == _purpose(round) for entry in self.ledger.entries())
-            if spent and once:
-                raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
-            if path.exists():
-                seal = json.loads(path.read_text())
-                seed = bytes.fromhex(seal["seed"])
-                if not hmac.compare_digest(seal["votes"], _sealed(seed, cells)):
-                    raise RefusedError(
-                        f"Expected the votes that {path} was sealed for, got others; a round is answered once, with the data as it was."
-                    )
-            elif spent:
-                raise RefusedError(
-                    f"Expected {path} of a round that {self.ledger.path} was charged for, got none; it cannot be answered again."
-                )
-            else:
-                seed = secrets.token_bytes(SEED_BYTES)
-                _write(path, json.dumps({"round": round.id, "votes": _sealed(seed, cells), "seed": seed.hex()}))
-            if not spent:
-                try:
-                    self.ledger.charge(cost, _purpose(round))
-                except BudgetExceededError:
-                    path.unlink()  # of no use, and a server may ask for ever
-                    raise
-        return seed
+        left, asked = self.ledger.remaining, Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
+        if not self._spent(round) and (asked.epsilon > left.epsilon or asked.delta > left.delta):
+            raise BudgetExceededError(f"The round costs {asked}, and {self.ledger.path} has {left} left.")
+
+    def _spent(self, round: Round) -> bool:
+        entries = self.ledger.entries() if self.ledger else ()
+        return any(entry.kind == "spend" and entry.purpose == _purpose(round) for entry in entries)
+
+    def _spend(self, round: Round, cost: Guarantee) -> None:
+        """Note the round and charge the ledger, unless both was done before a crash."""
+        assert self.ledger is not None
+        note, spent = self._path(round, NOTED), self._spent(round)
+        if spent and not note.exists():
+            raise RefusedError(
+                f"Expected the answer to a round that {self.ledger.path} was charged for, got none in {self.folder}; not again."
+            )
+        if not spent:
+            _write(note, json.dumps({"round": round.id}).encode())
+            try:
+                self.ledger.charge(cost, _purpose(round))
+            except LedgerError:
+                note.unlink()  # of no use, and a server may ask for ever
+                raise
+
+    def _path(self, round: Round, suffix: str) -> Path:
+        return self.folder / f"{round.id}.{suffix}"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes of this client out; the lock goes with the process, also on `kill -9`."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self.folder / ".lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
 
 @dataclass(frozen=True)
@@ -220,24 +245,52 @@ class Prepared:
           LedgerError: where the budget does not allow it.
         """
         cells, noise = self.cells, self.round.shares
-        entropy = Entropy(self.client._seed(self.round, cells, self.cost, once=True))
+        with self.client._locked():
+            if self.client._path(self.round, NOTED).exists() or self.client._spent(self.round):
+                raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
+            self.client._spend(self.round, self.cost)
+        entropy = Entropy.fresh()
         if self.round.unit == "client":
             cells = np.unique(_drawn(entropy, cells, self.round.records_per_client))
         counts = np.bincount(cells[cells >= 0].ravel(), minlength=noise.num_cells)
         return counts + noise.share(entropy)
 
     def least_threshold(self, clients: int) -> int:
-        """Return how many of so many clients must open the sum, so that the honest ones in it are as many as the noise was made for."""
-        return self.round.honest + max(0, clients - (self.client.agreement.honest or 0))
+        """Return how many of so many clients must open a sum.
+
+        So many that enough of those in it are honest, and that no two sums can be opened without an honest client that would open both.
+        """
+        dishonest = self.client.agreement.dishonest
+        return max(self.round.honest + dishonest, (clients + dishonest) // 2 + 1)
+
+
+def _parsed(question: bytes) -> Round:
+    try:
+        return Round.of(question)
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
+
+
+def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
+    """Return one record's features, float32 `[f]`, or None where the representation makes nothing of the kind of it."""
+    assert round.encode is not None
+    try:
+        made = np.asarray(round.encode(image))
+    except Exception:  # whatever the server's numbers do to its arithmetic: one record must not decide whether there is an answer
+        return None
+    return made[0] if made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32 else None
+
+
+def _messages(round: Round, cells: np.ndarray) -> bytes:
+    entropy = Entropy.fresh()
+    if round.unit == "client":
+        cells = _drawn(entropy, cells, round.records_per_client)
+    blocks = [cells[start : start + RECORDS_AT_ONCE] for start in range(0, len(cells), RECORDS_AT_ONCE)]
+    return b"".join(wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks)
 
 
 def _purpose(round: Round) -> str:
     return f"round {round.id}: {len(round.queries)} queries, {len(round.classes)} classes, {round.config.mechanism}"
-
-
-def _sealed(seed: bytes, cells: np.ndarray) -> str:
-    """Return a hash of the votes that tells nothing of them without the seed."""
-    return hmac.new(seed, np.ascontiguousarray(cells, "<i4").tobytes() + str(cells.shape).encode(), hashlib.sha256).hexdigest()
 
 
 def _drawn(entropy: Entropy, cells: np.ndarray, count: int) -> np.ndarray:
@@ -254,20 +307,11 @@ def _simulated(round: Round, cells: np.ndarray, first: int) -> object:
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(round.mechanism.randomize))(keys, jnp.asarray(cells)))
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes of this client out; the lock goes with the process, also on `kill -9`."""
-    with open(folder / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that is on disk, whole, or not there."""
-    temporary = path.with_suffix(".new")
-    with open(temporary, "w") as file:
-        os.chmod(temporary, 0o600)
-        file.write(text)
+def _write(path: Path, data: bytes) -> None:
+    """Write a file for its owner alone that is on disk, whole, or not there."""
+    temporary = path.with_name(f".{path.name}.new")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -6,7 +6,8 @@ off. Who is rejected is told, by the client's number, and counted by reason.
 
 **What a liar can do.** A message in the alphabet moves the estimate of a cell by `most_shift` at most and no client sends more of them than
 the round allows, so f messages of liars move it by f times that: as far as f honest ones may, and no further. At a small epsilon that is
-many votes, which is the price of noise that nobody can see through.
+many votes, which is the price of noise that nobody can see through. Who may send at all is the transport's to say: without keys anybody who
+reaches the server is a client, as often as he likes.
 """
 
 import hashlib
@@ -22,11 +23,8 @@ import jax
 import numpy as np
 
 from rknn_jax.federation import wire
-from rknn_jax.federation.rounds import Round
+from rknn_jax.federation.rounds import MOST_RECORDS, Round
 from rknn_jax.mechanisms.local import LocalRandomizer
-
-MOST_RECORDS = 2**20
-"""Messages of one client under unit=record, which are told to be its records; a client with more joins as several."""
 
 MESSAGES_AT_ONCE = 2**16
 HASH_BYTES = 32
@@ -38,7 +36,7 @@ class Reply(NamedTuple):
     """One client's answer.
 
     Attributes:
-      client: its number, below 2^64, as the transport has authenticated it.
+      client: its number, below 2^64: its node's, where the transport has seen to its key, else its ticket, which a liar makes up.
       round: id of the round that it answers.
       payload: its messages.
     """
@@ -247,6 +245,8 @@ def _frames(path: Path) -> Iterator[tuple[np.ndarray, bytes]]:
     with open(path, "rb") as file:
         while len(head := file.read(16)) == 16:
             num_clients, size = np.frombuffer(head, "<u8").tolist()
+            if num_clients == 0 or file.tell() + HASH_BYTES + 8 * num_clients + size > os.path.getsize(path):
+                return  # runs past the end, or zeros that a file system put there: cut short
             said, body = file.read(HASH_BYTES), file.read(8 * num_clients + size)
             if said != hashlib.sha256(head + body).digest():
                 if file.read(1):  # a crash can only have hurt the last frame

@@ -1,7 +1,7 @@
 """The protocol as Flower apps: what a ServerApp asks through its grid, and what a ClientApp answers.
 
 Messages are Flower's queries of type `query.answer`: the round's bytes go out, and an answer comes back with the round's id, the client's
-messages and its ticket. Whoever refuses says why, and sends nothing else. With trust=central clients say whether they are ready, and their
+messages and its ticket. Whoever refuses says so, and nothing else. With trust=central clients say whether they are ready, and their
 counts go through SecAgg+ (`secure_sum`).
 """
 
@@ -44,6 +44,10 @@ def client_app(
     app = ClientApp()
     said: dict[tuple[int, bytes], ConfigRecord] = {}
 
+    def refused(error: Exception, message: Message) -> Message:
+        tell("refused", str(error))
+        return Message(RecordDict({"refused": ConfigRecord({})}), reply_to=message)  # why is not the server's to know
+
     @app.query(ANSWER)
     def answer(message: Message, context: Context) -> Message:
         data = _of(message.content, "round").get("data")
@@ -55,11 +59,15 @@ def client_app(
                 said[known] = ConfigRecord({"round": round, "ticket": ticket, "messages": payload})
                 tell("answered", f"round {round[:12]} with {len(payload):,} bytes")
             except (RefusedError, LedgerError) as error:
-                tell("refused", str(error))
-                return Message(RecordDict({"refused": ConfigRecord({"reason": type(error).__name__})}), reply_to=message)
+                return refused(error, message)
         return Message(RecordDict({"answer": said[known]}), reply_to=message)
 
-    prepared: dict[int, Prepared] = {}
+    prepared: dict[int, Prepared] = {}  # by a node's number: engines run many in one process
+    adding: dict[int, Prepared] = {}
+
+    def begin(context: Context, clients: int) -> int:
+        adding[context.node_id] = prepared.pop(context.node_id)  # from here to the end it is this round
+        return adding[context.node_id].least_threshold(clients)
 
     @app.query(READY)
     def get_ready(message: Message, context: Context) -> Message:
@@ -67,14 +75,13 @@ def client_app(
         try:
             prepared[context.node_id] = client_of(context).ready(data if isinstance(data, bytes) else b"")
         except (RefusedError, LedgerError) as error:
-            tell("refused", str(error))
-            return Message(RecordDict({"refused": ConfigRecord({"reason": type(error).__name__})}), reply_to=message)
+            return refused(error, message)
         tell("ready", f"for the sum of round {prepared[context.node_id].round.id[:12]}")
         return Message(RecordDict(), reply_to=message)
 
-    @app.train(mods=[secure_sum.guard(lambda context, clients: prepared[context.node_id].least_threshold(clients)), secaggplus_mod])
+    @app.train(mods=[secure_sum.Guard(begin), secaggplus_mod])
     def add(message: Message, context: Context) -> Message:
-        vector = prepared[context.node_id].vector()
+        vector = adding.pop(context.node_id).vector()
         tell("added", f"{len(vector):,} counts under masks")
         return secure_sum.vector_reply(message, vector)
 
@@ -197,7 +204,7 @@ def _ask(
                 continue
             done.add(node)
             if "refused" in message.content:
-                tell("refused", f"by client {node}: {_printable(_of(message.content, 'refused').get('reason'))}")
+                tell("refused", f"by client {node}")
                 rejected["refused by the client"] += 1
             else:
                 answers.append((node, message.content))

@@ -131,11 +131,12 @@ class _Gate:
         self.app, self.secret, self.open_to, self.ready = app, secret.encode(), open_to, ready
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        known = scope["type"] != "http" or secrets.compare_digest(dict(scope["headers"]).get(HEADER.encode(), b""), self.secret)
-        public = self.open_to is not None and scope.get("path", "").startswith(self.open_to)
+        told = dict(scope.get("headers", ())).get(HEADER.encode(), b"")
+        known = scope["type"] == "lifespan" or (scope["type"] == "http" and secrets.compare_digest(told, self.secret))
+        public = scope["type"] == "http" and self.open_to is not None and scope["path"].startswith(self.open_to)
         if known or (public and (self.ready is None or self.ready.is_set())):
             await self.app(scope, receive, send)
-        else:
+        elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": TRY_AGAIN if public else NOT_FOUND, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
@@ -243,9 +244,9 @@ def _run_client_app(app: Any, address: str, gate: str, over: threading.Event) ->
             message, context, _, _ = pull_task_input(client)
             try:
                 reply = app(message=message, context=context)
-            except Exception as error:
+            except Exception:
                 traceback.print_exc()
-                status, details = SubStatus.FAILED, type(error).__name__  # what it says may be private
+                status, details = SubStatus.FAILED, "failed"  # what it is may depend on the data
                 reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
             push_message(client, reply, context)
         finally:

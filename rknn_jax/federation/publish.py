@@ -58,7 +58,8 @@ TRUSTED = {
     "shuffle": "not to tell, nor to look, which client sent which message: the server is the shuffler. If it does, every message is still "
     "{epsilon:.4g}-private by itself",
     "central": "to follow the protocol of secure aggregation, by which it sees nothing but the sum; one that lies about the clients' keys "
-    "sees single clients' counts with a share of the noise. And {honest} of the clients in the sum must have added their share",
+    "sees single clients' counts with a share of the noise. And {honest} of the clients in the sum must have added their share, and keep it "
+    "to themselves",
 }
 
 
@@ -78,6 +79,7 @@ class Asked:
       student: a network of `rknn_jax.students.models`, or none.
       epochs: of the student; 0 is the network's own.
       seed: of clustering and training, which are public.
+      authenticated: whether clients are known by keys.
     """
 
     config: rknn.Config
@@ -94,6 +96,7 @@ class Asked:
     student: str = "cnn"
     epochs: int = 0
     seed: int = 0
+    authenticated: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,17 @@ A round's id is the SHA-256 of those bytes, so nobody can ask another question u
 
 **Units.** With `unit=record` every record of a client sends a message of its own; how many a client has is told. With `unit=client` each
 client sends `records_per_client` messages, of records drawn at random or of none, and each is epsilon/`records_per_client`-private, so
-that all that a client holds may be replaced: nobody learns how many records it has.
+that all that a client holds may be replaced: no message tells how many records it has (how long it takes may).
 
 **Trust.** `local` and `shuffle` send messages of a local mechanism. With `central` no message is sent: clients' counts are summed by secure
 aggregation (`secure_sum`), with binomial noise of which each client adds a share.
 """
 
 import hashlib
-import math
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -23,8 +22,19 @@ from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.mechanisms.local import LocalRandomizer
+from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.guarantee import UNITS, Event, Guarantee, Sampler, Unit
+from rknn_jax.tables import LARGEST
 from rknn_jax.types import Encoder, Queries
+
+SMALLEST_EPSILON, LARGEST_EPSILON = 2.0**-30, 1000.0
+"""Below, thresholds of 64 digits are too coarse; above, nothing is protected."""
+
+MOST_RECORDS = 2**20
+"""Messages of one client; one with more records joins as several."""
+
+MOST_COINS = 2**27
+"""Of a client and cell, so that counts and coins fit what a secure sum takes."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,8 @@ class Round:
       encode: what makes features of images; None where clients bring features.
       unit: what is protected.
       records_per_client: messages of a client under unit=client; 0 for a message of every record.
-      honest: with trust=shuffle, messages among which one hides, of clients that follow the protocol; with trust=central, clients that do,
-        whose coins suffice. Nothing is published of fewer.
+      honest: with trust=shuffle, messages among which one hides, of clients that follow the protocol; with trust=central, clients that do:
+        the coins of all but one suffice, since each knows its own. Nothing is published of fewer.
       simulated: seed of simulated noise, for experiments; None for the operating system's entropy.
       nonce: tells rounds of equal questions apart.
     """
@@ -58,22 +68,30 @@ class Round:
         for name in ("records_per_client", "honest"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 0:
                 raise ValueError(f"Expected an integer {name} >= 0, got {name}={getattr(self, name)!r}.")
+        if self.records_per_client > MOST_RECORDS:
+            raise ValueError(f"Expected records_per_client <= {MOST_RECORDS}, got records_per_client={self.records_per_client}.")
         if self.simulated is not None and type(self.simulated) is not int:
             raise ValueError(f"Expected an integer seed or None, got simulated={self.simulated!r}.")
-        if not isinstance(self.config, rknn.Config) or type(self.config.num_neighbors) is not int:
-            raise ValueError(f"Expected the labeler's config with an integer num_neighbors, got config={self.config!r}.")
+        if not isinstance(self.config, rknn.Config):
+            raise ValueError(f"Expected the labeler's config, got config={self.config!r}.")
+        for setting in fields(rknn.Config):
+            value, default = getattr(self.config, setting.name), setting.default
+            if type(value) is not type(default) and not (type(default) is float and type(value) is int):
+                raise ValueError(f"Expected {setting.name} of type {type(default).__name__}, got {setting.name}={value!r}.")
+        if self.config.metric not in get_args(Metric):
+            raise ValueError(f"Expected metric to be one of {get_args(Metric)}, got metric={self.config.metric!r}.")
         if not isinstance(self.classes, tuple) or not all(isinstance(name, str) for name in self.classes):
             raise ValueError(f"Expected the names of the classes, got classes={self.classes!r}.")
         queries = np.asarray(self.queries)
-        if queries.ndim != 2 or queries.dtype != np.float32 or not len(queries) or not np.isfinite(queries).all():
-            raise ValueError(f"Expected finite queries float32 [s > 0, f], got {queries.dtype} {queries.shape}.")
+        if queries.ndim != 2 or queries.dtype != np.float32 or not len(queries) or not (np.abs(queries) <= LARGEST).all():
+            raise ValueError(f"Expected queries float32 [s > 0, f] of at most {LARGEST:g}, got {queries.dtype} {queries.shape}.")
         if (self.config.trust == "central") != (self.config.mechanism == "binomial"):
             raise ValueError(
                 f"Expected mechanism=binomial with trust=central, and only there, got trust={self.config.trust} and "
                 f"mechanism={self.config.mechanism}; its noise can be added in shares."
             )
-        if not 0 < self.config.epsilon < math.inf:
-            raise ValueError(f"Expected 0 < epsilon < infinity, got epsilon={self.config.epsilon}.")
+        if not SMALLEST_EPSILON < self.config.epsilon < LARGEST_EPSILON:
+            raise ValueError(f"Expected {SMALLEST_EPSILON:.2g} < epsilon < {LARGEST_EPSILON:g}, got epsilon={self.config.epsilon}.")
         if self.unit not in UNITS or (self.unit == "client") != (self.records_per_client > 0):
             raise ValueError(
                 f"Expected records_per_client > 0 with unit=client and 0 with unit=record, got unit={self.unit} and "
@@ -88,10 +106,12 @@ class Round:
                 f"Expected honest >= 2 and one message of what is protected with trust=shuffle, got honest={self.honest} and "
                 f"records_per_client={self.records_per_client}; pass unit=record or records_per_client=1."
             )
-        if self.config.trust == "central":
-            _ = self.shares
         if len(self.classes) < 2 or len(self.classes) * len(queries) >= 2**31:
             raise ValueError(f"Expected at least 2 classes and fewer than 2^31 cells, got {len(self.classes)} and {len(queries)} queries.")
+        if self.config.trust == "central" and self.shares.coins_per_share > MOST_COINS:
+            raise ValueError(
+                f"Expected at most {MOST_COINS} coins of a client and cell, got {self.shares.coins_per_share}; raise epsilon or honest."
+            )
         if self.config.trust != "central" and self.simulated is None and type(self.mechanism).respond is LocalRandomizer.respond:
             raise ValueError(f"Expected a mechanism with an exact form, got mechanism={self.config.mechanism}; collision is a good choice.")
 
@@ -127,7 +147,7 @@ class Round:
             len(self.classes),
             self.config.num_neighbors,
             delta=self.config.delta,
-            shares=self.honest,
+            shares=self.honest - 1,
             records=max(1, self.records_per_client),
         )
 

@@ -5,11 +5,12 @@ by no fewer than a threshold of clients. Flower's implementation is for averages
 
 - the quantization has a step of exactly one vote, so that integers come back as they went in (its defaults were off by 237 votes);
 - masks are SHAKE-256 of the whole key (`strengthen`): Flower's are those of a generator of 32 bits, which hours of one core break;
-- a client takes no parameters but these, a threshold that its owner agreed to, and never helps to open one vector alone (`guard`).
+- a client takes no parameters but these, a threshold that its owner agreed to, and helps to open one sum, once (`Guard`).
 
-**What is left to trust.** The server relays the clients' keys, so one that lies about them sees single vectors, each with its share of the
-noise alone. Vectors cannot be checked: a client that lies moves any count by any amount. And a client that is lost in the first two of the
-four steps ends the round (flwr 1.41).
+**What is left to trust.** That the server follows the protocol. It relays the clients' keys, so one that lies about them sees single
+vectors, each with its share of the noise alone; the guard refuses what is known to help a server that deviates, and that is not a proof.
+Vectors cannot be checked: a client that lies moves any count by any amount. And a client that is lost in the first two of the four steps
+ends the round (flwr 1.41).
 
 Reference: Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", 2020.
 """
@@ -62,30 +63,53 @@ def strengthen() -> None:
 strengthen()
 
 
-def guard(least_threshold: Callable[[Context, int], int]) -> Callable[[Message, Context, Any], Message]:
-    """Return a mod that refuses what would show the server more than the sum.
+class Guard:
+    """A mod that takes part in no more than one sum at a time, and refuses what would show the server more than that.
+
+    A client that answers has seen to it that its vector goes into one set of masks, that these open for as many clients as its owner asks
+    for, and that it helps to open them once: for the seeds of those that are in the sum and the keys of those that are not.
 
     Args:
-      least_threshold: of clients that open a sum, where so many take part, as the owner agreed.
+      begin: is called when a sum begins, with the number of clients; returns the least threshold that the owner agrees to.
     """
 
-    def mod(message: Message, context: Context, call_next: Any) -> Message:
-        asked = message.content[RECORD]
-        assert isinstance(asked, ConfigRecord)
-        match asked["stage"]:
+    def __init__(self, begin: Callable[[Context, int], int]) -> None:
+        self.begin = begin
+        self.threshold: dict[int, tuple[int, int]] = {}
+        self.together: dict[int, set[int]] = {}
+
+    def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
+        """Pass a step on, or raise PermissionError."""
+        asked, node = message.content.get(RECORD), context.node_id
+        if message.metadata.message_type != "train" or not isinstance(asked, ConfigRecord):
+            raise PermissionError("Expected a step of SecAgg+, got another message, which would not be masked.")
+        match asked.get("stage"):
             case "setup":
                 wanted = {"clipping_range": float(BOUND), "target_range": 2 * BOUND, "mod_range": MODULUS, "max_weight": 1.0}
-                if any(asked[name] != value for name, value in wanted.items()) or asked["sample_num"] != asked["share_num"]:
+                if any(asked.get(name) != value for name, value in wanted.items()) or asked["sample_num"] != asked["share_num"]:
                     raise PermissionError("Expected the parameters of exact sums among all clients, got others.")
                 threshold, clients = asked["threshold"], asked["sample_num"]
-                if type(threshold) is not int or type(clients) is not int or threshold < least_threshold(context, clients):
+                if type(threshold) is not int or type(clients) is not int or threshold < self.begin(context, clients):
                     raise PermissionError(f"Expected a larger threshold, got {threshold!r} of {clients!r} clients.")
+                self.threshold[node] = threshold, clients
+            case "share_keys":
+                together = {int(name) for name in asked if name != "stage"}
+                if node not in self.threshold or len(together) > self.threshold[node][1]:
+                    raise PermissionError("Expected keys of no more clients than were told of.")
+                self.together[node] = together
+            case "collect_masked_vectors":
+                if not set(asked["srcs"]) <= self.together.get(node, set()):  # type: ignore[arg-type]
+                    raise PermissionError("Expected shares of clients whose keys were told.")
             case "unmask":
-                if set(asked["active_nids"]) & set(asked["dead_nids"]):  # type: ignore[arg-type]
-                    raise PermissionError("Expected to help open the sum, got asked for both keys of one client.")
+                active, dead = list(asked["active_nids"]), list(asked["dead_nids"])  # type: ignore[arg-type]
+                all_once = len(set(active + dead)) == len(active + dead)
+                if not all_once or node not in active or len(active) < self.threshold[node][0]:
+                    raise PermissionError("Expected to help open the sum of those that are in it, got asked for something else.")
+                if not set(active + dead) <= self.together[node]:
+                    raise PermissionError("Expected to open a sum of clients whose keys were told.")
+            case stage:
+                raise PermissionError(f"Expected a step of SecAgg+, got {stage!r}.")
         return call_next(message, context)
-
-    return mod
 
 
 def vector_reply(message: Message, vector: np.ndarray) -> Message:

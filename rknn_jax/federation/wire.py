@@ -20,10 +20,10 @@ from flax import linen
 from rknn_jax.mechanisms.local import LocalRandomizer
 
 PACKAGES = ("rknn_jax.representations.", "rknn_jax.students.", "rknn_jax.labelers.rknn", "rknn_jax.federation.rounds")
-"""Modules whose dataclasses may be named. They hold configuration and numbers, and their methods are the receiver's own."""
+"""Modules whose dataclasses may be named: they hold configuration and numbers, of whatever shapes the sender likes. Their methods are the
+receiver's own, but that a representation looks at each record alone holds for the shapes that `fit` makes; see `client.Client`."""
 
 DTYPES = ("bool", "uint8", "int32", "int64", "uint32", "float32", "float64")
-MOST_BYTES = 2**31
 
 
 def pack(value: Any) -> bytes:

@@ -9,9 +9,11 @@ References: Wang et al., "PrivSet: Set-Valued Data Analyses with Local Different
 Discrete Distribution Estimation under Locally Differential Privacy", 2018.
 """
 
+import bisect
 import itertools
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +23,7 @@ from scipy import special
 
 from rknn_jax import bsvs, pytree
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, fits, one_hot, pack, packed, real, unpack
-from rknn_jax.privacy.entropy import Entropy, at_most
+from rknn_jax.privacy.entropy import Entropy, at_most_odds
 
 
 @pytree.register
@@ -90,19 +92,25 @@ class SubsetSelection(PureProtocol):
     def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
         """Return exact messages: uniform among the sets with a vote at their probability rounded down, else among those without.
 
-        Sets are drawn until one is of the kind; see `LocalRandomizer`.
+        The number of votes in a set follows exact counts of the sets; what is drawn for a record does not depend on its votes, so that the
+        time does not either. See `LocalRandomizer`.
         """
         cells = np.asarray(bsvs.once(jnp.asarray(cells, jnp.int32)))
         votes = np.where(cells < 0, self.num_cells + np.arange(cells.shape[1]), cells)
-        without = math.prod(1 - self.subset_size / (self.num_symbols - i) for i in range(self.votes_per_record))
-        meets = entropy.words(len(cells)) < np.uint64(at_most((1 - without) / (1 - without + without * math.exp(-self.epsilon))))
-        chosen = np.zeros((len(cells), self.num_symbols), bool)
-        left = np.arange(len(cells))
-        while len(left):
-            drawn = entropy.subset(self.num_symbols, self.subset_size, len(left))
-            right = np.take_along_axis(drawn, votes[left], axis=1).any(axis=1) == meets[left]
-            chosen[left[right]] = drawn[right]
-            left = left[~right]
+        n, width, d = len(cells), cells.shape[1], self.num_cells
+        ways = [math.comb(width, j) * math.comb(d, self.subset_size - j) for j in range(min(width, self.subset_size) + 1)]
+        share = at_most_odds(Fraction(sum(ways[1:])), Fraction(ways[0]), self.epsilon)
+        meets = entropy.words(n) < np.uint64(share)
+        upto = list(itertools.accumulate(ways[1:]))
+        held = np.array([1 + bisect.bisect_right(upto, draw) for draw in entropy.large_below(upto[-1], n)])
+        held = np.where(meets, held, 0)
+        # Ranks of random words: the first `held` of the votes and the first of the rest, so many that there are m in all.
+        rank_of_votes = np.argsort(np.argsort(entropy.words(n, width), axis=1, kind="stable"), axis=1)
+        words = entropy.words(n, self.num_symbols).copy()
+        np.put_along_axis(words, votes, np.uint64(2**64 - 1), axis=1)
+        rank = np.argsort(np.argsort(words, axis=1, kind="stable"), axis=1)
+        chosen = rank < (self.subset_size - held)[:, None]
+        np.put_along_axis(chosen, votes, rank_of_votes < held[:, None], axis=1)
         return packed(chosen)
 
     def support(self, message: jax.Array) -> jax.Array:

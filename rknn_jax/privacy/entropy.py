@@ -10,6 +10,8 @@ integers are uniform by rejection, and an event has the probability of an intege
 import hashlib
 import math
 import secrets
+from decimal import Context, Decimal
+from fractions import Fraction
 
 import numpy as np
 
@@ -18,7 +20,9 @@ SURE = 2**64
 """Threshold of an event that always happens; a word is always below it."""
 
 ROUNDING = 2.0**-48
-"""By so much, relatively, a probability in float64 may be wrong: products of a few factors, each rounded in the 53rd digit."""
+"""By so much, relatively, a probability in float64 may be wrong that was made without cancellation: a few roundings in the 53rd digit."""
+
+DIGITS = Context(prec=60)
 
 
 class Entropy:
@@ -50,6 +54,16 @@ class Entropy:
             words[again] = self.words(int(again.sum()))
         return (words % bounds).astype(np.int64)
 
+    def large_below(self, bound: int, often: int) -> list[int]:
+        """Return uniform integers in [0, bound) of any size."""
+        num_words = -(-bound.bit_length() // 64)
+        limit = 2 ** (64 * num_words) // bound * bound
+        found: list[int] = []
+        while len(found) < often:
+            rows = (int.from_bytes(row.tobytes(), "little") for row in self.words(often - len(found), num_words))
+            found += [number % bound for number in rows if number < limit]
+        return found
+
     def subset(self, count: int, size: int, often: int) -> np.ndarray:
         """Return uniform subsets of `size` out of `count`, bool `[often, count]`; ties of 64 bits, which favour the first, do not occur."""
         order = np.argsort(self.words(often, count), axis=1, kind="stable")
@@ -66,3 +80,9 @@ def at_most(probability: float) -> int:
 def at_least(probability: float) -> int:
     """Return the smallest threshold t, out of 2^64, that is surely no less than a probability in float64 below 1."""
     return math.ceil(probability * (1 + ROUNDING) * SURE)
+
+
+def at_most_odds(ways: Fraction, others: Fraction, epsilon: float) -> int:
+    """Return the largest threshold t, out of 2^64, below the share of `ways`, e^epsilon times as likely as each of the `others`."""
+    weight = Fraction(DIGITS.exp(Decimal(-epsilon)) * (1 + Decimal(10) ** -50))  # e^-epsilon, rounded up
+    return min(math.floor(SURE * ways / (ways + others * weight)), SURE - 1)
