@@ -139,7 +139,7 @@ class Client:
         if asked.trust != "local" and (mine.trust != asked.trust or (asked.trust == "shuffle" and mine.honest is None)):
             alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if asked.trust == "shuffle" else ""
             raise RefusedError(
-                f"Expected a round that trusts nobody, got trust={asked.trust}{alone}; agree with --trust {asked.trust}, if you do, and with "
+                f"Expected a round that trusts nobody, got trust={asked.trust}{alone}; agree with --trust {asked.trust}, and with "
                 "--honest N for as many shuffled messages as you believe in."
             )
         try:

@@ -58,8 +58,8 @@ TRUSTED = {
     "shuffle": "not to tell, nor to look, which client sent which message: the server is the shuffler. If it does, every message is still "
     "{epsilon:.4g}-private by itself",
     "central": "to follow the protocol of secure aggregation, by which it sees nothing but the sum; one that lies about the clients' keys "
-    "sees single clients' counts with a share of the noise. And {honest} of the clients in the sum must have added their share, and keep it "
-    "to themselves",
+    "sees single clients' counts with a share of the noise. And {honest} of the clients in the sum must have added their share, and keep "
+    "it to themselves",
 }
 
 

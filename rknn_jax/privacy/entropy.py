@@ -83,6 +83,6 @@ def at_least(probability: float) -> int:
 
 
 def at_most_odds(ways: Fraction, others: Fraction, epsilon: float) -> int:
-    """Return the largest threshold t, out of 2^64, below the share of `ways`, e^epsilon times as likely as each of the `others`."""
+    """Return the largest threshold t, out of 2^64, below the share of `ways`, each e^epsilon times as likely as one of `others`."""
     weight = Fraction(DIGITS.exp(Decimal(-epsilon)) * (1 + Decimal(10) ** -50))  # e^-epsilon, rounded up
     return min(math.floor(SURE * ways / (ways + others * weight)), SURE - 1)
