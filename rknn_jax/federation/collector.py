@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ class Collector:
         self._file = open(self._path, "a+b")
         size = 0
         for clients, payload in _frames(self._path):
-            self._count(clients, payload)
+            self._count(clients, _parts(round.mechanism, payload))
             size += _frame_bytes(len(clients), len(payload))
         self._file.truncate(size)
 
@@ -94,6 +94,8 @@ class Collector:
         """
         if not replies:
             return []
+        clients: Sequence[int]
+        payloads: Sequence[bytes]
         clients, rounds, payloads = zip(*replies, strict=True)
         sound = (
             not late and rounds.count(self.round.id) == len(replies) and all(self._wrong(size) is None for size in set(map(len, payloads)))
@@ -106,16 +108,20 @@ class Collector:
                 fates.append("late" if late else self._fate(reply, fresh))
                 if fates[-1] == "counted":
                     fresh.add(reply.client)
-        kept = [i for i, fate in enumerate(fates) if fate == "counted"]
-        fair = self._fair([len(payloads[i]) // self._size for i in kept], b"".join([payloads[i] for i in kept]))
+            clients, payloads = _kept(fates, clients), _kept(fates, payloads)
+        payload = b"".join(payloads)
+        messages = list(_parts(self.round.mechanism, payload))
+        fair = self._fair(payloads, messages)
         if not fair.all():
-            for i in np.flatnonzero(~fair):
-                fates[kept[i]] = "outside the alphabet"
-            kept = [i for i, good in zip(kept, fair, strict=True) if good]
-        if kept:
-            numbers, payload = np.array([clients[i] for i in kept], np.uint64), b"".join([payloads[i] for i in kept])
+            judged = iter(fair)
+            fates = ["outside the alphabet" if fate == "counted" and not next(judged) else fate for fate in fates]
+            clients = [client for client, good in zip(clients, fair, strict=True) if good]
+            payload = b"".join(payload for payload, good in zip(payloads, fair, strict=True) if good)
+            messages = list(_parts(self.round.mechanism, payload))
+        if clients:
+            numbers = np.array(clients, np.uint64)
             self._append(numbers, payload)
-            self._count(numbers, payload)
+            self._count(numbers, messages)
         if refused := Counter(fate for fate in fates if fate != "counted"):
             self.rejected += refused
             write_whole(self._rejected_path, json.dumps(self.rejected).encode())
@@ -151,16 +157,15 @@ class Collector:
         """Close the file."""
         self._file.close()
 
-    def _fair(self, lengths: Sequence[int], payload: bytes) -> np.ndarray:
-        """Return which clients sent messages of the alphabet alone, bool, of clients that sent `lengths` of them."""
-        mechanism = self.round.mechanism
-        valid = [np.asarray(_valid(mechanism, messages))[:count] for messages, count in _parts(mechanism, payload)]
-        return np.logical_and.reduceat(np.concatenate(valid), np.cumsum(lengths) - np.asarray(lengths)) if valid else np.zeros(0, bool)
+    def _fair(self, payloads: Sequence[bytes], messages: Sequence[tuple[Any, int]]) -> np.ndarray:
+        """Return which of the payloads are messages of the alphabet alone, bool; `messages` are they all."""
+        valid = [np.asarray(_valid(self.round.mechanism, part))[:count] for part, count in messages]
+        lengths = np.fromiter(map(len, payloads), np.int64, len(payloads)) // self._size
+        return np.logical_and.reduceat(np.concatenate(valid), np.cumsum(lengths) - lengths) if valid else np.zeros(0, bool)
 
-    def _count(self, clients: np.ndarray, payload: bytes) -> None:
-        mechanism = self.round.mechanism
-        for messages, count in _parts(mechanism, payload):
-            self.totals += np.asarray(_totals(mechanism, messages, count))  # int64, whatever JAX counts in
+    def _count(self, clients: np.ndarray, messages: Iterable[tuple[Any, int]]) -> None:
+        for part, count in messages:
+            self.totals += np.asarray(_totals(self.round.mechanism, part, count))  # int64, whatever JAX counts in
             self.num_messages += count
         self.clients.update(clients.tolist())
 
@@ -224,6 +229,10 @@ def _parts(mechanism: LocalRandomizer, payload: bytes) -> Iterator[tuple[Any, in
         part = payload[start : start + size * MESSAGES_AT_ONCE]
         count = len(part) // size
         yield wire.decode(mechanism, part + part[:size] * (2 ** (count - 1).bit_length() - count)), count
+
+
+def _kept(fates: Sequence[str], values: Sequence[Any]) -> list[Any]:
+    return [value for fate, value in zip(fates, values, strict=True) if fate == "counted"]
 
 
 def write_whole(path: Path, data: bytes) -> None:
