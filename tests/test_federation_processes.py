@@ -44,11 +44,18 @@ from rknn_jax.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
+NOT_ON_DISK = """
+from rknn_jax.federation import client
+write = client._write
+client._write = lambda path, data: die() if path.suffix == ".answer" else write(path, data)
+"""
+
 CLIENT_DIES = {  # where: how, and what its ledger says then
     "at work": ("from rknn_jax.federation.rounds import Round; Round.connect = die", []),
-    "sealed and not charged": ("from rknn_jax.privacy.ledger import Ledger; Ledger.charge = die", []),
+    "noted and not charged": ("from rknn_jax.privacy.ledger import Ledger; Ledger.charge = die", []),
     "charged and not randomized": ("from rknn_jax.federation import wire; wire.encode = die", [1]),
-    "randomized and not sent": ("from flwr.supernode.runtime import run_clientapp; run_clientapp.push_message = die", [1]),
+    "randomized and not on disk": (NOT_ON_DISK, [1]),
+    "on disk and not sent": ("from flwr.supernode.runtime import run_clientapp; run_clientapp.push_message = die", [1]),
     "half sent": ("from flwr.supernode.fleet_http_client import FleetHttpClient; FleetHttpClient.PushObject = die", [1]),
 }
 
@@ -309,7 +316,7 @@ def status(port, path, ca=None):
 
 
 def said_again(folder, number):
-    """Return the messages that a client made of its spend, made again."""
+    """Return what a client says when it is asked again."""
     records = np.load(folder / private(number))
     ledger = Ledger.open(folder / f"{private(number)}.ledger.jsonl", fingerprint(records["embeddings"]))
     rounds = folder / f"{private(number)}.rounds"
@@ -319,7 +326,7 @@ def said_again(folder, number):
 
 def test_a_client_killed_between_noise_and_sending_is_counted_once_and_its_server_lets_nobody_else_in(serve, join, secured, port, tmp_path):
     theirs, ours = secured
-    patch, charged = CLIENT_DIES["charged and not randomized"]
+    patch, charged = CLIENT_DIES["on disk and not sent"]
     server, killed, other = serve(*theirs, "--clients", 2), join(0, *ours("key0"), patch=patch), join(1, *ours("key1"))
     killed.ends(-signal.SIGKILL)
     assert spends(tmp_path, 0) == charged
@@ -505,7 +512,7 @@ def test_a_client_runs_nothing_that_a_server_ships_and_gives_its_tasks_to_nobody
     for running in (server, client, other):
         running.ends()
     assert_published(tmp_path, [0, 1])
-    shipped = install_from_fab(tmp_path / "shipped.fab", tmp_path / "shipped", skip_prompt=True)
+    shipped = install_from_fab((tmp_path / "shipped.fab").read_bytes(), tmp_path / "shipped", skip_prompt=True)
     assert (shipped / "rknn.py").exists()
     assert (shipped / "rknn_jax/__init__.py").exists()
     assert not (tmp_path / "ran").exists()
