@@ -211,6 +211,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     from rknn_jax import tables
     from rknn_jax.federation.publish import Asked
     from rknn_jax.labelers import rknn
+    from rknn_jax.students import fit as students
 
     classes = tables.parse_classes(settings.classes)
     names = classes.names or tuple(map(str, range(classes.count)))
@@ -227,6 +228,8 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         trust=settings.trust,
         metric=settings.metric,
     )
+    if settings.student != "none":
+        students.Config(model=settings.student, epochs=settings.epochs)  # refuses now what training would after the round
     by_client = settings.unit == "client"
     return Asked(
         config,
