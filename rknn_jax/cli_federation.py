@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -134,6 +135,8 @@ class Join:
 def serve(settings: Serve) -> NoReturn:
     """Serve one round. Ends the process."""
     keys = _server_keys(settings)
+    if not 0 < settings.port < 2**16:
+        raise ValueError(f"Expected 1 <= port <= {2**16 - 1}, got --port {settings.port}.")
     _needs_flower()
     with err.status("loading"):
         from rknn_jax.federation import flower, processes, publish
@@ -148,6 +151,8 @@ def serve(settings: Serve) -> NoReturn:
     collector = None if central else Collector(settings.out, round)
     found = publish.kept_sum(settings.out, round) if central else None
     closes = publish.closes_at(settings.out, settings.deadline)
+    if closes < time.time():
+        tell(err, "deadline", f"it passed {time.time() - closes:,.0f} s ago: it counts from when the round began; pass a larger --deadline")
     so_far = f"{collector.num_clients if collector else 0} of {wanted.clients} clients so far"
     tell(err, "round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     secured = f" with TLS, for {len(keys)} keys" if keys else " without TLS, on this host only"
@@ -182,7 +187,13 @@ def serve(settings: Serve) -> NoReturn:
 
 def join(settings: Join) -> NoReturn:
     """Take part. Ends the process."""
-    if not _on_this_host(settings.server.rpartition(":")[0]) and (settings.ca is None or settings.key is None):
+    host, _, port = settings.server.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"Expected --server host:port, got --server {settings.server}.")
+    for name in ("ca", "key"):
+        if (path := getattr(settings, name)) is not None and not path.is_file():
+            raise ValueError(f"Expected a file as --{name}, got {path}, which is none.")
+    if not _on_this_host(host) and (settings.ca is None or settings.key is None):
         raise ValueError(f"Expected --ca and --key for a server on another host, got --server {settings.server} without them.")
     _needs_flower()
     with err.status("loading"):
@@ -192,14 +203,25 @@ def join(settings: Join) -> NoReturn:
     tell(err, "private", f"{len(client.inputs):,} records; {client.ledger.remaining} left in {client.ledger.path}")  # type: ignore[union-attr]
     tell(err, "joining", f"{settings.server}; waiting for it where it is not there yet. Ctrl-C leaves, and loses nothing")
 
+    took_part: list[str] = []
+
     def told(name: str, text: str) -> None:
         tell(err, name, text)
+        if name in ("answered", "added"):
+            took_part.append(text)
+        if name == "over" and not took_part:
+            tell(
+                err,
+                "apart",
+                "this client did not take part, and nothing was spent; see above, and rknn budget raise where it is the budget",
+            )
         if name == "over" and client.ledger:
             amounts = {name: getattr(client.ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
-            _print_json(settings, {"statement": text, "ledger": {"path": str(client.ledger.path), **amounts}, "exit_status": 0})
+            line = {"statement": text, "ledger": {"path": str(client.ledger.path), **amounts}, "exit_status": 0 if took_part else 3}
+            _print_json(settings, line)
 
     app = flower.client_app(lambda context: client, told, over)
-    processes.join(app, client.folder, settings.server, settings.ca, settings.key, over)
+    processes.join(app, client.folder, settings.server, settings.ca, settings.key, over, lambda: 0 if took_part else 3)
 
 
 def asked(settings: Serve, simulated: int | None = None) -> "Asked":

@@ -204,7 +204,9 @@ class Experiment:
         if self.trust == "shuffle" and self.delta == 0:
             raise ValueError("Expected delta > 0 with trust=shuffle, got delta=0.0; pass --delta 1e-6, shuffling amplifies at none.")
         if self.mechanism in ("gaussian", "binomial") and self.delta == 0:
-            raise ValueError(f"Expected delta > 0 with mechanism={self.mechanism}, got delta=0.0; pass --delta 1e-5 or use discrete_laplace.")
+            raise ValueError(
+                f"Expected delta > 0 with mechanism={self.mechanism}, got delta=0.0; pass --delta 1e-5 or use discrete_laplace."
+            )
         if self.student not in ("none", *students.MODELS):
             raise ValueError(f"Expected student to be one of none, {', '.join(students.MODELS)}, got student={self.student!r}.")
         if not 0 <= self.unlabelled < 1:

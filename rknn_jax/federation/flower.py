@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
@@ -54,6 +55,7 @@ def client_app(
         question = data if isinstance(data, bytes) else b""
         known = context.node_id, hashlib.sha256(question).digest()
         if known not in said:
+            _tell_question(question, client_of(context), tell)
             try:
                 round, ticket, payload = client_of(context).answer(question)
                 said[known] = ConfigRecord({"round": round, "ticket": ticket, "messages": payload})
@@ -72,6 +74,7 @@ def client_app(
     @app.query(READY)
     def get_ready(message: Message, context: Context) -> Message:
         data = _of(message.content, "round").get("data")
+        _tell_question(data if isinstance(data, bytes) else b"", client_of(context), tell)
         try:
             prepared[context.node_id] = client_of(context).ready(data if isinstance(data, bytes) else b"")
         except (RefusedError, LedgerError) as error:
@@ -93,6 +96,20 @@ def client_app(
         return Message(RecordDict(), reply_to=message)
 
     return app
+
+
+def _tell_question(question: bytes, client: Client, tell: Tell) -> None:
+    """Tell the owner, before anything is spent, what is asked and how many records cannot answer it. Nobody else hears of it."""
+    try:
+        round = Round.of(question)
+    except ValueError:
+        return  # is refused
+    config, labels = round.config, client.labels
+    tell("asked", f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, trust={config.trust}, of {len(labels):,} records")
+    if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):
+        tell(
+            "unusable", f"{without:,} of {len(labels):,} records have no label of the round's {len(round.classes)} classes and cast no vote"
+        )
 
 
 def announce(grid: Any, statement: str) -> None:

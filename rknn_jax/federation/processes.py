@@ -70,8 +70,11 @@ def serve(app: Callable[..., None], folder: Path, host: str, port: int, certific
     gate, ready = secrets.token_hex(32), threading.Event()
     extensions.get_middleware = lambda: (Middleware(_Gate, secret=gate, open_to="/v1/fleet/", ready=ready),)
     _no_waiting()
+    own = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    if certificates:
+        _check_name(certificates / "server.pem", own)
     files = [str(certificates / name) for name in ("ca.pem", "server.pem", "server.key")] if certificates else []
-    address = {"server_address": f"{host}:{port}", "insecure": not files, "root_certificates": files[0] if files else None}
+    address = {"server_address": f"{own}:{port}", "insecure": not files, "root_certificates": files[0] if files else None}
     arguments = ["--isolation", "process", "--host", host, "--port", str(port), "--database", str(folder / "flower.db")]
     if files:
         arguments += ["--ssl-ca-certfile", files[0], "--ssl-certfile", files[1], "--ssl-keyfile", files[2]]
@@ -79,7 +82,7 @@ def serve(app: Callable[..., None], folder: Path, host: str, port: int, certific
         arguments += ["--insecure"]
     if keys:
         arguments += ["--enable-supernode-auth"]
-    _beside(lambda: _run_server_app(app, address, gate, keys, ready), host, port)
+    _beside(lambda: _run_server_app(app, address, gate, keys, ready), own, port)
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
     sys.argv = ["flower-superlink", *arguments]
@@ -87,7 +90,9 @@ def serve(app: Callable[..., None], folder: Path, host: str, port: int, certific
     raise KeyboardInterrupt  # nothing else lets it return
 
 
-def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None, over: threading.Event) -> NoReturn:
+def join(
+    app: Any, folder: Path, server: str, ca: Path | None, key: Path | None, over: threading.Event, status: Callable[[], int]
+) -> NoReturn:
     """Run a ClientApp behind a SuperNode, and end this process when the round is over.
 
     Args:
@@ -97,6 +102,7 @@ def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None,
       ca: the server's root certificate; None for a plain connection.
       key: private key by which the server knows this client.
       over: is set by the app when the server says so.
+      status: tells the exit status then.
     """
     _quiet()
     import flwr.supernode.main as supernode
@@ -116,7 +122,7 @@ def join(app: Any, folder: Path, server: str, ca: Path | None, key: Path | None,
     arguments = ["--isolation", "process", "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
     arguments += ["--root-certificates", str(ca)] if ca else ["--insecure"]
     arguments += ["--auth-supernode-private-key", str(key)] if key else []
-    _beside(lambda: _run_client_app(app, f"127.0.0.1:{port}", gate, over), "127.0.0.1", port)
+    _beside(lambda: _run_client_app(app, f"127.0.0.1:{port}", gate, over, status), "127.0.0.1", port)
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     sys.argv = ["flower-supernode", *arguments]
@@ -210,7 +216,7 @@ def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str
         grid.close()
 
 
-def _run_client_app(app: Any, address: str, gate: str, over: threading.Event) -> None:
+def _run_client_app(app: Any, address: str, gate: str, over: threading.Event, status_of: Callable[[], int]) -> None:
     """Take tasks from this process's SuperNode and answer them by `app`, whatever code they come with."""
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode, SubStatus
@@ -254,6 +260,7 @@ def _run_client_app(app: Any, address: str, gate: str, over: threading.Event) ->
             heart.stop()
             client.close()
     time.sleep(20 * POLL)  # until the SuperNode has sent it
+    raise SystemExit(status_of())
 
 
 def _beside(run: Callable[[], None], host: str, port: int) -> None:
@@ -336,6 +343,23 @@ def _public_key(text: str) -> Any:
     if not isinstance(key, EllipticCurvePublicKey):
         raise ValueError(f"Expected a key of an elliptic curve, got {text[:40]!r}; ssh-keygen -t ecdsa -b 384 makes one.")
     return key
+
+
+def _check_name(certificate: Path, name: str) -> None:
+    """See that this process can reach itself under its own certificate.
+
+    Raises:
+      ValueError: where the certificate is for other names alone, or none.
+    """
+    from cryptography import x509
+
+    try:
+        names = x509.load_pem_x509_certificate(certificate.read_bytes()).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise ValueError(f"Expected a certificate with a subjectAltName in {certificate}: {error}") from error
+    found = [str(alternative.value) for alternative in names.value]
+    if name not in found:
+        raise ValueError(f"Expected the certificate {certificate} to be for {name} too, got {', '.join(found)}; add it to subjectAltName.")
 
 
 def _free_port() -> int:

@@ -123,9 +123,15 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
     Raises:
       ValueError: where the folder is another run's or finished, or the data do not suffice.
     """
+    if asked.student != "none" and not public.images:
+        raise ValueError(f"Expected images for a student, got embeddings and student={asked.student}; pass --student none.")
     settings = json.dumps(_plain(asked), indent=2)
-    if (folder / "settings.json").exists() and (folder / "settings.json").read_text() != settings:
-        raise ValueError(f"Expected the settings that --out {folder} was begun with, got others; name a new folder.")
+    if (folder / "settings.json").exists() and (begun := json.loads((folder / "settings.json").read_text())) != json.loads(settings):
+        changed = [name for name, value in json.loads(settings).items() if begun.get(name) != value]
+        raise ValueError(
+            f"Expected the settings that --out {folder} was begun with, got others for {', '.join(changed)}; change them back, or name "
+            "a new folder."
+        )
     if (folder / "privacy.json").exists():
         raise ValueError(f"Expected a round that is not over in --out {folder}, got a finished one; name a new folder.")
     if (folder / QUESTION).exists():
@@ -136,7 +142,6 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
     folder.mkdir(parents=True, exist_ok=True)
     if any(name != "settings.json" for name in (path.name for path in folder.iterdir())) and not (folder / "settings.json").exists():
         raise ValueError(f"Expected a new folder as --out, got {folder}, which holds other files; name another.")
-    write_whole(folder / "settings.json", settings.encode())
     encode, features = None, public.inputs
     if public.images:
         tell("learning", f"{asked.representation} from {len(public.inputs):,} public images")
@@ -150,6 +155,7 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
     round = Round(sent, asked.classes, asked.config, encode, asked.unit, asked.records_per_client, asked.honest, asked.simulated)
     buffer = io.BytesIO()
     np.savez(buffer, features=sent, index=queries.index, cluster=queries.cluster, size=queries.size)
+    write_whole(folder / "settings.json", settings.encode())
     write_whole(folder / "public.npz", buffer.getvalue())
     write_whole(folder / QUESTION, round.data)
     return round, queries
@@ -214,7 +220,8 @@ def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collec
     probabilities = voting.public_labels(graph, answers.probabilities[queries.cluster], len(queries.index))
     labels = probabilities.argmax(axis=1).astype(np.int32)
     confidence = answers.confidence[queries.cluster]
-    _save(folder / "labels.npz", label=labels, query=queries.cluster, confidence=confidence, probability=probabilities)
+    names = np.array(asked.classes)
+    _save(folder / "labels.npz", label=labels, query=queries.cluster, confidence=confidence, probability=probabilities, class_names=names)
     _save(folder / "queries.npz", index=queries.index, label=answers.labels, votes=counts, stddev=stddev)
     accuracy = None
     if public.images and asked.student != "none":

@@ -97,14 +97,17 @@ class Round:
                 f"Expected records_per_client > 0 with unit=client and 0 with unit=record, got unit={self.unit} and "
                 f"records_per_client={self.records_per_client}."
             )
-        if self.config.trust == "central" and (self.honest < 2 or self.simulated is not None):
+        if self.config.trust != "local" and self.honest < 2:
             raise ValueError(
-                f"Expected honest >= 2 and real noise with trust=central, got honest={self.honest}, simulated={self.simulated}."
+                f"Expected honest >= 2 with trust={self.config.trust}, got honest={self.honest}; say how many "
+                f"{'clients' if self.config.trust == 'central' else 'messages'} follow the protocol."
             )
-        if self.config.trust == "shuffle" and (self.honest < 2 or self.records_per_client > 1):
+        if self.config.trust == "central" and self.simulated is not None:
+            raise ValueError("Expected real noise with trust=central, got simulated noise.")
+        if self.config.trust == "shuffle" and self.records_per_client > 1:
             raise ValueError(
-                f"Expected honest >= 2 and one message of what is protected with trust=shuffle, got honest={self.honest} and "
-                f"records_per_client={self.records_per_client}; pass unit=record or records_per_client=1."
+                f"Expected one message of what is protected with trust=shuffle, got records_per_client={self.records_per_client}; pass 1 or "
+                "unit=record."
             )
         if len(self.classes) < 2 or len(self.classes) * len(queries) >= 2**31:
             raise ValueError(f"Expected at least 2 classes and fewer than 2^31 cells, got {len(self.classes)} and {len(queries)} queries.")
