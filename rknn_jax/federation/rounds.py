@@ -106,8 +106,8 @@ class Round:
             raise ValueError("Expected real noise with trust=central, got simulated noise.")
         if self.config.trust == "shuffle" and self.records_per_client > 1:
             raise ValueError(
-                f"Expected one message of what is protected with trust=shuffle, got records_per_client={self.records_per_client}; pass 1 or "
-                "unit=record."
+                "Expected one message of what is protected with trust=shuffle, got "
+                f"records_per_client={self.records_per_client}; pass 1, or unit=record."
             )
         if len(self.classes) < 2 or len(self.classes) * len(queries) >= 2**31:
             raise ValueError(f"Expected at least 2 classes and fewer than 2^31 cells, got {len(self.classes)} and {len(queries)} queries.")
