@@ -172,6 +172,7 @@ def serve(settings: Serve) -> NoReturn:
         assert answers is not None
         card = publish.publish(settings.out, mine, wanted, queries, answers, told)
         flower.announce(grid, card["statement"])
+        publish.end(settings.out)
         _print_json(settings, card | {"exit_status": 0})
 
     def app(grid: Any, context: Any) -> None:

@@ -59,6 +59,17 @@ CLIENT_DIES = {  # where: how, and what its ledger says then
     "half sent": ("from flwr.supernode.fleet_http_client import FleetHttpClient; FleetHttpClient.PushObject = die", [1]),
 }
 
+PLACE_NOT_NOTED = """
+from flwr.supernode.fleet_http_client import FleetHttpClient
+activate = FleetHttpClient.ActivateNode
+FleetHttpClient.ActivateNode = lambda *arguments: die(activate(*arguments))
+"""
+
+SUM_DIES = {  # where: how, and what each ledger says then
+    "begun": ("from rknn_jax.federation import secure_sum; secure_sum.secure_sum = die", []),
+    "opened": ("from rknn_jax.federation import publish; publish.publish = die", [1]),
+}
+
 AT_WORK = """
 from rknn_jax.federation.rounds import Round
 connect = Round.connect
@@ -518,6 +529,52 @@ def test_a_client_runs_nothing_that_a_server_ships_and_gives_its_tasks_to_nobody
     assert (shipped / "rknn_jax/__init__.py").exists()
     assert not (tmp_path / "ran").exists()
     assert_nothing_unpacked(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_client_with_a_key_that_was_killed_before_it_noted_its_place_takes_it_again(serve, join, secured, tmp_path):
+    theirs, ours = secured
+    server, killed = serve(*theirs, "--clients", 1), join(0, *ours("key0"), patch=PLACE_NOT_NOTED)
+    killed.ends(-signal.SIGKILL)
+    for running in (join(0, *ours("key0")), server):
+        running.ends()
+    assert_published(tmp_path, [0])
+
+
+@pytest.mark.slow
+def test_a_server_that_was_away_for_longer_than_a_run_of_its_own_lives_without_it_goes_on(serve, join, tmp_path):
+    """Flower gives up a run whose ServerApp is silent for 60 s."""
+    killed, clients = serve(), [join(1, patch=AT_WORK), join(2, patch=AT_WORK)]
+    for number in (1, 2):
+        appears(tmp_path / f"client{number}.works")
+    clients.append(join(0))
+    killed.says("1 of 3 clients")
+    killed.kill()
+    time.sleep(70)
+    server = serve()
+    (tmp_path / "go").touch()
+    for running in (server, *clients):
+        running.ends()
+    assert_published(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", SUM_DIES)
+def test_a_sum_is_published_once_it_is_open_and_given_up_before_whoever_is_killed(serve, join, tmp_path, where):
+    patch, spent = SUM_DIES[where]
+    words = ["--trust", "central", "--honest", 2, "--delta", 1e-5]
+    killed, clients = serve(*words, patch=patch), [join(number, "--trust", "central", "--budget-delta", 1e-5) for number in range(CLIENTS)]
+    killed.ends(-signal.SIGKILL)
+    server = serve(*words)
+    if not spent:
+        server.ends(2)
+        assert "begin another round" in " ".join(server.log.read_text().split())
+    else:
+        for running in (server, *clients):
+            running.ends()
+        card = json.loads((tmp_path / "out/privacy.json").read_text())
+        assert (card["clients"], card["rejected"], card["guarantee"]["epsilon"]) == (CLIENTS, {}, 1)
+    assert [spends(tmp_path, number) for number in range(CLIENTS)] == [spent] * CLIENTS
 
 
 @pytest.mark.slow

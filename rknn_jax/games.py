@@ -1,0 +1,288 @@
+"""Neighbouring inputs of mechanisms and labelers, and what is seen of them: what `privacy.audit` plays.
+
+A canary is the record in which two inputs differ. What is seen is all that a release shows and nothing else: counts, labels, soft labels,
+confidences and, of a labeler that trains one, the network's weights; of a client in the local model its message.
+
+Of local randomizers with few cells the law itself is enumerated, `exact_epsilon`: every input, missing votes too, and every message. That
+proves the mathematics of a file, and the game the code that draws.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import labelers, mechanisms
+from rknn_jax.mechanisms.base import CentralMechanism, estimate_counts
+from rknn_jax.mechanisms.local import LocalRandomizer
+from rknn_jax.mechanisms.multi_message import MultiMessage
+from rknn_jax.privacy.audit import Game
+from rknn_jax.privacy.entropy import Entropy
+from rknn_jax.privacy.guarantee import Guarantee, Sampler
+from rknn_jax.queries import kmeans
+from rknn_jax.types import Answers, Array, Card, Public, Records, Task
+
+RUNS_AT_ONCE = 2000
+"""Drawn together, so that one program is compiled for searches and long runs."""
+
+COINS = 4
+"""Draws of the public coins under which a law is enumerated."""
+
+MOST_MESSAGES = 2**16
+"""In an alphabet that is enumerated."""
+
+CROWDS = (1, 3)
+"""Other records, all of whom vote as the canary does: what is released may depend on how close a race is."""
+
+
+def of_mechanism(mechanism: Any, sampler: Sampler = "simulation") -> list[Game]:
+    """Return games of a mechanism: a record that changes its queries, its label or both, or casts no vote, alone or in a close race.
+
+    Args:
+      mechanism: any.
+      sampler: `simulation` for `jax.random`'s noise, `release` for exact noise on the operating system's entropy.
+    """
+    votes = _votes(mechanism)
+    if isinstance(mechanism, LocalRandomizer):
+        pairs = [(f"a client that votes for {_told(a)} or for {_told(b)}", a, b) for a, b in itertools.combinations(votes, 2)]
+        return [Game(words, _messages(mechanism, a, b, sampler)) for words, a, b in pairs]
+    if isinstance(mechanism, MultiMessage):
+        crowd = np.repeat(votes[:1], mechanism.num_clients - 1, axis=0)
+        changes = [(f"a client among {mechanism.num_clients}, for {_told(votes[0])} or {_told(b)}", votes[0], b) for b in votes[1:]]
+        return [Game(words, _shuffled(mechanism, np.stack([[*crowd, a], [*crowd, b]]))) for words, a, b in changes]
+    games = []
+    for size in CROWDS:
+        crowd = np.where(np.arange(max(CROWDS))[:, None] < size, votes[:1], -1)  # of one shape
+        others = f"{size} for {_told(votes[0])}"
+        if mechanism.relation == "replace-one":
+            for a, b in itertools.combinations(votes, 2):
+                worlds = [np.stack([*crowd, a]), np.stack([*crowd, b])]
+                games.append(Game(f"{others}, and one for {_told(a)} or {_told(b)}", _counts(mechanism, worlds, sampler)))
+        else:
+            for a in votes[:-1]:
+                worlds = [crowd, np.stack([*crowd, a])]
+                games.append(Game(f"{others}, and one more for {_told(a)} or none", _counts(mechanism, worlds, sampler)))
+    return games
+
+
+def exact_epsilon(mechanism: LocalRandomizer) -> tuple[float, str] | None:
+    """Return the largest log ratio of probabilities of any message from any two inputs, and these; None where there are too many messages.
+
+    Inputs are every choice of up to k·r cells, messages all that share public coins, under `COINS` draws of the coins.
+    """
+    votes, largest = inputs(mechanism), (-np.inf, "")
+    for coin in range(COINS):
+        messages = mechanism.alphabet(jax.random.key(coin))
+        if len(jax.tree.leaves(messages)[0]) * len(votes) > MOST_MESSAGES * 64:
+            return None
+        law = np.stack([mechanism.log_prob(messages, cells) for cells in votes])
+        spread = law.max(axis=0) - law.min(axis=0)
+        message = int(spread.argmax())
+        if spread[message] > largest[0]:
+            pair = votes[int(law[:, message].argmin())], votes[int(law[:, message].argmax())]
+            largest = float(spread[message]), f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
+    return largest
+
+
+def inputs(mechanism: Any) -> list[np.ndarray]:
+    """Return every input of up to k·r votes, int `[k·r]` each, missing votes last and negative."""
+    most = mechanism.votes_per_record
+    return [
+        np.array([*cells, *[-1] * (most - count)])
+        for count in range(most + 1)
+        for cells in itertools.combinations(range(mechanism.num_cells), count)
+    ]
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A record by which two data sets differ.
+
+    Attributes:
+      words: what it is.
+      images: uint8 `[2, height, width, channels]`, in either data set.
+      labels: int32 `[2]`.
+    """
+
+    words: str
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def of_labeler(task: Task, encode: Any, queries: Any, name: str, config: Any) -> tuple[list[Game], Guarantee]:
+    """Return games of a labeler on a task: its last private record is a canary, or is not there; and the guarantee of its answers.
+
+    Args:
+      task: small, as every run labels it anew.
+      encode: images to features.
+      queries: public, with their images.
+      name: a file of `rknn_jax.labelers`.
+      config: its `Config`.
+    """
+    labeler = labelers.named(name)
+
+    def answers(key: jax.Array, private: Records) -> Answers:
+        votes_key, noise_key = jax.random.split(key)
+        votes = labeler.votes(votes_key, private, encode, queries, task.card.num_classes, config)
+        return labeler.tally(noise_key, votes, queries, task.card.num_classes, config)
+
+    games = []
+    for canary in canaries(task, queries):
+        worlds = [with_record(task.private, canary.images[w], int(canary.labels[w])) for w in (0, 1)]
+        if config.relation == "add-remove":
+            worlds[0] = Records(task.private.images[:-1], task.private.labels[:-1])
+        games.append(Game(canary.words, _answers(answers, worlds)))
+    return games, answers(jax.random.key(0), task.private).guarantee
+
+
+def canaries(task: Task, queries: Any) -> list[Canary]:
+    """Return canaries: the pictures of two queries, and one that is like nothing, each with a right label or another one."""
+    labels = task.public.true_labels[queries.index]
+    other = (labels + 1) % task.card.num_classes
+    last = int(np.argmax(labels != labels[0]))
+    noise = np.random.default_rng(0).integers(0, 2, task.private.images.shape[1:]).astype(np.uint8) * 255
+    first, second = task.public.images[queries.index[[0, last]]]
+    return [
+        Canary("the picture of a query, with its label or that of another class", np.stack([first, first]), np.array([labels[0], other[0]])),
+        Canary("the picture of a query, or that of another with another label", np.stack([first, second]), labels[[0, last]]),
+        Canary("the picture of a query, or that of another with the same label", np.stack([first, second]), labels[[0, 0]]),
+        Canary("a random picture, or the picture of a query", np.stack([noise, first]), np.array([other[0], labels[0]])),
+    ]
+
+
+def with_record(private: Records, image: np.ndarray, label: int) -> Records:
+    """Return the records with another in the last one's place."""
+    images, labels = private.images.copy(), private.labels.copy()
+    images[-1], labels[-1] = image, label
+    return replace(private, images=images, labels=labels)
+
+
+def small_task(num_records: int = 24) -> Task:
+    """Return three classes of pictures of 6 x 6, each with a bright quarter: 12 public, `num_records` private and 3 test records."""
+    rng = np.random.default_rng(0)
+    sizes = np.cumsum([0, 12, num_records, 3])
+    labels = np.arange(sizes[-1]) % 3
+    images = rng.integers(0, 60, (len(labels), 6, 6, 1))
+    for image, label in zip(images, labels, strict=True):
+        image[3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 180
+    index = [np.arange(start, end) for start, end in itertools.pairwise(sizes)]
+    parts = [(images[rows].astype(np.uint8), labels[rows].astype(np.int32)) for rows in index]
+    return Task(Card("bright quarters", "made here", "none", ("a", "b", "c")), Public(*parts[0]), Records(*parts[1]), Records(*parts[2]), *index)
+
+
+def small_queries(task: Task, num_queries: int = 3) -> tuple[Any, Any]:
+    """Return an encoder of plain pixels, and queries about a small task."""
+
+    def encode(images: Array) -> jax.Array:
+        return jnp.asarray(images, jnp.float32).reshape(len(images), -1) / 255
+
+    queries = kmeans.select(jax.random.key(1), encode(task.public.images), num_queries)
+    return encode, replace(queries, images=task.public.images[queries.index])
+
+
+def seen(answers: Answers) -> np.ndarray:
+    """Return all that answers show, float64 `[f]`."""
+    shown = [answers.labels, answers.answered, answers.probabilities, answers.confidence, answers.counts, answers.stddev]
+    weights = [getattr(answers.model, name) for name in ("params", "batch_stats") if hasattr(answers.model, name)]
+    return np.concatenate([np.ravel(np.asarray(array, np.float64)) for array in [*shown, *jax.tree.leaves(weights)]])
+
+
+def _votes(mechanism: Any) -> np.ndarray:
+    """Return ways to vote, int32 `[4, k·r]`: some cells, other labels there, other queries as far as there are any, and none."""
+    k, r, s, c = mechanism.num_neighbors, mechanism.labels_per_record, mechanism.num_queries, mechanism.num_classes
+    ways = [
+        np.ravel(near[:, None] * c + said[None])
+        for near, said in (
+            (np.arange(k), np.arange(r)),
+            (np.arange(k), c - 1 - np.arange(r)),
+            (s - 1 - np.arange(k), np.arange(r)),
+            (s - 1 - np.arange(k), c - 1 - np.arange(r)),
+        )
+    ]
+    return np.unique(np.stack([*ways, np.full(k * r, -1)]).astype(np.int32), axis=0)[::-1]
+
+
+def _told(cells: np.ndarray) -> str:
+    named = [str(cell) for cell in np.sort(cells) if cell >= 0]
+    return f"cells {', '.join(named)}" if len(named) > 1 else f"cell {named[0]}" if named else "none"
+
+
+def _blocks(key: jax.Array, runs: int) -> list[tuple[jax.Array, int]]:
+    """Return a key and the size of each block of runs, of which the last may be smaller."""
+    sizes = [min(RUNS_AT_ONCE, runs - start) for start in range(0, runs, RUNS_AT_ONCE)]
+    return list(zip(jax.random.split(key, len(sizes)), sizes, strict=True))
+
+
+@jax.jit
+def _noisy(mechanism: CentralMechanism, keys: jax.Array, cells: jax.Array) -> jax.Array:
+    return jax.vmap(lambda key: estimate_counts(mechanism, key, cells).ravel())(keys)
+
+
+@jax.jit
+def _randomized(mechanism: LocalRandomizer, keys: jax.Array, cells: jax.Array) -> Any:
+    messages = jax.vmap(lambda key: mechanism.randomize(key, cells))(keys)
+    return messages, jax.vmap(mechanism.support)(messages)
+
+
+@jax.jit
+def _supported(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
+    return jax.vmap(mechanism.support)(messages)
+
+
+@jax.jit
+def _sent(mechanism: MultiMessage, keys: jax.Array, votes: jax.Array) -> jax.Array:
+    def run(key: jax.Array) -> jax.Array:
+        return jnp.sum(jax.vmap(mechanism.randomize)(jax.random.split(key, len(votes)), votes), axis=0).ravel()
+
+    return jax.lax.map(run, keys, batch_size=100)
+
+
+def _counts(mechanism: CentralMechanism, worlds: Sequence[np.ndarray], sampler: Sampler) -> Any:
+    def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
+        cells = jnp.asarray(worlds[world])
+        if sampler == "release":
+            totals = np.asarray(mechanism.aggregate(cells), np.int64).reshape(mechanism.shape)
+            return np.stack([np.ravel(mechanism.release(totals)) for _ in range(runs)])
+        return np.concatenate([np.asarray(_noisy(mechanism, jax.random.split(k, RUNS_AT_ONCE), cells))[:size] for k, size in _blocks(key, runs)])
+
+    return observe
+
+
+def _messages(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray, sampler: Sampler) -> Any:
+    """See a client's message: the cells that it supports, and how much likelier the law makes it from either input."""
+
+    def described(messages: Any, support: Any) -> np.ndarray:
+        ratio = mechanism.log_prob(messages, second) - mechanism.log_prob(messages, first)
+        return np.concatenate([np.asarray(support, np.float32), ratio[:, None]], axis=1)
+
+    def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
+        cells = (first, second)[world]
+        if sampler == "release":
+            messages = mechanism.respond(Entropy(), np.repeat(cells[None], runs, axis=0))
+            return described(messages, _supported(mechanism, messages))
+        parts = [(_randomized(mechanism, jax.random.split(k, RUNS_AT_ONCE), jnp.asarray(cells)), size) for k, size in _blocks(key, runs)]
+        return np.concatenate([described(*drawn)[:size] for drawn, size in parts])
+
+    return observe
+
+
+def _shuffled(mechanism: MultiMessage, worlds: np.ndarray) -> Any:
+    """See all clients' messages in no order: how often each cell came with either sign."""
+
+    def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
+        return np.concatenate(
+            [np.asarray(_sent(mechanism, jax.random.split(k, RUNS_AT_ONCE), jnp.asarray(worlds[world])))[:size] for k, size in _blocks(key, runs)]
+        )
+
+    return observe
+
+
+def _answers(answers: Any, worlds: Sequence[Records]) -> Any:
+    def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
+        return np.stack([seen(answers(k, worlds[world])) for k in jax.random.split(key, runs)])
+
+    return observe
