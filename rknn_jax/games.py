@@ -10,17 +10,17 @@ proves the mathematics of a file, and the game the code that draws.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import labelers, mechanisms
+from rknn_jax import labelers
 from rknn_jax.mechanisms.base import CentralMechanism, estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.mechanisms.multi_message import MultiMessage
-from rknn_jax.privacy.audit import Game
+from rknn_jax.privacy.audit import Bound, Finding, Game
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Guarantee, Sampler
 from rknn_jax.queries import kmeans
@@ -32,8 +32,19 @@ RUNS_AT_ONCE = 2000
 COINS = 4
 """Draws of the public coins under which a law is enumerated."""
 
-MOST_MESSAGES = 2**16
-"""In an alphabet that is enumerated."""
+MOST_CELLS = 12
+"""Of a law that is enumerated: its messages may be all sets of cells."""
+
+ROUNDING = 1e-9
+"""Relative error of epsilon that an enumeration in float64 may have."""
+
+TELLING: dict[str, dict[str, Any]] = {
+    "private_knn": {"num_neighbors": 3, "sampling_prob": 0.5, "threshold": 0.5},
+    "pate": {"num_teachers": 12, "hidden": 0, "steps": 20, "threshold": 0.5},
+    "noisy_sgd": {"batch_size": 12, "epochs": 1.0},
+    "dpdfd": {"num_teachers": 12, "steps": 1, "batch_size": 4, "updates": 1, "teacher_steps": 20},
+}
+"""Settings under which one record of `small_task` counts for much; a labeler without is audited as its first example."""
 
 CROWDS = (1, 3)
 """Other records, all of whom vote as the canary does: what is released may depend on how close a race is."""
@@ -69,23 +80,25 @@ def of_mechanism(mechanism: Any, sampler: Sampler = "simulation") -> list[Game]:
     return games
 
 
-def exact_epsilon(mechanism: LocalRandomizer) -> tuple[float, str] | None:
-    """Return the largest log ratio of probabilities of any message from any two inputs, and these; None where there are too many messages.
+def exact(mechanism: Any) -> Finding | None:
+    """Return the largest log ratio of probabilities of any message from any two inputs; None for laws that are not enumerated.
 
-    Inputs are every choice of up to k·r cells, messages all that share public coins, under `COINS` draws of the coins.
+    These are the laws of local randomizers with `MOST_CELLS` cells at most. Inputs are every choice of up to k·r cells, and messages all
+    that share public coins, under `COINS` draws of the coins.
     """
-    votes, largest = inputs(mechanism), (-np.inf, "")
+    if not isinstance(mechanism, LocalRandomizer) or mechanism.num_cells > MOST_CELLS:
+        return None
+    votes, epsilon, words, claimed = inputs(mechanism), 0.0, "", mechanism.guarantee(1).epsilon
     for coin in range(COINS):
         messages = mechanism.alphabet(jax.random.key(coin))
-        if len(jax.tree.leaves(messages)[0]) * len(votes) > MOST_MESSAGES * 64:
-            return None
         law = np.stack([mechanism.log_prob(messages, cells) for cells in votes])
         spread = law.max(axis=0) - law.min(axis=0)
-        message = int(spread.argmax())
-        if spread[message] > largest[0]:
-            pair = votes[int(law[:, message].argmin())], votes[int(law[:, message].argmax())]
-            largest = float(spread[message]), f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
-    return largest
+        if (largest := float(spread.max())) > epsilon:
+            pair = [votes[int(order(law[:, spread.argmax()]))] for order in (np.argmin, np.argmax)]
+            epsilon, words = largest, f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
+    broken = epsilon > claimed * (1 + ROUNDING)
+    bound, event = Bound(0.0, claimed, epsilon), "the most telling of all messages"
+    return Finding(claimed, 0.0, epsilon, 1.0, exact=True, broken=broken, evidence=bound, neighbours=words, event=event, runs=0)
 
 
 def inputs(mechanism: Any) -> list[np.ndarray]:
@@ -139,6 +152,11 @@ def of_labeler(task: Task, encode: Any, queries: Any, name: str, config: Any) ->
     return games, answers(jax.random.key(0), task.private).guarantee
 
 
+def telling(name: str, **given: Any) -> Any:
+    """Return the `Config` of a labeler under which one record counts for much, with what is given, such as epsilon."""
+    return replace(labelers.named(name).EXAMPLES[0], **{**TELLING.get(name, {}), **given})
+
+
 def canaries(task: Task, queries: Any) -> list[Canary]:
     """Return canaries: the pictures of two queries, and one that is like nothing, each with a right label or another one."""
     labels = task.public.true_labels[queries.index]
@@ -147,7 +165,9 @@ def canaries(task: Task, queries: Any) -> list[Canary]:
     noise = np.random.default_rng(0).integers(0, 2, task.private.images.shape[1:]).astype(np.uint8) * 255
     first, second = task.public.images[queries.index[[0, last]]]
     return [
-        Canary("the picture of a query, with its label or that of another class", np.stack([first, first]), np.array([labels[0], other[0]])),
+        Canary(
+            "the picture of a query, with its label or that of another class", np.stack([first, first]), np.array([labels[0], other[0]])
+        ),
         Canary("the picture of a query, or that of another with another label", np.stack([first, second]), labels[[0, last]]),
         Canary("the picture of a query, or that of another with the same label", np.stack([first, second]), labels[[0, 0]]),
         Canary("a random picture, or the picture of a query", np.stack([noise, first]), np.array([other[0], labels[0]])),
@@ -171,7 +191,9 @@ def small_task(num_records: int = 24) -> Task:
         image[3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 180
     index = [np.arange(start, end) for start, end in itertools.pairwise(sizes)]
     parts = [(images[rows].astype(np.uint8), labels[rows].astype(np.int32)) for rows in index]
-    return Task(Card("bright quarters", "made here", "none", ("a", "b", "c")), Public(*parts[0]), Records(*parts[1]), Records(*parts[2]), *index)
+    return Task(
+        Card("bright quarters", "made here", "none", ("a", "b", "c")), Public(*parts[0]), Records(*parts[1]), Records(*parts[2]), *index
+    )
 
 
 def small_queries(task: Task, num_queries: int = 3) -> tuple[Any, Any]:
@@ -245,9 +267,12 @@ def _counts(mechanism: CentralMechanism, worlds: Sequence[np.ndarray], sampler: 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         cells = jnp.asarray(worlds[world])
         if sampler == "release":
-            totals = np.asarray(mechanism.aggregate(cells), np.int64).reshape(mechanism.shape)
-            return np.stack([np.ravel(mechanism.release(totals)) for _ in range(runs)])
-        return np.concatenate([np.asarray(_noisy(mechanism, jax.random.split(k, RUNS_AT_ONCE), cells))[:size] for k, size in _blocks(key, runs)])
+            # Cells have noise of their own, so that one release of many queries is many releases of a few.
+            totals = np.tile(np.asarray(mechanism.aggregate(cells), np.int64).reshape(mechanism.shape), (runs, 1))
+            return np.asarray(replace(mechanism, num_queries=len(totals)).release(totals)).reshape(runs, -1)
+        return np.concatenate(
+            [np.asarray(_noisy(mechanism, jax.random.split(k, RUNS_AT_ONCE), cells))[:size] for k, size in _blocks(key, runs)]
+        )
 
     return observe
 
@@ -262,7 +287,7 @@ def _messages(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray,
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         cells = (first, second)[world]
         if sampler == "release":
-            messages = mechanism.respond(Entropy(), np.repeat(cells[None], runs, axis=0))
+            messages = mechanism.respond(Entropy.fresh(), np.repeat(cells[None], runs, axis=0))
             return described(messages, _supported(mechanism, messages))
         parts = [(_randomized(mechanism, jax.random.split(k, RUNS_AT_ONCE), jnp.asarray(cells)), size) for k, size in _blocks(key, runs)]
         return np.concatenate([described(*drawn)[:size] for drawn, size in parts])
@@ -275,7 +300,10 @@ def _shuffled(mechanism: MultiMessage, worlds: np.ndarray) -> Any:
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         return np.concatenate(
-            [np.asarray(_sent(mechanism, jax.random.split(k, RUNS_AT_ONCE), jnp.asarray(worlds[world])))[:size] for k, size in _blocks(key, runs)]
+            [
+                np.asarray(_sent(mechanism, jax.random.split(k, RUNS_AT_ONCE), jnp.asarray(worlds[world])))[:size]
+                for k, size in _blocks(key, runs)
+            ]
         )
 
     return observe

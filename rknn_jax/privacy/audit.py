@@ -23,6 +23,7 @@ Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of th
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +45,13 @@ OUTCOMES = 256  # different rows that are few enough to be counted one by one
 TREE_RUNS, LEAVES = 20_000, 64
 THRESHOLDS = 512
 BOOTSTRAPS = 10_000
+
+
+Curve = tuple[tuple[float, float], ...]
+"""Delta and epsilon that are claimed together."""
+
+Score = Callable[[np.ndarray], np.ndarray]
+"""What is seen, `[n, f]`, to floats `[n]`: large where input 1 is likely."""
 
 
 class Game(NamedTuple):
@@ -125,7 +133,7 @@ class Event(NamedTuple):
     """All that scores a threshold or more."""
 
     distinguisher: str
-    score: Callable[[np.ndarray], np.ndarray]
+    score: Score
     threshold: float
 
     def hits(self, seen: Sequence[np.ndarray]) -> np.ndarray:
@@ -192,7 +200,7 @@ def audit(
     )
 
 
-def claimed_curve(guarantee: Guarantee) -> tuple[tuple[float, float], ...]:
+def claimed_curve(guarantee: Guarantee) -> Curve:
     """Return `(delta, epsilon)` that a guarantee promises: its own first, and where it names its noise what that costs at other deltas.
 
     Raises:
@@ -207,7 +215,7 @@ def claimed_curve(guarantee: Guarantee) -> tuple[tuple[float, float], ...]:
     return tuple(claimed)
 
 
-def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[float]) -> np.ndarray:
+def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return lower bounds of epsilon from how often an event happened.
 
     Args:
@@ -230,9 +238,6 @@ def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[flo
     with np.errstate(divide="ignore"):
         odds = np.log(np.maximum(more - np.asarray(deltas)[:, None], 0)) - np.log(less)
     return np.maximum(odds.max(axis=-1), 0)
-
-
-Curve = tuple[tuple[float, float], ...]
 
 
 def _search(key: jax.Array, games: Sequence[Game], curve: Curve, runs: int, error: float) -> tuple[Game, list[Event]]:
@@ -297,7 +302,7 @@ def _power(hits: Sequence[np.ndarray], runs: int, curve: Curve, error: float) ->
     return float(np.mean((lower > claims).any(axis=(1, 2))))
 
 
-def distinguishers(first: np.ndarray, second: np.ndarray) -> list[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
+def distinguishers(first: np.ndarray, second: np.ndarray) -> list[tuple[str, Score]]:
     """Learn to tell two inputs apart.
 
     Args:
@@ -305,8 +310,8 @@ def distinguishers(first: np.ndarray, second: np.ndarray) -> list[tuple[str, Cal
       second: `[n, f]`, of input 1.
 
     Returns:
-      Names and scores, `[n, f]` to float `[n]`: large where input 1 is likely. They are single columns and differences of two, all columns as
-      if they were independent, their best linear combination, a decision tree, and whole rows where there are few.
+      Names and scores, large where input 1 is likely: of single columns and differences of two, of all columns as if they were
+      independent, of their best linear combination, of a decision tree, and of whole rows where there are few.
     """
     screened = first[:SCREENED_RUNS], second[:SCREENED_RUNS]
     columns = _most_telling(*screened)[:COLUMNS]
@@ -322,14 +327,16 @@ def distinguishers(first: np.ndarray, second: np.ndarray) -> list[tuple[str, Cal
     worlds = described(first), described(second)
     laws = [_histogram(*(world[:, c] for world in worlds)) for c in range(len(names))]
     order = _most_telling(*(world[:SCREENED_RUNS] for world in worlds))[:ALONE]
-    found: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = []
+    found: list[tuple[str, Score]] = []
     for c in order:
-        found.append((f"likelihood of {names[c]}", lambda rows, c=c: laws[c](described(rows)[:, c])))
+        found.append((f"likelihood of {names[c]}", partial(_likelihood, described, int(c), laws[c])))
     direction = _linear(*worlds)
-    found.append(("likelihood of all values apart", lambda rows: sum(laws[c](rows[:, columns[c]]) for c in range(len(columns)))))
-    found.append(("a linear combination", lambda rows: described(rows) @ direction))
     tree = _tree(*(world[:TREE_RUNS] for world in worlds))
-    found.append(("a decision tree", lambda rows: tree(described(rows))))
+    found += [
+        ("likelihood of all values apart", lambda rows: np.sum([laws[i](rows[:, c]) for i, c in enumerate(columns)], axis=0)),
+        ("a linear combination", lambda rows: described(rows) @ direction),
+        ("a decision tree", lambda rows: tree(described(rows))),
+    ]
     outcomes = np.unique(np.concatenate(screened), axis=0)
     if len(outcomes) <= OUTCOMES:
         found.append(("likelihood of whole outcomes", _outcomes(first, second)))
@@ -361,7 +368,11 @@ def _most_telling(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.argsort(-distance, kind="stable")
 
 
-def _histogram(first: np.ndarray, second: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def _likelihood(described: Score, column: int, law: Score, rows: np.ndarray) -> np.ndarray:
+    return law(described(rows)[:, column])
+
+
+def _histogram(first: np.ndarray, second: np.ndarray) -> Score:
     """Return the log ratio of frequencies, second to first, of the bin that a value is in."""
     both = np.concatenate([first, second])
     values = np.unique(both)
@@ -380,14 +391,14 @@ def _linear(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.linalg.solve(within + 1e-9 * np.eye(len(shift)), shift) / spread
 
 
-def _tree(first: np.ndarray, second: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def _tree(first: np.ndarray, second: np.ndarray) -> Score:
     """Return the share of input 1 in the leaf of a decision tree."""
     model = DecisionTreeClassifier(max_leaf_nodes=LEAVES, min_samples_leaf=20, random_state=0)
     model.fit(np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)]))
     return lambda rows: model.predict_proba(rows)[:, 1]
 
 
-def _outcomes(first: np.ndarray, second: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def _outcomes(first: np.ndarray, second: np.ndarray) -> Score:
     """Return the log ratio of frequencies of whole rows; 0 of rows that were not seen."""
     rows, inverse = np.unique(np.concatenate([first, second]), axis=0, return_inverse=True)
     world = np.repeat([0, 1], [len(first), len(second)])
