@@ -3,17 +3,18 @@
     rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
     rknn label --public P.npz --private R.npz --epsilon 1
     rknn budget show R.npz.ledger.jsonl
+    rknn export runs/label --format csv
     rknn simulate --clients 1e6 --mechanism collision --epsilon 1
     rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
     rknn account private-knn --delta 1e-5
+    rknn audit --mechanism collision --epsilon 1
     rknn budget raise R.npz.ledger.jsonl --epsilon 2 --reason "second study, approved by the review board"
     rknn serve --public P.npz --epsilon 0.4 --classes 10 --clients 3 --out runs/round
     rknn join --private R.npz --budget 1
 
-This file holds the settings and the words, `cli_account` those of `rknn account` and `cli_federation` those of the last two;
-`rknn_jax.label` does the work. Exit status: 0 done, 2
-bad input, 3 budget refused, 5 corrupted ledger, 130 stopped. With --json the last line of stdout is one JSON object, and all else goes to
-stderr.
+This file holds the settings and the words, `cli_account` those of `rknn account`, `cli_audit` those of `rknn audit` and `cli_federation`
+those of the last two; `rknn_jax.label` does the work. Exit status: 0 done, 2 bad input, 3 budget refused, 4 a guarantee was broken,
+5 corrupted ledger, 130 stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
 """
 
 import json
@@ -29,8 +30,9 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional, subcommand
 
-from rknn_jax import cli_account, cli_federation
+from rknn_jax import cli_account, cli_audit, cli_federation
 from rknn_jax.cli_account import Account
+from rknn_jax.cli_audit import Audit
 from rknn_jax.cli_federation import Join, Serve
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerCorruptError
@@ -136,6 +138,21 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Export:
+    """Write the labels or networks of a finished folder in a form that other programs read, beside the files that are there.
+
+    Attributes:
+      folder: that rknn label, rknn serve or train.distill wrote.
+      format: parquet or csv, for the labels; stablehlo, for networks that jax.export loads without this package; mlir, for these as text.
+      json: end with one line of JSON on stdout.
+    """
+
+    folder: Positional[Path]
+    format: Literal["parquet", "csv", "stablehlo", "mlir"]
+    json: bool = False
+
+
+@dataclass(frozen=True)
 class Simulate:
     """Simulate one-record clients under a local mechanism, and compare the error with what the exact variances say.
 
@@ -173,19 +190,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: Any = (
         Annotated[Label, subcommand("label")]
         | Annotated[Budget, subcommand("budget")]
+        | Annotated[Export, subcommand("export")]
         | Annotated[Simulate, subcommand("simulate")]
         | Annotated[Account, subcommand("account")]
         | Annotated[Serve, subcommand("serve")]
         | Annotated[Join, subcommand("join")]
+        | Annotated[Audit, subcommand("audit")]
     )
     flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
     description = "Label public data with private records at a stated privacy, and keep the budget."
-    command: Label | Budget | Simulate | Account | Serve | Join = tyro.cli(
+    command: Label | Budget | Export | Simulate | Account | Serve | Join | Audit = tyro.cli(
         commands, args=argv, prog="rknn", description=description, config=flags
     )
     action = command.action if isinstance(command, Budget | Account) else command
     try:
-        result, status = _run(action), 0
+        result = _run(action)
+        status = cli_audit.BROKEN if result.get("broken") else 0
     except (KeyboardInterrupt, ValueError, OSError) as error:
         words = str(error) or "stopped"
         result, status = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}, _status(error)
@@ -213,7 +233,8 @@ def label(settings: Label) -> dict[str, Any]:
         done = job.release(plan)
     unsure = None if done.counts is None else job.unsure_share(plan, done.counts)
     _tell_release(plan, done, unsure)
-    return {"files": {name.split(".")[0]: str(plan.folder / name) for name in job.RESULTS}, "unsure": unsure, **done.card}
+    files = {"page" if name.endswith(".html") else name.split(".")[0]: str(plan.folder / name) for name in job.RESULTS}
+    return {"files": files, "unsure": unsure, **done.card}
 
 
 def show_budget(settings: Show) -> dict[str, Any]:
@@ -235,6 +256,16 @@ def raise_budget(settings: Raise) -> dict[str, Any]:
     ledger.raise_budget(settings.epsilon, delta, settings.reason)
     _tell_account(err if settings.json else out, ledger)
     return _account(ledger)
+
+
+def export(settings: Export) -> dict[str, Any]:
+    """Write the folder's results in another form. Returns what `--json` prints."""
+    with err.status("loading"):
+        from rknn_jax import interchange
+    with err.status("writing"):
+        paths = interchange.write(settings.folder, settings.format)
+    tell(err, "files", ", ".join(map(str, paths)))
+    return {"files": {path.stem: str(path) for path in paths}}
 
 
 def simulate(settings: Simulate) -> dict[str, Any]:
@@ -270,7 +301,7 @@ def simulate(settings: Simulate) -> dict[str, Any]:
     return asdict(found)
 
 
-def _run(action: Label | Show | Raise | Simulate | Serve | Join | cli_account.Action) -> dict[str, Any]:
+def _run(action: Label | Show | Raise | Export | Simulate | Serve | Join | Audit | cli_account.Action) -> dict[str, Any]:
     match action:
         case Label():
             return label(action)
@@ -278,12 +309,16 @@ def _run(action: Label | Show | Raise | Simulate | Serve | Join | cli_account.Ac
             return show_budget(action)
         case Raise():
             return raise_budget(action)
+        case Export():
+            return export(action)
         case Simulate():
             return simulate(action)
         case Serve():
             return cli_federation.serve(action)
         case Join():
             return cli_federation.join(action)
+        case Audit():
+            return cli_audit.run(action)
         case _:
             return cli_account.run(action)
 
@@ -338,6 +373,8 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
 
 
 def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
+    from rknn_jax.label import RESULTS
+
     classes, account = plan.data.classes, done.card["ledger"]
     per_class = np.bincount(done.labels, minlength=classes.count)
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
@@ -345,7 +382,7 @@ def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
     tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)
     if unsure is not None:
         tell(err, "unsure", f"{unsure:.1%} of the public rows: their query leads by less than what noise flips in 5% of runs")
-    tell(err, "files", ", ".join(str(plan.folder / name) for name in ("labels.npz", "queries.npz", "privacy.json")))
+    tell(err, "files", ", ".join(str(plan.folder / name) for name in RESULTS))
     spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
     tell(err, "ledger", f"{account['path']}: {spent} spent in all; {left} left; head {account['head']}")
     tell(err, "privacy", done.card["statement"])

@@ -1,8 +1,9 @@
 """A release on a user's own embeddings, from the files to the files: `rknn label` without its words.
 
-`prepare` reads, checks and clusters; whatever can be refused is refused there. `release` makes sure of a place to write to, charges the
-ledger, draws exact noise on the operating system's entropy and writes, in this order: a run that is refused changes nothing, and a spend
-is never forgotten. Private labels are seen by `rknn.connect`, record by record, and by `release_counts` alone.
+`prepare` reads, and `plan` checks and clusters; whatever can be refused is refused there. `release` makes sure of a place to write to, and
+`draw` charges the ledger before it draws exact noise on the operating system's entropy: a run that is refused changes nothing, and a spend
+is never forgotten. Private labels are seen by `rknn.connect`, record by record, and by `release_counts` alone. `rknn_jax.tabular` goes
+through `plan` and `draw` too, with arrays in the place of files.
 """
 
 import importlib.metadata
@@ -31,6 +32,7 @@ from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import CentralMechanism, release_counts
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
+from rknn_jax.privacy.statement import Account, Statement, page
 from rknn_jax.queries import kmeans
 from rknn_jax.tables import Classes
 from rknn_jax.types import Answers, Array, Queries
@@ -38,7 +40,7 @@ from rknn_jax.types import Answers, Array, Queries
 if TYPE_CHECKING:
     from rknn_jax.cli import Label
 
-RESULTS = ("labels.npz", "queries.npz", "privacy.json")
+RESULTS = ("labels.npz", "queries.npz", "privacy.html", "privacy.json")
 ASSUMED_CLASSES = 10
 """For a dry run that is told no classes: it reads no private labels, and what it tells depends on the logarithm of their number."""
 
@@ -67,8 +69,7 @@ class Plan:
     """All that a release needs, checked; nothing is spent yet.
 
     Attributes:
-      settings: as given.
-      folder: for the results.
+      settings: as given; `prepare` has named the folder of the results.
       data: see `Data`.
       mechanism: calibrated.
       queries: public.
@@ -77,12 +78,18 @@ class Plan:
     """
 
     settings: "Label"
-    folder: Path
     data: Data
     mechanism: CentralMechanism
     queries: Queries
     graph: csr_matrix | None
     ledger: Ledger | None
+
+    @property
+    def folder(self) -> Path:
+        """For the results; `ValueError` where they are not to be written."""
+        if self.settings.out is None:
+            raise ValueError("Expected a folder for the results, got out=None; name one, or let prepare do so.")
+        return self.settings.out
 
     @property
     def num_records(self) -> int | None:
@@ -134,23 +141,52 @@ def prepare(settings: "Label") -> Plan:
     held = [name for name in RESULTS if os.path.lexists(folder / name)]
     if held:
         raise ValueError(f"Expected --out without an earlier release, got --out {folder}, which holds {held[0]}; name another folder.")
-    data = read(settings)
+    return plan(replace(settings, out=folder), read(settings))
+
+
+def plan(settings: "Label", data: Data) -> Plan:
+    """Open the ledger, calibrate the mechanism and cluster the public rows.
+
+    Raises:
+      ValueError: as `prepare`, for settings that `check` has passed.
+    """
+    if np.array_equal(data.public, data.private):
+        raise ValueError(
+            f"Expected --public to hold public data, got the private embeddings in {settings.public}; bring data that is public."
+        )
+    if len(data.private) < settings.neighbors:
+        raise ValueError(
+            f"Expected at least as many private records as --neighbors {settings.neighbors}, got {len(data.private)} in "
+            f"{settings.private}; use fewer neighbors."
+        )
     ledger = open_ledger(settings, data.dataset)
     mechanism = calibrated(settings, data)
     queries = cluster(settings, data.public, mechanism.num_queries)
     # Before anything is spent, because it takes long; a dry run spreads nothing.
     graph = None if settings.dry_run else _graph(settings, data.public, mechanism.num_queries)
-    return Plan(settings, folder, data, mechanism, queries, graph, ledger)
+    return Plan(settings, data, mechanism, queries, graph, ledger)
 
 
 def release(plan: Plan) -> Release:
-    """Charge the ledger, release and write.
+    """Charge the ledger, release and write: `draw`, with a place to write to that was made sure of before.
+
+    Raises:
+      LedgerError: as `draw`.
+      OSError: where the results cannot be written; the spend stands then, and a note on the error says so.
+    """
+    with _staging(plan.folder) as staging, spend_stands(plan.settings.ledger_path, str(plan.folder / RESULTS[0])):
+        done = draw(plan)
+        write(staging, plan, done)
+    return done
+
+
+def draw(plan: Plan) -> Release:
+    """Charge the ledger and release.
 
     Guarantee: the labels and the noisy counts are what the returned card says, and the ledger has it on disk before noise is drawn.
 
     Raises:
       LedgerError: where the ledger cannot be charged; nothing was released then.
-      OSError: where the results cannot be written; the spend stands then, and a note on the error says so.
     """
     settings, data, queries = plan.settings, plan.data, plan.queries
     if data.labels is None:
@@ -158,15 +194,12 @@ def release(plan: Plan) -> Release:
     config = _labeler(settings)
     cells = rknn.connect(data.private, data.labels, queries, data.classes.count, config)
     purpose = f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, {settings.mechanism}"
-    with _staging(plan.folder) as staging, _spend_stands(settings.ledger_path, plan.folder):
-        ledger = plan.ledger or _new_ledger(settings, data.dataset)
-        counts, guarantee = release_counts(plan.mechanism, cells, ledger, purpose)
-        answers = rknn.answer(counts, plan.mechanism.stddev(counts, len(cells)), guarantee, queries, config)
-        shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
-        probabilities = voting.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
-        done = Release(answers, probabilities, shown, card(plan, guarantee, ledger))
-        write(staging, plan, done)
-    return done
+    ledger = plan.ledger or _new_ledger(settings, data.dataset)
+    counts, guarantee = release_counts(plan.mechanism, cells, ledger, purpose)
+    answers = rknn.answer(counts, plan.mechanism.stddev(counts, len(cells)), guarantee, queries, config)
+    shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
+    probabilities = voting.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
+    return Release(answers, probabilities, shown, card(plan, guarantee, ledger))
 
 
 def check(settings: "Label") -> None:
@@ -205,15 +238,6 @@ def read(settings: "Label") -> Data:
         raise ValueError(
             f"Expected embeddings of one width, got --public {settings.public} of {public.shape[1]} and --private {settings.private} of "
             f"{private.shape[1]} dimensions; embed both with the same model."
-        )
-    if np.array_equal(public, private):
-        raise ValueError(
-            f"Expected --public to hold public data, got the private embeddings in {settings.public}; bring data that is public."
-        )
-    if len(private) < settings.neighbors:
-        raise ValueError(
-            f"Expected at least as many private records as --neighbors {settings.neighbors}, got {len(private)} in {settings.private}; use "
-            "fewer neighbors."
         )
     given = tables.parse_classes(settings.classes) if settings.classes is not None else tables.read_classes(settings.private)
     if settings.dry_run:
@@ -332,15 +356,40 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
 
 def not_covered(plan: Plan) -> list[str]:
     """Return what the guarantee says nothing about, in words."""
-    seen = (
-        "was read from the private labels; pass --classes to avoid that" if plan.data.classes.source == "inferred" else "is taken as public"
-    )
+    seen = "was read from the private labels; give them to avoid that" if plan.data.classes.source == "inferred" else "is taken as public"
     return [
         *([] if plan.num_records is None else ["the number of private records, which replace-one takes as public"]),
         f"the set of {plan.data.classes.count} classes, which {seen}",
-        "the embedding model, if private data had a part in training or choosing it",
+        "the embedding model or other preprocessing, if private data had a part in training or choosing it",
         "the choice of these settings, if it was made in view of private data or of results that no ledger was charged for",
     ]
+
+
+def statement(plan: Plan, done: Release) -> Statement:
+    """Return what `privacy.html` says: as much of the private data as `card`, and the names of the files."""
+    settings, account, classes = plan.settings, done.card["ledger"], plan.data.classes.count
+    records = "all private records" if plan.num_records is None else f"all {plan.num_records:,} private records"
+    said = "the label of" if done.counts is None else f"the noisy number of votes for each of {classes} classes, and the label, of"
+    return Statement(
+        done.answers.guarantee,
+        f"Whoever ran this release holds {records}, as they are, in one place.",
+        (
+            f"{said} each of {plan.mechanism.num_queries} queries, which stand for groups of public records",
+            f"a label, and the probability of each class, for each of {len(plan.data.public):,} public records, made from that",
+        ),
+        tuple(done.card["not_covered"]),
+        settings.mechanism,
+        Account(account["path"], account["head"], *(Amount(**account[name]) for name in ("budget", "spent", "remaining"))),
+        done.card["time"],
+        details={
+            "private data": settings.private.name,
+            "public data": settings.public.name,
+            "votes of a record": settings.neighbors,
+            "queries": plan.mechanism.num_queries,
+            "classes": classes,
+        },
+        versions=done.card["versions"],
+    )
 
 
 def shares_votes(settings: "Label") -> bool:
@@ -364,15 +413,25 @@ def unsure_share(plan: Plan, counts: np.ndarray) -> float:
     return float(unsure[plan.queries.cluster].mean())
 
 
+def confidence(plan: Plan, done: Release) -> np.ndarray:
+    """Return how sure each public row's query is of what it says, float32 `[m]`; NaN where labels alone were released."""
+    sure = done.answers.confidence if done.counts is not None else np.full(len(done.answers.labels), np.nan, np.float32)
+    return sure[plan.queries.cluster]
+
+
 def write(staging: Path, plan: Plan, done: Release) -> None:
     """Write the results, each file whole or not at all, and `privacy.json` last: it says that the release is complete."""
     names = plan.data.classes.names
-    sure = done.answers.confidence if done.counts is not None else np.full(len(done.answers.labels), np.nan, np.float32)  # labels alone
-    cluster = plan.queries.cluster
-    rows = {"label": done.labels, "query": cluster, "confidence": sure[cluster], "probability": done.probabilities}
+    rows = {
+        "label": done.labels,
+        "query": plan.queries.cluster,
+        "confidence": confidence(plan, done),
+        "probability": done.probabilities,
+    }
     asked = {"index": plan.queries.index, "label": done.answers.labels}
     _save(staging / "labels.npz", rows | ({"class_names": np.array(names)} if names else {}))
     _save(staging / "queries.npz", asked | ({} if done.counts is None else {"noisy_counts": done.counts}))
+    (staging / "privacy.html").write_text(page(statement(plan, done)), encoding="utf-8")
     (staging / "privacy.json").write_text(json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n")
     for name in RESULTS:
         os.replace(staging / name, plan.folder / name)
@@ -419,14 +478,14 @@ def _staging(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _spend_stands(ledger: Path, folder: Path) -> Iterator[None]:
-    """Say so where something fails, or is stopped, after the ledger was charged."""
+def spend_stands(ledger: Path, where: str) -> Iterator[None]:
+    """Say so where something fails, or is stopped, after the ledger was charged and before the labels have reached `where`."""
     before = _num_spends(ledger)
     try:
         yield
     except BaseException as error:
         if _num_spends(ledger) > before:
-            error.add_note(f"The labels did not reach {folder / RESULTS[0]}, and the spend stands: {ledger} has recorded it.")
+            error.add_note(f"The labels did not reach {where}, and the spend stands: {ledger} has recorded it.")
         raise
 
 

@@ -5,6 +5,7 @@ runs/<name>/
   config.json     every setting as it was resolved, versions, device
   result.json     accuracies, epsilon and its meaning, seconds; `not_covered_by_epsilon` apart
   privacy.json    the guarantee of the whole run and of every round
+  privacy.html    what that promises, in plain words
   metrics.jsonl   one line an epoch
   bought.npz      index and label of the public records whose labels were bought, where any were
   labels.npz      label, query, confidence and probability of every public record
@@ -38,6 +39,7 @@ from rknn_jax.labelers.pate import Config as PATE
 from rknn_jax.labelers.private_knn import Config as PrivateKNN
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event, Guarantee, Relation, Trust
+from rknn_jax.privacy.statement import Statement, page
 from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.self_trained import Config as SelfTrained
@@ -338,9 +340,7 @@ def environment() -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON, whole or not at all."""
-    temporary = path.with_suffix(path.suffix + ".partial")
-    temporary.write_text(json.dumps(value, indent=2, default=_plain) + "\n")
-    temporary.replace(path)
+    _write_text(path, json.dumps(value, indent=2, default=_plain) + "\n")
 
 
 def append_jsonl(path: Path, value: dict[str, Any]) -> None:
@@ -411,7 +411,7 @@ def finish(
     parts = [answers.guarantee for _, answers in rounds] + ([chosen] if chosen else [])
     events = [event for part in parts for event in part.events] if all(part.events or not part.delta for part in parts) else []
     accountants = accounting.epsilons(events, experiment.delta) if events and guarantee.epsilon < math.inf else {}
-    privacy = {
+    privacy: dict[str, Any] = {
         "whole": guarantee.asdict(),
         "rounds": [answers.guarantee.asdict() for _, answers in rounds],
         "accountants": accountants or {guarantee.accountant: guarantee.epsilon},
@@ -441,10 +441,28 @@ def finish(
         shutil.copytree(path, folder / "generator")
     if student is not None:
         ensemble.save(student, folder / "student")
+    _write_text(folder / "privacy.html", page(_statement(experiment, task, guarantee, privacy)))
     write_json(folder / "privacy.json", privacy)
     write_json(folder / "result.json", result)
     if not result["interrupted"]:
         shutil.rmtree(folder / TRAINING, ignore_errors=True)  # there is nothing left to go on with
+
+
+def _statement(experiment: Experiment, task: Task, guarantee: Guarantee, privacy: dict[str, Any]) -> Statement:
+    about = environment()
+    records = f"{len(task.private.labels):,} of its" if guarantee.relation == "replace-one" else "Some of its"
+    return Statement(
+        guarantee,
+        f"This is an experiment on the data set {experiment.dataset}. {records} records play the part of private ones, and whoever runs it "
+        "holds all of them.",
+        tuple(privacy["covers"]),
+        tuple(privacy["does_not_cover"]),
+        experiment.private_step,
+        "No ledger keeps account of experiments: every one of them sees the same records again.",
+        about["date"],
+        details={"data set": experiment.dataset, "labeler": experiment.labeler, "rounds": experiment.rounds},
+        versions={"rknn-jax": metadata.version("rknn-jax")} | about["versions"],
+    )
 
 
 def _accuracy(model: Classifier, records: Records) -> float:
@@ -469,6 +487,12 @@ def _queries(task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers
         "size": counts.sum(axis=1),
         "true_label": np.where(counts.sum(axis=1) > 0, counts.argmax(axis=1), own).astype(np.int32),
     }
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_suffix(path.suffix + ".partial")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def _write_arrays(path: Path, **arrays: Any) -> None:

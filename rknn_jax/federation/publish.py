@@ -14,7 +14,9 @@ runs/<name>/
   queries.npz      the estimated votes of each query, and their standard deviations
   student/         the trained network
   privacy.json     the guarantee, and what the server must be trusted with
+  privacy.html     what that promises, in plain words
   report.html
+  over.json        all clients that were there have been told
 ```
 """
 
@@ -43,13 +45,14 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.guarantee import Guarantee, Unit
+from rknn_jax.privacy.statement import Statement, page
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import self_trained, spectral
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Encoder, Queries
 
-BEGUN, SUM = "begun.json", "sum.npz"
+BEGUN, SUM, OVER = "begun.json", "sum.npz", "over.json"
 Tell = Callable[[str, str], None]
 
 EXAMPLES_OF_A_CLASS = 12
@@ -132,7 +135,7 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
             f"Expected the settings that --out {folder} was begun with, got others for {', '.join(changed)}; change them back, or name "
             "a new folder."
         )
-    if (folder / "privacy.json").exists():
+    if (folder / OVER).exists():
         raise ValueError(f"Expected a round that is not over in --out {folder}, got a finished one; name a new folder.")
     if (folder / QUESTION).exists():
         tell("goes on", f"with the round in {folder}")
@@ -172,6 +175,11 @@ def closes_at(folder: Path, deadline: float) -> float:
 def begin_sum(folder: Path) -> None:
     """Keep that clients are about to spend on a sum, which cannot be gone on with."""
     write_whole(folder / BEGUN, b"{}")
+
+
+def end(folder: Path) -> None:
+    """Keep that the clients know of the end. Before that a restart publishes the same again, and tells them."""
+    write_whole(folder / OVER, b"{}")
 
 
 def keep_sum(folder: Path, found: Sum) -> None:
@@ -228,6 +236,7 @@ def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collec
         accuracy = _train(folder, public, asked, labels, tell)
     card = _card(asked, collector, guarantee, accuracy)
     write_whole(folder / "report.html", _report(public, asked, collector, answers, labels, confidence, card).encode())
+    write_whole(folder / "privacy.html", page(_statement(asked, guarantee, card)).encode())
     write_whole(folder / "privacy.json", (json.dumps(card, indent=2, allow_nan=False) + "\n").encode())
     tell("privacy", str(guarantee))
     if accuracy is not None:
@@ -283,6 +292,34 @@ def _card(asked: Asked, collector: Collector | Sum, guarantee: Guarantee, accura
         ],
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _statement(asked: Asked, guarantee: Guarantee, card: dict[str, Any]) -> Statement:
+    summed = asked.config.trust == "central"
+    holders = "1 client holds" if card["clients"] == 1 else f"{card['clients']:,} clients hold"
+    sent = "numbers that were masked and of which the server saw the sum" if summed else "answers that it had made random"
+    released = ["the noisy number of votes for each class, and the label, of each query", "a label for each public record, made from that"]
+    student = [] if asked.student == "none" else ["a network trained on these labels"]
+    return Statement(
+        guarantee,
+        f"{holders} private records, each its own. The records stayed there; each client sent {sent}.",
+        (*released, *student),
+        tuple(card["not_covered"]),
+        asked.config.mechanism,
+        "No ledger keeps account of a simulation."
+        if guarantee.sampler == "simulation"
+        else "Every client has a ledger of its own, which was charged before anything was sent; the server sees none of them.",
+        card["time"],
+        f"The server is trusted with {card['trusted_with']}.",
+        {
+            "round": card["round"],
+            "clients": card["clients"],
+            "messages": card["messages"],
+            "votes of a record": card["num_neighbors"],
+            "queries": card["num_queries"],
+            "classes": len(asked.classes),
+        },
+    )
 
 
 def _report(

@@ -1,0 +1,227 @@
+"""Results in forms that other programs read: labels as Parquet or CSV, networks as StableHLO. `rknn export` without its words.
+
+`rknn label`, `rknn serve` and `train.distill` leave folders that are taken alike: `labels.npz` and `privacy.json`, and some of them
+networks in `student/` and `model/`. What is written is post-processing of what was released, and costs nothing.
+
+| column                | Parquet             | of each public record                                                     |
+|-----------------------|---------------------|---------------------------------------------------------------------------|
+| `row`                 | int64               | its place in the public data, from 0 on                                   |
+| `label`               | string, else int64  | its class by name, where classes have names; nothing where it has no label |
+| `query`               | int64               | the query that spoke for it; nothing where its neighbours alone did       |
+| `confidence`          | float               | that noise did not change that query's label; nothing where it is not known |
+| `probability_<class>` | float               | of the class, by name or number                                           |
+
+Nothing is null in Parquet and an empty field in CSV, which follows RFC 4180: UTF-8, a header, CRLF, and quotes around what holds a comma,
+a quote or a line break. Text is written as it is: a spreadsheet may take a label such as `=1+1` for a formula. Parquet carries the
+guarantee as JSON under `guarantee` in the metadata of its schema.
+
+A network becomes one function of a batch of any size, its weights included, for CPU, CUDA and TPU alike. Who has JAX calls it without this
+package:
+
+    from jax import export
+    student = export.deserialize(open("student.stablehlo", "rb").read())
+    student.call(images)  # uint8 [n, height, width, channels] to float32 probabilities [n, num_classes]
+"""
+
+import csv
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import unflatten_dict
+from jax import export
+
+from rknn_jax.federation.collector import write_whole
+from rknn_jax.labelers.noisy_sgd import Head
+from rknn_jax.students import ensemble
+from rknn_jax.students import fit as students
+from rknn_jax.students.ensemble import Ensemble
+from rknn_jax.students.fit import Student
+from rknn_jax.students.models import linear, mlp
+
+Format = Literal["parquet", "csv", "stablehlo", "mlir"]
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+FINISHED = "a finished folder of rknn label, rknn serve or train.distill"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a folder.
+
+    Attributes:
+      columns: masked arrays `[m]` by name, as in the module's table.
+      guarantee: of the release, JSON-ready.
+    """
+
+    columns: dict[str, np.ma.MaskedArray]
+    guarantee: dict[str, Any]
+
+
+def write(folder: Path, form: Format) -> tuple[Path, ...]:
+    """Write what the folder holds in another form, beside it: `labels`, or `student` and `model`. Each file is whole or not there.
+
+    Raises:
+      ValueError: where the folder is not finished or does not hold it, or a package is missing that the form needs.
+      OSError: where it cannot be written.
+    """
+    if not (folder / "privacy.json").exists():
+        raise ValueError(f"Expected {FINISHED}, got {folder}, which has no privacy.json; let the run come to its end.")
+    if form == "parquet":
+        made = {"labels": parquet(read(folder))}
+    elif form == "csv":
+        made = {"labels": as_csv(read(folder))}
+    else:
+        made = {name: serialized(exported(model), form) for name, model in networks(folder).items()}
+    paths = tuple(folder / f"{name}.{form}" for name in made)
+    for path, content in zip(paths, made.values(), strict=True):
+        write_whole(path, content)
+    return paths
+
+
+def read(folder: Path) -> Labels:
+    """Read the labels of a finished folder.
+
+    Raises:
+      ValueError: where it is none.
+    """
+    try:
+        with np.load(folder / "labels.npz", allow_pickle=False) as file:
+            arrays = dict(file)
+        card = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
+        config = folder / "config.json"  # of train.distill, whose classes are named there
+        settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+        names = arrays.get("class_names", settings.get("classes"))
+        guarantee = card["whole"] if "whole" in card else card["guarantee"]
+        label, query, sure, probability = (arrays[name] for name in ("label", "query", "confidence", "probability"))
+        known = label >= 0
+        said = label if names is None else np.asarray(names, str)[label]  # what is not known is masked
+        columns = {
+            "row": np.ma.masked_array(np.arange(len(label))),
+            "label": np.ma.masked_array(said, ~known),
+            "query": np.ma.masked_array(query, query < 0),
+            "confidence": np.ma.masked_array(sure, np.isnan(sure)),
+        }
+        classes = range(probability.shape[1]) if names is None else names
+        each = {f"probability_{name}": np.ma.masked_array(column) for name, column in zip(classes, probability.T, strict=True)}
+    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"Expected {FINISHED}, got {folder}, which is damaged or something else ({reason}); name another.") from error
+    return Labels(columns | each, guarantee)
+
+
+def parquet(labels: Labels) -> bytes:
+    """Return the labels as a Parquet file.
+
+    Raises:
+      ValueError: where pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError("--format parquet needs pyarrow: pip install 'rknn-jax[parquet]', or take --format csv.") from error
+    whole = {name: column.astype(np.int64) if column.dtype.kind in "iu" else column for name, column in labels.columns.items()}
+    table = pyarrow.table({name: pyarrow.array(column) for name, column in whole.items()})
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"guarantee": json.dumps(labels.guarantee, allow_nan=False)}), buffer)
+    return buffer.getvalue()
+
+
+def as_csv(labels: Labels) -> bytes:
+    """Return the labels as a CSV file. Numbers are the shortest that read back as the same."""
+    buffer = io.StringIO(newline="")
+    lines = csv.writer(buffer, lineterminator="\r\n")
+    lines.writerow(labels.columns)
+    lines.writerows(zip(*(np.ma.filled(column.astype(str), "").tolist() for column in labels.columns.values()), strict=True))
+    return buffer.getvalue().encode()
+
+
+def networks(folder: Path) -> dict[str, Ensemble | Student | Head]:
+    """Return the networks of a folder by the name of the subfolder: `student`, and the labeler's own `model`.
+
+    Raises:
+      ValueError: where there is none.
+    """
+    found: dict[str, Ensemble | Student | Head] = {}
+    if (folder / "student").is_dir():
+        found["student"] = ensemble.load(folder / "student")
+    if (folder / "model" / "head.npz").exists():
+        found["model"] = _head(folder / "model" / "head.npz")
+    elif (folder / "model").is_dir():
+        found["model"] = students.load(folder / "model")
+    if not found:
+        raise ValueError(f"Expected a folder with a network in student/ or model/, got {folder}, which has none; train a student first.")
+    return found
+
+
+def exported(model: Ensemble | Student | Head) -> export.Exported:
+    """Return a network's class probabilities as a function of a batch of any size n, for all `PLATFORMS`.
+
+    Args:
+      model: students that take uint8 images `[n, height, width, channels]`, or a head, which takes float32 features `[n, f]` of the
+        encoder that it was trained behind.
+
+    Returns:
+      A function to float32 `[n, num_classes]`, which agrees with `predict_proba` up to rounding.
+    """
+    if isinstance(model, Head):
+        variables = {"params": model.params}
+
+        def one(given: jax.Array) -> jax.Array:
+            return jax.nn.softmax(model.network.apply(variables, ((given - model.centre) / model.scale)[None], train=False))[0]
+
+        shape, dtype = model.centre.shape, jnp.float32
+    else:
+        members = model.members if isinstance(model, Ensemble) else (model,)
+
+        def one(given: jax.Array) -> jax.Array:
+            pixels = given[None].astype(jnp.float32) / 255
+            return jnp.mean(jnp.stack([_probabilities(member, pixels)[0] for member in members]), axis=0)
+
+        shape, dtype = members[0].image_shape, jnp.uint8
+    (n,) = export.symbolic_shape("n")
+    frames = jax.config.values["jax_traceback_in_locations_limit"]
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # paths of this machine stay here
+    try:
+        # Record by record, since networks ask for the number of their images, which n does not tell; vmap makes one batch of them.
+        return export.export(jax.jit(jax.vmap(one)), platforms=PLATFORMS)(jax.ShapeDtypeStruct((n, *shape), dtype))
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", frames)
+
+
+def serialized(function: export.Exported, form: Literal["stablehlo", "mlir"]) -> bytes:
+    """Return what `jax.export.deserialize` reads, or the same program as MLIR text, for reading and for other compilers.
+
+    Raises:
+      ValueError: where flatbuffers is not installed, for the former.
+    """
+    if form == "mlir":
+        return function.mlir_module().encode()
+    try:
+        return bytes(function.serialize())
+    except ImportError as error:
+        raise ValueError("--format stablehlo needs flatbuffers: pip install 'rknn-jax[stablehlo]', or take --format mlir.") from error
+
+
+def _probabilities(student: Student, pixels: jax.Array) -> jax.Array:
+    variables = {"params": student.params, "batch_stats": student.batch_stats}
+    return jax.nn.softmax(students.network_of(student.config, student.num_classes).apply(variables, pixels, train=False))
+
+
+def _head(path: Path) -> Head:
+    """Read what `Head.save` wrote, as a head that takes features as they are: it does not hold its encoder."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    centre, scale = arrays.pop("centre"), arrays.pop("scale")
+    params = unflatten_dict(arrays, sep=".")
+    last = params[f"Dense_{len(params) - 1}"]["kernel"]
+    network = linear.Model(last.shape[1]) if len(params) == 1 else mlp.Model(last.shape[1], len(last))
+    return Head(params, centre, scale, network, lambda features: features)

@@ -1,0 +1,304 @@
+"""`rknn label` as a scikit-learn estimator: private rows of a table label public ones, with arrays or data frames in the place of files.
+
+    pipeline = make_pipeline(StandardScaler(), ReverseKNNLabeler(epsilon=1, classes=[0, 1], ledger="clinic.ledger.jsonl"))
+    pipeline.fit(public_X)
+    labels = pipeline[-1].label(pipeline[:-1].transform(private_X), private_y)  # a release: the ledger is charged, noise is drawn
+    pipeline.predict(new_X)
+
+It is one release by `rknn_jax.label`, with the same ledger, noise and words. Neighbours are found by distance, so columns have to be of one
+scale: that is the pipeline's part, as with any nearest neighbours. Fit whatever comes before this on public rows alone, as `pipeline.fit`
+does here: what a scaler learns from private rows, no epsilon covers.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Integral, Real
+from pathlib import Path
+from types import MethodType
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rknn_jax import label as job
+from rknn_jax import preview, tables
+from rknn_jax.cli import Label
+from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.preview import Preview
+from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy.ledger import fingerprint
+from rknn_jax.tables import MISSING, Classes
+
+NO_LABEL = ("None", "nan", "<NA>")
+"""What `str` makes of a missing value; among text the empty string says it."""
+
+_RELEASED = ("classes_", "labels_", "label_distributions_", "confidence_", "guarantee_", "not_covered_", "card_")
+_PARAMETERS = {"neighbors": "n_neighbors", "queries": "n_queries", "seed": "random_state", "private": "X", "public": "X"}  # of flags
+_CHOICES = {name: get_args(Label.__annotations__[name]) for name in ("mechanism", "relation", "metric", "smoothing")}
+
+
+def _once_labelled(method: Callable[..., Any]) -> property:
+    """Make a method that is there once labels were released; before, it raises NotFittedError, by which `hasattr` says no."""
+
+    def bound(self: "ReverseKNNLabeler") -> MethodType:
+        if not hasattr(self, "labels_"):
+            raise NotFittedError(f"This {type(self).__name__} has released no labels yet; call 'fit' and then 'label' first.")
+        return MethodType(method, self)
+
+    return property(bound, doc=method.__doc__)
+
+
+class ReverseKNNLabeler(BaseEstimator):
+    """Label public rows with private ones, differentially private for each private record.
+
+    `fit` takes public rows and needs no labels. `label` is the release: it charges the ledger on disk, then draws exact integer noise on
+    the operating system's entropy, which no seed fixes. All that comes after is post-processing and costs nothing. The object never keeps a
+    private row, label or count, so it may be pickled and handed on.
+
+    Args:
+      epsilon: what one release costs.
+      delta: for `mechanism="gaussian"`; 0 is pure differential privacy.
+      n_queries: number of queries s that the public rows are clustered into; None chooses it from n, epsilon and the classes.
+      n_neighbors: number of queries k that each private record votes for.
+      mechanism: `discrete_laplace`; `permute_and_flip` for fewer wrong labels but no probabilities; `gaussian` for many neighbors.
+      relation: `replace-one` takes the number of private records as public; `add-remove` hides it, and needs `n_queries`.
+      metric: `sqeuclidean` or `cosine`.
+      smoothing: `auto` lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; `none` does
+        neither.
+      classes: array-like of all classes that a label can be, which is public; None reads them off the private labels, which epsilon does
+        not cover, and `not_covered_` says so.
+      ledger: path of the file that keeps the budget of the private data set, made at its first release. Required by `label` and
+        `preview`. It knows the data set by the columns that it was first used with, so keep the pipeline before this as it is: after
+        another scaler the ledger refuses the same records rather than take them for new ones.
+      budget: epsilon that may be spent on this data set in all, set at its first release; that release's epsilon where it is None.
+      budget_delta: likewise for delta.
+      random_state: of the clustering, which is public.
+
+    Attributes:
+      n_features_in_: f.
+      feature_names_in_: of the columns, where X has names.
+      X_: float32 `[m, f]`, the public rows.
+      classes_: sorted; the columns of `label_distributions_`.
+      labels_: `[m]`, the released class of each public row.
+      label_distributions_: float32 `[m, num_classes]`, soft labels.
+      confidence_: float32 `[m]`, how probably noise did not change what the row's query said; NaN with `permute_and_flip`.
+      guarantee_: `rknn_jax.privacy.guarantee.Guarantee` of all of these together.
+      not_covered_: what it says nothing about, in words.
+      card_: the statement to hand over, as `privacy.json` of `rknn label`.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "epsilon": [Interval(Real, 0, None, closed="neither")],
+        "delta": [Interval(Real, 0, 1, closed="left")],
+        "n_queries": [Interval(Integral, 1, None, closed="left"), None],
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        **{name: [StrOptions(set(choices))] for name, choices in _CHOICES.items()},
+        "classes": ["array-like", None],
+        "ledger": [str, os.PathLike, None],
+        "budget": [Interval(Real, 0, None, closed="neither"), None],
+        "budget_delta": [Interval(Real, 0, 1, closed="left"), None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float = 0.0,
+        n_queries: int | None = None,
+        n_neighbors: int = 1,
+        mechanism: str = "discrete_laplace",
+        relation: Relation = "replace-one",
+        metric: Metric = "sqeuclidean",
+        smoothing: str = "auto",
+        classes: ArrayLike | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        budget: float | None = None,
+        budget_delta: float | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.n_queries = n_queries
+        self.n_neighbors = n_neighbors
+        self.mechanism = mechanism
+        self.relation = relation
+        self.metric = metric
+        self.smoothing = smoothing
+        self.classes = classes
+        self.ledger = ledger
+        self.budget = budget
+        self.budget_delta = budget_delta
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "ReverseKNNLabeler":
+        """Take the public rows, and forget what was released for others.
+
+        They are clustered by `preview` and `label`, because how finely depends on the number of private records.
+
+        Args:
+          X: `[m, f]`, public.
+          y: not used.
+        """
+        self._validate_params()
+        self.X_ = validate_data(self, X, dtype=np.float32)
+        given = self.random_state
+        self._seed = int(given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1))
+        for name in _RELEASED:
+            self.__dict__.pop(name, None)
+        return self
+
+    def preview(self, X: ArrayLike) -> Preview:
+        """Tell what error to expect of `label`. It spends nothing, draws nothing and looks at no label.
+
+        Args:
+          X: `[n, f]`, private. Their number alone is told, and under `add-remove` not even that.
+
+        Raises:
+          LedgerError: where the ledger is of another data set or damaged.
+          ValueError: for whatever cannot be used.
+        """
+        X = self._checked(X)
+        classes = Classes(job.ASSUMED_CLASSES, source="assumed") if self.classes is None else _named(_sorted(self.classes))
+        plan = self._plan(X, None, classes)
+        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes))
+        return replace(expected, advice=_in_parameters(expected.advice))
+
+    def label(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
+        """Release labels for the public rows: charge the ledger, draw the noise, count and take the arg max.
+
+        Guarantee: `guarantee_`, for `labels_` and all other attributes together. Another call is another release, and is charged again.
+
+        Args:
+          X: `[n, f]`, private.
+          y: `[n]`, private. A record without a label casts no vote: None, NaN, pandas' NA, '' and, as in `sklearn.semi_supervised`, -1 or
+            any other negative number, unless `classes` names it.
+
+        Returns:
+          `[m]`, `labels_`.
+
+        Raises:
+          LedgerError: where the ledger does not allow it (`BudgetExceededError`: not enough is left); nothing was drawn then.
+          ValueError: for whatever cannot be used; nothing was spent then.
+        """
+        X = self._checked(X)
+        ids, values = _class_ids(y, self.classes)
+        check_consistent_length(X, ids)
+        plan = self._plan(X, ids, _named(values, "inferred" if self.classes is None else "given"))
+        with job.spend_stands(plan.settings.ledger_path, "the caller"):
+            done = job.draw(plan)
+            self.classes_, self.labels_, self.label_distributions_ = values, values[done.labels], done.probabilities
+            self.confidence_ = job.confidence(plan, done)
+            self.guarantee_, self.not_covered_, self.card_ = done.answers.guarantee, done.card["not_covered"], done.card
+        return self.labels_
+
+    @_once_labelled
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Return the released label of the nearest public row, `[n]`. It is post-processing, and costs nothing.
+
+        Args:
+          X: `[n, f]`, of anyone who may see the labels.
+        """
+        return self.labels_[self._nearest(X)]
+
+    @_once_labelled
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """Return the released soft label of the nearest public row, float32 `[n, num_classes]`. It is post-processing, as `predict`.
+
+        Args:
+          X: `[n, f]`, of anyone who may see the labels.
+        """
+        return self.label_distributions_[self._nearest(X)]
+
+    def _nearest(self, X: ArrayLike) -> np.ndarray:
+        return np.asarray(nearest(self._checked(X), self.X_, 1, metric=self.metric)[0][:, 0])
+
+    def _checked(self, X: ArrayLike) -> np.ndarray:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float32, reset=False)
+
+    def _plan(self, X: np.ndarray, labels: np.ndarray | None, classes: Classes) -> job.Plan:
+        """Plan a release, or a dry run where there are no labels."""
+        self._validate_params()
+        if self.ledger is None:
+            raise ValueError(
+                "Expected ledger to name the file that keeps the budget of the private data set, got ledger=None; name one, such as "
+                "ledger='clinic.ledger.jsonl', and the same one for every release on these records."
+            )
+        settings = Label(
+            public=Path("the public rows"),
+            private=Path("the private rows"),
+            epsilon=self.epsilon,
+            queries=self.n_queries,
+            neighbors=self.n_neighbors,
+            budget=self.budget,
+            budget_delta=self.budget_delta,
+            ledger=Path(self.ledger),
+            seed=self._seed,
+            delta=self.delta,
+            dry_run=labels is None,
+            **{name: getattr(self, name) for name in _CHOICES},
+        )
+        with _errors_in_parameters():
+            job.check(settings)
+            return job.plan(settings, job.Data(self.X_, X, labels, classes, fingerprint(X)))
+
+
+def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return class numbers int32 `[n]`, `MISSING` where a record has no label, and the sorted classes `[num_classes]`."""
+    labels = column_or_1d(np.asarray(y, dtype=object)).tolist()
+    known = _sorted([label for label in labels if not _is_missing(label)] if classes is None else classes)
+    if classes is None and known.dtype.kind == "U":
+        tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
+    number = {value: i for i, value in enumerate(known.tolist())}
+    ids = np.array([number.get(label, MISSING if _is_missing(label) else len(known)) for label in labels], np.int32)
+    wrong = np.flatnonzero(ids == len(known))
+    if len(wrong):
+        raise ValueError(
+            f"Expected labels among the classes {known[:20].tolist()}, got {labels[wrong[0]]!r} in row {wrong[0]}; correct the label, or "
+            "name all classes."
+        )
+    return ids, known
+
+
+def _sorted(values: ArrayLike) -> np.ndarray:
+    """Return the distinct class values, text or numbers, sorted."""
+    plain = np.asarray(values, dtype=object).tolist()
+    if len({isinstance(value, str) for value in plain}) > 1:
+        raise ValueError("Expected classes and labels to be all text or all numbers, got both; write them alike.")
+    distinct = np.unique(np.array(plain))
+    check_classification_targets(distinct)
+    return distinct
+
+
+def _is_missing(label: Any) -> bool:
+    return not label.strip() if isinstance(label, str) else str(label) in NO_LABEL or (isinstance(label, Real) and label < 0)
+
+
+def _named(values: np.ndarray, source: Any = "given") -> Classes:
+    with _errors_in_parameters():
+        return Classes(len(values), tuple(map(str, values)), source)
+
+
+def _in_parameters(text: str) -> str:
+    """Name parameters where `rknn label` names its flags, up to the command that is advised."""
+    words, command, rest = text.partition("rknn budget")
+    return re.sub(r"--([a-z-]+)", lambda flag: _PARAMETERS.get(flag[1], flag[1].replace("-", "_")), words) + command + rest
+
+
+@contextmanager
+def _errors_in_parameters() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        error.args = (_in_parameters(str(error)),)
+        raise

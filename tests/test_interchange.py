@@ -1,0 +1,284 @@
+"""Results in other programs' forms: what is read back is what was released, also by programs that know nothing of this package."""
+
+import csv
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from rknn_jax import interchange
+from rknn_jax.federation import publish, wire
+from rknn_jax.federation.collector import Collector, Reply
+from rknn_jax.labelers import rknn as labeler
+from rknn_jax.labelers.noisy_sgd import Head
+from rknn_jax.students import ensemble
+from rknn_jax.students import fit as students
+from rknn_jax.students.ensemble import Ensemble
+from rknn_jax.students.fit import Student
+from rknn_jax.students.models import linear, mlp
+from tests.test_cli import ALMOST_NO_NOISE, arguments, arrays, blobs, make_files
+from train import distill
+from train.experiment import Experiment
+
+AWKWARD = ['a,b "c"', "two\r\nlines\n", "=1+1"]
+TINY = Experiment(dataset="digits", epsilon=4.0, queries=20, noise_seed=0, representation="pca", student="none")
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+def folder_of(path: Path, **changes) -> Path:
+    """A folder with three labels by hand, of which the second is missing; None leaves a file or an array out."""
+    path.mkdir(exist_ok=True)
+    rows = {
+        "label": np.int32([2, -1, 0]),
+        "query": np.int32([5, -1, -1]),
+        "confidence": np.float32([0.1, np.nan, 1.0]),
+        "probability": np.float32([[0.1, 0.2, 0.7], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]),
+    }
+    np.savez(path / "labels.npz", **{name: array for name, array in (rows | changes).items() if array is not None})
+    (path / "privacy.json").write_text(json.dumps({"guarantee": {"epsilon": "infinity", "delta": 0.0}}))
+    return path
+
+
+def weighted(model: str, shape: tuple[int, int, int], seed: int) -> Student:
+    """A network of random weights, and of batch statistics that matter."""
+    config = students.Config(model=model)
+    drawn = students.drawn(students.network_of(config, 4), jax.random.key(seed), np.zeros((1, *shape), np.uint8))
+    rng = np.random.default_rng(seed)
+    stats = jax.tree.map(lambda leaf: np.asarray(0.2 * leaf + rng.uniform(0, 0.1, leaf.shape), np.float32), drawn["batch_stats"])
+    return Student(jax.tree.map(np.asarray, drawn["params"]), stats, config, 4, shape)
+
+
+def head(network, seed: int) -> Head:
+    params = jax.tree.map(np.asarray, network.init(jax.random.key(seed), np.zeros((1, 6), np.float32), train=False)["params"])
+    params = jax.tree.map(lambda leaf: np.asarray(np.random.default_rng(seed).normal(size=leaf.shape), np.float32), params)
+    return Head(params, np.arange(6, dtype=np.float32), np.float32(2.5), network, lambda features: features)
+
+
+# Labels
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_awkward_names_survive_from_the_private_file_to_the_export(rknn, tmp_path, form):
+    make_files(tmp_path)
+    embeddings, labels = blobs(90, 1)
+    np.savez(tmp_path / "R.npz", embeddings=embeddings, labels=labels, classes=np.array(AWKWARD))
+    assert rknn(*arguments(epsilon=ALMOST_NO_NOISE, budget=ALMOST_NO_NOISE)).status == 0
+    done = rknn("export", "new", "--format", form, "--json")
+    assert done.status == 0, done.err
+    path = tmp_path / "new" / f"labels.{form}"
+    assert done.json["files"] == {"labels": f"new/labels.{form}"}
+    rows = csv_rows(path) if form == "csv" else pq.read_table(path).to_pylist()
+    assert [row["label"] for row in rows] == [AWKWARD[i % 3] for i in range(60)]
+    assert list(rows[0]) == ["row", "label", "query", "confidence", *(f"probability_{name}" for name in AWKWARD)]
+    saved = arrays(tmp_path / "new/labels.npz")
+    columns = {"query": saved["query"], "confidence": saved["confidence"], "row": np.arange(60)}
+    columns |= {f"probability_{name}": saved["probability"][:, i] for i, name in enumerate(AWKWARD)}
+    for name, array in columns.items():
+        read = np.array([row[name] for row in rows]).astype(array.dtype)
+        np.testing.assert_array_equal(read, array, err_msg=name)  # to the bit, from text too
+
+
+def test_csv_follows_rfc_4180_and_other_readers_agree(tmp_path):
+    names = np.array([*AWKWARD[:2], "=1+1"])
+    interchange.write(folder_of(tmp_path / "run", class_names=names, label=np.int32([0, 1, 2])), "csv")
+    data = (tmp_path / "run/labels.csv").read_bytes()
+    assert data.startswith(b'row,label,query,confidence,"probability_a,b ""c""","probability_two\r\nlines\n",probability_=1+1\r\n')
+    assert data.endswith(b"\r\n")
+    assert b'\r\n0,"a,b ""c""",5,0.1,0.1,0.2,0.7\r\n' in data
+    read = pyarrow.csv.read_csv(tmp_path / "run/labels.csv", parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
+    assert read["label"].to_pylist() == names.tolist()
+
+
+def test_what_is_not_known_is_null_and_an_empty_field(tmp_path):
+    folder = folder_of(tmp_path / "run")
+    for form in ("csv", "parquet"):
+        interchange.write(folder, form)
+    table = pq.read_table(folder / "labels.parquet")
+    assert table.select(["row", "label", "query"]).to_pydict() == {"row": [0, 1, 2], "label": [2, None, 0], "query": [5, None, None]}
+    assert table["confidence"].null_count == 1
+    assert {str(table.schema.field(name).type) for name in ("row", "label", "query")} == {"int64"}
+    assert str(table.schema.field("probability_2").type) == "float"
+    assert json.loads(table.schema.metadata[b"guarantee"]) == {"epsilon": "infinity", "delta": 0.0}
+    assert [(row["label"], row["query"], row["confidence"]) for row in csv_rows(folder / "labels.csv")] == [
+        ("2", "5", "0.1"),
+        ("", "", ""),
+        ("0", "", "1.0"),
+    ]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path, form):
+    make_files(tmp_path)
+    assert rknn(*arguments(classes="ant,bee,cow", out="label")).status == 0
+    distill.main(Experiment(**{**vars(TINY), "out": tmp_path / "distill"}))
+    mine = publish.Public(blobs(60, 0)[0])
+    asked = publish.Asked(labeler.Config(epsilon=2.0, mechanism="randomized_response", trust="local"), ("ant", "bee"), 3, student="none")
+    round, queries = publish.prepare(tmp_path / "serve", mine, asked, lambda *_: None)
+    collector = Collector(tmp_path / "serve", round)
+    collector.receive([Reply(0, round.id, bytes(wire.message_bytes(round.mechanism)))])
+    publish.publish(tmp_path / "serve", mine, asked, queries, collector, lambda *_: None)
+
+    names = {"label": ("ant", "bee", "cow"), "distill": tuple("0123456789"), "serve": ("ant", "bee")}
+    for kind, classes in names.items():
+        assert rknn("export", kind, "--format", form).status == 0
+        saved, path = arrays(tmp_path / kind / "labels.npz"), tmp_path / kind / f"labels.{form}"
+        rows = csv_rows(path) if form == "csv" else pq.read_table(path).to_pylist()
+        assert [row["label"] for row in rows] == [classes[i] for i in saved["label"]]
+        assert list(rows[0])[4:] == [f"probability_{name}" for name in classes]
+        if form == "parquet":
+            card = json.loads((tmp_path / kind / "privacy.json").read_text())
+            told = json.loads(pq.read_schema(path).metadata[b"guarantee"])
+            assert told == (card["whole"] if kind == "distill" else card["guarantee"])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "privacy.json").unlink(),
+        lambda folder: (folder / "labels.npz").unlink(),
+        lambda folder: (folder / "labels.npz").write_bytes((folder / "labels.npz").read_bytes()[:-50]),
+        lambda folder: (folder / "privacy.json").write_text("{}"),
+        lambda folder: folder_of(folder, query=None),
+        lambda folder: folder_of(folder, class_names=np.array(["a", "b"])),
+        lambda folder: folder_of(folder, label=np.array([{}] * 3, object)),
+    ],
+    ids=["unfinished", "no labels", "damaged", "no guarantee", "no query", "fewer names", "pickled"],
+)
+def test_a_folder_that_is_no_finished_one_is_named_and_left_alone(rknn, tmp_path, spoil):
+    spoil(folder_of(tmp_path / "run"))
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    done = rknn("export", "run", "--format", "csv")
+    assert done.status == 2
+    assert "finished folder of rknn label, rknn serve or train.distill, got run" in done.err
+    assert "Traceback" not in done.err
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_an_export_that_fails_leaves_the_earlier_one(rknn, tmp_path, monkeypatch, form):
+    folder = folder_of(tmp_path / "run")
+    (folder / f"labels.{form}").write_bytes(b"earlier")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    done = rknn("export", "run", "--format", form)
+    assert done.status == 2
+    assert "No space left" in done.err
+    assert (folder / f"labels.{form}").read_bytes() == b"earlier"
+    monkeypatch.undo()
+    interchange.write(folder, form)
+    assert {path.name for path in folder.iterdir()} == {"labels.npz", "privacy.json", f"labels.{form}"}
+
+
+def test_a_missing_package_is_named_with_its_extra(rknn, tmp_path, monkeypatch):
+    folder = folder_of(tmp_path / "run")
+    head(linear.Model(4), 0).save(folder / "model")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "jax._src.export.serialization", None)
+    assert "pip install 'rknn-jax[parquet]'" in rknn("export", "run", "--format", "parquet").err
+    assert "pip install 'rknn-jax[stablehlo]'" in rknn("export", "run", "--format", "stablehlo").err
+    assert rknn("export", "run", "--format", "mlir").status == 0
+    assert "func.func public @main" in (folder / "model.mlir").read_text()
+
+
+# Networks
+
+MODELS = {
+    "ensemble of cnn": lambda: Ensemble((weighted("cnn", (9, 8, 3), 0), weighted("cnn", (9, 8, 3), 1))),
+    "m5": lambda: weighted("m5", (21, 22, 1), 2),
+    "linear head": lambda: head(linear.Model(4), 3),
+    "mlp head": lambda: head(mlp.Model(4, 5), 4),
+}
+PROGRAM = """
+import sys
+for name in ("flax", "orbax", "orbax.checkpoint", "rknn_jax"):
+    sys.modules[name] = None  # an import of it fails
+import numpy as np
+from jax import export
+for number, folder in enumerate(sys.argv[1:]):
+    [path] = __import__("pathlib").Path(folder).glob("*.stablehlo")
+    network = export.deserialize(path.read_bytes())
+    assert network.platforms == ("cpu", "cuda", "tpu"), network.platforms
+    given = np.load(folder + "/given.npy")
+    np.savez(folder + "/found.npz", **{str(n): network.call(given[:n]) for n in (1, 7)})
+"""
+
+
+@functools.cache
+def made(name: str) -> Ensemble | Student | Head:
+    return MODELS[name]()
+
+
+def given_to(model, count: int) -> np.ndarray:
+    rng = np.random.default_rng(5)
+    if isinstance(model, Head):
+        return rng.normal(size=(count, 6)).astype(np.float32) * 5
+    shape = model.members[0].image_shape if isinstance(model, Ensemble) else model.image_shape
+    return (rng.integers(0, 256, (count, *shape)) * rng.random((count, 1, 1, 1))).astype(np.uint8)
+
+
+def saved(model, folder: Path) -> str:
+    """Save it as runs do, and return the name of what is exported."""
+    if isinstance(model, Ensemble):
+        ensemble.save(model, folder / "student")
+    elif isinstance(model, Student):
+        students.save(model, folder / "model")
+    else:
+        model.save(folder / "model")
+    return "student" if isinstance(model, Ensemble) else "model"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_network_is_one_function_of_any_batch(name, tmp_path):
+    model, given = made(name), given_to(made(name), 7)
+    kind = saved(model, tmp_path)
+    function = interchange.exported(interchange.networks(tmp_path)[kind])
+    expected = model.predict_proba(given)
+    assert np.ptp(expected, axis=0).max() > 0.01, "inputs matter"
+    assert np.abs(expected - 0.25).max() > 0.05
+    for count in (1, 7):
+        found = function.call(given[:count])
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected[:count], atol=1e-5)
+    text = interchange.serialized(function, "mlir")
+    assert b"func.func public @main" in text
+    assert b".py" not in text, "no path of this machine"
+
+
+def test_networks_answer_without_this_package_as_their_checkpoints_do(tmp_path):
+    pytest.importorskip("flatbuffers", reason="jax.export needs it to read and write")
+    folders = {name: tmp_path / name.replace(" ", "-") for name in MODELS}
+    for name, folder in folders.items():
+        folder_of(folder)
+        kind = saved(made(name), folder)
+        [path] = interchange.write(folder, "stablehlo")
+        assert path == folder / f"{kind}.stablehlo"
+        assert b".py" not in path.read_bytes()
+        np.save(folder / "given.npy", given_to(made(name), 7))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
+    subprocess.run([sys.executable, "-c", PROGRAM, *map(str, folders.values())], check=True, cwd=tmp_path, env=environment)
+    for name, folder in folders.items():
+        [checkpoint] = interchange.networks(folder).values()
+        given = np.load(folder / "given.npy")
+        for count, found in arrays(folder / "found.npz").items():
+            np.testing.assert_allclose(found, checkpoint.predict_proba(given[: int(count)]), atol=1e-5, err_msg=name)
+
+
+def test_a_run_with_both_networks_exports_both_and_one_with_none_says_so(rknn, tmp_path):
+    folder = folder_of(tmp_path / "run")
+    assert "has none; train a student" in rknn("export", "run", "--format", "mlir").err
+    saved(made("mlp head"), folder)
+    saved(Ensemble((weighted("linear", (2, 2, 1), 0),)), folder)
+    done = rknn("export", "run", "--format", "mlir", "--json")
+    assert done.json["files"] == {"student": "run/student.mlir", "model": "run/model.mlir"}
+    assert all(Path(path).stat().st_size for path in done.json["files"].values())
