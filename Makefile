@@ -6,7 +6,7 @@ RUN = $(VENV)/bin/python
 DEMO_OUT = runs/demo
 export UV_PROJECT_ENVIRONMENT = $(VENV)
 
-.PHONY: demo test test-all lint regression bench clean
+.PHONY: demo test test-all lint docs compare regression bench clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
@@ -23,10 +23,16 @@ lint: $(VENV)/.dev
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+docs: $(VENV)/.dev  ## the site, in site/: warnings are errors, the notebook is executed
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+
+compare: $(VENV)/.dev  ## every method on scikit-learn's digits, side by side: runs/compare-digits/compare.html
+	$(RUN) -m train.compare --dataset digits
+
 regression: $(VENV)/.dev  ## the hot functions against peers at small sizes: ratios of CPU time in one run
 	$(RUN) -m benchmarks.regression
 
-bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in the README
+bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
 	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e regression); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 $(VENV)/.uv: Makefile
@@ -44,4 +50,4 @@ $(VENV)/.dev: $(VENV)/.uv uv.lock
 	touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis, and bought labels.
+"""Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis, all methods on two, and bought labels.
 
 They are drawn from `benchmarks/results/*.json`.
 """
@@ -8,6 +8,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from train.compare import draw
 
 DISTILLED = ("epsilon 1, gamma 5", "teachers on disjoint parts, epsilon 10", "epsilon 2.0", "epsilon 5.0")
 """Rows of DPDFD's forms with a guarantee, one for each epsilon."""
@@ -124,6 +126,20 @@ def _networks(ax: Axes, noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying
     [near] = [row for row in buying["results"] if (row["figure"], row["select"], row["labels"]) == ("labels", "near_private", 1000)]
     mean = near["test_accuracy"]["mean"]
     ax.plot([near["epsilon"]], [mean], "*", color=COLOURS[5], label="NearPrivate, 1,000 bought (test set)")
+
+
+def compare(found: dict[str, Any]) -> None:
+    """All methods of `train.compare` on MNIST: their public labels, and what each one's paper tells, student or private network."""
+    figure, axes = picture(2)
+    for ax, told, what in zip(axes, (None, "told"), ("public labels right", "accuracy on the test set"), strict=True):
+        draw(found["results"]["rows"], told, what, ax)
+        ax.set_xlabel(f"ε of a replaced record, δ = {found['delta']:g}")
+    handles, names = axes[0].get_legend_handles_labels()
+    for ax in axes:
+        ax.get_legend().remove()
+    figure.legend(handles, names, fontsize=7, loc="outside lower center", ncols=3)
+    figure.set_size_inches(9.5, 5)
+    figure.savefig(DOCS / "compare.png", dpi=150)
 
 
 def screening(found: dict[str, Any]) -> None:

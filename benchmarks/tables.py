@@ -1,4 +1,7 @@
-"""Put what was measured, `benchmarks/results/*.json`, into the README: tables between `<!-- name -->` and `<!-- end -->`, and pictures."""
+"""Put what was measured, `benchmarks/results/*.json`, into README.md and docs: tables and pictures.
+
+A table goes to every place between `<!-- name -->` and `<!-- end -->`.
+"""
 
 import json
 import re
@@ -9,7 +12,8 @@ from benchmarks import _pictures
 from benchmarks._measure import RESULTS
 
 GOALS = ("label_accuracy", "test_accuracy", "one_student")
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+PLACE = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -305,34 +309,27 @@ def virtual() -> str:
     return table(["virtual one-record clients, each with a ledger", "one round", "memory of all processes", "counted"], rows, "federation")
 
 
+MAKERS = (distill, goals, studies, labels, balance, mechanisms, local, accountants, papers, attributes, noisy_sgd, per_example, buying)
+MAKERS += (dpdfd, speed, growth, peers, federation, replay, virtual)
+TABLES = {make.__name__: make for make in MAKERS}
+
+
+def documents() -> list[Path]:
+    """Return the Markdown files that may show tables."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def with_tables(text: str) -> str:
+    """Return a document with all its tables made anew; raises KeyError for a place whose table does not exist."""
+    return PLACE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
+
+
 def main() -> None:
-    """Rewrite the README's tables and pictures."""
-    text = README.read_text()
-    for name, make in {
-        "distill": distill,
-        "goals": goals,
-        "studies": studies,
-        "labels": labels,
-        "balance": balance,
-        "mechanisms": mechanisms,
-        "local": local,
-        "accountants": accountants,
-        "papers": papers,
-        "attributes": attributes,
-        "noisy_sgd": noisy_sgd,
-        "per_example": per_example,
-        "buying": buying,
-        "dpdfd": dpdfd,
-        "speed": speed,
-        "growth": growth,
-        "peers": peers,
-        "federation": federation,
-        "replay": replay,
-        "virtual": virtual,
-    }.items():
-        text, count = re.subn(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=make(): f"{m[1]}\n{t}\n\n{m[2]}", text, flags=re.DOTALL)
-        assert count == 1, f"README has {count} places for the table {name}"
-    README.write_text(text)
+    """Rewrite the tables and pictures."""
+    for document in documents():
+        text = document.read_text()
+        if (rewritten := with_tables(text)) != text:
+            document.write_text(rewritten)
     _pictures.figure5(load("local"))
     _pictures.figure6(load("appendix_b"))
     _pictures.labelers(load("labelers"), load("noisy_sgd"), load("dpdfd"), load("buying"))

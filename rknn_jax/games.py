@@ -72,11 +72,11 @@ def of_mechanism(mechanism: Any, sampler: Sampler = "simulation") -> list[Game]:
         if mechanism.relation == "replace-one":
             for a, b in itertools.combinations(votes, 2):
                 worlds = [np.stack([*crowd, a]), np.stack([*crowd, b])]
-                games.append(Game(f"{others}, and one for {_told(a)} or {_told(b)}", _counts(mechanism, worlds, sampler)))
+                games.append(of_cells(f"{others}, and one for {_told(a)} or {_told(b)}", mechanism, worlds, sampler))
         else:
             for a in votes[:-1]:
                 worlds = [crowd, np.stack([*crowd, a])]
-                games.append(Game(f"{others}, and one more for {_told(a)} or none", _counts(mechanism, worlds, sampler)))
+                games.append(of_cells(f"{others}, and one more for {_told(a)} or none", mechanism, worlds, sampler))
     return games
 
 
@@ -263,7 +263,9 @@ def _sent(mechanism: MultiMessage, keys: jax.Array, votes: jax.Array) -> jax.Arr
     return jax.lax.map(run, keys, batch_size=100)
 
 
-def _counts(mechanism: CentralMechanism, worlds: Sequence[np.ndarray], sampler: Sampler) -> Any:
+def of_cells(words: str, mechanism: CentralMechanism, worlds: Sequence[Array], sampler: Sampler = "simulation") -> Game:
+    """Return the game of a central mechanism between two tables of votes, int32 `[n, k·r]` each."""
+
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         cells = jnp.asarray(worlds[world])
         if sampler == "release":
@@ -274,7 +276,7 @@ def _counts(mechanism: CentralMechanism, worlds: Sequence[np.ndarray], sampler: 
             [np.asarray(_noisy(mechanism, jax.random.split(k, RUNS_AT_ONCE), cells))[:size] for k, size in _blocks(key, runs)]
         )
 
-    return observe
+    return Game(words, observe)
 
 
 def _messages(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray, sampler: Sampler) -> Any:

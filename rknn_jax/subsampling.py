@@ -9,8 +9,8 @@ over blocks of points.
     distance up to |q|² = |x|² - 2<q, x> = <(q, 1), (-2x, |x|²)>    of float32, both sides centred on the mean of the points
 
 A reference's distance, in float32, must depend on itself and the points alone, and ties on nothing but its place: then one reference
-more in a sample takes one place, and pushes at most one other out, which is what bounds the sensitivity. So nothing here is computed from
-all references together.
+more in a sample takes one place, and pushes at most one other out, which is what bounds the sensitivity. A matrix product rounds one way
+or another by its shape, so references are multiplied `TILE` at a time, whatever their number, and nothing is computed from all of them.
 
 References: Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer Vision", 2020, section 3;
 Fan, Muller & Rezucha, "Development of Sampling Plans by Using Sequential (Item by Item) Selection Techniques", 1962 (gaps).
@@ -33,6 +33,9 @@ LARGEST_TILE = 2**26
 
 LARGEST_BLOCK = 128
 """Points that a thread takes at a time; a product with more of them is no faster."""
+
+TILE = 1024
+"""References of a product; of those that fill the last one up the distance is infinite."""
 
 SMALLEST_PROB = 1e-4
 """Of a sample; float32's coins are exact to 2^-23, which is a thousandth of it."""
@@ -75,9 +78,9 @@ def nearest_in_samples(
         raise ValueError(f"Expected {SMALLEST_PROB} <= sampling_prob <= 1, got sampling_prob={sampling_prob}; 1 samples every record.")
     check_finite("points", points)
     check_finite("references", references)
-    block = max(1, min(LARGEST_BLOCK, LARGEST_TILE // len(references), len(points)))
+    block = max(1, min(LARGEST_BLOCK, LARGEST_TILE // max(len(references), TILE), len(points)))
     room, reach = sample_room(len(references), sampling_prob, num_neighbors), coin_reach(len(references), sampling_prob, num_neighbors)
-    sizes = (num_neighbors, num_samples, room, reach)
+    sizes = (num_neighbors, num_samples, room, reach, len(references))
     solve = functools.partial(_solve, key, *_augmented(points, references), sizes=sizes, sampling_prob=sampling_prob)
     padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
 
@@ -110,10 +113,19 @@ def poisson_sample(key: jax.Array, num_references: int, sampling_prob: float, ro
 
 @jax.jit
 def _augmented(points: jax.Array, references: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the centre `[1, f]`, and what the product takes of the references, `[n, f + 1]`."""
+    """Return the centre `[1, f]`, and what the products take of the references, `[num_tiles, TILE, f + 1]`."""
     centre = jnp.mean(points, axis=0, keepdims=True)  # the references' own would let one of them round all others' distances anew
-    centred = references - centre
-    return centre, jnp.concatenate([-2 * centred, jnp.sum(centred**2, axis=1, keepdims=True)], axis=1)
+    rest = -len(references) % TILE if len(references) > TILE else 2 * TILE - len(references)  # a loop of one is compiled as none
+    tiles = jnp.pad(references, ((0, rest), (0, 0))).reshape(-1, TILE, references.shape[1])
+    filled = jnp.arange(len(tiles) * TILE).reshape(-1, TILE) < len(references)
+
+    def of_tile(tile: tuple[jax.Array, jax.Array]) -> jax.Array:
+        centred, there = tile[0] - centre, tile[1][:, None]
+        return jnp.concatenate(
+            [jnp.where(there, -2 * centred, 0), jnp.where(there, jnp.sum(centred**2, axis=1, keepdims=True), jnp.inf)], axis=1
+        )
+
+    return centre, jax.lax.map(of_tile, (tiles, filled))
 
 
 @functools.partial(jax.jit, static_argnames=("sizes", "sampling_prob"))
@@ -123,12 +135,13 @@ def _solve(
     augmented: jax.Array,
     points: jax.Array,
     first: Any,
-    sizes: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int, int],
     sampling_prob: float,
 ) -> jax.Array:
-    num_neighbors, num_samples, room, reach = sizes
+    num_neighbors, num_samples, room, reach, num_references = sizes
     given = jnp.pad(points - centre, ((0, 0), (0, 1)), constant_values=1)
-    distances = jnp.matmul(given, augmented.T, precision=jax.lax.Precision.HIGHEST)
+    products = jax.lax.map(lambda tile: jnp.matmul(given, tile.T, precision=jax.lax.Precision.HIGHEST), augmented)
+    distances = jnp.moveaxis(products, 0, 1).reshape(len(points), -1)
 
     def of_point(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         distances, number = row
@@ -143,9 +156,9 @@ def _solve(
             return jax.lax.map(of_coins, keys)
 
         def of_sample(key: jax.Array) -> jax.Array:
-            index = poisson_sample(key, len(augmented), sampling_prob, room)
+            index = poisson_sample(key, num_references, sampling_prob, room)
             chosen = index[_smallest(distances.at[index].get(mode="fill", fill_value=jnp.inf), num_neighbors)]
-            return jnp.where(chosen < len(augmented), chosen, -1)
+            return jnp.where(chosen < num_references, chosen, -1)
 
         return jax.lax.map(of_sample, keys)
 

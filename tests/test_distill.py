@@ -22,7 +22,17 @@ from train.experiment import Experiment, Mechanism
 from train.labels import Labels
 
 TINY = Experiment(dataset="digits", epsilon=4.0, queries=20, epochs=1, noise_seed=0, representation="pca")
-FILES = {"config.json", "result.json", "privacy.json", "metrics.jsonl", "labels.npz", "queries.npz", "student", "report.html"}
+FILES = {
+    "config.json",
+    "result.json",
+    "privacy.json",
+    "metrics.jsonl",
+    "labels.npz",
+    "queries.npz",
+    "student",
+    "report.html",
+    "privacy.html",
+}
 
 
 def run(folder, **changes):

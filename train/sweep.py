@@ -16,7 +16,7 @@ import argparse
 import itertools
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
             distill.console.print(f"\n{folder}")
         result = distill.run(experiment, prepared)
         found.setdefault(tuple(setting[name] for name in names), []).append(result)
-    rows = [dict(zip(names, values, strict=True)) | _summary(results) for values, results in found.items()]
+    rows = [dict(zip(names, values, strict=True)) | summary(results) for values, results in found.items()]
     runs.write_json(out / "sweep.json", {"arguments": arguments, "varied": varied, "note": NOTE, **runs.environment(), "rows": rows})
     if names:
         draw(rows, names).savefig(out / "sweep.png", dpi=150)
@@ -98,17 +98,21 @@ def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
     return figure
 
 
-def sharing() -> Callable[[Experiment], distill.Prepared]:
-    """Return a `distill.prepare` that does not repeat what the experiment before has made, and encodes no array of it twice."""
-    last: dict[str, Any] = {"looks_at": None}
+def sharing(most: int = 1) -> Callable[[Experiment], distill.Prepared]:
+    """Return a `distill.prepare` that does not repeat what it made the last `most` times, and encodes no array of it twice."""
+    kept: list[tuple[list[Any], distill.Prepared]] = []
 
     def prepared(experiment: Experiment) -> distill.Prepared:
         own = experiment.representation in distill.OWN_QUERIES
         looks_at = [getattr(experiment, name) for name in distill.OF_REPRESENTATION] + [experiment.queries] * own
-        if looks_at != last["looks_at"]:
-            task, encode, network = distill.prepare(experiment)
-            last.update(looks_at=looks_at, prepared=distill.Prepared(task, _remembering(encode), network))
-        return last["prepared"]
+        for known, made in kept:
+            if known == looks_at:
+                return made
+        if len(kept) == most:
+            kept.pop(0)  # before there is one more in memory
+        task, encode, network = distill.prepare(experiment)
+        kept.append((looks_at, distill.Prepared(task, _remembering(encode), network)))
+        return kept[-1][1]
 
     return prepared
 
@@ -127,10 +131,11 @@ def _remembering(encode: Encoder) -> Encoder:
     return encoded
 
 
-def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(results: Sequence[dict[str, Any]], accuracies: Sequence[str] = ACCURACIES) -> dict[str, Any]:
+    """Return what runs cost that differ by chance alone, their seeds, and mean and standard deviation of their accuracies."""
     row: dict[str, Any] = {"guarantee": {name: results[0][name] for name in ("epsilon", "delta", "relation", "trust")}}
     row["seeds"] = [result["seed"] for result in results]
-    for name in ACCURACIES:
+    for name in accuracies:
         values = [result[name] for result in results]
         several = len(values) > 1 and None not in values
         mean = None if None in values else statistics.mean(values)

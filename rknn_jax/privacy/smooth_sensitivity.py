@@ -9,8 +9,9 @@ monotone, are not needed; C6 fails at sigma = 20 and alpha = 25. S = max_d e^(-b
 
 The paper's Theorem 23 has alpha e^(2b)/s² for the last term: too little as alpha b nears 1/2, and the published scripts take 0.49. At
 alpha = 20 and s = 10 they charge 0.34 for 2.24. S is private too, so `sanitize` also releases ln S with noise, and from both a bound that
-fails with probability delta/2. Who fixes epsilon in advance and answers only if `bound` <= epsilon has (epsilon, delta)-DP of everything
-published: either the votes cost no more, or the bound failed (Generalized PTR).
+fails with probability delta/2. Who fixes epsilon in advance, no less than what publishing the bound alone costs at delta/2, and answers
+only if `bound` <= epsilon has (epsilon, delta)-DP of everything published: either the votes cost no more, or the bound failed (Generalized
+PTR). A smaller epsilon would not pay for a bound that is published and above it.
 
 References: Papernot et al., "Scalable Private Learning with PATE", 2018, Appendix B; Redberg, Zhu & Wang, "Generalized PTR", 2023. The
 tabulated gap and the exact cost of the noise are ours.

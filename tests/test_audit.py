@@ -1,0 +1,376 @@
+"""The audit: bounds that hold as often as they say, honest mechanisms that it leaves alone, and planted bugs, every one of which it finds."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from rknn_jax import bsvs, games, labelers, mechanisms, neighbors, pytree
+from rknn_jax.labelers import rknn
+from rknn_jax.mechanisms import base
+from rknn_jax.mechanisms.base import CentralMechanism
+from rknn_jax.mechanisms.collision import Collision
+from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.mechanisms.gaussian import Gaussian
+from rknn_jax.mechanisms.laplace import Laplace
+from rknn_jax.mechanisms.local import LocalRandomizer
+from rknn_jax.privacy import accounting, audit
+from rknn_jax.privacy.audit import Game
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.students import dpsgd
+from tests.conftest import modules, thin
+
+EXAMPLES = [example for module in modules(mechanisms, leave_out=mechanisms.CONTRACTS) for example in module.EXAMPLES]
+RELEASABLE = [
+    example
+    for example in EXAMPLES
+    if any("release" in kind.__dict__ for kind in type(example).__mro__ if kind is not CentralMechanism)
+    or (isinstance(example, LocalRandomizer) and type(example).respond is not LocalRandomizer.respond)
+]
+CONFIDENCE = 1 - 1e-5
+"""Some 60 audits of honest mechanisms and labelers here: one calls one of them broken with a probability below 1e-3 in all."""
+
+RUNS = 6000
+PURE = Guarantee(1.0, 0.0, "replace-one", "local", (Event("pure", 1.0),))
+
+
+def normals(shift, scale=1.0):
+    """One number from one of two normals."""
+    return Game("two normals", lambda key, world, runs: np.asarray(shift * world + scale * jax.random.normal(key, (runs, 1))))
+
+
+def found_in(played, guarantee, runs=RUNS, seed=0, confidence=CONFIDENCE):
+    return audit.audit(jax.random.key(seed), played, guarantee, runs, confidence)
+
+
+# The statistics
+
+
+def test_intervals_are_clopper_and_pearsons():
+    """Of both probabilities, each end at a quarter of the error."""
+    for hits in ([0, 7], [3, 40], [50, 50], [12, 0]):
+        ends = [binomtest(k, 50).proportion_ci(1 - 0.01 / 2, method="exact") for k in hits]
+        (l0, u0), (l1, u1) = ends
+        for delta in (0.0, 0.05):
+            pairs = [(l1, u0), (l0, u1), (1 - u1, 1 - l0), (1 - u0, 1 - l1)]
+            expected = max(0.0, *(math.log((more - delta) / less) for more, less in pairs if more > delta))
+            np.testing.assert_allclose(audit.lower_bounds(np.array(hits), 50, 0.01, [delta]), [expected], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("p0", "p1"), [(0.01, 0.03), (0.3, 0.5), (0.5, 0.5), (0.9, 0.99), (0.0, 0.2)])
+def test_bounds_hold_as_often_as_they_say(p0, p1):
+    """Of 20,000 experiments at most 5% bound epsilon above the truth; Clopper-Pearson is careful, so that some 2% do at a fixed seed."""
+    hits = np.random.default_rng(0).binomial(1000, [p0, p1], (20_000, 2))
+    lower = audit.lower_bounds(hits, 1000, 0.05, [0.0])[:, 0]
+    with np.errstate(divide="ignore"):
+        truth = max(np.log([p1, p0, 1 - p1, 1 - p0]) - np.log([p0, p1, 1 - p0, 1 - p1]))
+    assert np.mean(lower > truth) <= 0.05
+    if p1 - p0 > 0.05:
+        assert np.median(lower) > 0, "and it is not so careful that it sees nothing"
+
+
+def test_the_curve_of_a_named_noise_is_its_own_and_that_of_an_opaque_guarantee_one_point():
+    guarantee = Gaussian(1.0, 3, 2).guarantee(5)
+    curve = audit.claimed_curve(guarantee)
+    assert curve[0] == (1e-5, 1.0)
+    for delta, epsilon in curve[1:]:
+        assert epsilon == pytest.approx(accounting.gaussian_epsilon(guarantee.events[0].parameter / math.sqrt(2), delta), rel=1e-6)
+    assert audit.claimed_curve(dataclasses.replace(guarantee, events=())) == ((1e-5, 1.0),)
+    with pytest.raises(ValueError, match="finite epsilon"):
+        audit.claimed_curve(dataclasses.replace(guarantee, epsilon=math.inf))
+
+
+def test_what_was_chosen_is_judged_on_other_runs():
+    """Two inputs that are alike, 40 values, an error of 10%: of 100 audits 22 or more are called broken with probability 1e-4 at most.
+
+    Judged on the runs that the event was chosen by, nearly all would be.
+    """
+    game = Game("the same twice", lambda key, world, runs: np.asarray(jax.random.normal(key, (runs, 40))))
+    nothing = Guarantee(1e-6, 0.0, "replace-one", "central", (Event("pure", 1e-6),))
+    broken = [audit.audit(jax.random.key(seed), [game], nothing, 200, 0.9).broken for seed in range(100)]
+    assert sum(broken) < 22
+
+
+def test_of_many_games_the_one_that_tells_is_played():
+    played = [normals(0.0)] * 5 + [normals(0.3)._replace(neighbours="far apart")] + [normals(0.1)] * 3
+    tight = Guarantee(0.1, 0.0, "replace-one", "central", (Event("pure", 0.1),))
+    found = found_in(played, tight)
+    assert found.broken
+    assert found.neighbours == "far apart"
+
+
+def test_a_gaussian_is_told_from_a_weaker_one_by_common_events():
+    """At delta = 1e-5 nothing can be seen of it in so few runs; on the curve it can."""
+    guarantee = Gaussian(1.0, 3, 2).guarantee(5)
+    multiplier = guarantee.events[0].parameter / math.sqrt(guarantee.events[0].count)
+    honest, weak = (found_in([normals(1.0, multiplier * factor)], guarantee, 40_000) for factor in (1.0, 0.6))
+    assert not honest.broken
+    assert weak.broken
+    assert weak.lower_bound < 1 < audit.claimed_curve(guarantee)[0][1] + 1e-9
+    assert weak.evidence.delta > 1e-5
+    assert weak.evidence.lower > weak.evidence.claimed
+
+
+def test_the_bound_comes_near_the_truth():
+    """Of randomized response, whose epsilon a single event has."""
+    keep = math.exp(1) / (1 + math.exp(1))
+    game = Game("a bit or the other", lambda key, world, runs: np.asarray(jax.random.bernoulli(key, keep, (runs, 1))) ^ bool(world))
+    found = found_in([game], PURE, 100_000)
+    assert 0.93 < found.lower_bound <= 1
+
+
+def test_noise_that_cancels_in_a_combination_of_three_values_is_found():
+    """No value alone and no difference of two tells anything; the last less the two others does."""
+
+    def observe(key, world, runs):
+        noise = np.asarray(jax.random.normal(key, (runs, 2)))
+        return np.concatenate([noise, noise.sum(axis=1, keepdims=True) + 0.01 * world], axis=1)
+
+    found = found_in([Game("a hundredth", observe)], PURE)
+    assert found.broken
+    assert "linear" in found.event
+
+
+def test_power_is_that_of_the_events_of_the_weaker_noise():
+    multiplier = Gaussian(1.0, 3, 2).guarantee(5).events[0].parameter / math.sqrt(2)
+    guarantee = Gaussian(1.0, 3, 2).guarantee(5)
+    powers = [
+        audit.audit(jax.random.key(0), [normals(1.0, multiplier)], guarantee, runs, 0.999, [normals(1.0, multiplier / 2)]).power
+        for runs in (100, 1600, 20_000)
+    ]
+    assert powers[0] < 0.2
+    assert powers[2] > 0.999
+    assert powers == sorted(powers)
+
+
+def test_what_cannot_be_audited_is_refused():
+    for name, arguments in {
+        "runs=10": {"runs": 10},
+        "confidence=1": {"confidence": 1},
+        "at least one game": {"games": []},
+        r"shape \(50,\)": {"games": [Game("flat", lambda key, world, runs: np.zeros(runs))]},
+    }.items():
+        with pytest.raises(ValueError, match=name):
+            audit.audit(jax.random.key(0), **{"games": [normals(0.0)], "guarantee": PURE, "runs": 100} | arguments)
+
+
+# Honest mechanisms and labelers
+
+
+@thin(EXAMPLES)
+def test_honest_mechanisms_are_not_broken(mechanism):
+    guarantee = mechanism.guarantee(getattr(mechanism, "num_clients", 50))
+    found = found_in(games.of_mechanism(mechanism), guarantee)
+    assert not found.broken, found
+    assert found.lower_bound > 0 or guarantee.delta or mechanism.votes_per_record > 1, "it sees nothing"
+
+
+@thin(RELEASABLE)
+def test_honest_noise_of_releases_is_not_broken(mechanism):
+    guarantee = mechanism.release_guarantee(50) if isinstance(mechanism, CentralMechanism) else mechanism.guarantee(50)
+    assert not found_in(games.of_mechanism(mechanism, "release"), guarantee, 2000).broken
+
+
+@thin([example for example in EXAMPLES if isinstance(example, LocalRandomizer)])
+def test_enumeration_finds_epsilon_itself(mechanism):
+    found = games.exact(mechanism)
+    assert found.exact
+    assert not found.broken
+    assert 0.99 * mechanism.epsilon <= found.lower_bound <= mechanism.epsilon * (1 + 1e-9)
+
+
+def test_laws_of_many_cells_are_not_enumerated():
+    assert games.exact(Collision(1.0, 40, 10)) is None
+    assert games.exact(DiscreteLaplace(1.0, 2, 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [("rknn", 200), ("private_knn", 200), ("pate", 200), ("noisy_sgd", 200), pytest.param("dpdfd", 100, marks=pytest.mark.slow)],
+)
+def test_honest_labelers_are_not_broken(name, runs):
+    played, guarantee = labeler_games(name)
+    assert not found_in(played, guarantee, runs).broken
+
+
+def test_every_labeler_is_audited():
+    assert set(labelers.names()) == {"rknn", "private_knn", "pate", "noisy_sgd", "dpdfd"}, "add it to the test above"
+
+
+# Planted bugs
+
+
+def broken(played, guarantee, runs=RUNS):
+    found = found_in(played, guarantee, runs)
+    assert found.broken, found
+    return found
+
+
+@pytest.mark.parametrize("mechanism", [m for m in EXAMPLES if m.votes_per_record == 1 and m.trusts], ids=str)
+def test_half_the_noise_is_found(mechanism):
+    """Of a local mechanism, noise as for twice the epsilon."""
+    weak = dataclasses.replace(mechanism, epsilon=2 * mechanism.epsilon, **free(mechanism))
+    broken(games.of_mechanism(weak), mechanism.guarantee(getattr(mechanism, "num_clients", 50)), 40_000)
+
+
+def free(mechanism):
+    """What a mechanism has calibrated for its epsilon, to be calibrated anew."""
+    names = {field.name for field in dataclasses.fields(mechanism)}
+    return {name: None for name in ("noise_multiplier", "coins", "num_buckets", "subset_size") if name in names}
+
+
+def planted(kind, **members):
+    """The class of a mechanism with a bug."""
+    return pytree.register(dataclasses.dataclass(frozen=True)(type(f"Planted{kind.__name__}", (kind,), members)))
+
+
+@pytest.mark.parametrize("kind", [DiscreteLaplace, Laplace, Gaussian])
+def test_a_sensitivity_of_k_in_place_of_2k_is_found(kind):
+    careless = planted(kind, changed_cells=property(lambda self: self.votes_per_record))(2.0, 4, 2, num_neighbors=2)
+    broken(games.of_mechanism(careless), kind(2.0, 4, 2, num_neighbors=2).guarantee(50), 40_000)
+
+
+@pytest.mark.parametrize("kind", [DiscreteLaplace, Gaussian])
+def test_one_noise_for_all_queries_is_found(kind):
+    def estimate(self, key, totals, num_records):
+        return totals.reshape(self.shape) + kind.estimate(self, key, jnp.zeros_like(totals), num_records)[:1]
+
+    found = broken(games.of_mechanism(planted(kind, estimate=estimate)(1.0, 4, 2)), kind(1.0, 4, 2).guarantee(50), 1000)
+    assert found.lower_bound > 3, "it does not end at twice epsilon: the noise cancels"
+
+
+@pytest.mark.parametrize(("reused", "kind"), [(False, DiscreteLaplace), (True, DiscreteLaplace), (True, Gaussian)])
+def test_a_noise_key_that_two_rounds_share_is_found(reused, kind):
+    """The second round asks something else, so that what both show differs by the votes alone."""
+    mechanism = kind(1.0, 3, 2)
+    cells = [np.array([[[0], [c]], [[2], [d]]], np.int32) for c, d in ((1, 4), (5, 4))]  # two rounds of two records, in either world
+
+    @jax.jit
+    def draw(keys, cells):
+        def rounds(key):
+            first, second = (key, key) if reused else jax.random.split(key)
+            return jnp.stack([base.estimate_counts(mechanism, k, cells[i]).ravel() for i, k in enumerate((first, second))]).ravel()
+
+        with jax.debug_key_reuse(False):
+            return jax.vmap(rounds)(keys)
+
+    game = Game("another vote in the first round", lambda key, world, runs: np.asarray(draw(jax.random.split(key, runs), cells[world])))
+    guarantee = accounting.compose([mechanism.guarantee(2)] * 2, 1e-5 if kind is Gaussian else None)
+    found = found_in([game], guarantee, 2000)
+    assert found.broken == reused
+    assert found.lower_bound > 3 if reused else found.lower_bound <= guarantee.epsilon
+
+
+def labeler_games(name, epsilon=1.0, **given):
+    task = games.small_task()
+    return games.of_labeler(task, *games.small_queries(task), name, games.telling(name, epsilon=epsilon, **given))
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"), [("pate", 1500), *(pytest.param(name, 3000, marks=pytest.mark.slow) for name in ("rknn", "private_knn", "noisy_sgd"))]
+)
+def test_a_labeler_with_half_the_noise_is_found(name, runs):
+    broken(labeler_games(name, 4.0)[0], labeler_games(name, 2.0)[1], runs)
+
+
+def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
+    """Labels and noisy counts are as they should be; how sure a label is, is told by the votes themselves."""
+    honest = rknn.tally
+
+    def peeking(key, votes, queries, num_classes, config, predicted=None):
+        answers = honest(key, votes, queries, num_classes, config)
+        counts = np.asarray(bsvs.sum_votes(votes, answers.counts.size)).reshape(answers.counts.shape)
+        return dataclasses.replace(answers, confidence=(counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)).astype(np.float32))
+
+    monkeypatch.setattr(rknn, "tally", peeking)
+    broken(*labeler_games("rknn"), runs=60)
+
+
+def test_joint_balancing_is_found():
+    """Every query takes its nearest eight records and sends the others on: a record that pushes in moves others, and their votes."""
+    task = games.small_task()
+    encode, queries = games.small_queries(task)
+    mechanism = DiscreteLaplace(1.0, len(queries.index), task.card.num_classes)
+
+    def balanced(records):
+        distances = np.array(neighbors.pairwise_sq_distances(encode(records.images), queries.features))
+        near, room = np.zeros(len(distances), np.int32), np.full(len(queries.index), -(-len(distances) // len(queries.index)))
+        for record in distances.min(axis=1).argsort():
+            near[record] = np.where(room > 0, distances[record], np.inf).argmin()
+            room[near[record]] -= 1
+        return bsvs.cells(near[:, None], records.labels, task.card.num_classes)
+
+    def played(connect):
+        found = []
+        for canary in games.canaries(task, queries):
+            worlds = [connect(games.with_record(task.private, canary.images[w], int(canary.labels[w]))) for w in (0, 1)]
+            found.append(games.of_cells(canary.words, mechanism, worlds))
+        return found
+
+    def alone(records):
+        return rknn.connect(encode(records.images), records.labels, queries, task.card.num_classes, rknn.Config())
+
+    assert not found_in(played(alone), mechanism.guarantee(24), 40_000).broken
+    broken(played(balanced), mechanism.guarantee(24), 40_000)
+
+
+def test_one_key_for_all_leaves_of_a_gradient_is_found(monkeypatch):
+    def same(key, tree):
+        with jax.debug_key_reuse(False):
+            return {path: jax.random.normal(key, leaf.shape, leaf.dtype) for path, leaf in tree.items()}
+
+    monkeypatch.setattr(dpsgd.optax.tree, "random_like", same)
+    dpsgd._descend.clear_cache()
+    try:
+        broken(*labeler_games("noisy_sgd"), runs=100)
+    finally:
+        dpsgd._descend.clear_cache()
+
+
+# The command line
+
+
+def test_the_command_says_what_was_claimed_and_found(rknn):
+    result = rknn("audit", "--mechanism", "randomized_response", "--epsilon", 1, "--runs", 4000, "--json")
+    assert result.status == 0
+    told = result.json
+    assert (told["claimed_epsilon"], told["exact"], told["broken"], told["confidence"]) == (1.0, True, False, 1.0)
+    assert told["lower_bound"] == pytest.approx(1.0, rel=1e-9)
+    assert 0.5 < told["drawn"]["lower_bound"] <= 1.0 < told["drawn"]["control_lower_bound"]
+    assert told["power"] > 0.99
+
+
+def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
+    monkeypatch.setattr(DiscreteLaplace, "scale", property(lambda self: self.changed_cells / self.epsilon / 2))
+    monkeypatch.setattr(DiscreteLaplace, "guarantee", lambda self, n: Guarantee(self.epsilon, 0.0, self.relation, "central", ()))
+    jax.clear_caches()
+    try:
+        result = rknn("audit", "--mechanism", "discrete_laplace", "--epsilon", 1, "--runs", 20_000, "--skip-power", "--json")
+    finally:
+        jax.clear_caches()
+    assert result.status == 4
+    assert result.json["broken"]
+    assert result.json["lower_bound"] > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--epsilon", 1), "--mechanism or --labeler"),
+        (("--epsilon", 1, "--mechanism", "laplace", "--labeler", "rknn"), "--mechanism or --labeler"),
+        (("--epsilon", "inf", "--mechanism", "laplace"), "--epsilon inf"),
+        (("--epsilon", 1, "--mechanism", "laplacian"), "mechanism='laplacian'"),
+        (("--epsilon", 1, "--mechanism", "laplace", "--delta", 0.1), "--delta 0.1"),
+        (("--epsilon", 1, "--mechanism", "collision", "--relation", "add-remove"), "add-remove"),
+        (("--epsilon", 1, "--labeler", "rknn", "--sampler", "release"), "--sampler release"),
+        (("--epsilon", 1, "--labeler", "knn"), "labeler='knn'"),
+    ],
+)
+def test_the_command_refuses_what_makes_no_sense(rknn, words, named):
+    result = rknn("audit", *words)
+    assert result.status == 2
+    assert named in " ".join(result.err.split())

@@ -1,0 +1,436 @@
+"""Documents cannot rot: code is run, commands are parsed by the real parsers, links are followed, and the API leaves no module out.
+
+Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Python and bash is **run**, in order, in one folder a document:
+
+    python                         in one namespace a document; a block with a title is written to that file of the package instead
+    rknn                           in this process, by `rknn_jax.cli.main`, but for `serve` and `join`
+    python -m train.parties        in this process
+    python -m train.distill        in this process, where `quick`: reverse k-NN labeling of digits or MNIST in features that take seconds.
+                                   DIR is a folder of 800 digits in MNIST's format, and students are linear
+
+and these are **parsed** only, by their own parsers, as they would take minutes or wait for somebody: `rknn serve` and `join` (run by
+tests/test_federation_processes.py), all other `train.distill` and `train.sweep`. `make` and `python -m benchmarks.*`, `pytest` are looked
+up. Anything else fails. A command ends with exit status 0, or with the one that its comment names: `# exit status 3`.
+
+Of all other documents commands are parsed or looked up, and Python is compiled.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import io
+import os
+import pkgutil
+import re
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+import tyro
+from sklearn.datasets import load_digits
+
+import rknn_jax
+import train
+from rknn_jax import cli, compilation, data, labelers, mechanisms, queries, representations
+from rknn_jax.data import _idx
+from tests import tiny
+from tests.contracts import test_data, test_labelers, test_local, test_mechanisms, test_queries, test_representations
+from train import compare, distill, parties, presets, sweep
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^ *```$', re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)|<img [^>]*src=\"([^\"]+)\"")
+REQUIRED = {
+    "label": "--public P.npz --private R.npz --epsilon 1",
+    "serve": "--public P.npz --epsilon 1 --classes 2 --clients 3 --out O",
+    "join": "--private R.npz",
+}
+"""What stands for `...` in a command."""
+
+each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+class Block(NamedTuple):
+    line: int
+    language: str
+    title: str | None
+    text: str
+
+
+class Command(NamedTuple):
+    words: list[str]
+    status: int
+    line: str
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text()
+    return [
+        Block(text[: found.start()].count("\n") + 2, found["language"], found["title"], textwrap.dedent(found["text"]))
+        for found in BLOCK.finditer(text)
+    ]
+
+
+def commands(block: Block) -> list[Command]:
+    """Split a block of bash into commands, without the variables in front of them."""
+    made = []
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words.pop(0)
+        if words:
+            status = re.search(r"#.*exit status (\d+)", line)
+            made.append(Command(words, int(status[1]) if status else 0, line))
+    return made
+
+
+def test_every_kind_of_block_is_known():
+    for document in DOCUMENTS:
+        kinds = {block.language for block in blocks(document)}
+        assert kinds <= {"python", "bash", "text", "json", "mermaid", "bibtex"}, f"{document}: a block without a language, or of another"
+        fences = re.findall(r"^ *```", document.read_text(), re.MULTILINE)
+        assert len(fences) == 2 * len(blocks(document)), f"{document}: a block that does not end, or begins in a way not known here"
+
+
+# ---- commands that are parsed
+
+
+def parse_rknn(arguments: list[str]) -> None:
+    if "..." in arguments:
+        place = arguments.index("...")
+        arguments = arguments[:place] + shlex.split(REQUIRED[arguments[0]]) + arguments[place + 1 :]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.setattr(cli, "_run", lambda action: {})
+        assert cli.main(arguments) == 0
+
+
+def parse_sweep(arguments: list[str]) -> None:
+    def every_value(others, out, varied):
+        assert varied, "nothing is varied"
+        for name, values in varied.items():
+            for value in values:
+                distill.from_arguments([*others, f"--{name.replace('_', '-')}", value])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "main", every_value)
+        patch.setattr(compilation, "keep", lambda: None)
+        patch.setattr(sys, "argv", ["sweep", *[word for word in arguments if word != "..."]])
+        assert sweep.cli() == 0
+
+
+def look_up(module: str, arguments: list[str]) -> None:
+    """A program without a parser of its own to call: it is there, and its source knows every option and word."""
+    found = importlib.util.find_spec(module)
+    assert found, f"there is no {module}"
+    source = Path(found.origin).read_text()
+    for word in arguments:
+        assert word.lstrip("-").replace("-", "_") in source or word in source, f"{module} knows no {word}"
+
+
+PARSERS = {
+    "train.distill": distill.from_arguments,
+    "train.sweep": parse_sweep,
+    "train.compare": lambda arguments: tyro.cli(compare.Config, args=arguments),
+    "train.parties": lambda arguments: tyro.cli(parties.Parties, args=arguments),
+}
+
+
+def parse(command: Command) -> bool:
+    """Parse a command or look it up; returns False where it is none of ours."""
+    program, *arguments = command.words
+    arguments = [word for word in arguments if word != "&"]
+    if Path(program).name == "rknn":
+        parse_rknn(arguments)
+    elif Path(program).name.startswith("python") and arguments[:2] == ["-m", "pytest"]:
+        assert all((ROOT / word.split("::")[0]).exists() for word in arguments[2:] if not word.startswith("-"))
+    elif Path(program).name.startswith("python") and arguments[:1] == ["-m"] and arguments[1].split(".")[0] in ("train", "benchmarks"):
+        PARSERS.get(arguments[1], lambda others: look_up(arguments[1], others))(arguments[2:])
+    elif program == "make":
+        assert all(re.search(rf"^{word}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for word in arguments), "no such target"
+    else:
+        return False
+    return True
+
+
+def options() -> set[str]:
+    """Every option that some program of ours has."""
+    found = {"--help"}
+
+    def of(kind: type, prefix: str = "--") -> None:
+        for field in dataclasses.fields(kind):
+            name = prefix + field.name.replace("_", "-")
+            found.add(name)
+            if dataclasses.is_dataclass(field.default_factory):
+                of(field.default_factory, f"{name}.")
+
+    for name in public_modules(rknn_jax) + public_modules(train):
+        if name.startswith(("rknn_jax.cli", "train.")):
+            for kind in vars(importlib.import_module(name)).values():
+                if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                    of(kind)
+    for source in [*(ROOT / "train").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
+        found |= set(re.findall(r"[\"'](--[a-z][\w-]*)", source.read_text()))
+    return found
+
+
+def test_every_option_that_is_named_in_a_text_exists():
+    known = options()
+    for document in DOCUMENTS:
+        for span in re.findall(r"`(--[^`]+)`", BLOCK.sub("", document.read_text())):
+            for option in re.findall(r"--[a-z][\w.-]*", span):
+                assert option in known, f"{document.name}: `{span}`"
+
+
+# ---- documents that are run
+
+
+def quick(experiment: distill.Experiment) -> bool:
+    """Whether a run takes seconds on a tiny data set."""
+    return (
+        experiment.dataset in ("digits", "mnist", "bars")
+        and experiment.labeler in ("rknn", "class_sums")
+        and experiment.representation in ("spectral", "hog", "pca", "pixels")
+        and experiment.preset is None
+    )
+
+
+def run(command: Command) -> None:
+    """Run a command of the current folder, or parse it where it is known to take long; see above."""
+    program, *arguments = command.words
+    if Path(program).name == "rknn" and arguments[0] not in ("serve", "join"):
+        assert cli.main(arguments) == command.status
+    elif arguments[:2] == ["-m", "train.parties"]:
+        parties.main(tyro.cli(parties.Parties, args=arguments[2:]))
+    elif arguments[:2] == ["-m", "train.distill"] and quick(experiment := distill.from_arguments(arguments[2:])):
+        out = experiment.out or Path("runs") / f"{len(list(Path('runs').glob('*')))}"
+        result = distill.run(dataclasses.replace(experiment, out=out, epochs=1))
+        assert result["epsilon"] <= experiment.epsilon * (1 + 1e-9)
+        assert result["label_accuracy"] > 1 / 2 or experiment.epsilon < 1, "600 records are too few only for less"
+        assert (out / "report.html").exists()
+    else:
+        assert parse(command), "neither run nor parsed: see the words at the top of this file"
+
+
+def write_mnist(folder: Path) -> None:
+    """Write scikit-learn's digits, three times as large and with a margin, as MNIST's four files: 600 to train with and 200 to test."""
+    digits = load_digits()
+    images = np.pad(np.kron(digits.images * 15.9, np.ones((1, 3, 3))), ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
+    folder.mkdir()
+    for part, chosen in (("train", slice(0, 600)), ("t10k", slice(600, 800))):
+        _idx.write(folder / f"{part}-images-idx3-ubyte", images[chosen])
+        _idx.write(folder / f"{part}-labels-idx1-ubyte", digits.target[chosen].astype(np.uint8))
+
+
+def install(patch: pytest.MonkeyPatch, folder: Path, block: Block) -> None:
+    """Write a file where the package finds it, as if it lay in the folder that its title names."""
+    path = folder / block.title
+    path.parent.mkdir(parents=True)
+    path.write_text(block.text)
+    package = importlib.import_module(block.title.rsplit("/", 1)[0].replace("/", "."))
+    patch.setattr(package, "__path__", [*package.__path__, str(path.parent)])
+    patch.setattr(package, path.stem, None, raising=False)  # an import sets it, and is undone
+    patch.delattr(package, path.stem)
+
+
+def readme(told) -> None:
+    answers, task = told.namespace["answers"], told.namespace["task"]
+    assert np.mean(answers.labels[told.namespace["queries"].cluster] == task.public.true_labels) > 0.7
+    assert len(np.load("runs/parties/party0.npz")["labels"]) == 200
+
+
+def tutorial(told) -> None:
+    assert np.mean(told.namespace["labels"] == told.namespace["digits"][told.namespace["public"]]) > 0.8
+    assert told.namespace["accuracy"] > 0.8
+    assert told.namespace["card"]["ledger"]["spent"] == {"epsilon": 0.5, "delta": 0.0}
+    assert not Path("more").exists(), "a refused release leaves nothing"
+
+
+def choosing(told) -> None:
+    """Nothing here is drawn, so what Python prints is what the page shows."""
+    page = [block for block in blocks(ROOT / told.document) if block.language in ("python", "text")]
+    shown = {block.text for block in page if block.language == "text"}
+    assert sum(text in shown for text in told.printed) == 2
+
+
+def extending(told) -> None:
+    assert told.namespace["right"] > 0.6
+    assert [path.parent.name for path in told.files.values()] == ["mechanisms", "labelers", "data", "representations", "queries"]
+    for title, path in told.files.items():
+        package = importlib.import_module(path.parent.relative_to(told.folder).as_posix().replace("/", "."))
+        module = importlib.import_module(f"{package.__name__}.{path.stem}")
+        for number, example in enumerate(module.EXAMPLES):
+            try:
+                CONTRACTS[package](module, example)
+            except Exception as error:
+                raise AssertionError(f"{title}, example {number}, breaks its contract") from error
+
+
+CHECKS = {"README.md": readme, "docs/tutorial.md": tutorial, "docs/choosing.md": choosing, "docs/extending.md": extending}
+
+
+def keeps_the_mechanisms(module: ModuleType, mechanism) -> None:
+    test_local.test_the_privacy_loss_of_every_pair_of_inputs_is_at_most_epsilon(mechanism, None)
+    test_local.test_messages_follow_the_law(mechanism)
+    test_local.test_cells_are_supported_with_probability_p_and_q(mechanism)
+    test_local.test_a_client_without_votes_biases_nothing(mechanism)
+    test_local.test_what_is_outside_the_alphabet_is_told(mechanism)
+    test_local.test_as_many_votes_as_cells_are_refused(mechanism)
+    test_mechanisms.test_totals_of_parts_add_up_to_the_total(mechanism)
+    test_mechanisms.test_the_guarantee_says_everything_and_is_what_the_fields_say(mechanism)
+    assert module.__name__.split(".")[-1] in mechanisms.names("local")
+
+
+def keeps_the_labelers(module: ModuleType, config) -> None:
+    test_labelers.test_answers_are_complete_and_carry_their_guarantee(module, config)
+    test_labelers.test_labels_are_right_where_the_classes_are_plain(module, config)
+    test_labelers.test_epsilon_is_what_the_events_cost(module, config)
+    test_labelers.test_the_public_truth_is_never_used(module, config)
+    test_labelers.test_the_noise_is_the_keys_alone(module, config)
+
+
+def keeps_the_data(module: ModuleType, make) -> None:
+    folder = Path("bars")
+    folder.mkdir()
+    test_data.test_public_private_and_test_share_no_record(make, folder)
+    test_data.test_images_are_uint8_and_labels_name_classes(make, folder)
+    test_data.test_the_seed_alone_decides_the_split(make, folder)
+    test_data.test_the_card_names_source_licence_and_classes(make, folder)
+
+
+def keeps_the_representations(module: ModuleType, config) -> None:
+    encode = module.fit(jax.random.key(0), test_representations.images(60), config)
+    test_representations.test_features_are_finite_float32_rows(module, config, encode)
+    test_representations.test_a_row_depends_on_its_own_image_alone(module, config, encode)
+    test_representations.test_blocks_do_not_show(module, config, encode)
+    test_representations.test_one_key_and_the_same_public_images_give_the_same_encoder(module, config, encode)
+    test_representations.test_encoding_images_of_the_public_never_changes_the_encoder(module, config, encode)
+
+
+def keeps_the_queries(module: ModuleType, select) -> None:
+    test_queries.test_queries_stand_for_public_records(select)
+    test_queries.test_a_record_belongs_to_its_nearest_query_or_to_none(select)
+    test_queries.test_one_key_repeats(select)
+    for count in (0, 121):
+        test_queries.test_more_queries_than_records_are_refused(select, count)
+
+
+CONTRACTS = {
+    mechanisms: keeps_the_mechanisms,
+    labelers: keeps_the_labelers,
+    data: keeps_the_data,
+    representations: keeps_the_representations,
+    queries: keeps_the_queries,
+}
+
+
+@pytest.fixture(scope="module", params=CHECKS)
+def told(request, tmp_path_factory):
+    """Run a document and return its name, its folder and what its Python has made; files of the package are there until the end."""
+    folder = tmp_path_factory.mktemp("documents")
+    namespace: dict = {"__name__": "__main__"}
+    made: dict[str, Path] = {}
+    printed: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))  # rknn simulate changes it
+        patch.setattr(compilation, "keep", lambda: None)
+        tiny.use(patch, tiny.Linear)
+        write_mnist(folder / "DIR")
+        for block in blocks(ROOT / request.param):
+            place = f"{request.param}, block at line {block.line}"
+            if block.title and block.language == "python":
+                install(patch, folder, block)
+                made[block.title] = folder / block.title
+            elif block.language == "python":
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    exec(compile("\n" * (block.line - 1) + block.text, place, "exec"), namespace)
+                printed.append(out.getvalue())
+            elif block.language == "bash":
+                for command in commands(block):
+                    try:
+                        run(command)
+                    except (SystemExit, Exception) as error:
+                        raise AssertionError(f"{place}: {command.line}") from error
+        yield SimpleNamespace(document=request.param, folder=folder, namespace=namespace, files=made, printed=printed)
+        for title in made:
+            sys.modules.pop(title.removesuffix(".py").replace("/", "."), None)
+
+
+def test_documents_run_and_do_what_they_say(told):
+    """The numbers are far from chance, 10% or 50%, and a false alarm in thousands of runs; what is spent is exact."""
+    CHECKS[told.document](told)
+
+
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if str(path.relative_to(ROOT)) not in CHECKS], ids=lambda path: path.stem)
+def test_every_block_is_parsed(document):
+    for block in blocks(document):
+        if block.language == "python":
+            compile(block.text, f"{document.name}, block at line {block.line}", "exec")
+        for command in commands(block) if block.language == "bash" else []:
+            try:
+                parse(command)
+            except (SystemExit, Exception) as error:
+                pytest.fail(f"{document.name}, block at line {block.line}: {command.line}\n{error}")
+
+
+# ---- links, and what the site shows
+
+
+@each_document
+def test_every_link_and_picture_within_the_repository_exists(document):
+    for link in [first or second for first, second in LINK.findall(BLOCK.sub("", document.read_text()))]:
+        if not re.match(r"[a-z]+:", link):
+            assert not link.startswith("/"), f"{link} is not relative"
+            assert (document.parent / link.split("#")[0]).exists(), f"{document.name} links to {link}"
+
+
+def test_every_page_is_in_the_navigation():
+    """`mkdocs build --strict` tells too, much later."""
+    navigation = set(re.findall(r"^ +- (?:\w[^:]*: )?(\S+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")}
+    assert pages <= navigation, "pages that nobody finds"
+    assert navigation <= pages, "pages that are not there"
+
+
+def test_the_api_pages_leave_no_public_module_out():
+    """A directive with show_submodules covers its folder; every other names a module that exists."""
+    covered: set[str] = set()
+    for page in (ROOT / "docs/api").glob("*.md"):
+        for name, below in re.findall(r"^::: (\S+)\n((?: .*\n)*)", page.read_text(), re.MULTILINE):
+            assert importlib.util.find_spec(name), f"{page.name} shows {name}, which does not exist"
+            assert name not in covered, f"{name} is shown twice"
+            covered.add(name)
+            covered |= set(public_modules(importlib.import_module(name))) if "show_submodules: true" in below else set()
+    every = {module for package in (rknn_jax, train) for module in [package.__name__, *public_modules(package)]}
+    assert sorted(every - covered) == [], "add ::: lines for these to docs/api"
+
+
+def public_modules(package: ModuleType) -> list[str]:
+    names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    return [name for name in names if not any(part.startswith("_") for part in name.split("."))]
+
+
+def test_every_benchmark_and_preset_can_be_looked_up():
+    page = (ROOT / "docs/reproducing.md").read_text()
+    benchmarks = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
+    assert benchmarks == set(re.findall(r"python -m benchmarks\.(\w+)", page))
+    assert set(presets.NAMES) == set(re.findall(r"^\| `(\w[\w-]+)` \|", page, re.MULTILINE))
+    recorded = {path.name for path in (ROOT / "benchmarks/results").glob("*.json")}
+    assert recorded <= set(re.findall(r"`(\w+\.json)`", page))
+
+
+def test_tables_are_all_shown_and_hold_what_was_measured():
+    from benchmarks import tables
+
+    texts = [document.read_text() for document in tables.documents()]
+    names = {name for text in texts for _, name, _ in tables.PLACE.findall(text)}
+    assert names == set(tables.TABLES), "a table that nobody shows, or a place for one that does not exist"
+    assert [tables.with_tables(text) for text in texts] == texts, "run python -m benchmarks.tables"

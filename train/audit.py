@@ -1,0 +1,139 @@
+"""Try to break the guarantee of a whole run: plant a canary among the private records, run Algorithm 1, and look at what it releases.
+
+    python -m train.audit --dataset digits --epsilon 1
+    python -m train.audit --dataset mnist --data-dir DIR --epsilon 1 --labeler private_knn --delta 1e-5 --runs 200
+
+Every option of `train.distill` is one here. The canary is the picture of a query in the place of a private record: in one data set with its
+own label, in the other with that of another class (under add-remove it is there or not). Every run is one of `train.distill`, from data to
+files, with fresh noise of the operating system's entropy; what is looked at is `queries.npz` and `labels.npz` in its folder. A student is
+not trained: it sees nothing else, so it tells nothing more.
+
+    OUT/audit.json    what was found, see `rknn_jax.privacy.audit.Finding`
+
+Exit status: 0 not broken, 4 broken, 2 bad input, 130 stopped.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rknn_jax import compilation, games
+from rknn_jax.cli_audit import BROKEN
+from rknn_jax.keys import Stage, stage_key
+from rknn_jax.privacy import audit
+from rknn_jax.privacy.audit import Finding, Game
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.types import Records, Task
+from train import distill, sweep
+from train import experiment as runs
+from train.distill import Prepared
+from train.experiment import Experiment
+from train.labels import Labels
+
+RELEASED = {"queries.npz": ("label", "noisy_counts", "stddev", "probability"), "labels.npz": ("label", "confidence", "probability")}
+"""What of a run's folder is released; the rest of these files is public, or a benchmark's."""
+
+
+def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> Finding:
+    """Audit runs of `experiment`.
+
+    Args:
+      experiment: without a student.
+      num_runs: of each data set, of which half are looked at once.
+      confidence: of the bound.
+
+    Raises:
+      ValueError: as `train.distill.main`, and for an infinite epsilon.
+    """
+    distill.console.quiet = True
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            worlds = neighbours(experiment)
+            guarantee = released(experiment, worlds[0], Path(folder) / "first")[1]
+            started, total = time.perf_counter(), 2 * num_runs
+
+            def observe(key: jax.Array, world: int, count: int) -> np.ndarray:
+                del key  # noise is the run's own
+                nonlocal total
+                rows = []
+                for run in range(count):
+                    rows.append(released(experiment, worlds[world], Path(folder) / f"{world}-{total}-{run}")[0])
+                total -= count
+                sys.stderr.write(f"{2 * num_runs - total} of {2 * num_runs} runs, {time.perf_counter() - started:.0f} s\n")
+                return np.stack(rows)
+
+            game = Game("the picture of a query among the private records, with its label or another's, or there or not", observe)
+            return audit.audit(jax.random.key(0), [game], guarantee, num_runs, confidence)
+    finally:
+        distill.console.quiet = False
+
+
+def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
+    """Return two data sets that differ in a canary, the last private record, with what was learned from public data."""
+    task, encode, network = sweep.sharing()(experiment)
+    config = distill.round_config(experiment)
+    num_queries = experiment.queries or distill.default_num_queries(task, config, experiment)
+    nothing = Labels.none(len(task.public.images), task.card.num_classes)
+    key = stage_key(jax.random.key(experiment.seed), Stage.QUERIES, 0)
+    queries = distill.select_queries(key, task, encode(task.public.images), num_queries, nothing, None, experiment)
+    canary = games.canaries(task, queries)[0]
+    both = [games.with_record(task.private, canary.images[world], int(canary.labels[world])) for world in (0, 1)]
+    if experiment.relation == "add-remove":
+        private = task.private
+        clients = None if private.clients is None else private.clients[:-1]
+        both[0] = Records(private.images[:-1], private.labels[:-1], clients)
+    first, second = (Prepared(_with_private(task, private), encode, network) for private in both)
+    return first, second
+
+
+def released(experiment: Experiment, prepared: Prepared, folder: Path) -> tuple[np.ndarray, Guarantee]:
+    """Run `train.distill` and return what it has released, float64 `[f]`, and what it says of that."""
+    distill.main(replace(experiment, out=folder), lambda _: prepared)
+    arrays = []
+    for name, wanted in RELEASED.items():
+        with np.load(folder / name) as saved:
+            arrays += [np.ravel(saved[array]).astype(np.float64) for array in wanted]
+    told = json.loads((folder / "privacy.json").read_text())["whole"]
+    known = {field.name: told[field.name] for field in fields(Guarantee)}
+    return np.concatenate(arrays), Guarantee(**known | {"events": tuple(Event(**event) for event in told["events"])})
+
+
+def _with_private(task: Task, private: Records) -> Task:
+    return replace(task, private=private, private_index=task.private_index[: len(private.labels)])
+
+
+def cli() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--runs", type=int, default=400, help="of each data set")
+    parser.add_argument("--confidence", type=float, default=0.9999, help="of the bound")
+    parser.add_argument("--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given")
+    known, others = parser.parse_known_args()
+    compilation.keep()
+    try:
+        experiment = distill.from_arguments([*others, "--student", "none"])
+        found = main(experiment, known.runs, known.confidence)
+        out = known.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-audit"
+        out.mkdir(parents=True, exist_ok=True)
+        told: dict[str, Any] = {"finding": found.asdict(), "experiment": runs.settings(experiment), **runs.environment()}
+        runs.write_json(out / "audit.json", told)
+    except (ValueError, OSError) as error:
+        distill.console.print(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        distill.console.print("Stopped; nothing was found.")
+        return 130
+    distill.console.print(f"{found}\n{found.event}\n{out / 'audit.json'}")
+    return BROKEN if found.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli())
