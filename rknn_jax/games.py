@@ -10,6 +10,7 @@ proves the mathematics of a file, and the game the code that draws.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -45,6 +46,9 @@ TELLING: dict[str, dict[str, Any]] = {
     "dpdfd": {"num_teachers": 12, "steps": 1, "batch_size": 4, "updates": 1, "teacher_steps": 20},
 }
 """Settings under which one record of `small_task` counts for much; a labeler without is audited as its first example."""
+
+OTHERS = 2
+"""Queries of other classes whose pictures a canary takes instead."""
 
 CROWDS = (1, 3)
 """Other records, all of whom vote as the canary does: what is released may depend on how close a race is."""
@@ -158,20 +162,17 @@ def telling(name: str, **given: Any) -> Any:
 
 
 def canaries(task: Task, queries: Any) -> list[Canary]:
-    """Return canaries: the pictures of two queries, and one that is like nothing, each with a right label or another one."""
+    """Return canaries: the picture of a query, and in its place another label, the picture of another query, or one like nothing."""
     labels = task.public.true_labels[queries.index]
-    other = (labels + 1) % task.card.num_classes
-    last = int(np.argmax(labels != labels[0]))
-    noise = np.random.default_rng(0).integers(0, 2, task.private.images.shape[1:]).astype(np.uint8) * 255
-    first, second = task.public.images[queries.index[[0, last]]]
-    return [
-        Canary(
-            "the picture of a query, with its label or that of another class", np.stack([first, first]), np.array([labels[0], other[0]])
-        ),
-        Canary("the picture of a query, or that of another with another label", np.stack([first, second]), labels[[0, last]]),
-        Canary("the picture of a query, or that of another with the same label", np.stack([first, second]), labels[[0, 0]]),
-        Canary("a random picture, or the picture of a query", np.stack([noise, first]), np.array([other[0], labels[0]])),
-    ]
+    pictures = task.public.images[queries.index]
+    elsewhere = np.flatnonzero(labels != labels[0])[:OTHERS]
+    other = (labels[0] + 1) % task.card.num_classes
+    noise = np.random.default_rng(0).integers(0, 2, pictures.shape[1:]).astype(np.uint8) * 255
+    own = "the picture of a query with its label, "
+    found = [Canary(own + "or with another", pictures[[0, 0]], np.array([labels[0], other]))]
+    found += [Canary(own + "or that of another with its own", pictures[[0, i]], labels[[0, i]]) for i in elsewhere]
+    found += [Canary(own + "or that of another with the same", pictures[[0, i]], labels[[0, 0]]) for i in elsewhere]
+    return [*found, Canary(own + "or a picture like nothing", np.stack([pictures[0], noise]), np.array([labels[0], other]))]
 
 
 def with_record(private: Records, image: np.ndarray, label: int) -> Records:
@@ -236,17 +237,17 @@ def _told(cells: np.ndarray) -> str:
 def _blocks(key: jax.Array, runs: int) -> list[tuple[jax.Array, int]]:
     """Return a key and the size of each block of runs, of which the last may be smaller."""
     sizes = [min(RUNS_AT_ONCE, runs - start) for start in range(0, runs, RUNS_AT_ONCE)]
-    return list(zip(jax.random.split(key, len(sizes)), sizes, strict=True))
+    return [(jax.random.fold_in(key, block), size) for block, size in enumerate(sizes)]
 
 
 @jax.jit
-def _noisy(mechanism: CentralMechanism, keys: jax.Array, cells: jax.Array) -> jax.Array:
-    return jax.vmap(lambda key: estimate_counts(mechanism, key, cells).ravel())(keys)
+def _noisy(mechanism: CentralMechanism, key: jax.Array, cells: jax.Array) -> jax.Array:
+    return jax.vmap(lambda key: estimate_counts(mechanism, key, cells).ravel())(jax.random.split(key, RUNS_AT_ONCE))
 
 
 @jax.jit
-def _randomized(mechanism: LocalRandomizer, keys: jax.Array, cells: jax.Array) -> Any:
-    messages = jax.vmap(lambda key: mechanism.randomize(key, cells))(keys)
+def _randomized(mechanism: LocalRandomizer, key: jax.Array, cells: jax.Array) -> Any:
+    messages = jax.vmap(lambda key: mechanism.randomize(key, cells))(jax.random.split(key, RUNS_AT_ONCE))
     return messages, jax.vmap(mechanism.support)(messages)
 
 
@@ -256,11 +257,11 @@ def _supported(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
 
 
 @jax.jit
-def _sent(mechanism: MultiMessage, keys: jax.Array, votes: jax.Array) -> jax.Array:
+def _sent(mechanism: MultiMessage, key: jax.Array, votes: jax.Array) -> jax.Array:
     def run(key: jax.Array) -> jax.Array:
         return jnp.sum(jax.vmap(mechanism.randomize)(jax.random.split(key, len(votes)), votes), axis=0).ravel()
 
-    return jax.lax.map(run, keys, batch_size=100)
+    return jax.lax.map(run, jax.random.split(key, RUNS_AT_ONCE), batch_size=100)
 
 
 def of_cells(words: str, mechanism: CentralMechanism, worlds: Sequence[Array], sampler: Sampler = "simulation") -> Game:
@@ -272,9 +273,7 @@ def of_cells(words: str, mechanism: CentralMechanism, worlds: Sequence[Array], s
             # Cells have noise of their own, so that one release of many queries is many releases of a few.
             totals = np.tile(np.asarray(mechanism.aggregate(cells), np.int64).reshape(mechanism.shape), (runs, 1))
             return np.asarray(replace(mechanism, num_queries=len(totals)).release(totals)).reshape(runs, -1)
-        return np.concatenate(
-            [np.asarray(_noisy(mechanism, jax.random.split(k, RUNS_AT_ONCE), cells))[:size] for k, size in _blocks(key, runs)]
-        )
+        return np.concatenate([np.asarray(_noisy(mechanism, k, cells))[:size] for k, size in _blocks(key, runs)])
 
     return Game(words, observe)
 
@@ -291,7 +290,7 @@ def _messages(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray,
         if sampler == "release":
             messages = mechanism.respond(Entropy.fresh(), np.repeat(cells[None], runs, axis=0))
             return described(messages, _supported(mechanism, messages))
-        parts = [(_randomized(mechanism, jax.random.split(k, RUNS_AT_ONCE), jnp.asarray(cells)), size) for k, size in _blocks(key, runs)]
+        parts = [(_randomized(mechanism, k, jnp.asarray(cells)), size) for k, size in _blocks(key, runs)]
         return np.concatenate([described(*drawn)[:size] for drawn, size in parts])
 
     return observe
@@ -301,18 +300,13 @@ def _shuffled(mechanism: MultiMessage, worlds: np.ndarray) -> Any:
     """See all clients' messages in no order: how often each cell came with either sign."""
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
-        return np.concatenate(
-            [
-                np.asarray(_sent(mechanism, jax.random.split(k, RUNS_AT_ONCE), jnp.asarray(worlds[world])))[:size]
-                for k, size in _blocks(key, runs)
-            ]
-        )
+        return np.concatenate([np.asarray(_sent(mechanism, k, jnp.asarray(worlds[world])))[:size] for k, size in _blocks(key, runs)])
 
     return observe
 
 
 def _answers(answers: Any, worlds: Sequence[Records]) -> Any:
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
-        return np.stack([seen(answers(k, worlds[world])) for k in jax.random.split(key, runs)])
+        return np.stack([seen(answers(k, worlds[world])) for k in map(partial(jax.random.fold_in, key), range(runs))])
 
     return observe

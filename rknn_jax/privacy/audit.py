@@ -37,9 +37,10 @@ from rknn_jax.privacy.guarantee import Guarantee
 DELTAS = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)
 """Where the claimed curve is looked at, beside the claimed delta."""
 
-SEARCH_RUNS = 2000  # of each input, for a first look at a game
+SEARCH_RUNS = 1000  # of each input, for a first look at a game
 SCREENED_RUNS = 4000  # of each input, to choose columns by
 COLUMNS, PAIRS, ALONE = 24, 8, 6  # of what is seen: looked at together, differences of two, looked at alone
+CORRELATED, MOST_CORRELATED = 64, 1000  # pairs to choose those differences from, and columns to choose these from
 BINS = 32
 OUTCOMES = 256  # different rows that are few enough to be counted one by one
 TREE_RUNS, LEAVES = 20_000, 64
@@ -225,7 +226,8 @@ def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[flo
       deltas: at which, each in [0, 1).
 
     Returns:
-      float64 `[..., num_deltas]`, at least 0: the largest by the event and its complement, and either order of the inputs.
+      float64 `[..., num_deltas]`: the largest by the event and its complement, and either order of the inputs. Below 0, where epsilon
+      never is, it still ranks events.
     """
     hits = np.asarray(hits, np.float64)
     tail = error / 4  # two intervals of two ends
@@ -237,20 +239,18 @@ def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[flo
     less = np.stack([high0, high1, 1 - low0, 1 - low1], axis=-1)[..., None, :]
     with np.errstate(divide="ignore"):
         odds = np.log(np.maximum(more - np.asarray(deltas)[:, None], 0)) - np.log(less)
-    return np.maximum(odds.max(axis=-1), 0)
+    return odds.max(axis=-1)
 
 
 def _search(key: jax.Array, games: Sequence[Game], curve: Curve, runs: int, error: float) -> tuple[Game, list[Event]]:
     """Return the game that tells most, and its best events: at the claimed delta, and on the curve. Half of the games go in every round."""
-    left, spent, final = list(games), min(SEARCH_RUNS, runs // 2), runs // 2
-    while True:
-        last = len(left) == 1
-        key, *keys = jax.random.split(key, len(left) + 1)
-        found = [_events(k, game, final if last else min(spent, final), curve, error) for k, game in zip(keys, left, strict=True)]
-        if last:
-            return left[0], list(found[0][0])
-        best = sorted(range(len(left)), key=lambda i: -found[i][1])
-        left, spent = [left[i] for i in best[: -(-len(left) // 2)]], 2 * spent
+    left, spent, final = list(games), SEARCH_RUNS, runs // 2
+    while len(left) > 1:
+        keys = [jax.random.fold_in(jax.random.fold_in(key, len(left)), number) for number in range(len(left))]
+        told = [_events(k, game, min(spent, final), curve, error)[1] for k, game in zip(keys, left, strict=True)]
+        best = sorted(range(len(left)), key=lambda number: -told[number])
+        left, spent = [left[number] for number in best[: -(-len(left) // 2)]], 2 * spent
+    return left[0], list(_events(jax.random.fold_in(key, 0), left[0], final, curve, error)[0])
 
 
 def _events(key: jax.Array, game: Game, runs: int, curve: Curve, error: float) -> tuple[tuple[Event, ...], float]:
@@ -263,8 +263,8 @@ def _events(key: jax.Array, game: Game, runs: int, curve: Curve, error: float) -
     found = []
     for name, score in distinguishers(*fitted):
         scores = [np.sort(score(rows)) for rows in held]
-        both = np.concatenate(scores)
-        thresholds = np.unique(np.quantile(both, _levels(len(both)), method="higher"))
+        both = np.sort(np.concatenate(scores))
+        thresholds = np.unique(both[np.round(_levels(len(both)) * (len(both) - 1)).astype(int)])
         hits = np.stack([len(s) - np.searchsorted(s, thresholds, side="left") for s in scores], axis=-1)
         above = lower_bounds(hits, len(held[0]), error, deltas) - claims
         for column in (above[:, 0], above.max(axis=1)):
@@ -288,7 +288,7 @@ def _judge(
 def _bounds(hits: np.ndarray, runs: int, curve: Curve, error: float) -> list[Bound]:
     """Return the bound at the claimed delta, and of the other events, or the same if it is alone, that on the curve which tells most."""
     deltas = [delta for delta, _ in curve]
-    lower = lower_bounds(hits, runs, error / len(hits), deltas)
+    lower = np.maximum(lower_bounds(hits, runs, error / len(hits), deltas), 0)
     at_delta = Bound(*curve[0], float(lower[:, 0].max()))
     rest = [Bound(*point, float(best)) for point, best in zip(curve[1:], lower[:, 1:].max(axis=0), strict=True)]
     return [at_delta, *([max(rest, key=lambda bound: bound.lower - bound.claimed)] if rest else [])]
@@ -314,11 +314,11 @@ def distinguishers(first: np.ndarray, second: np.ndarray) -> list[tuple[str, Sco
       independent, of their best linear combination, of a decision tree, and of whole rows where there are few.
     """
     screened = first[:SCREENED_RUNS], second[:SCREENED_RUNS]
-    columns = _most_telling(*screened)[:COLUMNS]
-    a, b = np.triu_indices(len(columns), 1)
-    a, b = columns[a], columns[b]
-    telling = _most_telling(*(rows[:, a] - rows[:, b] for rows in screened))[:PAIRS] if len(a) else np.zeros(0, int)
+    ranked = _most_telling(*screened)
+    a, b = _correlated(*screened, ranked[:MOST_CORRELATED])
+    telling = _most_telling(*(rows[:, a] - rows[:, b] for rows in screened))[:PAIRS]
     pairs = a[telling], b[telling]
+    columns = ranked[:COLUMNS]
 
     def described(rows: np.ndarray) -> np.ndarray:
         return np.concatenate([rows[:, columns], rows[:, pairs[0]] - rows[:, pairs[1]]], axis=1)
@@ -352,8 +352,9 @@ def _seen(game: Game, key: jax.Array, world: int, runs: int) -> np.ndarray:
 
 def _levels(count: int) -> np.ndarray:
     """Return quantiles to cut at: evenly spaced ones, and the last few values on both sides."""
-    tails = np.geomspace(1 / count, 1 / THRESHOLDS, 64) if count > THRESHOLDS else np.zeros(0)
-    return np.concatenate([np.linspace(0, 1, THRESHOLDS), tails, 1 - tails])
+    evenly = min(THRESHOLDS, count // 16 + 16)
+    tails = np.geomspace(1 / count, 1 / evenly, evenly // 8)
+    return np.concatenate([np.linspace(0, 1, evenly), tails, 1 - tails])
 
 
 def _most_telling(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -366,6 +367,18 @@ def _most_telling(first: np.ndarray, second: np.ndarray) -> np.ndarray:
             shares = [np.searchsorted(np.sort(rows[:, c]), edges, side="right") / len(rows) for rows in (first, second)]
             distance[c] = np.abs(shares[0] - shares[1]).max()
     return np.argsort(-distance, kind="stable")
+
+
+def _correlated(first: np.ndarray, second: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of columns that vary most alike, whose noise may cancel, and all pairs of the first few."""
+    centred = np.concatenate([rows[:, columns] - rows[:, columns].mean(axis=0) for rows in (first, second)])
+    length = np.linalg.norm(centred, axis=0)
+    centred = centred / np.where(length > 0, length, 1)
+    alike = np.triu(np.abs(centred.T @ centred), 1)
+    most = np.argsort(-alike, axis=None, kind="stable")[:CORRELATED]
+    few = np.ravel_multi_index(np.triu_indices(min(len(columns), ALONE), 1), alike.shape)
+    a, b = np.unravel_index(np.union1d(most, few), alike.shape)
+    return columns[a[a != b]], columns[b[a != b]]
 
 
 def _likelihood(described: Score, column: int, law: Score, rows: np.ndarray) -> np.ndarray:
