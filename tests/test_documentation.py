@@ -9,8 +9,9 @@ Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Pyth
                                    DIR is a folder of 800 digits in MNIST's format, and students are linear
 
 and these are **parsed** only, by their own parsers, as they would take minutes or wait for somebody: `rknn serve` and `join` (run by
-tests/test_federation_processes.py), all other `train.distill` and `train.sweep`. `make` and `python -m benchmarks.*`, `pytest` are looked
-up. Anything else fails. A command ends with exit status 0, or with the one that its comment names: `# exit status 3`.
+tests/test_federation_processes.py), `rknn audit --labeler`, all other `train.distill`, `train.audit` and `train.sweep`. `make`, `pytest`
+and `python -m benchmarks.*` are looked up. Anything else fails. A command ends with exit status 0, or with the one that its comment names:
+`# exit status 3`.
 
 Of all other documents commands are parsed or looked up, and Python is compiled.
 """
@@ -42,7 +43,7 @@ from rknn_jax import cli, compilation, data, labelers, mechanisms, queries, repr
 from rknn_jax.data import _idx
 from tests import tiny
 from tests.contracts import test_data, test_labelers, test_local, test_mechanisms, test_queries, test_representations
-from train import compare, distill, parties, presets, sweep
+from train import audit, compare, distill, parties, presets, sweep
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -136,6 +137,7 @@ def look_up(module: str, arguments: list[str]) -> None:
 
 
 PARSERS = {
+    "train.audit": audit.parsed,
     "train.distill": distill.from_arguments,
     "train.sweep": parse_sweep,
     "train.compare": lambda arguments: tyro.cli(compare.Config, args=arguments),
@@ -205,7 +207,7 @@ def quick(experiment: distill.Experiment) -> bool:
 def run(command: Command) -> None:
     """Run a command of the current folder, or parse it where it is known to take long; see above."""
     program, *arguments = command.words
-    if Path(program).name == "rknn" and arguments[0] not in ("serve", "join"):
+    if Path(program).name == "rknn" and arguments[0] not in ("serve", "join") and "--labeler" not in arguments:
         assert cli.main(arguments) == command.status
     elif arguments[:2] == ["-m", "train.parties"]:
         parties.main(tyro.cli(parties.Parties, args=arguments[2:]))

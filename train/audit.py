@@ -95,8 +95,8 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
 
 
 def released(experiment: Experiment, prepared: Prepared, folder: Path) -> tuple[np.ndarray, Guarantee]:
-    """Run `train.distill` and return what it has released, float64 `[f]`, and what it says of that."""
-    distill.main(replace(experiment, out=folder), lambda _: prepared)
+    """Run `train.distill`, without its report, and return what it has released, float64 `[f]`, and what it says of that."""
+    distill.main(replace(experiment, out=folder), lambda _: prepared, benchmark=False)
     arrays = []
     for name, wanted in RELEASED.items():
         with np.load(folder / name) as saved:
@@ -110,16 +110,21 @@ def _with_private(task: Task, private: Records) -> Task:
     return replace(task, private=private, private_index=task.private_index[: len(private.labels)])
 
 
-def cli() -> int:
-    """Run from the command line."""
+def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
+    """Return what a command line says of the audit, and the experiment that it describes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--runs", type=int, default=400, help="of each data set")
     parser.add_argument("--confidence", type=float, default=0.9999, help="of the bound")
     parser.add_argument("--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given")
-    known, others = parser.parse_known_args()
+    known, others = parser.parse_known_args(arguments)
+    return known, distill.from_arguments([*others, "--student", "none"])
+
+
+def cli() -> int:
+    """Run from the command line."""
     compilation.keep()
     try:
-        experiment = distill.from_arguments([*others, "--student", "none"])
+        known, experiment = parsed(sys.argv[1:])
         found = main(experiment, known.runs, known.confidence)
         out = known.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-audit"
         out.mkdir(parents=True, exist_ok=True)

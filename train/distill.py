@@ -61,8 +61,17 @@ class Prepared(NamedTuple):
     network: Any
 
 
-def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None) -> Path:
-    """Run Algorithm 1 and return the run folder; `prepared` may share among experiments what `prepare` makes."""
+def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None, *, benchmark: bool = True) -> Path:
+    """Run Algorithm 1 and return the run folder.
+
+    Args:
+      experiment: its settings.
+      prepared: may share among experiments what `prepare` makes.
+      benchmark: measure too what only a benchmark can know, and write the report; labels and guarantee are the same without.
+
+    Raises:
+      ValueError: for what cannot be used.
+    """
     started = time.perf_counter()
     folder = runs.make_folder(experiment)
     root = jax.random.key(experiment.seed)
@@ -106,7 +115,8 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
         labels = labels.spread(voting.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
         rounds.append((queries, answers))
         benchmark_key = stage_key(noise, Stage.BENCHMARK)
-        not_covered = not_covered or truth.not_covered(benchmark_key, task, labeler, votes, queries, answers, graph, config)
+        if benchmark and not not_covered:
+            not_covered = truth.not_covered(benchmark_key, task, labeler, votes, queries, answers, graph, config)
         console.print(
             f"round {step + 1}: {answers.answered.sum()} of {num_queries} queries answered, "
             f"{truth.label_accuracy(task, labels):.2%} of the public labels right"
@@ -131,7 +141,8 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
     seconds = time.perf_counter() - started
     runs.finish(folder, experiment, task, labels, rounds, student, guarantee, chosen, not_covered, seconds)
     console.print(f"\n{guarantee}\n")
-    console.print(f"The report: {report.write(folder)}")
+    if benchmark:
+        console.print(f"The report: {report.write(folder)}")
     return folder
 
 
