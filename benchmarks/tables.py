@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks import _pictures
 from benchmarks._measure import RESULTS
+from train import compare as comparison
 
 GOALS = ("label_accuracy", "test_accuracy", "one_student")
 ROOT = Path(__file__).parent.parent
@@ -309,8 +310,32 @@ def virtual() -> str:
     return table(["virtual one-record clients, each with a ledger", "one round", "memory of all processes", "counted"], rows, "federation")
 
 
+def relations() -> str:
+    """What replacing a record costs in noisy SGD."""
+    rows = [
+        [
+            f"{row['noise_multiplier']:g}",
+            f"{row['sampling_prob']:.2g}",
+            f"{row['steps']:,}",
+            *(f"{row[name]:.3g}" for name in ("add_remove", "replace_one", "twice_the_sensitivity")),
+            f"{row['replace_one'] / row['add_remove']:.2f}",
+            f"{row['twice_the_sensitivity'] / row['add_remove']:.2f}",
+        ]
+        for row in load("relations")["results"]
+    ]
+    header = ["σ", "q", "steps", "ε, add-remove", "ε, replace-one", "ε by twice the sensitivity", "replace-one times", "twice the sensitivity times"]
+    return table(header, rows, "relations")
+
+
+def compare() -> str:
+    """Every method of `train.compare`, as far as it was measured."""
+    rows = [list(comparison.line(row)) for row in load("compare")["results"]["rows"] if row["seeds"]]
+    header = ["method", "trust", "ε", "δ", "seeds", "public labels right", "its network on the test set", "student on the test set"]
+    return table(header, rows, "compare")
+
+
 MAKERS = (distill, goals, studies, labels, balance, mechanisms, local, accountants, papers, attributes, noisy_sgd, per_example, buying)
-MAKERS += (dpdfd, speed, growth, peers, federation, replay, virtual)
+MAKERS += (compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual)
 TABLES = {make.__name__: make for make in MAKERS}
 
 
@@ -330,6 +355,7 @@ def main() -> None:
         text = document.read_text()
         if (rewritten := with_tables(text)) != text:
             document.write_text(rewritten)
+    _pictures.compare(load("compare"))
     _pictures.figure5(load("local"))
     _pictures.figure6(load("appendix_b"))
     _pictures.labelers(load("labelers"), load("noisy_sgd"), load("dpdfd"), load("buying"))

@@ -14,7 +14,7 @@ directions from A. With u and v what the record and its replacement add, in unit
 
 for normal X and Y of variances |u-v|² and |u|², covariance |u|² - uv and E e^X = E e^Y = 1. By Kahane's convexity inequality this grows
 with each entry of the covariance matrix, and u = -v of norm C is the largest for all of them. So the pair (1-g)N(0) + gN(+-C) dominates:
-RDP and PLD of it are exact. Noisy SGD costs 1.4 to 2 times what it does under add-remove.
+RDP and PLD of it are exact. Noisy SGD costs up to about twice what it does under add-remove.
 
 **Screened counts.** Given the sample of the others, whether a count passes a threshold is one bit, so RDP takes the largest divergence of
 two coins over all counts (Zhu et al., "Private-kNN", Theorem 7, here from 0 on, since a sample may hold fewer than k records). A, B and C
