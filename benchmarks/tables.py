@@ -323,7 +323,16 @@ def relations() -> str:
         ]
         for row in load("relations")["results"]
     ]
-    header = ["σ", "q", "steps", "ε, add-remove", "ε, replace-one", "ε by twice the sensitivity", "replace-one times", "twice the sensitivity times"]
+    header = [
+        "σ",
+        "q",
+        "steps",
+        "ε, add-remove",
+        "ε, replace-one",
+        "ε by twice the sensitivity",
+        "replace-one times",
+        "twice the sensitivity times",
+    ]
     return table(header, rows, "relations")
 
 

@@ -17,6 +17,7 @@ BROKEN = 4
 
 RUNS, LABELER_RUNS = 200_000, 2000
 DELTA = 1e-5
+SIZES = {"neighbors": 1, "queries": 4, "classes": 2}
 CLIENTS = 20
 """Of a mechanism whose noise they bring in shares."""
 
@@ -49,9 +50,9 @@ class Audit:
     labeler: str | None = None
     delta: float | None = None
     relation: Relation = "replace-one"
-    neighbors: int = 1
-    queries: int = 4
-    classes: int = 2
+    neighbors: int = SIZES["neighbors"]
+    queries: int = SIZES["queries"]
+    classes: int = SIZES["classes"]
     runs: float | None = None
     confidence: float = 0.9999
     sampler: Sampler = "simulation"
@@ -70,6 +71,11 @@ def run(settings: Audit) -> dict[str, Any]:
         raise ValueError(f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; there must be a guarantee to break.")
     if settings.labeler and settings.sampler == "release":
         raise ValueError("Expected --mechanism with --sampler release, got --labeler; labelers are simulations, a release is `rknn label`.")
+    given = [name for name, usual in SIZES.items() if settings.labeler and getattr(settings, name) != usual]
+    if given:
+        raise ValueError(
+            f"Expected --mechanism with --{given[0]}, got --labeler {settings.labeler}, whose small task has sizes of its own."
+        )
     with err.status("loading"):
         import jax
 
@@ -87,14 +93,16 @@ def run(settings: Audit) -> dict[str, Any]:
     else:
         played, guarantee = labeler_games(settings, settings.epsilon)
         weaker, _ = labeler_games(settings, 2 * settings.epsilon)
-        tell(err, "labeler", f"{settings.labeler}, {games.telling(settings.labeler or '')}")
+        tell(err, "labeler", str(configured(settings, settings.epsilon)))
     tell(err, "claimed", str(guarantee))
     if exact:
         tell(err, "enumerated", f"{exact}  {exact.neighbours}")
     with err.status(f"playing {len(played)} games"):
-        found = audit.audit(
-            jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, None if settings.skip_power else weaker
-        )
+        try:
+            control = None if settings.skip_power else weaker
+            found = audit.audit(jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control)
+        except NotImplementedError as error:  # no exact form
+            raise ValueError(f"Expected --sampler simulation with --mechanism {settings.mechanism}, got release. {error}") from error
     tell(err, "drawn", str(found))
     tell(err, "inputs", found.neighbours)
     tell(err, "event", found.event)
@@ -122,7 +130,7 @@ def mechanism(settings: Audit) -> Any:
         raise ValueError(
             f"Expected no delta with --mechanism {settings.mechanism}, got --delta {settings.delta}; it is pure, leave it out."
         )
-    optional = {"relation": settings.relation, "delta": settings.delta or DELTA, "num_clients": CLIENTS}
+    optional = {"relation": settings.relation, "delta": DELTA if settings.delta is None else settings.delta, "num_clients": CLIENTS}
     sizes = {"num_queries": settings.queries, "num_classes": settings.classes, "num_neighbors": settings.neighbors}
     return named(epsilon=settings.epsilon, **sizes, **{name: value for name, value in optional.items() if name in takes})
 
@@ -133,5 +141,12 @@ def labeler_games(settings: Audit, epsilon: float) -> tuple[Any, Any]:
 
     task = games.small_task()
     encode, queries = games.small_queries(task)
-    given = {"epsilon": epsilon, "relation": settings.relation, "delta": settings.delta or DELTA}
-    return games.of_labeler(task, encode, queries, settings.labeler or "", games.telling(settings.labeler or "", **given))
+    return games.of_labeler(task, encode, queries, settings.labeler or "", configured(settings, epsilon))
+
+
+def configured(settings: Audit, epsilon: float) -> Any:
+    """Return the labeler's settings."""
+    from rknn_jax import games
+
+    delta = DELTA if settings.delta is None else settings.delta
+    return games.telling(settings.labeler or "", epsilon=epsilon, relation=settings.relation, delta=delta)

@@ -66,6 +66,8 @@ def of_mechanism(mechanism: Any, sampler: Sampler = "simulation") -> list[Game]:
         pairs = [(f"a client that votes for {_told(a)} or for {_told(b)}", a, b) for a, b in itertools.combinations(votes, 2)]
         return [Game(words, _messages(mechanism, a, b, sampler)) for words, a, b in pairs]
     if isinstance(mechanism, MultiMessage):
+        if sampler == "release":
+            raise ValueError("Expected sampler=simulation for MultiMessage, got release; it is simulated, and has no exact form.")
         crowd = np.repeat(votes[:1], mechanism.num_clients - 1, axis=0)
         changes = [(f"a client among {mechanism.num_clients}, for {_told(votes[0])} or {_told(b)}", votes[0], b) for b in votes[1:]]
         return [Game(words, _shuffled(mechanism, np.stack([[*crowd, a], [*crowd, b]]))) for words, a, b in changes]
@@ -96,12 +98,16 @@ def exact(mechanism: Any) -> Finding | None:
     for coin in range(COINS):
         messages = mechanism.alphabet(jax.random.key(coin))
         law = np.stack([mechanism.log_prob(messages, cells) for cells in votes])
+        law = law[:, law.max(axis=0) > -np.inf]  # what nobody sends tells nothing
         spread = law.max(axis=0) - law.min(axis=0)
         if (largest := float(spread.max())) > epsilon:
             pair = [votes[int(order(law[:, spread.argmax()]))] for order in (np.argmin, np.argmax)]
             epsilon, words = largest, f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
     broken = epsilon > claimed * (1 + ROUNDING)
-    bound, event = Bound(0.0, claimed, epsilon), "the most telling of all messages"
+    bound, event = (
+        Bound(0.0, claimed, epsilon),
+        f"the most telling of all messages under {COINS} draws of the public coins, if there are any",
+    )
     return Finding(claimed, 0.0, epsilon, 1.0, exact=True, broken=broken, evidence=bound, neighbours=words, event=event, runs=0)
 
 
@@ -147,12 +153,14 @@ def of_labeler(task: Task, encode: Any, queries: Any, name: str, config: Any) ->
         votes = labeler.votes(votes_key, private, encode, queries, task.card.num_classes, config)
         return labeler.tally(noise_key, votes, queries, task.card.num_classes, config)
 
-    games = []
-    for canary in canaries(task, queries):
-        worlds = [with_record(task.private, canary.images[w], int(canary.labels[w])) for w in (0, 1)]
-        if config.relation == "add-remove":
-            worlds[0] = Records(task.private.images[:-1], task.private.labels[:-1])
-        games.append(Game(canary.words, _answers(answers, worlds)))
+    games, without = [], Records(task.private.images[:-1], task.private.labels[:-1])
+    for number, canary in enumerate(canaries(task, queries)):
+        first, second = (with_record(task.private, canary.images[world], int(canary.labels[world])) for world in (0, 1))
+        if config.relation == "replace-one":
+            games.append(Game(canary.words, _answers(answers, [first, second])))
+            continue
+        records = (first, second) if number == 0 else (second,)  # the first picture is always the same
+        games += [Game(f"there or not: one of {canary.words}", _answers(answers, [without, record])) for record in records]
     return games, answers(jax.random.key(0), task.private).guarantee
 
 
@@ -279,11 +287,12 @@ def of_cells(words: str, mechanism: CentralMechanism, worlds: Sequence[Array], s
 
 
 def _messages(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray, sampler: Sampler) -> Any:
-    """See a client's message: the cells that it supports, and how much likelier the law makes it from either input."""
+    """See a client's message: its bits, the cells that it supports, and how much likelier the law makes it from either input."""
 
     def described(messages: Any, support: Any) -> np.ndarray:
         ratio = mechanism.log_prob(messages, second) - mechanism.log_prob(messages, first)
-        return np.concatenate([np.asarray(support, np.float32), ratio[:, None]], axis=1)
+        bits = [np.asarray(leaf, np.float64).reshape(len(ratio), -1) for leaf in jax.tree.leaves(messages)]
+        return np.concatenate([*bits, np.asarray(support, np.float64), ratio[:, None]], axis=1)
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         cells = (first, second)[world]

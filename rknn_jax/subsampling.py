@@ -32,7 +32,7 @@ LARGEST_TILE = 2**26
 """Distances that a thread holds at a time."""
 
 LARGEST_BLOCK = 128
-"""Points that a thread takes at a time; a product with more of them is no faster."""
+"""Points that a thread takes at a time, 2 at least, as one alone rounds otherwise; a product with more of them is no faster."""
 
 TILE = 1024
 """References of a product; of those that fill the last one up the distance is infinite."""
@@ -78,7 +78,7 @@ def nearest_in_samples(
         raise ValueError(f"Expected {SMALLEST_PROB} <= sampling_prob <= 1, got sampling_prob={sampling_prob}; 1 samples every record.")
     check_finite("points", points)
     check_finite("references", references)
-    block = max(1, min(LARGEST_BLOCK, LARGEST_TILE // max(len(references), TILE), len(points)))
+    block = max(2, min(LARGEST_BLOCK, LARGEST_TILE // max(len(references), TILE), len(points)))
     room, reach = sample_room(len(references), sampling_prob, num_neighbors), coin_reach(len(references), sampling_prob, num_neighbors)
     sizes = (num_neighbors, num_samples, room, reach, len(references))
     solve = functools.partial(_solve, key, *_augmented(points, references), sizes=sizes, sampling_prob=sampling_prob)

@@ -15,6 +15,7 @@ Exit status: 0 not broken, 4 broken, 2 bad input, 130 stopped.
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -51,8 +52,17 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
       confidence: of the bound.
 
     Raises:
-      ValueError: as `train.distill.main`, and for an infinite epsilon.
+      ValueError: as `train.distill.main`, for an infinite epsilon, a noise seed, and a labeler that trains a network.
     """
+    if not math.isfinite(experiment.epsilon):
+        raise ValueError("Expected a finite epsilon, got infinity; there is no guarantee to break.")
+    if experiment.noise_seed is not None:
+        raise ValueError(f"Expected no noise seed, got noise_seed={experiment.noise_seed}; the same noise in every run hides nothing.")
+    if experiment.trains:
+        raise ValueError(
+            f"Expected a labeler that counts votes, got labeler={experiment.labeler}; its network is released too, and looked at by "
+            f"`rknn audit --labeler {experiment.labeler}`."
+        )
     distill.console.quiet = True
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +99,7 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
     if experiment.relation == "add-remove":
         private = task.private
         clients = None if private.clients is None else private.clients[:-1]
-        both[0] = Records(private.images[:-1], private.labels[:-1], clients)
+        both = [Records(private.images[:-1], private.labels[:-1], clients), both[0]]
     first, second = (Prepared(_with_private(task, private), encode, network) for private in both)
     return first, second
 

@@ -203,6 +203,8 @@ class Experiment:
             raise ValueError(
                 f"Expected relation=replace-one with trust={self.trust}, got relation={self.relation}; the messages are counted."
             )
+        if self.relation == "add-remove" and self.labeler == "rknn" and self.queries is None and self.representation not in ("scan", "dti"):
+            raise ValueError("Expected queries with relation=add-remove, got none; the default depends on n, which is private then.")
         if self.trust == "shuffle" and self.delta == 0:
             raise ValueError("Expected delta > 0 with trust=shuffle, got delta=0.0; pass --delta 1e-6, shuffling amplifies at none.")
         if self.mechanism in ("gaussian", "binomial") and self.delta == 0:
@@ -418,8 +420,8 @@ def finish(
         "choice_of_labels_to_buy": chosen and chosen.asdict(),
         "covers": ["the noisy counts" if model is None else "the network", "the labels of the public records", "the student"],
         "does_not_cover": [
-            f"the number of private {guarantee.unit}s"
-            + ("" if guarantee.relation == "add-remove" else ", which replace-one takes as public"),
+            f"the number of private {guarantee.unit}s, which "
+            + ("a benchmark's result.json tells" if guarantee.relation == "add-remove" else "replace-one takes as public"),
             "settings chosen by looking at private data or at accuracies, such as this page's",
             "everything under not_covered_by_epsilon in result.json",
         ],

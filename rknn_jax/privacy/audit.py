@@ -14,7 +14,7 @@ whatever was looked for and however it was found: what was chosen on some runs i
 nothing. What it could have found is its power: the probability that it says "broken" of the same mechanism with weaker noise.
 
 A guarantee that names its noise promises a whole curve of epsilon against delta, so that an event which is too likely for any point of the
-curve breaks it. At the delta of a Gaussian only rare events tell anything; at larger ones common events tell more.
+curve breaks it. At the small delta of a Gaussian rare events tell most; at larger ones common events tell more, in fewer runs.
 
 References: Jagielski, Ullman & Oprea, "Auditing Differentially Private Machine Learning: How Private is Private SGD?", 2020; Clopper &
 Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial", 1934; Bichsel et al., "DP-Sniper", 2021.
@@ -90,13 +90,13 @@ class Finding:
       delta: likewise.
       lower_bound: of epsilon at that delta.
       confidence: with which the bounds hold; 1 where they are exact.
-      exact: whether every input and output was enumerated, and nothing drawn.
+      exact: whether every input and message was enumerated, under a few draws of public coins where there are any.
       broken: whether a bound contradicts the guarantee, at its delta or elsewhere on its curve.
-      evidence: the bound that lies farthest above the claim, or least below.
+      evidence: the bound that lies farthest above the claim; that at the claimed delta where none does.
       neighbours: the two inputs that told most.
       event: what told them apart, in words.
       runs: of each input that the bounds rest on; more were spent on the search.
-      power: probability of finding the noise broken that `control` has weakened; None without one.
+      power: probability of finding the noise broken that `control` has weakened, as its own runs let it be estimated; None without one.
       control_lower_bound: of epsilon, for that noise.
     """
 
@@ -115,19 +115,22 @@ class Finding:
 
     def __str__(self) -> str:
         at = f" at delta = {self.delta:g}" if self.delta else ""
-        known = "is exactly" if self.exact else f"is at least, with confidence {self.confidence:.6g},"
+        known = "is, by enumeration," if self.exact else f"is at least, with confidence {self.confidence:.6g},"
         verdict = "BROKEN: " if self.broken else "Not broken: "
         sentence = f"{verdict}epsilon{at} {known} {self.lower_bound:.4g}, and {self.claimed_epsilon:.4g} is claimed."
         if self.broken and self.lower_bound <= self.claimed_epsilon:
             shown = self.evidence
             sentence += f" At delta = {shown.delta:g} it is at least {shown.lower:.4g}, where the same noise promises {shown.claimed:.4g}."
         if self.power is not None:
-            sentence += f" Of noise as for twice the epsilon this audit finds out with probability {self.power:.4g}."
+            sentence += f" Of noise as for twice the epsilon this audit finds out with a probability of about {self.power:.2g}."
         return sentence
 
     def asdict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
-        return asdict(self) | {"evidence": self.evidence._asdict(), "statement": str(self)}
+        told = asdict(self) | {"evidence": self.evidence._asdict(), "statement": str(self)}
+        if math.isinf(self.lower_bound):  # which JSON lacks
+            told |= {"lower_bound": "infinity", "evidence": told["evidence"] | {"lower": "infinity"}}
+        return told
 
 
 class Event(NamedTuple):
@@ -183,8 +186,8 @@ def audit(
         weakened, power = its_bounds[0].lower, _power(its_hits, runs - runs // 2, curve, error)
     best = int(np.argmax([bound.lower - bound.claimed for bound in bounds]))
     best = best if bounds[best].lower > bounds[best].claimed else 0
-    shown = events[min(best, len(events) - 1)]
-    happened = " and ".join(f"{count / (runs - runs // 2):.4g}" for count in hits[min(best, len(hits) - 1)])
+    at = lower_bounds(np.stack(hits), runs - runs // 2, error / len(hits), [bounds[best].delta])[:, 0].argmax()
+    happened = " and ".join(f"{count / (runs - runs // 2):.4g}" for count in hits[at])
     return Finding(
         guarantee.epsilon,
         guarantee.delta,
@@ -194,7 +197,7 @@ def audit(
         broken=any(bound.lower > bound.claimed for bound in bounds),
         evidence=bounds[best],
         neighbours=game.neighbours,
-        event=f"{shown.distinguisher}, at {shown.threshold:.6g} and above: a share of {happened} of the runs",
+        event=f"{events[at].distinguisher}, at {events[at].threshold:.6g} and above: a share of {happened} of the runs",
         runs=runs - runs // 2,
         power=power,
         control_lower_bound=weakened,
@@ -212,7 +215,7 @@ def claimed_curve(guarantee: Guarantee) -> Curve:
     claimed = [(guarantee.delta, guarantee.epsilon)]
     for delta in DELTAS:
         if delta > guarantee.delta and guarantee.events:
-            claimed.append((delta, min(guarantee.epsilon, *accounting.epsilons(guarantee.events, delta).values())))
+            claimed.append((delta, min([guarantee.epsilon, *accounting.epsilons(guarantee.events, delta).values()])))
     return tuple(claimed)
 
 
@@ -295,11 +298,11 @@ def _bounds(hits: np.ndarray, runs: int, curve: Curve, error: float) -> list[Bou
 
 
 def _power(hits: Sequence[np.ndarray], runs: int, curve: Curve, error: float) -> float:
-    """Return the probability that events as frequent as these contradict the curve."""
+    """Return the probability that the better of events as frequent as these contradicts the curve."""
     drawn = np.random.default_rng(0).binomial(runs, np.stack(hits) / runs, (BOOTSTRAPS, len(hits), 2))
     deltas, claims = (np.array(values) for values in zip(*curve, strict=True))
     lower = lower_bounds(drawn, runs, error / len(hits), deltas)
-    return float(np.mean((lower > claims).any(axis=(1, 2))))
+    return float(np.mean((lower > claims).any(axis=2), axis=0).max())
 
 
 def distinguishers(first: np.ndarray, second: np.ndarray) -> list[tuple[str, Score]]:
