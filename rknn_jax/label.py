@@ -335,7 +335,7 @@ def first_budget(settings: "Label") -> Amount:
 
 def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
     """Return what `privacy.json` says. Of the private data it shows n where n is public, and nothing else."""
-    choices = ("mechanism", "relation", "metric", "smoothing", "seed")
+    choices = ("mechanism", "relation", "metric", "smoothing")
     # The ledger's fingerprint of the data is private, and stays there.
     amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
     return {
@@ -349,6 +349,7 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
         "num_classes": plan.data.classes.count,
         "num_neighbors": plan.settings.neighbors,
         **{name: getattr(plan.settings, name) for name in choices},
+        "clustering_seed": plan.settings.seed,  # public, and none of the noise
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {name: importlib.metadata.version(name) for name in ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")},
     }
@@ -358,10 +359,10 @@ def not_covered(plan: Plan) -> list[str]:
     """Return what the guarantee says nothing about, in words."""
     seen = "was read from the private labels; give them to avoid that" if plan.data.classes.source == "inferred" else "is taken as public"
     return [
-        *([] if plan.num_records is None else ["the number of private records, which replace-one takes as public"]),
+        *([] if plan.num_records is None else ["the number of private records, which is taken as public"]),
         f"the set of {plan.data.classes.count} classes, which {seen}",
         "the embedding model or other preprocessing, if private data had a part in training or choosing it",
-        "the choice of these settings, if it was made in view of private data or of results that no ledger was charged for",
+        "the choice of these settings, if it was made in view of private data, or of results that were never charged to the budget",
     ]
 
 
@@ -376,10 +377,11 @@ def statement(plan: Plan, done: Release) -> Statement:
         (
             f"{said} each of {plan.mechanism.num_queries} queries, which stand for groups of public records",
             f"a label, and the probability of each class, for each of {len(plan.data.public):,} public records, made from that",
+            "for each of them the query that spoke for it, and how sure that is",
         ),
         tuple(done.card["not_covered"]),
         settings.mechanism,
-        Account(account["path"], account["head"], *(Amount(**account[name]) for name in ("budget", "spent", "remaining"))),
+        Account(Path(account["path"]).name, account["head"], *(Amount(**account[name]) for name in ("budget", "spent", "remaining"))),
         done.card["time"],
         details={
             "private data": settings.private.name,

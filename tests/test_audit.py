@@ -1,6 +1,7 @@
 """The audit: bounds that hold as often as they say, honest mechanisms that it leaves alone, planted bugs that it finds, every one."""
 
 import dataclasses
+import json
 import math
 
 import jax
@@ -17,7 +18,8 @@ from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.laplace import Laplace
-from rknn_jax.mechanisms.local import LocalRandomizer
+from rknn_jax.mechanisms.local import LocalRandomizer, voted_bits
+from rknn_jax.mechanisms.randomized_response import RandomizedResponse
 from rknn_jax.privacy import accounting, audit
 from rknn_jax.privacy.audit import Game
 from rknn_jax.privacy.guarantee import Event, Guarantee
@@ -197,6 +199,21 @@ def test_enumeration_finds_epsilon_itself(mechanism):
     assert 0.99 * mechanism.epsilon <= found.lower_bound <= mechanism.epsilon * (1 + 1e-9)
 
 
+def test_a_message_that_nobody_sends_hides_nothing_and_one_that_tells_all_is_infinite(monkeypatch):
+    """Randomized response that keeps every bit: of 64 patterns all but 7 are never sent, and each of these has one input."""
+    mechanism = RandomizedResponse(1.0, 3, 2)
+
+    def log_prob(self, messages, cells):
+        sent = np.asarray(jax.vmap(self.support)(messages))
+        return np.where((sent == voted_bits(np.asarray(cells)[None], self.num_cells)).all(axis=1), 0.0, -np.inf)
+
+    monkeypatch.setattr(RandomizedResponse, "log_prob", log_prob)
+    found = games.exact(mechanism)
+    assert found.broken
+    assert found.lower_bound == math.inf
+    assert json.loads(json.dumps(found.asdict(), allow_nan=False))["lower_bound"] == "infinity"
+
+
 def test_laws_of_many_cells_are_not_enumerated():
     assert games.exact(Collision(1.0, 40, 10)) is None
     assert games.exact(DiscreteLaplace(1.0, 2, 2)) is None
@@ -368,6 +385,16 @@ def test_a_run_whose_noise_is_always_the_same_is_found(monkeypatch):
     assert found.lower_bound > 1
 
 
+def test_runs_that_cannot_be_audited_are_refused():
+    for changes, named in (
+        ({"epsilon": math.inf}, "infinity"),
+        ({"noise_seed": 1}, "noise_seed=1"),
+        ({"labeler": "dpdfd", "delta": 1e-5}, "dpdfd"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            train_audit.main(dataclasses.replace(PIXELS, **changes), 100)
+
+
 def test_what_a_run_is_judged_by_is_what_it_releases():
     """The truth of the public records and the pictures of the queries, which lie in the same files, are not looked at."""
     known = {"true_label", "image", "public_index", "round", "size", "query"}
@@ -418,6 +445,9 @@ def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
         (("--epsilon", 1, "--mechanism", "collision", "--relation", "add-remove"), "add-remove"),
         (("--epsilon", 1, "--labeler", "rknn", "--sampler", "release"), "--sampler release"),
         (("--epsilon", 1, "--labeler", "knn"), "labeler='knn'"),
+        (("--epsilon", 1, "--labeler", "rknn", "--neighbors", 2), "--neighbors"),
+        (("--epsilon", 1, "--mechanism", "multi_message", "--sampler", "release"), "sampler=simulation"),
+        (("--epsilon", 1, "--mechanism", "laplace", "--sampler", "release"), "--sampler simulation"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(rknn, words, named):

@@ -227,7 +227,11 @@ def test_the_numbers_of_an_approximate_guarantee_are_those_of_the_formula():
         ),
         (
             {"relation": "add-remove"},
-            ["with this record and without it", "so is how many records there are", "two possible contents: that guess is right at most 88.08%"],
+            [
+                "with this record and without it",
+                "so is how many records there are",
+                "two possible contents: that guess is right at most 88.08%",
+            ],
             ["replaced by any other", "is taken as public"],
         ),
         (

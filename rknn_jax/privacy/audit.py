@@ -39,6 +39,7 @@ DELTAS = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)
 
 SEARCH_RUNS = 1000  # of each input, for a first look at a game
 SCREENED_RUNS = 4000  # of each input, to choose columns by
+LEAST_POWER = 0.5  # of an audit that says something
 COLUMNS, PAIRS, ALONE = 24, 8, 6  # of what is seen: looked at together, differences of two, looked at alone
 CORRELATED, MOST_CORRELATED = 64, 1000  # pairs to choose those differences from, and columns to choose these from
 BINS = 32
@@ -116,7 +117,8 @@ class Finding:
     def __str__(self) -> str:
         at = f" at delta = {self.delta:g}" if self.delta else ""
         known = "is, by enumeration," if self.exact else f"is at least, with confidence {self.confidence:.6g},"
-        verdict = "BROKEN: " if self.broken else "Not broken: "
+        weak = not self.broken and self.power is not None and self.power < LEAST_POWER
+        verdict = "BROKEN: " if self.broken else "Inconclusive, take more runs: " if weak else "Not broken: "
         sentence = f"{verdict}epsilon{at} {known} {self.lower_bound:.4g}, and {self.claimed_epsilon:.4g} is claimed."
         if self.broken and self.lower_bound <= self.claimed_epsilon:
             shown = self.evidence
