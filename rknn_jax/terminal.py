@@ -7,9 +7,9 @@ out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def tell(told: Console, name: str, text: str) -> None:
-    """Print a line under a name."""
+    """Print a line under a name; bytes of a file's name that are no text as their numbers."""
     told.print(f"{name:<11} ", style="bold cyan", end="")
-    told.print(text)
+    told.print(text.encode(errors="backslashreplace").decode())
 
 
 def whole(name: str, number: float) -> int:
