@@ -304,9 +304,8 @@ def labeler_games(name, epsilon=1.0, **given):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "given"), [("rknn", {}), ("noisy_sgd", {"batch_size": 24})])
-def test_a_labeler_with_half_the_noise_is_found(name, given):
-    broken(labeler_games(name, 4.0, **given)[0], labeler_games(name, 2.0, **given)[1], 3000)
+def test_a_labeler_with_half_the_noise_is_found():
+    broken(labeler_games("rknn", 4.0)[0], labeler_games("rknn", 2.0)[1], 3000)
 
 
 def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
