@@ -12,7 +12,7 @@ demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the st
 	rm -rf $(DEMO_OUT)
 	$(RUN) -m train.distill --dataset digits --epsilon 1 --out $(DEMO_OUT)
 
-test: $(VENV)/.dev  ## about ten minutes on two cores: most of it is compiling, so the compiler tries less hard than in test-all
+test: $(VENV)/.dev  ## about fifteen minutes on two cores: most of it is compiling, so the compiler tries less hard than in test-all
 	XLA_FLAGS=--xla_backend_optimization_level=1 $(RUN) -m pytest -n 2 -m "not slow"
 
 test-all: $(VENV)/.dev  ## slow tests too
