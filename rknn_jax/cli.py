@@ -143,12 +143,12 @@ class Export:
 
     Attributes:
       folder: that rknn label, rknn serve or train.distill wrote.
-      format: parquet or csv, for the labels; stablehlo, for networks that jax.export loads without this package; mlir, for these as text.
+      format: parquet or csv, for the labels; stablehlo, for networks that jax.export loads without this package.
       json: end with one line of JSON on stdout.
     """
 
     folder: Positional[Path]
-    format: Literal["parquet", "csv", "stablehlo", "mlir"]
+    format: Literal["parquet", "csv", "stablehlo"]
     json: bool = False
 
 

@@ -3,8 +3,8 @@
 A canary is the record in which two inputs differ. What is seen is all that a release shows and nothing else: counts, labels, soft labels,
 confidences and, of a labeler that trains one, the network's weights; of a client in the local model its message.
 
-Of local randomizers with few cells the law itself is enumerated, `exact_epsilon`: every input, missing votes too, and every message. That
-proves the mathematics of a file, and the game the code that draws.
+Of local randomizers with few cells the law itself is enumerated, `exact`: every input, missing votes too, and every message. That is about
+the mathematics of a file, and the game about the code that draws.
 """
 
 import itertools
@@ -104,10 +104,7 @@ def exact(mechanism: Any) -> Finding | None:
             pair = [votes[int(order(law[:, spread.argmax()]))] for order in (np.argmin, np.argmax)]
             epsilon, words = largest, f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
     broken = epsilon > claimed * (1 + ROUNDING)
-    bound, event = (
-        Bound(0.0, claimed, epsilon),
-        f"the most telling of all messages under {COINS} draws of the public coins, if there are any",
-    )
+    bound, event = Bound(0.0, claimed, epsilon), f"the most telling of all messages, under {COINS} draws of public coins"
     return Finding(claimed, 0.0, epsilon, 1.0, exact=True, broken=broken, evidence=bound, neighbours=words, event=event, runs=0)
 
 

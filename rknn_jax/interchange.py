@@ -37,7 +37,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from jax import export
 
-from rknn_jax.federation.collector import write_whole
+from rknn_jax.disk import write_whole
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
@@ -45,7 +45,7 @@ from rknn_jax.students.ensemble import Ensemble
 from rknn_jax.students.fit import Student
 from rknn_jax.students.models import linear, mlp
 
-Format = Literal["parquet", "csv", "stablehlo", "mlir"]
+Format = Literal["parquet", "csv", "stablehlo"]
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -79,7 +79,7 @@ def write(folder: Path, form: Format) -> tuple[Path, ...]:
     elif form == "csv":
         made = {"labels": as_csv(read(folder))}
     else:
-        made = {name: serialized(exported(model), form) for name, model in networks(folder).items()}
+        made = {name: serialized(exported(model)) for name, model in networks(folder).items()}
     paths = tuple(folder / f"{name}.{form}" for name in made)
     for path, content in zip(paths, made.values(), strict=True):
         write_whole(path, content)
@@ -197,18 +197,16 @@ def exported(model: Ensemble | Student | Head) -> export.Exported:
         jax.config.update("jax_traceback_in_locations_limit", frames)
 
 
-def serialized(function: export.Exported, form: Literal["stablehlo", "mlir"]) -> bytes:
-    """Return what `jax.export.deserialize` reads, or the same program as MLIR text, for reading and for other compilers.
+def serialized(function: export.Exported) -> bytes:
+    """Return what `jax.export.deserialize` reads.
 
     Raises:
-      ValueError: where flatbuffers is not installed, for the former.
+      ValueError: where flatbuffers is not installed.
     """
-    if form == "mlir":
-        return function.mlir_module().encode()
     try:
         return bytes(function.serialize())
     except ImportError as error:
-        raise ValueError("--format stablehlo needs flatbuffers: pip install 'rknn-jax[stablehlo]', or take --format mlir.") from error
+        raise ValueError("--format stablehlo needs flatbuffers: pip install 'rknn-jax[stablehlo]'.") from error
 
 
 def _probabilities(student: Student, pixels: jax.Array) -> jax.Array:

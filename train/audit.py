@@ -14,12 +14,13 @@ Exit status: 0 not broken, 4 broken, 2 bad input, 130 stopped.
 """
 
 import argparse
+import itertools
 import json
 import math
 import sys
 import tempfile
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from rknn_jax.cli_audit import BROKEN
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.privacy import audit
 from rknn_jax.privacy.audit import Finding, Game
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Records, Task
 from train import distill, sweep
 from train import experiment as runs
@@ -68,16 +69,13 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
         with tempfile.TemporaryDirectory() as folder:
             worlds = neighbours(experiment)
             guarantee = released(experiment, worlds[0], Path(folder) / "first")[1]
-            started, total = time.perf_counter(), 2 * num_runs
+            started, numbers = time.perf_counter(), itertools.count(1)
 
             def observe(key: jax.Array, world: int, count: int) -> np.ndarray:
                 del key  # noise is the run's own
-                nonlocal total
-                rows = []
-                for run in range(count):
-                    rows.append(released(experiment, worlds[world], Path(folder) / f"{world}-{total}-{run}")[0])
-                total -= count
-                sys.stderr.write(f"{2 * num_runs - total} of {2 * num_runs} runs, {time.perf_counter() - started:.0f} s\n")
+                rows = [released(experiment, worlds[world], Path(folder) / str(next(numbers)))[0] for _ in range(count)]
+                done = len(list(Path(folder).iterdir())) - 1
+                sys.stderr.write(f"{done} of 2 x {num_runs} runs, {time.perf_counter() - started:.0f} s\n")
                 return np.stack(rows)
 
             game = Game("the picture of a query among the private records, with its label or another's, or there or not", observe)
@@ -111,9 +109,7 @@ def released(experiment: Experiment, prepared: Prepared, folder: Path) -> tuple[
     for name, wanted in RELEASED.items():
         with np.load(folder / name) as saved:
             arrays += [np.ravel(saved[array]).astype(np.float64) for array in wanted]
-    told = json.loads((folder / "privacy.json").read_text())["whole"]
-    known = {field.name: told[field.name] for field in fields(Guarantee)}
-    return np.concatenate(arrays), Guarantee(**known | {"events": tuple(Event(**event) for event in told["events"])})
+    return np.concatenate(arrays), Guarantee.of(json.loads((folder / "privacy.json").read_text())["whole"])
 
 
 def _with_private(task: Task, private: Records) -> Task:

@@ -16,6 +16,7 @@ runs/<name>/
 ```
 """
 
+import io
 import json
 import math
 import os
@@ -32,13 +33,14 @@ import jax
 import numpy as np
 
 from rknn_jax import augment, labelers, mechanisms
+from rknn_jax.disk import write_whole
 from rknn_jax.labelers.dpdfd import Config as DPDFD
 from rknn_jax.labelers.noisy_sgd import HEADS, Head
 from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
 from rknn_jax.labelers.pate import Config as PATE
 from rknn_jax.labelers.private_knn import Config as PrivateKNN
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event, Guarantee, Relation, Trust
+from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.privacy.statement import Statement, page
 from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
@@ -325,8 +327,7 @@ def choice_of(folder: Path, select: Callable[[], tuple[Queries, Guarantee | None
         path.parent.mkdir(exist_ok=True)
         write_json(path, {"index": queries.index, "guarantee": asdict(chosen)})
     saved = json.loads(path.read_text())
-    guarantee = saved["guarantee"] | {"events": tuple(Event(**event) for event in saved["guarantee"]["events"])}
-    return np.asarray(saved["index"], np.int32), Guarantee(**guarantee)
+    return np.asarray(saved["index"], np.int32), Guarantee.of(saved["guarantee"])
 
 
 def environment() -> dict[str, Any]:
@@ -342,7 +343,7 @@ def environment() -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON, whole or not at all."""
-    _write_text(path, json.dumps(value, indent=2, default=_plain) + "\n")
+    write_whole(path, (json.dumps(value, indent=2, default=_plain) + "\n").encode())
 
 
 def append_jsonl(path: Path, value: dict[str, Any]) -> None:
@@ -443,7 +444,7 @@ def finish(
         shutil.copytree(path, folder / "generator")
     if student is not None:
         ensemble.save(student, folder / "student")
-    _write_text(folder / "privacy.html", page(_statement(experiment, task, guarantee, privacy)))
+    write_whole(folder / "privacy.html", page(_statement(experiment, task, guarantee, privacy)).encode())
     write_json(folder / "privacy.json", privacy)
     write_json(folder / "result.json", result)
     if not result["interrupted"]:
@@ -491,13 +492,7 @@ def _queries(task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers
     }
 
 
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_suffix(path.suffix + ".partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def _write_arrays(path: Path, **arrays: Any) -> None:
-    partial = path.with_suffix(".partial.npz")
-    np.savez_compressed(partial, **arrays)
-    partial.replace(path)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    write_whole(path, buffer.getvalue())

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rknn_jax.disk import write_whole
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import MOST_RECORDS, Round
 from rknn_jax.mechanisms.local import LocalRandomizer
@@ -233,16 +234,6 @@ def _parts(mechanism: LocalRandomizer, payload: bytes) -> Iterator[tuple[Any, in
 
 def _kept(fates: Sequence[str], values: Sequence[Any]) -> list[Any]:
     return [value for fate, value in zip(fates, values, strict=True) if fate == "counted"]
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is on disk, whole, or not there."""
-    temporary = path.with_name(f".{path.name}.new")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def _frame_bytes(num_clients: int, payload: int) -> int:

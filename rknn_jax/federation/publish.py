@@ -39,8 +39,9 @@ import numpy as np
 from PIL import Image
 
 from rknn_jax import voting
+from rknn_jax.disk import write_whole
 from rknn_jax.federation import wire
-from rknn_jax.federation.collector import QUESTION, Collector, Sum, most_shift, write_whole
+from rknn_jax.federation.collector import QUESTION, Collector, Sum, most_shift
 from rknn_jax.federation.rounds import Round
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn

@@ -138,6 +138,13 @@ class Guarantee:
             sentence += " The noise is simulated: the number tells what a release would cost, and this is not a private release."
         return sentence
 
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> "Guarantee":
+        """Return the guarantee that `asdict` told, or `dataclasses.asdict`, also once it was JSON."""
+        known = {field.name: _number(told[field.name]) for field in fields(cls)}
+        events = tuple(Event(**{name: _number(value) for name, value in event.items()}) for event in told["events"])
+        return cls(**known | {"events": events})
+
     def asdict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values, with the sentence as `statement`. Infinity, which JSON lacks, becomes "infinity"."""
         return _jsonable(asdict(self)) | {"events": [_told(event) for event in self.events], "statement": str(self)}
@@ -147,6 +154,10 @@ def _told(event: Event) -> dict[str, Any]:
     """Return the event as JSON-ready values, without what says that nothing was sampled or screened."""
     plain = {field.name: field.default for field in fields(Event) if field.name in ("sampling_prob", "replaced", "opposite", "screen")}
     return {name: value for name, value in _jsonable(asdict(event)).items() if name not in plain or value != plain[name]}
+
+
+def _number(value: Any) -> Any:
+    return math.inf if value == "infinity" else value
 
 
 def _round_up(value: float, digits: int) -> str:

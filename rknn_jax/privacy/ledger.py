@@ -36,7 +36,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Event, Guarantee, Relation, Unit
+from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
 
 FORMAT = "rknn-jax privacy ledger 1"
 BLOCK = 2**20  # array elements hashed at once
@@ -378,10 +378,8 @@ def _is_torn(tail: bytes) -> bool:
 
 def _entry(record: dict[str, Any]) -> Entry:
     amount = Amount(Fraction(record["epsilon"]), Fraction(record["delta"]))
-    guarantee = record.get("guarantee")
-    if guarantee:
-        guarantee = Guarantee(**guarantee | {"events": tuple(Event(**event) for event in guarantee["events"])})
-    return Entry(record["kind"], record["time"], amount, record["purpose"], guarantee, record["hash"])
+    told = record.get("guarantee")
+    return Entry(record["kind"], record["time"], amount, record["purpose"], Guarantee.of(told) if told else None, record["hash"])
 
 
 def _append_line(file: FileIO, sound: bytes, line: bytes) -> None:

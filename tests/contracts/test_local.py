@@ -1,7 +1,6 @@
 """Every local randomizer: its privacy loss enumerated, its law, its bias, its variance, and what its server makes of messages."""
 
 import dataclasses
-import itertools
 import math
 
 import jax
@@ -11,6 +10,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from rknn_jax import mechanisms
+from rknn_jax.games import inputs
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
@@ -28,12 +28,6 @@ each_pure = thin([example for example in EXAMPLES if isinstance(example, PurePro
 every = pytest.mark.parametrize("mechanism", EXAMPLES, ids=str)
 SEEDS = 10
 CLIENTS = 100_000
-
-
-def inputs(mechanism):
-    """Every input of up to k·r votes: with collisions, missing votes and none."""
-    c, d = mechanism.votes_per_record, mechanism.num_cells
-    return [np.array([*votes, *[-1] * (c - len(votes))]) for m in range(c + 1) for votes in itertools.combinations(range(d), m)]
 
 
 def full(mechanism):
