@@ -1,0 +1,32 @@
+"""What `rknn audit` finds of every mechanism and labeler, and of the same with noise as for twice the epsilon."""
+
+import time
+from typing import Any
+
+from benchmarks._measure import save
+from rknn_jax import labelers, mechanisms
+from rknn_jax.cli_audit import Audit, run
+
+NOT_IN_SECONDS = ("dpdfd",)
+AUDITS = (
+    Audit(1.0, mechanism="discrete_laplace", sampler="release", runs=20_000),
+    Audit(1.0, mechanism="discrete_laplace", sampler="release"),
+    *(Audit(1.0, mechanism=name) for name in mechanisms.names() if mechanisms.named(name).trusts),
+    *(Audit(2.0, labeler=name) for name in labelers.names() if name not in NOT_IN_SECONDS),
+)
+
+
+def measure(settings: Audit) -> dict[str, Any]:
+    """Return what an audit finds, and how long it takes."""
+    start = time.perf_counter()
+    told = run(settings)["drawn"]
+    names = ("claimed_epsilon", "delta", "lower_bound", "broken", "power", "control_lower_bound", "runs", "confidence")
+    kind = {"mechanism": settings.mechanism, "labeler": settings.labeler, "sampler": settings.sampler}
+    return kind | {name: told[name] for name in names} | {"seconds": time.perf_counter() - start}
+
+
+if __name__ == "__main__":
+    rows: list[dict[str, Any]] = []
+    for settings in AUDITS:
+        rows.append(measure(settings))
+        save("audit", rows)

@@ -1,0 +1,284 @@
+"""Mutation testing of the modules that privacy stands on: how many small faults do the tests of `make test` notice?
+
+Cosmic Ray proposes the faults: another comparison, another operator, another number, a loop that never runs. Each module gets a fixed
+sample of them, at most one a line, drawn by a hash, so that a later run tries the same faults again where the line is the same. Each fault
+is planted in a copy of the project, in a fresh process, and the tests named for the module run until the first failure.
+
+A fault that no test can notice, because nothing that is promised changes, is listed with its reason in `equivalent_mutants.json`.
+
+`make mutants` runs all of it, about an hour on two cores. `python -m benchmarks.mutants --only ledger` runs one module.
+"""
+
+import argparse
+import ast
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cosmic_ray import plugins
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+
+from benchmarks._measure import RESULTS, save
+
+ROOT = Path(__file__).parents[1]
+EQUIVALENT = Path(__file__).parent / "equivalent_mutants.json"
+PER_MODULE = 9
+CPU_SECONDS = 900  # more than twice what the tests of any module need; a fault that loops for ever is noticed
+WORKERS = 2
+
+CONTRACTS = ("tests/contracts/test_mechanisms.py", "tests/contracts/test_local.py")
+TESTS = {
+    "rknn_jax/privacy/guarantee.py": ("tests/test_guarantee.py", "tests/test_accounting.py", "tests/test_ledger.py"),
+    "rknn_jax/privacy/release.py": ("tests/test_release.py",),
+    "rknn_jax/privacy/ledger.py": ("tests/test_ledger.py",),
+    "rknn_jax/privacy/accounting.py": ("tests/test_accounting.py", "tests/test_sampled_accounting.py", "tests/test_binomial.py"),
+    "rknn_jax/privacy/entropy.py": ("tests/test_entropy.py",),
+    "rknn_jax/mechanisms/base.py": ("tests/test_mechanisms.py", CONTRACTS[0], "tests/test_cli.py"),
+    "rknn_jax/mechanisms/discrete_laplace.py": ("tests/test_mechanisms.py", CONTRACTS[0], "-k", "laplace or Laplace or release"),
+    "rknn_jax/mechanisms/collision.py": ("tests/test_local.py", *CONTRACTS, "tests/test_entropy.py", "-k", "ollision or test_local"),
+    "rknn_jax/mechanisms/local.py": ("tests/test_local.py", CONTRACTS[1], "tests/test_entropy.py", CONTRACTS[0]),
+    "rknn_jax/mechanisms/permute_and_flip.py": ("tests/test_mechanisms.py", CONTRACTS[0], "-k", "lip or test_mechanisms"),
+    "rknn_jax/bsvs.py": ("tests/test_bsvs.py", "tests/test_error_bounds.py", "tests/test_preview.py"),
+    "rknn_jax/neighbors.py": ("tests/test_neighbors.py",),
+    "rknn_jax/label.py": ("tests/test_cli.py", "tests/test_statement.py"),
+    "rknn_jax/federation/client.py": ("tests/test_federation.py", "tests/test_secure_sum.py"),
+    "rknn_jax/federation/collector.py": ("tests/test_federation.py",),
+}
+"""The tests that are run for a module, in this order: those of it, and those of its contract."""
+
+OPERATORS = (
+    *(f"ReplaceComparisonOperator_{pair}" for pair in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Lt_Gt", "Gt_Lt", "Eq_NotEq", "NotEq_Eq")),
+    *(f"ReplaceComparisonOperator_{pair}" for pair in ("Is_IsNot", "IsNot_Is")),
+    *(f"ReplaceBinaryOperator_{pair}" for pair in ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "FloorDiv_Mul", "Mod_FloorDiv", "Pow_Mul")),
+    *(f"ReplaceBinaryOperator_{pair}" for pair in ("BitAnd_BitOr", "BitOr_BitAnd", "RShift_LShift", "LShift_RShift")),
+    *(f"ReplaceUnaryOperator_{pair}" for pair in ("USub_UAdd", "Delete_USub", "Delete_Not", "Delete_Invert")),
+    "ReplaceTrueWithFalse",
+    "ReplaceFalseWithTrue",
+    "ReplaceAndWithOr",
+    "ReplaceOrWithAnd",
+    "AddNot",
+    "NumberReplacer",
+    "ReplaceBreakWithContinue",
+    "ReplaceContinueWithBreak",
+    "ZeroIterationForLoop",
+)
+"""Cosmic Ray's operators that make another program of the same types, so that few faults are noticed by a crash alone."""
+
+PRELOADED = ("jax", "flax.linen", "optax", "scipy.stats", "sklearn.cluster", "sklearn.datasets", "pytest", "hypothesis", "tyro", "chex")
+"""Imported once for all processes. None of them starts JAX's threads, so that forks are safe."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: `line` of `path` reads `after` where it read `before`; `code` is the whole file."""
+
+    path: str
+    line: int
+    before: str
+    after: str
+    code: str
+
+    @property
+    def name(self) -> str:
+        """What identifies the fault while the line stays as it is."""
+        return f"{self.path}: {self.before} -> {self.after}"
+
+
+def mutants(root: Path, path: str, count: int) -> list[Mutant]:
+    """Return a module's sample of faults: `count` lines, the first by hash, and of each line its first fault by hash."""
+    source = (root / path).read_text()
+    lines = source.splitlines()
+    meaning = _meaning(source)
+    by_line: dict[int, list[tuple[str, int]]] = {}
+    for name in OPERATORS:
+        for occurrence, line in enumerate(_lines_of(source, name)):
+            by_line.setdefault(line, []).append((name, occurrence))
+    found: list[Mutant] = []
+    for line in sorted(by_line, key=lambda line: _hash(path, lines[line - 1])):
+        first = by_line[line][0][1]
+        for name, occurrence in sorted(by_line[line], key=lambda fault: _hash(lines[line - 1], fault[0], str(fault[1] - first))):
+            code = mutate_code(source, plugins.get_operator(f"core/{name}")(), occurrence)
+            if code is not None and _meaning(code) not in (None, meaning):
+                after = code.splitlines()[line - 1]
+                found.append(Mutant(path, line, lines[line - 1].strip(), after.strip(), code))
+                break
+        if len(found) == count:
+            break
+    return sorted(found, key=lambda mutant: mutant.line)
+
+
+def _lines_of(source: str, operator: str) -> list[int]:
+    """Return the line of each place where an operator can be used, in Cosmic Ray's order."""
+    mutated = plugins.get_operator(f"core/{operator}")()
+    return [position[0][0] for node in ast_nodes(get_ast(source)) for position in mutated.mutation_positions(node)]
+
+
+def _hash(*words: str) -> bytes:
+    return hashlib.sha256("\n".join(words).encode()).digest()
+
+
+class _Promised(ast.NodeTransformer):
+    """Leaves out what no test should pin down: annotations, decorators, the words of errors, and examples for tests."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_arguments(self, node: ast.arguments) -> ast.AST:
+        node.args, node.posonlyargs, node.kwonlyargs = [*node.posonlyargs, *node.args, *node.kwonlyargs], [], []
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns, node.decorator_list = None, []
+        return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.decorator_list = []
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        examples = isinstance(node.targets[0], ast.Name) and node.targets[0].id == "EXAMPLES"
+        return ast.Pass() if examples else self.generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return ast.Raise()
+
+
+def _meaning(code: str) -> str | None:
+    """Return what a file does, as text; None if it is no Python."""
+    try:
+        return ast.dump(_Promised().visit(ast.parse(code)))
+    except SyntaxError:
+        return None
+
+
+def _copy(root: Path, folder: Path) -> Path:
+    """Copy what tests need of the project."""
+    target = folder / "project"
+    ignored = shutil.ignore_patterns(".git", ".venv", "runs", "site", "__pycache__", ".*_cache", ".hypothesis")
+    shutil.copytree(root, target, ignore=ignored)
+    return target
+
+
+def _child(project: str, arguments: list[str], log: str) -> None:
+    """Run pytest in the copy, in a process group of its own, and exit with its status."""
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(project)
+    os.environ["PYTHONPATH"] = project
+    sys.path.insert(0, project)
+    import pytest
+
+    os._exit(int(pytest.main(arguments)))
+
+
+def run(context: Any, project: Path, mutant: Mutant) -> dict[str, Any]:
+    """Plant a fault, run the tests, and take it out again.
+
+    Returns:
+      The fault, `outcome` (killed, timeout or survived), the test that failed, and the seconds that it took.
+    """
+    file = project / mutant.path
+    original = file.read_text()
+    log = project.parent / "log"
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not slow", *TESTS[mutant.path]]
+    start = time.perf_counter()
+    _replace(file, mutant.code)
+    try:
+        process = context.Process(target=_child, args=(str(project), arguments, str(log)))
+        process.start()
+        process.join()
+        outcome = {0: "survived", -signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}.get(process.exitcode, "killed")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what tests have started
+    finally:
+        _replace(file, original)
+    killer = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("FAILED", "ERROR"))]
+    told = {"path": mutant.path, "line": mutant.line, "before": mutant.before, "after": mutant.after, "outcome": outcome}
+    return told | {"by": killer[0][:160] if killer else None, "seconds": round(time.perf_counter() - start, 1)}
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file and forget what was compiled of it: two faults may have one size and one second."""
+    file.write_text(text)
+    shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
+
+
+def scores(rows: list[dict[str, Any]], equivalent: dict[str, str]) -> dict[str, Any]:
+    """Return each module's share of faults that were noticed, of those that change what is promised."""
+    found: dict[str, Any] = {}
+    for path in dict.fromkeys(row["path"] for row in rows):
+        mine = [row for row in rows if row["path"] == path]
+        noticed = sum(row["outcome"] != "survived" for row in mine)
+        excused = sum(row["outcome"] == "survived" and _name(row) in equivalent for row in mine)
+        found[path] = {"mutants": len(mine), "noticed": noticed, "equivalent": excused, "score": noticed / (len(mine) - excused)}
+    return found
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['path']}: {row['before']} -> {row['after']}"
+
+
+def main() -> None:
+    """Run all faults, two at a time, and write the results as they come."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="modules whose path contains this")
+    parser.add_argument("--count", type=int, default=PER_MODULE, help="faults of each module")
+    parser.add_argument("--name", default="mutants", help="of the JSON under benchmarks/results")
+    parser.add_argument("--root", type=Path, default=ROOT, help="of another checkout whose tests to try")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="faults at a time")
+    parser.add_argument("--survivors", action="store_true", help="only the faults that survived in the last results of that name")
+    settings = parser.parse_args()
+    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1"  # as in make test
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    todo = [mutant for path in TESTS if settings.only in path for mutant in mutants(settings.root, path, settings.count)]
+    rows: list[dict[str, Any]] = []
+    if settings.survivors:
+        before = json.loads((RESULTS / f"{settings.name}.json").read_text())["results"]["mutants"]
+        alive = {_name(row) for row in before if row["outcome"] == "survived"}
+        known = {mutant.name for mutant in todo}
+        rows = [row for row in before if row["outcome"] != "survived" and _name(row) in known]
+        noticed = {_name(row) for row in rows}
+        todo = [mutant for mutant in todo if mutant.name in alive or mutant.name not in noticed]
+    equivalent = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    with contextlib.ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))) for _ in range(settings.workers)]
+        free = [_copy(settings.root, folder) for folder in folders]
+        pool = stack.enter_context(ThreadPoolExecutor(settings.workers))
+
+        def one(mutant: Mutant) -> dict[str, Any]:
+            project = free.pop()
+            try:
+                return run(context, project, mutant)
+            finally:
+                free.append(project)
+
+        for row in pool.map(one, todo):
+            rows.append(row)
+            print(f"{row['outcome']:8} {row['seconds']:6.1f} s  {row['path']}:{row['line']}  {row['before']}  ->  {row['after']}", flush=True)
+            save(settings.name, {"scores": scores(rows, equivalent), "mutants": rows}, sample=settings.count)
+
+
+if __name__ == "__main__":
+    main()
