@@ -379,7 +379,9 @@ def _candidates(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the references of the smallest keys `[m, B]`, and what no other's approximate distance is below `[B]`."""
     groups, size, _ = doubled.shape
-    smallest = kernels.nearest.smallest_keys if implementation == "pallas" else _smallest_keys
+    smallest = _smallest_keys
+    if implementation == "pallas":
+        from rknn_jax.kernels.nearest import smallest_keys as smallest  # late: Pallas takes a second to import
     keys = smallest(points, doubled, sq_norms, min(count, size))
     number = (keys & _number_mask(size)) + size * jnp.arange(groups)[:, None, None]
     keys, number = keys.reshape(-1, len(points)), number.reshape(-1, len(points))

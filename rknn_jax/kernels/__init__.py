@@ -1,16 +1,13 @@
 """Pallas twins of the two hot functions, `neighbors.nearest` and `collision.count_support`.
 
 A twin replaces the inner XLA form, which stands beside its caller, has the same signature, and is the reference. Both are written for
-GPUs, through Triton; on a TPU the XLA forms run.
+GPUs, through Triton; on a TPU the XLA forms run. `kernels.nearest` and `kernels.decode` are imported where they
+run, because importing Pallas takes a second.
 """
 
 from typing import Literal, get_args
 
 import jax
-
-from rknn_jax.kernels import decode, nearest
-
-__all__ = ["Implementation", "chosen", "decode", "nearest"]
 
 Implementation = Literal["xla", "pallas"]
 

@@ -175,7 +175,9 @@ def count_support(
     Returns:
       int32 `[d]`.
     """
-    count = kernels.decode.count_in_intervals if kernels.chosen(implementation) == "pallas" else count_in_intervals
+    count = count_in_intervals
+    if kernels.chosen(implementation) == "pallas":
+        from rknn_jax.kernels.decode import count_in_intervals as count  # late: Pallas takes a second to import
     return count(messages.seed, *hashing.interval(messages.bucket, num_buckets), num_cells)
 
 

@@ -35,7 +35,6 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, log_ndtr
-from scipy.stats import binom
 
 from rknn_jax.privacy import sampled
 from rknn_jax.privacy.guarantee import Event, Guarantee
@@ -350,6 +349,8 @@ def _binomial_deltas(epsilons: np.ndarray, coins: int) -> np.ndarray:
 
     The odds of x heads against x - 1 are (N - x + 1)/x, infinite at none. Binomials are symmetric, so both directions are alike.
     """
+    from scipy.stats import binom  # late: the import takes over a second, and few releases need it
+
     last = np.ceil((coins + 1) * expit(-epsilons)) - 1
     return np.maximum(binom.cdf(last, coins, 0.5) - np.exp(epsilons) * binom.cdf(last - 1, coins, 0.5), 0)
 

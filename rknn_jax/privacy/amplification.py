@@ -28,7 +28,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 Bound = Literal["general", "variation ratio", "closed form"]
 TotalVariation = Callable[[float], float]  # β of the messages at an ε₀
@@ -125,6 +124,8 @@ def hockey_stick(
       total_variation: β; the most that ε₀ allows where it is not given, which is the general bound.
       tail: probability of counts that are not summed but added; with 0 what float64 cannot tell from 0.
     """
+    from scipy.stats import binom  # late: the import takes over a second
+
     if central_epsilon >= local_epsilon:
         return 0.0
     # Over p, a draw of the first kind is worth `first`, one of the other kind -`second`, and a blank one -`excess`.
@@ -148,13 +149,13 @@ def hockey_stick(
     worth = first * ones - second * (clones[:, None] - ones)
     reach = worth / excess if excess else np.where(worth > 0, np.inf, -1.0)
     reach, rest = np.minimum(np.floor(reach), others[:, None]), np.maximum(others - 1, 0)[:, None]  # the most m that still do
-    below, equal = stats.binom.cdf(reach - 1, rest, share[:, None]), stats.binom.pmf(reach, rest, share[:, None])
+    below, equal = binom.cdf(reach - 1, rest, share[:, None]), binom.pmf(reach, rest, share[:, None])
     near = (worth - cost[:, None]) * below + worth * (1 - share[:, None]) * equal
 
     # Beyond, E[a - T/2; a >= k] = k·P(a = k)/2 for a ~ Bin(T, 1/2).
-    far = stats.binom.sf(end - 1, clones, 0.5) * ((first - second) / 2 * clones - cost) + gap / 2 * end * stats.binom.pmf(end, clones, 0.5)
-    deltas = np.sum(stats.binom.pmf(ones, clones[:, None], 0.5) * near, axis=1) + np.maximum(far, 0)
-    return float(np.sum(stats.binom.pmf(clones, n, either) * deltas) / (n * least) + tail)
+    far = binom.sf(end - 1, clones, 0.5) * ((first - second) / 2 * clones - cost) + gap / 2 * end * binom.pmf(end, clones, 0.5)
+    deltas = np.sum(binom.pmf(ones, clones[:, None], 0.5) * near, axis=1) + np.maximum(far, 0)
+    return float(np.sum(binom.pmf(clones, n, either) * deltas) / (n * least) + tail)
 
 
 def _window(num_clients: int, chance: float, log_tail: float) -> tuple[int, int]:

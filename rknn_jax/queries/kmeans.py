@@ -13,7 +13,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.cluster import KMeans
 
 from rknn_jax.neighbors import nearest
 from rknn_jax.types import Array, Queries
@@ -61,6 +60,8 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
             f"Expected 1 <= num_queries <= number of public records, got num_queries={num_queries} with {len(features)} public records; "
             "ask fewer queries or bring more public records."
         )
+    from sklearn.cluster import KMeans  # late: the import takes over a second
+
     seed = int(jax.random.randint(key, (), 0, np.iinfo(np.int32).max))
     model = KMeans(num_queries, n_init=config.num_starts, max_iter=config.max_iterations, random_state=seed).fit(features)
     centres = jnp.asarray(model.cluster_centers_, jnp.float32)
