@@ -14,6 +14,7 @@ several one feature could let one record move the messages of all. How long an a
 """
 
 import fcntl
+import functools
 import json
 import os
 import secrets
@@ -30,6 +31,7 @@ import numpy as np
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
+from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Guarantee, Trust
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
@@ -304,7 +306,13 @@ def _simulated(round: Round, cells: np.ndarray, first: int) -> object:
     """Return the messages that `mechanisms.base.client_totals` aggregates, of clients from `first` on."""
     root = jax.random.key(round.simulated or 0)
     keys = jax.vmap(lambda number: jax.random.fold_in(root, number))(first + jnp.arange(len(cells)))
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(round.mechanism.randomize))(keys, jnp.asarray(cells)))
+    return jax.tree.map(np.asarray, _randomized(round.mechanism, keys, jnp.asarray(cells)))
+
+
+@functools.partial(jax.jit, static_argnames="mechanism")
+def _randomized(mechanism: LocalRandomizer, keys: jax.Array, cells: jax.Array) -> object:
+    """Randomize each record; one program serves all virtual clients of a process."""
+    return jax.vmap(mechanism.randomize)(keys, cells)
 
 
 def _write(path: Path, data: bytes) -> None:
