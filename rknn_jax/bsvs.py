@@ -11,6 +11,7 @@ References: Li et al., "Fine-grained Private Knowledge Distillation", Definition
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +47,11 @@ def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
       int32 `[n, k·r]`, ascending in each row; `NO_CELL` where a query or a label is missing or named twice, because a
       record may add at most 1 to a cell.
     """
-    near, labels = jnp.asarray(near, jnp.int32), jnp.asarray(labels, jnp.int32)
+    return _cells(jnp.asarray(near, jnp.int32), jnp.asarray(labels, jnp.int32), num_classes)
+
+
+@jax.jit
+def _cells(near: jax.Array, labels: jax.Array, num_classes: Any) -> jax.Array:
     labels = labels[:, None] if labels.ndim == 1 else labels
     query, label = near[:, :, None], labels[:, None, :]
     cell = jnp.where((query >= 0) & (label >= 0), query * num_classes + label, NO_CELL)
@@ -58,8 +63,11 @@ def once(cells: jax.Array) -> jax.Array:
 
     Mechanisms are calibrated for votes of at most 1 a cell, so it is done wherever cells may come from elsewhere.
     """
-    if cells.shape[-1] == 1:
-        return cells
+    return cells if cells.shape[-1] == 1 else _once(cells)
+
+
+@jax.jit
+def _once(cells: jax.Array) -> jax.Array:
     cells = jnp.sort(cells, axis=-1)
     repeated = jnp.concatenate([jnp.zeros_like(cells[..., :1], bool), cells[..., 1:] == cells[..., :-1]], axis=-1)
     return jnp.sort(jnp.where(repeated, NO_CELL, cells), axis=-1)
@@ -80,6 +88,7 @@ def sum_votes(cells: Array, num_cells: int) -> jax.Array:
     return jax.ops.segment_sum(jnp.ones(flat.shape, jnp.int32), jnp.where(flat < 0, num_cells, flat), num_cells)
 
 
+@jax.jit
 def gap(counts: Array) -> jax.Array:
     """Return how far each query's first label leads its second: `[num_queries]` from `[num_queries, num_classes]`."""
     top = jax.lax.top_k(jnp.asarray(counts), 2)[0]

@@ -93,7 +93,7 @@ def nearest(
     parts = _on_every_core(points, lambda *part: _nearest(points, references, *part, how=how))
     index, distance = (jnp.concatenate([found[i][first:] for found, first in parts]) for i in range(2))
     if not isinstance(distance, jax.core.Tracer):
-        _check_finite_distances(distance, points, references)
+        _check_finite_distances([distance], points, references)
     return index, distance
 
 
@@ -132,10 +132,10 @@ def nearest_votes(
         raise ValueError(f"Expected a row of labels for each of {len(points)} points, got {len(labels)}.")
     how = _how(points, references, num_neighbors, metric, implementation)
     parts = _on_every_core(points, lambda *part: _nearest_votes(points, references, labels, *part, how=how, num_classes=num_classes))
-    counts, farthest = (jnp.stack([found[i] for found, _ in parts]) for i in range(2))
-    if not isinstance(farthest, jax.core.Tracer):
+    counts, farthest = ([found[i] for found, _ in parts] for i in range(2))
+    if not isinstance(farthest[0], jax.core.Tracer):
         _check_finite_distances(farthest, points, references)
-    return jnp.sum(counts, axis=0).reshape(len(references), num_classes)
+    return _total(counts, (len(references), num_classes))
 
 
 def check_finite(name: str, features: Array) -> None:
@@ -182,8 +182,18 @@ def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[jax.
     return points, references
 
 
-def _check_finite_distances(distance: jax.Array, points: jax.Array, references: jax.Array) -> None:
-    if not bool(jnp.all(jnp.isfinite(distance)) & jnp.all(jnp.isfinite(references))):  # an infinite reference is nobody's neighbour
+@functools.partial(jax.jit, static_argnames="shape")
+def _total(counts: list[jax.Array], shape: tuple[int, int]) -> jax.Array:
+    return jnp.sum(jnp.stack(counts), axis=0).reshape(shape)
+
+
+@jax.jit
+def _all_finite(arrays: list[jax.Array]) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in arrays]))
+
+
+def _check_finite_distances(distances: list[jax.Array], points: jax.Array, references: jax.Array) -> None:
+    if not bool(_all_finite([*distances, references])):  # an infinite reference is nobody's neighbour
         check_finite("points", points)
         check_finite("references", references)
         raise ValueError("Expected features whose squared distances fit float32, got larger ones; scale them.")

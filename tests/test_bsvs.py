@@ -1,5 +1,8 @@
 """Votes, their sum and its sensitivity; error bounds against the exact noise."""
 
+import functools
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -11,76 +14,95 @@ from hypothesis import strategies as st
 from rknn_jax import bsvs
 from tests import reference
 
-shapes = st.tuples(st.integers(0, 999), st.integers(1, 60), st.integers(1, 8), st.integers(2, 5), st.integers(1, 4), st.integers(1, 3))
+NUM_QUERIES, CLASSES = 7, 5
+CELLS = NUM_QUERIES * CLASSES
+VOTES = [(4, 3), (2, 1)]  # neighbours and labels of a record
 
 
-def votes(seed, n, s, num_classes, k, r):
+def votes(seed, n, k, r):
     """Draw k distinct queries and r distinct labels a record."""
     rng = np.random.default_rng(seed)
-    k, r = min(k, s), min(r, num_classes)
-    near = np.stack([rng.permutation(s)[:k] for _ in range(n)]).astype(np.int32)
-    return near, np.stack([rng.permutation(num_classes)[:r] for _ in range(n)]).astype(np.int32), k, r
+    near = rng.permuted(np.tile(np.arange(NUM_QUERIES), (n, 1)), axis=1)[:, :k]
+    labels = rng.permuted(np.tile(np.arange(CLASSES), (n, 1)), axis=1)[:, :r]
+    return near, labels
 
 
-@given(shapes)
-def test_counts_sum_to_n_times_k_times_r_and_do_not_depend_on_the_order(shape):
-    seed, n, s, num_classes, *_ = shape
-    near, labels, k, r = votes(*shape)
-    cells = bsvs.cells(near, labels, num_classes)
-    counts = bsvs.sum_votes(cells, s * num_classes)
+@given(st.integers(0, 999), st.sampled_from(VOTES))
+def test_counts_sum_to_n_times_k_times_r_and_do_not_depend_on_the_order(seed, votes_per_record):
+    n, (k, r) = 60, votes_per_record
+    near, labels = votes(seed, n, k, r)
+    cells = bsvs.cells(near, labels[:, 0] if r == 1 else labels, CLASSES)
+    counts = bsvs.sum_votes(cells, CELLS)
     chex.assert_shape(cells, (n, k * r))
     chex.assert_type(counts, jnp.int32)
-    assert counts.sum() == n * k * r
+    assert np.sum(counts) == n * k * r
+    cells = np.asarray(cells)
+    assert (np.diff(cells, axis=1) > 0).all(), "ascending"
+    expected = np.zeros((NUM_QUERIES, CLASSES), int)
+    np.add.at(expected, (near[:, :, None], labels[:, None]), 1)
+    np.testing.assert_array_equal(counts, expected.ravel())
     order = np.random.default_rng(seed).permutation(n)
-    np.testing.assert_array_equal(counts, bsvs.sum_votes(cells[order], s * num_classes))
-    np.testing.assert_array_equal(counts, np.bincount(np.ravel(cells), minlength=s * num_classes))
+    np.testing.assert_array_equal(counts, bsvs.sum_votes(cells[order], CELLS))
 
 
-@given(shapes)
-def test_any_split_of_the_records_over_clients_gives_the_same_counts(shape):
-    seed, n, s, num_classes, *_ = shape
-    near, labels, *_ = votes(*shape)
-    cells = bsvs.cells(near, labels, num_classes)
-    client = np.random.default_rng(seed).integers(0, 4, n)
-    parts = [bsvs.sum_votes(jnp.where((client == c)[:, None], cells, bsvs.NO_CELL), s * num_classes) for c in range(4)]
-    np.testing.assert_array_equal(sum(parts), bsvs.sum_votes(cells, s * num_classes))
+@given(st.integers(0, 999))
+def test_any_split_of_the_records_over_clients_gives_the_same_counts(seed):
+    near, labels = votes(seed, 60, *VOTES[0])
+    cells = np.asarray(bsvs.cells(near, labels, CLASSES))
+    client = np.random.default_rng(seed).integers(0, 4, len(cells))
+    parts = [np.where((client == c)[:, None], cells, bsvs.NO_CELL) for c in range(4)]
+    together = sum(np.asarray(bsvs.sum_votes(part, CELLS)) for part in parts)
+    np.testing.assert_array_equal(together, bsvs.sum_votes(cells, CELLS))
+
+
+@functools.partial(jax.jit, static_argnames=("num_classes", "num_cells"))
+def counts_of_each(near, labels, num_classes, num_cells):
+    """Counts `[n, d]` of every record alone."""
+
+    def of_one(near, labels):
+        return bsvs.sum_votes(bsvs.cells(near[None], labels[None], num_classes), num_cells)
+
+    return jax.vmap(of_one)(near, labels)
 
 
 def test_the_sensitivity_found_by_search_is_2kr_for_replacing_and_kr_for_adding():
     """Every record of a small domain against every other: the bound holds and is attained."""
     s, num_classes, k, r = 4, 3, 2, 2
-    queries = [(a, b) for a in range(s) for b in range(s) if a < b]
-    labelings = [(a, b) for a in range(num_classes) for b in range(num_classes) if a < b]
-    domain = [
-        np.asarray(bsvs.sum_votes(bsvs.cells(np.array([q]), np.array([y]), num_classes), s * num_classes))
-        for q in queries
-        for y in labelings
-    ]
-    replace = max(np.abs(a - b).sum() for a in domain for b in domain)
-    assert replace == 2 * k * r
-    assert max(np.abs(a - b).max() for a in domain for b in domain) == 1
-    assert max(np.abs(a).sum() for a in domain) == k * r
+    queries = list(itertools.combinations(range(s), k))
+    labelings = list(itertools.combinations(range(num_classes), r))
+    near, labels = (np.array(part) for part in zip(*itertools.product(queries, labelings), strict=True))
+    domain = np.asarray(counts_of_each(near, labels, num_classes, s * num_classes))
+    assert len(domain) == 18
+    changes = np.abs(domain[:, None] - domain[None])
+    assert changes.sum(axis=2).max() == 2 * k * r
+    assert changes.max() == 1
+    assert np.abs(domain).sum(axis=1).max() == k * r
 
 
-@given(
-    st.lists(st.lists(st.integers(-1, 3), min_size=4, max_size=4), min_size=1, max_size=10),
-    st.lists(st.integers(-1, 2), min_size=3, max_size=3),
-)
-def test_a_record_never_adds_more_than_one_to_a_cell_however_it_is_encoded(near, own):
-    """Repeated neighbours or labels would break the unit shifts that composition counts on."""
-    for row in near:
-        counts = bsvs.sum_votes(bsvs.cells(np.array([row]), np.array([own]), 3), 12)
-        assert counts.max() <= 1
-        assert counts.sum() == len({q for q in row if q >= 0}) * len({y for y in own if y >= 0})
+def test_a_record_never_adds_more_than_one_to_a_cell_however_it_is_encoded():
+    """Repeated neighbours or labels would break the unit shifts that composition counts on.
+
+    Every record of 3 neighbours of 3 and 3 labels of 2, any of which may be missing.
+    """
+    near = np.array(list(itertools.product(range(-1, 3), repeat=3)))
+    labels = np.array(list(itertools.product(range(-1, 2), repeat=3)))
+    pairs = np.array(list(itertools.product(range(len(near)), range(len(labels)))))
+    near, labels = near[pairs[:, 0]], labels[pairs[:, 1]]
+    counts = np.asarray(counts_of_each(near, labels, 2, 6)).reshape(-1, 3, 2)
+    queries = (near[:, :, None] == np.arange(3)).any(axis=1)
+    named = (labels[:, :, None] == np.arange(2)).any(axis=1)
+    np.testing.assert_array_equal(counts, queries[:, :, None] & named[:, None])
 
 
 def test_votes_outside_the_cells_are_not_counted():
-    np.testing.assert_array_equal(bsvs.sum_votes(jnp.array([[0, 5], [-1, 6], [99, -7]]), 6), [1, 0, 0, 0, 0, 1])
+    cells = np.array([[0, 5], [-1, 6], [99, -7]])
+    np.testing.assert_array_equal(bsvs.sum_votes(cells, 6), [1, 0, 0, 0, 0, 1])
 
 
 def test_counts_stay_exact_where_float32_would_stop():
     start = 2**24
-    assert bsvs.sum_votes(jnp.zeros(start + 3, jnp.int32), 1)[0] == start + 3
+    cells = np.zeros(start + 3, np.int32)
+    np.testing.assert_array_equal(bsvs.sum_votes(cells, 1), [start + 3])
 
 
 def test_gap_is_the_first_count_less_the_second():
@@ -121,9 +143,7 @@ def test_large_noise_is_scaled_down_and_costs_no_memory():
     assert bsvs.required_gap(2e9, 10, 0.01) / 2e9 == pytest.approx(7.335, abs=4e-3)
 
 
-def test_jit_and_vmap_agree_with_the_plain_call():
-    near, labels, *_ = votes(5, 20, 6, 4, 2, 2)
-    plain = bsvs.sum_votes(bsvs.cells(near, labels, 4), 24)
-    chex.assert_trees_all_equal(jax.jit(lambda a, b: bsvs.sum_votes(bsvs.cells(a, b, 4), 24))(near, labels), plain)
-    split = jax.vmap(lambda a, b: bsvs.sum_votes(bsvs.cells(a, b, 4), 24))(near.reshape(2, 10, 2), labels.reshape(2, 10, 2))
-    chex.assert_trees_all_equal(split.sum(0), plain)
+def test_vmap_under_jit_agrees_with_the_plain_call():
+    near, labels = votes(5, 60, *VOTES[0])
+    plain = bsvs.sum_votes(bsvs.cells(near, labels, CLASSES), CELLS)
+    np.testing.assert_array_equal(np.asarray(counts_of_each(near, labels, CLASSES, CELLS)).sum(0), plain)

@@ -1,11 +1,13 @@
 """The Pallas kernels without a GPU: interpreted they equal the XLA forms, and they lower for CUDA."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rknn_jax import kernels, neighbors
@@ -22,11 +24,33 @@ def _not_by_differences():
         yield
 
 
+RAGGED = 129, 200, 37, 3  # points, references, features, neighbours
+
+
 def gaussian(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@settings(max_examples=4)
+def assert_finds_what_xla_finds(seed, n, s, f, k, duplicates):
+    """The answers are equal to the bit; ties among duplicates go to the lowest index."""
+    points, references = gaussian(seed, n, f), gaussian(seed + 1, s, f)
+    references = references[np.arange(s) % 20] if duplicates else references
+    found = neighbors.nearest(points, references, k, implementation="pallas")
+    expected = neighbors.nearest(points, references, k, implementation="xla")
+    chex.assert_trees_all_equal(found, expected)
+
+
+@given(st.integers(0, 99), st.booleans())
+def test_the_kernel_finds_what_xla_finds(seed, duplicates):
+    """Points, references and features that fill no tile. The product of bfloat16 would compile as long again;
+    its keys are looked at below.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbors, "multiplies_halves", lambda platform: False)
+        assert_finds_what_xla_finds(seed, *RAGGED, duplicates)
+
+
+@pytest.mark.slow
 @given(
     st.integers(0, 99),
     st.sampled_from([1, 127, 129, 300]),
@@ -35,33 +59,44 @@ def gaussian(seed, *shape):
     st.integers(1, 16),
     st.booleans(),
 )
-def test_the_kernel_finds_what_xla_finds(seed, n, s, f, k, duplicates):
-    """Ragged sizes, and duplicates, whose ties go to the lowest index: the answers are equal to the bit."""
-    points, references, k = gaussian(seed, n, f), gaussian(seed + 1, s, f), min(k, s)
-    references = references[np.arange(s) % 20] if duplicates else references
-    found = neighbors.nearest(points, references, k, implementation="pallas")
-    chex.assert_trees_all_equal(found, neighbors.nearest(points, references, k, implementation="xla"))
+def test_the_kernel_finds_what_xla_finds_at_any_size(seed, n, s, f, k, duplicates):
+    assert_finds_what_xla_finds(seed, n, s, f, min(k, s), duplicates)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-@pytest.mark.parametrize(("s", "count"), [(200, 9), (1500, 40)])
-def test_the_keys_are_the_smallest(dtype, s, count):
-    """Not only those that survive the certificate; summed in another order, few keys differ in their last bits."""
+@functools.partial(jax.jit, static_argnames=("how", "count"))
+def keys_of_both(points, references, how, count):
+    prepared = neighbors._prepare(references, how)
+    arguments = points, prepared.doubled[0], prepared.sq_norms, count
+    found = pallas_nearest.smallest_keys(*arguments)
+    return found, neighbors._smallest_keys(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("s", "count", "dtype"),
+    [
+        (200, 9, jnp.bfloat16),
+        pytest.param(200, 9, jnp.float32, marks=pytest.mark.slow),
+        pytest.param(1500, 40, jnp.bfloat16, marks=pytest.mark.slow),
+        (1500, 40, jnp.float32),
+    ],
+)
+def test_the_keys_are_the_smallest(s, count, dtype):
+    """Not only those that survive the certificate; summed in another order, few differ in their last bits."""
     how = neighbors._How(1, "sqeuclidean", "xla", (dtype,), 64)
-    prepared = neighbors._prepare(jnp.asarray(gaussian(0, s, 70)), how)
-    arguments = jnp.asarray(gaussian(1, 150, 70)), prepared.doubled[0], prepared.sq_norms, count
-    expected = np.sort(neighbors._smallest_keys(*arguments), axis=1)
-    found = np.sort(pallas_nearest.smallest_keys(*arguments), axis=1)
+    both = keys_of_both(gaussian(1, 150, 70), gaussian(0, s, 70), how, count)
+    found, expected = (np.sort(np.asarray(keys), axis=1) for keys in both)
     assert found.shape == expected.shape
     assert np.mean(found == expected) > 0.9
-    np.testing.assert_allclose(*(keys.astype(np.int32).view(np.float32) for keys in (found, expected)), rtol=1e-3)
+    np.testing.assert_allclose(found.view(np.float32), expected.view(np.float32), rtol=1e-3)
 
 
-def test_a_row_that_is_not_finite_is_refused():
-    points, references = gaussian(0, 130, 5), gaussian(1, 40, 5)
-    points[129, 2] = np.inf
-    with pytest.raises(ValueError, match="points has NaN or infinite values in 1 rows, first in row 129"):
-        neighbors.nearest(points, references, 3, implementation="pallas")
+def test_a_row_that_is_not_finite_is_refused(monkeypatch):
+    monkeypatch.setattr(neighbors, "multiplies_halves", lambda platform: False)
+    n, s, f, k = RAGGED
+    points, references = gaussian(0, n, f), gaussian(1, s, f)
+    points[128, 2] = np.inf
+    with pytest.raises(ValueError, match="points has NaN or infinite values in 1 rows, first in row 128"):
+        neighbors.nearest(points, references, k, implementation="pallas")
 
 
 def messages(n, num_buckets, seed=0):
@@ -70,13 +105,30 @@ def messages(n, num_buckets, seed=0):
     return collision.Message(jnp.asarray(words), jnp.asarray(rng.integers(0, num_buckets, n), jnp.int32))
 
 
-@settings(max_examples=4)
-@given(st.sampled_from([0, 1, 100, 4097]), st.sampled_from([1, 1023, 1500]), st.sampled_from([2, 5, 65_535]))
-def test_the_decode_kernel_counts_what_xla_counts(n, num_cells, num_buckets):
+@functools.partial(jax.jit, static_argnames=("num_cells", "implementation"))
+def support(messages, num_buckets, num_cells, implementation):
+    return collision.count_support(messages, num_buckets, num_cells, implementation=implementation)
+
+
+def assert_counts_what_xla_counts(n, num_cells, num_buckets):
+    """And about as many as there are by chance."""
     given = messages(n, num_buckets)
-    counts = collision.count_support(given, num_buckets, num_cells, implementation="pallas")
-    chex.assert_trees_all_equal(counts, collision.count_support(given, num_buckets, num_cells, implementation="xla"))
-    assert int(counts.sum()) == pytest.approx(n * num_cells / num_buckets, abs=7 * (n * num_cells / num_buckets) ** 0.5 + 1)
+    counts = support(given, jnp.int32(num_buckets), num_cells, "pallas")
+    chex.assert_trees_all_equal(counts, support(given, jnp.int32(num_buckets), num_cells, "xla"))
+    expected = n * num_cells / num_buckets
+    assert int(np.sum(counts)) == pytest.approx(expected, abs=7 * expected**0.5 + 1)
+
+
+@pytest.mark.parametrize("num_buckets", [2, 5, 65_535])
+def test_the_decode_kernel_counts_what_xla_counts(num_buckets):
+    """One message and some cells more than a program takes."""
+    assert_counts_what_xla_counts(4097, 1500, num_buckets)
+
+
+@pytest.mark.slow
+@given(st.sampled_from([0, 1, 100, 4097]), st.sampled_from([1, 1023, 1500]), st.sampled_from([2, 5, 65_535]))
+def test_the_decode_kernel_counts_what_xla_counts_at_any_size(n, num_cells, num_buckets):
+    assert_counts_what_xla_counts(n, num_cells, num_buckets)
 
 
 def lowered(monkeypatch, function, *arguments):
