@@ -168,9 +168,31 @@ def prepare(experiment: Experiment) -> Prepared:
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
     )
+    check(task, experiment)
     console.print(f"learning {experiment.representation} from the public images ...")
     encode = fit_representation(stage_key(jax.random.key(experiment.seed), Stage.ENCODER), task, experiment)
     return Prepared(task, encode, network_of(encode) if experiment.representation in ("simclr", "scan") else None)
+
+
+def check(task: Task, experiment: Experiment) -> None:
+    """See that there are records enough for what is asked, before a representation is learned for hours.
+
+    Raises:
+      ValueError: for more queries than public records, or more teachers than private ones.
+    """
+    num_public, num_private = len(task.public.images), len(task.private.labels)
+    if experiment.queries is not None and experiment.queries > num_public:
+        raise ValueError(
+            f"Expected queries <= number of public records, got num_queries={experiment.queries} with {num_public} public records; "
+            "ask fewer queries or bring more public records."
+        )
+    teachers = experiment.pate
+    shared_out = experiment.labeler == "pate" and teachers.parts == "random" and experiment.relation == "replace-one"
+    if shared_out and teachers.num_teachers > num_private:
+        raise ValueError(
+            f"Expected a record for every teacher, got num_teachers={teachers.num_teachers} with {num_private} private records, which "
+            f"leaves {teachers.num_teachers - num_private} without; ask fewer teachers."
+        )
 
 
 def round_config(experiment: Experiment, folder: Path | None = None) -> Any:

@@ -194,7 +194,8 @@ class Experiment:
                         f"Expected {name}.{given} left as it is, got {getattr(config, given)}; it is the run's own, see --epsilon, "
                         "--delta, --relation and --out."
                     )
-        if self.trains and self.epsilon < math.inf and self.delta == 0:
+        gaussian = self.trains or self.labeler == "private_knn" or (self.labeler == "pate" and self.pate.aggregator != "lnmax")
+        if gaussian and self.epsilon < math.inf and self.delta == 0:
             raise ValueError(f"Expected delta > 0 with labeler={self.labeler}, got delta=0.0; pass --delta 1e-5, its noise is Gaussian.")
         sampled = self.noisy_sgd.sampling_prob is not None
         if self.labeler == "noisy_sgd" and self.relation == "add-remove" and not sampled:
@@ -228,6 +229,11 @@ class Experiment:
             )
         if self.fine_tune and self.semi_supervised != "none":
             raise ValueError(f"Expected semi_supervised=none with fine_tune, got semi_supervised={self.semi_supervised}; that starts anew.")
+        if self.semi_supervised != "none" and self.student != "none" and self.labeler == "rknn" and not self.unlabelled:
+            raise ValueError(
+                f"Expected public records without a label with semi_supervised={self.semi_supervised}, got none; pass --unlabelled 0.1, "
+                "reverse k-NN labeling labels all of them."
+            )
         if self.student == "none" and self.rounds > 1:
             raise ValueError(f"Expected a student with rounds={self.rounds}, got student=none; a later round asks what it is unsure of.")
         for name in ("queries", "neighbors", "rounds", "members", "epochs", "batch_size"):
