@@ -14,18 +14,20 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
-from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.guarantee import UNITS, Event, Guarantee, Sampler, Unit
 from rknn_jax.tables import LARGEST
 from rknn_jax.types import Encoder, Queries
+
+if TYPE_CHECKING:
+    from rknn_jax.mechanisms.binomial import Binomial
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 2.0**-30, 1000.0
 """Below, thresholds of 64 digits are too coarse; above, nothing is protected."""
@@ -142,8 +144,10 @@ class Round:
         return round
 
     @cached_property
-    def shares(self) -> Binomial:
+    def shares(self) -> "Binomial":
         """The noise of which each client adds a share, with trust=central."""
+        from rknn_jax.mechanisms.binomial import Binomial  # late: its examples are calibrated, for over a second
+
         return Binomial(
             self.config.epsilon,
             len(self.queries),

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen
 
 from rknn_jax.mechanisms.local import LocalRandomizer
 
@@ -158,5 +157,6 @@ def _class(name: str) -> type[Any]:
 
 
 def _fields(cls: type[Any]) -> list[str]:
-    own = ("parent", "name") if issubclass(cls, linen.Module) else ()  # Flax's, of a network inside another
+    network = any(kind.__module__.startswith("flax.") for kind in cls.__mro__)
+    own = ("parent", "name") if network else ()  # Flax's, of a network inside another
     return [field.name for field in dataclasses.fields(cls) if field.init and field.name not in own]
