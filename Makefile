@@ -6,13 +6,13 @@ RUN = $(VENV)/bin/python
 DEMO_OUT = runs/demo
 export UV_PROJECT_ENVIRONMENT = $(VENV)
 
-.PHONY: demo test test-all lint docs compare regression bench clean
+.PHONY: demo test test-all lint docs compare regression bench mutants clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
 	$(RUN) -m train.distill --dataset digits --epsilon 1 --out $(DEMO_OUT)
 
-test: $(VENV)/.dev  ## about fifteen minutes on two cores: most of it is compiling, so the compiler tries less hard than in test-all
+test: $(VENV)/.dev  ## under five minutes on two free cores: much of it is compiling, so the compiler tries less hard than in test-all
 	XLA_FLAGS=--xla_backend_optimization_level=1 $(RUN) -m pytest -n 2 -m "not slow"
 
 test-all: $(VENV)/.dev  ## slow tests too
@@ -33,7 +33,11 @@ regression: $(VENV)/.dev  ## the hot functions against peers at small sizes: rat
 	$(RUN) -m benchmarks.regression
 
 bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
-	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e regression); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e regression -e mutants); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+
+mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: an hour
+	$(VENV)/bin/uv sync --quiet --frozen --inexact --all-extras --group mutants
+	$(RUN) -m benchmarks.mutants
 
 $(VENV)/.uv: Makefile
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'

@@ -343,8 +343,28 @@ def compare() -> str:
     return table(header, rows, "compare")
 
 
+def mutants() -> str:
+    """Planted faults that the tests notice, by module, before and after the suite was made fast."""
+    before = load("mutants_before")["results"]["scores"]
+    rows = []
+    for path, score in load("mutants")["results"]["scores"].items():
+        earlier = before[path]
+        real = score["mutants"] - score["equivalent"]
+        real_before = earlier["mutants"] - earlier["equivalent"]
+        rows.append(
+            [
+                f"`{path.removeprefix('rknn_jax/')}`",
+                f"{earlier['noticed']} of {real_before}",
+                f"{score['noticed']} of {real}",
+                str(score["equivalent"]),
+            ]
+        )
+    header = ["module", "noticed before", "noticed now", "equivalent, left out"]
+    return table(header, rows, "mutants")
+
+
 MAKERS = (distill, goals, studies, labels, balance, mechanisms, local, accountants, papers, attributes, noisy_sgd, per_example, buying)
-MAKERS += (compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual)
+MAKERS += (compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants)
 TABLES = {make.__name__: make for make in MAKERS}
 
 
