@@ -17,7 +17,7 @@ from rknn_jax import data, labelers
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
-from tests.test_distill import load_all, small_runs  # noqa: F401: a fixture
+from tests.test_distill import load_all, small_runs  # noqa: F401 (a fixture)
 from train import compare, distill, report, sweep
 from train import experiment as runs
 from train.experiment import Experiment

@@ -8,7 +8,7 @@ import pytest
 from rknn_jax import data, labelers
 from rknn_jax.labelers.pate import Config as PATE
 from rknn_jax.labelers.private_knn import Config as PrivateKNN
-from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401: a fixture
+from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401 (a fixture)
 from train import distill, truth
 
 NEWCOMER = '''

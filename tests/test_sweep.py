@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rknn_jax.representations import pca
-from tests.test_distill import small_runs  # noqa: F401: a fixture
+from tests.test_distill import small_runs  # noqa: F401 (a fixture)
 from train import distill, report, sweep, truth
 
 ARGUMENTS = ["--queries", "20", "--neighbors", "2", "--representation", "pca", "--student", "none", "--smoothing", "none"]
