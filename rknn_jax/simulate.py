@@ -154,6 +154,7 @@ def _votes(mechanism: LocalRandomizer, key: jax.Array, first: int | jax.Array, s
     return jax.lax.with_sharding_constraint(cells, distributed.over_clients(mesh))
 
 
+@jax.jit
 def _cells(mechanism: LocalRandomizer, query: Any, label: Any) -> jax.Array:
     """Return the cells of k queries from the first on, in a ring, with r classes from the first on."""
     near = (jnp.asarray(query)[:, None] + jnp.arange(mechanism.num_neighbors)[None]) % mechanism.num_queries

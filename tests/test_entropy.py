@@ -35,6 +35,11 @@ def fixed(number=0):
     return Entropy(bytes([number]) * 32)
 
 
+@jax.jit
+def valid(mechanism, messages):
+    return jax.vmap(mechanism.valid)(messages)
+
+
 @pytest.mark.parametrize("mechanism", DEPLOYED, ids=str)
 @pytest.mark.parametrize("missing", [False, True])
 def test_every_message_has_the_law_that_the_proofs_enumerate(mechanism, missing):
@@ -46,8 +51,8 @@ def test_every_message_has_the_law_that_the_proofs_enumerate(mechanism, missing)
     votes = np.arange(mechanism.votes_per_record, dtype=np.int32) * mechanism.num_classes
     cells = np.where(missing & (np.arange(len(votes)) == 0), -1, votes).astype(np.int32)
     messages = mechanism.respond(fixed(), np.tile(cells, (RECORDS, 1)))
-    assert np.asarray(jax.vmap(mechanism.valid)(messages)).all()
-    chex.assert_trees_all_equal_dtypes(messages, jax.tree.map(np.asarray, mechanism.randomize(jax.random.key(0), jax.numpy.asarray(cells))))
+    assert np.asarray(valid(mechanism, messages)).all()
+    chex.assert_trees_all_equal_dtypes(messages, jax.eval_shape(mechanism.randomize, jax.random.key(0), cells))
     if isinstance(mechanism, Collision):  # the bucket's law given its own seed
         probability = np.exp(mechanism.log_prob(messages, cells))
         every = np.stack(

@@ -3,11 +3,11 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rknn_jax import mechanisms
+from rknn_jax.mechanisms import base
 from rknn_jax.mechanisms.base import client_totals, estimate_counts
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.concatenation_as_published import ConcatenationAsPublished, RescaledConcatenation
@@ -43,12 +43,19 @@ def test_figure_6_has_its_golden_errors_for_one_client(epsilon, one, separation,
     assert squared_error(RescaledConcatenation(epsilon, **LARGE)) == pytest.approx(rescaled, rel=1e-3)
 
 
+@pytest.fixture
+def one_block(monkeypatch):
+    """All clients at once, as programs of several blocks take longer to compile."""
+    monkeypatch.setattr(base, "CLIENTS_PER_BLOCK", 10**6)
+
+
+@pytest.mark.usefixtures("one_block")
 @pytest.mark.parametrize(("epsilon", "mean"), [(1.0, -1.0687), (2.0, -0.30108), (4.0, -0.03709)])
 def test_the_published_product_has_a_negative_mean_where_a_client_votes_and_none_elsewhere(epsilon, mean):
     """200,000 clients with the same votes; every one of 30 cells within 4.5 standard errors: a false alarm in 1,600 at other seeds."""
     clients, fields = 200_000, {"num_queries": 6, "num_classes": 5, "num_neighbors": 2, "labels_per_record": 2}
     mechanism, votes = ConcatenationAsPublished(epsilon, **fields), np.array([5, 7, 15, 17])  # queries 1 and 3, labels 0 and 2
-    totals = np.asarray(client_totals(mechanism, jax.random.key(0), jnp.asarray(np.tile(votes, (clients, 1)))))
+    totals = np.asarray(client_totals(mechanism, jax.random.key(0), np.tile(votes, (clients, 1)).astype(np.int32)))
     found = mechanism.estimate(None, totals, clients) / clients
     expected = np.zeros(30)
     expected[votes] = mean
@@ -60,12 +67,13 @@ def test_the_published_product_has_a_negative_mean_where_a_client_votes_and_none
     np.testing.assert_allclose(unbiased * mechanism.mean, found, rtol=1e-9)
 
 
+@pytest.mark.usefixtures("one_block")
 def test_the_published_arg_max_avoids_the_right_label_and_separation_finds_it():
     """60,000 clients at ε = 4, two thirds with their query's label: Concatenation finds it for none of 10 queries, Separation for all."""
     rng = np.random.default_rng(0)
     query = rng.integers(0, 10, 60_000)
     label = np.where(rng.random(60_000) < 0.63, query, rng.integers(0, 10, 60_000))
-    cells = jnp.asarray((10 * query + label)[:, None], jnp.int32)
+    cells = (10 * query + label)[:, None]
     right = [
         int((np.asarray(estimate_counts(mechanism(4.0, **TEN), jax.random.key(1), cells)).argmax(1) == np.arange(10)).sum())
         for mechanism in (ConcatenationAsPublished, Separation)
