@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
 import rknn_jax
-from rknn_jax.privacy.accounting import compose, discrete_gaussian_stddev, epsilons, gaussian_epsilon, gaussian_noise_multiplier
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.accounting import (
+    calibrate,
+    compose,
+    discrete_gaussian_stddev,
+    epsilons,
+    gaussian_epsilon,
+    gaussian_noise_multiplier,
+    rdp_epsilon_as_published,
+)
 from rknn_jax.privacy.guarantee import Event, Guarantee
 
 DELTAS = (1e-5, 1e-6, 1e-8)
@@ -279,6 +288,194 @@ def test_noise_without_end_and_without_any_are_accounted_for():
     assert epsilons([Event("pure", 0.0, 3), Event("pure", 0.1)], 1e-5)["PLD"] <= 0.1
     assert "pure" not in epsilons([Event("gaussian", 1.0)], 1e-5)
     assert epsilons([Event("gaussian", 1.0)], 0.0) == {}
+
+
+# Parts, each by itself
+
+
+@pytest.mark.parametrize(
+    ("event", "names"),
+    [
+        (Event("pure", 0.1), {"pure", "RDP", "PLD"}),
+        (Event("gaussian", 9.0), {"analytic Gaussian", "RDP", "PLD"}),
+        (Event("gaussian", 9.0, replaced=True), {"analytic Gaussian", "RDP", "PLD"}),
+        (Event("discrete_gaussian", 9.0), {"RDP", "PLD"}),
+        (Event("binomial", 9.0), {"PLD"}),
+        (Event("gaussian", 9.0, sampling_prob=0.5), {"RDP", "PLD"}),
+        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True), {"PLD"}),
+        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True, opposite=True), {"RDP", "PLD"}),
+        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True, screen=(3.0, 5)), {"RDP", "PLD"}),
+    ],
+    ids=str,
+)
+def test_every_noise_has_the_accountants_that_apply_to_it(event, names, monkeypatch):
+    monkeypatch.setattr(accounting, "_rdp_epsilon", lambda events, delta: 0.5)
+    monkeypatch.setattr(accounting, "_pld_epsilon", lambda events, delta: 0.5)
+    assert set(epsilons([event], 1e-6)) == names
+    mixed = {"RDP", "PLD"} & names
+    assert set(epsilons([event, Event("discrete_gaussian", 9.0)], 1e-6)) == mixed, "none is exact for a mixture"
+    assert set(epsilons([event], 0.0)) == names & {"pure"}
+
+
+def test_loss_distributions_are_taken_up_to_the_last_delta_loss_and_number_that_they_can_hold(monkeypatch):
+    monkeypatch.setattr(accounting, "_pld_epsilon", lambda events, delta: 0.5)
+    monkeypatch.setattr(accounting, "MOST_PLD_VALUES", 7)
+    few = [Event("pure", 0.1, 3), Event("gaussian", 9.0, 4)]
+    assert "PLD" in epsilons(few, accounting.SMALLEST_PLD_DELTA)
+    assert "PLD" not in epsilons(few, accounting.SMALLEST_PLD_DELTA * 0.999)
+    assert "PLD" not in epsilons([*few, Event("laplace", 9.0)], 1e-6)
+    assert "PLD" in epsilons([Event("pure", 0.1), Event("pure", accounting.LARGEST_PLD_LOSS)], 1e-6)
+    assert "PLD" not in epsilons([Event("pure", 0.1), Event("pure", accounting.LARGEST_PLD_LOSS * 1.001)], 1e-6)
+
+
+def test_gaussians_of_different_noise_add_their_precisions_and_pure_losses_their_counts():
+    found = epsilons([Event("gaussian", 20.0, 3), Event("gaussian", 10.0), Event("gaussian", 20.0)], 1e-12)
+    assert found["analytic Gaussian"] == pytest.approx(gaussian_epsilon((4 / 400 + 1 / 100) ** -0.5, 1e-12))
+    assert epsilons([Event("pure", 0.25, 3), Event("laplace", 2.0), Event("pure", 0.25)], 0.0) == {"pure": 1.5}
+
+
+def test_events_join_where_all_but_their_number_is_alike():
+    sampled = Event("gaussian", 2.0, 3, sampling_prob=0.5)
+    others = [replace(sampled, replaced=True), replace(sampled, replaced=True, opposite=True)]
+    others += [replace(sampled, screen=(1.0, 2)), replace(sampled, parameter=3.0), replace(sampled, sampling_prob=1.0)]
+    total = compose([released(1.0, delta=1e-3, events=(sampled, *others)), released(1.0, delta=1e-3, events=(sampled,))])
+    assert total.events == (replace(sampled, count=6), *others)
+
+
+@pytest.mark.parametrize(
+    ("event", "loss"),
+    [
+        (Event("pure", 0.3), 0.3),
+        (Event("laplace", 4.0), 0.25),
+        (Event("gaussian", 4.0), 0.25),
+        (Event("discrete_laplace", 0.0), math.inf),
+        (Event("gaussian", 0.5, sampling_prob=0.3), math.log(0.7 + 0.3 * math.exp(2))),
+        (Event("gaussian", 0.001, sampling_prob=0.3), 700 + math.log(0.3)),
+    ],
+    ids=str,
+)
+def test_the_loss_of_one_value(event, loss):
+    assert accounting._loss(event) == pytest.approx(loss, rel=1e-12)
+
+
+def renyi_by_integration(density, other, order):
+    """Of two densities, by the trapezoidal rule."""
+    x = np.linspace(-60, 60, 1_200_001)
+    integrand = np.exp(order * density(x) + (1 - order) * other(x))
+    return math.log(np.trapezoid(integrand, x)) / (order - 1)
+
+
+@pytest.mark.parametrize("order", [1.5, 3.0, 12.0])
+def test_renyi_divergences_are_those_of_the_densities(order):
+    place = int(np.searchsorted(accounting.ORDERS, order))
+    order = accounting.ORDERS[place]
+    for kind, law in (("laplace", stats.laplace), ("gaussian", stats.norm)):
+        found = accounting._renyi(Event(kind, 2.0))[place]
+        one, other = (lambda x, law=law, centre=centre: law.logpdf(x, centre, 2.0) for centre in (1, 0))
+        assert found == pytest.approx(renyi_by_integration(one, other, order), rel=1e-6), kind
+    yes = np.array([math.exp(0.7), 1]) / (1 + math.exp(0.7))
+    expected = math.log(np.sum(yes**order * yes[::-1] ** (1 - order))) / (order - 1)
+    for event in (Event("pure", 0.7), Event("discrete_laplace", 1 / 0.7)):
+        assert accounting._renyi(event)[place] == pytest.approx(expected, rel=1e-9)
+    assert accounting._renyi(Event("discrete_gaussian", 2.0))[place] == pytest.approx(order / 8)
+
+
+def test_no_divergence_is_below_zero_and_what_cannot_be_computed_costs_infinitely_much():
+    tiny = accounting._renyi(Event("pure", 1e-9))
+    assert tiny.min() == 0.0
+    assert epsilons([Event("gaussian", 1e6)], 0.5)["RDP"] == 0.0
+    curve = accounting._curve([Event("pure", 0.1, 2), Event("gaussian", 2.0, 3)])
+    parts = 2 * accounting._renyi(Event("pure", 0.1)) + 3 * accounting._renyi(Event("gaussian", 2.0))
+    np.testing.assert_allclose(curve, parts, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("sigma", "count", "delta"), [(85.0, 8192, 1e-5), (5.0, 1, 1e-6)])
+def test_the_published_conversion_is_the_papers(sigma, count, delta):
+    rho = count / (2 * sigma**2)
+    expected = rho + 2 * math.sqrt(rho * math.log(1 / delta))  # at the best order
+    assert rdp_epsilon_as_published([Event("gaussian", sigma, count)], delta) == pytest.approx(expected, rel=1e-5)
+    split = [Event("gaussian", sigma)] * 2
+    joined = rdp_epsilon_as_published([Event("gaussian", sigma, 2)], delta)
+    assert rdp_epsilon_as_published(split, delta) == pytest.approx(joined, rel=1e-12)
+
+
+@pytest.mark.parametrize("coins", [1, 2, 9, 40])
+def test_delta_of_coins_is_summed_over_all_outcomes(coins):
+    heads = stats.binom.pmf(np.arange(-1, coins + 2), coins, 0.5)
+    one, other = heads[1:], heads[:-1]  # x heads, and one head more
+    values = np.array([0.0, 0.1, 0.5, math.log(2), 1.0, 2.0, math.log(coins + 1), 5.0])
+    expected = [np.sum(np.maximum(one - math.exp(value) * other, 0)) for value in values]
+    np.testing.assert_allclose(accounting._binomial_deltas(values, coins), expected, atol=1e-12)
+
+
+CURVES = {
+    "1/s": lambda scale: [Event("laplace", scale, 3)],
+    "1/s^2": lambda scale: [Event("laplace", scale**2)],
+    "flat": lambda scale: [Event("laplace", scale**0.2)],
+    "1/s^3": lambda scale: [Event("laplace", scale**3)],
+    "none from 1 on": lambda scale: [Event("pure", max(0.0, 1 - scale))],
+    "infinite up to 1": lambda scale: [Event("laplace", max(0.0, scale - 1))],
+}
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_calibrated_noise_suffices_and_a_thousandth_less_does_not(curve):
+    """Of pure costs, whose accounting takes no time."""
+    looks = []
+
+    def events(scale):
+        looks.append(scale)
+        return CURVES[curve](scale)
+
+    for epsilon, start in itertools.product((0.01, 0.4, 0.99), (1e-3, 1.0, 3.0, 1e4)):
+        looks.clear()
+        found = calibrate(events, epsilon, 0.0, start)
+        assert looks[0] == start
+        assert len(looks) <= 200
+        assert epsilons(CURVES[curve](found), 0.0)["pure"] <= epsilon * (1 + 1e-12), (epsilon, start)
+        assert epsilons(CURVES[curve](found / 1.001001), 0.0)["pure"] > epsilon, (epsilon, start)
+
+
+def test_noise_near_what_was_asked_for_is_found_in_few_looks():
+    for start in (1.0, 7.0, 100.0):
+        looks = []
+        found = calibrate(lambda scale, looks=looks: looks.append(scale) or [Event("laplace", scale, 3)], 0.4, 0.0, start)
+        assert 7.5 <= found <= 7.5 * 1.001
+        assert len(looks) <= 8
+
+
+def test_calibration_without_an_accountant_says_what_to_change():
+    with pytest.raises(ValueError, match=r"got delta=0.0 and 5 values; account for add-remove"):
+        calibrate(lambda scale: [Event("gaussian", scale, 5)], 1.0, 0.0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.3, 2.0, 30.0])
+@pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-9])
+def test_the_analytic_gaussian_suffices_and_no_less_noise_does(epsilon, delta):
+    multiplier = gaussian_noise_multiplier(epsilon, delta)
+    assert gaussian_epsilon(multiplier, delta) <= epsilon
+    assert gaussian_epsilon(multiplier * (1 - 1e-6), delta) > epsilon
+    assert gaussian_epsilon(1e12, delta) == 0.0
+
+
+def test_what_is_composed_of_one_keeps_its_accountant_only_where_nothing_is_known_of_it():
+    opaque = released(0.3, delta=4e-6, events=(), accountant="amplification by shuffling")
+    for delta in (None, 4e-6, 1e-5):  # all of delta, and more than that
+        total = compose([opaque], delta)
+        assert (total.epsilon, total.delta, total.accountant) == (0.3, 4e-6, "amplification by shuffling")
+    twice = compose([opaque] * 2)
+    assert (twice.epsilon, twice.delta, twice.accountant, twice.events) == (0.6, 8e-6, "basic", ())
+    assert compose([opaque] * 2, 8e-6).epsilon == 0.6
+    assert compose([released(accountant="a paper's")]).accountant == "pure"
+    assert compose([opaque, released()], 4e-6).epsilon == pytest.approx(0.4), "nothing is left for the other"
+
+
+def test_one_release_that_is_no_release_and_one_that_depends_on_data_are_told():
+    plain = compose([released(), released()])
+    assert (plain.sampler, plain.data_dependent) == ("release", False)
+    assert (plain.relation, plain.trust, plain.unit) == ("replace-one", "central", "record")
+    mixed = compose([released(sampler="simulation", data_dependent=True), released()])
+    assert (mixed.sampler, mixed.data_dependent) == ("simulation", True)
 
 
 # Traps of dp-accounting 0.6: the naive call, and ours

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -20,6 +20,17 @@ def test_smaller_epsilon_and_delta_is_stronger_and_incomparable_amounts_are_neit
     assert not PURE < PURE
     assert not PURE <= other
     assert not other <= PURE
+
+
+def test_an_equal_guarantee_is_as_strong_and_no_stronger_and_either_amount_alone_may_differ():
+    loose = replace(PURE, delta=1e-5)
+    assert loose <= replace(loose)
+    assert not loose < replace(loose)
+    for weaker in (replace(loose, epsilon=0.2), replace(loose, delta=2e-5)):
+        assert loose <= weaker
+        assert loose < weaker
+        assert not weaker <= loose
+        assert not weaker < loose
 
 
 @pytest.mark.parametrize(("field", "value"), [("relation", "add-remove"), ("unit", "client"), ("trust", "local")])
@@ -68,3 +79,171 @@ def test_a_guarantee_without_meaning_is_refused_by_name(field, value):
 def test_an_event_without_meaning_is_refused_by_name(field, value):
     with pytest.raises(ValueError, match=field):
         replace(PURE.events[0], **{field: value})
+
+
+# Defaults, and the last values that are taken
+
+
+def test_what_is_not_said_is_the_plain_case():
+    assert Event("gaussian", 2.0) == Event("gaussian", 2.0, 1, 1.0, False, None, False)
+    plain = Guarantee(0.1, 0.0, "replace-one", "central", ())
+    assert (plain.unit, plain.accountant, plain.sampler) == ("record", "pure", "simulation")
+    assert plain.data_dependent is False
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"epsilon": 0.0},
+        {"epsilon": 0.5},
+        {"epsilon": math.inf},
+        {"delta": 0.999},
+        {"trust": "aggregate"},
+        {"trust": "shuffle"},
+        {"trust": "local"},
+        {"relation": "add-remove"},
+        {"unit": "client"},
+        {"sampler": "simulation"},
+    ],
+    ids=str,
+)
+def test_a_guarantee_at_the_end_of_its_range_is_one(fields):
+    found = replace(PURE, **fields)
+    assert {name: getattr(found, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "laplace"},
+        {"kind": "binomial"},
+        {"kind": "pure", "parameter": 0.0},
+        {"parameter": 0.5},
+        {"parameter": math.inf},
+        {"count": 1},
+        {"replaced": True},
+        {"kind": "gaussian", "sampling_prob": 1e-9},
+        {"kind": "gaussian", "sampling_prob": 0.5, "replaced": True},
+        {"kind": "gaussian", "sampling_prob": 0.5, "replaced": True, "opposite": True},
+        {"kind": "gaussian", "screen": (3.0, 5)},
+        {"kind": "gaussian", "screen": (3.0, 5), "sampling_prob": 0.5, "replaced": True},
+        {"kind": "laplace", "replaced": True, "opposite": True},
+    ],
+    ids=str,
+)
+def test_an_event_at_the_end_of_its_range_is_one(fields):
+    found = replace(PURE.events[0], **fields)
+    assert {name: getattr(found, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sampling_prob": 0.0, "kind": "gaussian"}, "0 < sampling_prob <= 1"),
+        ({"sampling_prob": -0.5, "kind": "gaussian"}, "0 < sampling_prob <= 1"),
+        ({"sampling_prob": 1.5, "kind": "gaussian"}, "0 < sampling_prob <= 1"),
+        ({"sampling_prob": math.nan, "kind": "gaussian"}, "0 < sampling_prob <= 1"),
+        ({"sampling_prob": 0.5}, "kind=gaussian"),
+        ({"sampling_prob": 0.5, "kind": "discrete_gaussian"}, "kind=gaussian"),
+        ({"screen": (3.0, 5)}, "kind=gaussian"),
+        ({"opposite": True}, "opposite=True only where records are replaced"),
+        ({"opposite": True, "kind": "gaussian", "sampling_prob": 0.5}, "opposite=True only"),
+        (
+            {"opposite": True, "replaced": True, "kind": "gaussian", "screen": (3.0, 5)},
+            "nothing is screened",
+        ),
+    ],
+    ids=str,
+)
+def test_an_event_of_what_does_not_go_together_is_refused(fields, words):
+    with pytest.raises(ValueError, match=words):
+        replace(PURE.events[0], **fields)
+
+
+# The sentence, word by word
+
+
+def test_the_sentence_of_a_release_and_of_a_simulation():
+    assert str(PURE) == (
+        "Differential privacy with epsilon = 0.1 (pure), for neighbouring data sets where one record's content is "
+        "replaced by any other; a trusted curator sees what the records say, without noise, and adds it "
+        "(accountant: pure)."
+    )
+    noted = replace(PURE, delta=1e-5, data_dependent=True, sampler="simulation", accountant="PLD")
+    assert str(noted) == (
+        "Differential privacy with epsilon = 0.1, delta = 1e-05, for neighbouring data sets where one record's "
+        "content is replaced by any other; a trusted curator sees what the records say, without noise, and adds it "
+        "(accountant: PLD). This epsilon depends on the private data and may not be published as it is. The noise "
+        "is simulated: the number tells what a release would cost, and this is not a private release."
+    )
+    assert str(replace(PURE, epsilon=math.inf)) == "No privacy is guaranteed (epsilon is infinite)."
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"relation": "add-remove"}, "one record is added or removed;"),
+        ({"relation": "add-remove", "unit": "client"}, "one client is added or removed;"),
+        ({"trust": "local"}, "every client randomizes its own message and trusts nobody"),
+        ({"trust": "aggregate"}, "clients add the noise in shares"),
+        ({"trust": "shuffle"}, "a trusted shuffler hides which client sent which message"),
+    ],
+    ids=str,
+)
+def test_the_sentence_says_what_it_is_about(fields, words):
+    assert words in str(replace(PURE, **fields))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "printed"),
+    [(1 / 3, "0.333334 "), (2 / 3, "0.666667 "), (0.1000000000010, "0.100001 "), (0.10000000000001, "0.1 "), (1234567.0, "1.23457e+06 ")],
+)
+def test_six_digits_of_epsilon_are_printed_and_none_beyond_the_twelfth_counts(epsilon, printed):
+    assert f"epsilon = {printed}(pure)" in str(replace(PURE, epsilon=epsilon))
+
+
+# As JSON and back
+
+SAMPLED = Event("gaussian", 3.0, 7, sampling_prob=0.25)
+EVENTS = (
+    Event("pure", math.inf),
+    Event("laplace", 2.0, 3, replaced=True),
+    SAMPLED,
+    replace(SAMPLED, replaced=True, opposite=True),
+    replace(SAMPLED, screen=(150.5, 250)),
+    Event("gaussian", 3.0, screen=(150.5, 250)),
+)
+EVERYTHING = Guarantee(2.0, 1e-5, "add-remove", "aggregate", EVENTS, "client", "PLD", data_dependent=True, sampler="release")
+
+
+@pytest.mark.parametrize("guarantee", [PURE, EVERYTHING, replace(EVERYTHING, epsilon=math.inf, events=())], ids=["pure", "all", "none"])
+def test_a_guarantee_is_read_back_as_it_was_told(guarantee):
+    for told in (guarantee.asdict(), asdict(guarantee)):
+        assert Guarantee.of(told) == guarantee
+    assert Guarantee.of(json.loads(json.dumps(guarantee.asdict(), allow_nan=False))) == guarantee
+    assert Guarantee.of(json.loads(json.dumps(asdict(guarantee)))) == guarantee
+    assert hash(Guarantee.of(json.loads(json.dumps(guarantee.asdict())))) == hash(guarantee)
+
+
+def test_of_events_only_what_differs_from_the_plain_case_is_told():
+    told = EVERYTHING.asdict()["events"]
+    assert told == [
+        {"kind": "pure", "parameter": "infinity", "count": 1},
+        {"kind": "laplace", "parameter": 2.0, "count": 3, "replaced": True},
+        {"kind": "gaussian", "parameter": 3.0, "count": 7, "sampling_prob": 0.25},
+        {"kind": "gaussian", "parameter": 3.0, "count": 7, "sampling_prob": 0.25, "replaced": True, "opposite": True},
+        {"kind": "gaussian", "parameter": 3.0, "count": 7, "sampling_prob": 0.25, "screen": [150.5, 250]},
+        {"kind": "gaussian", "parameter": 3.0, "count": 1, "screen": [150.5, 250]},
+    ]
+    assert EVERYTHING.asdict() | {"events": None} == {
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "relation": "add-remove",
+        "trust": "aggregate",
+        "events": None,
+        "unit": "client",
+        "accountant": "PLD",
+        "data_dependent": True,
+        "sampler": "release",
+        "statement": str(EVERYTHING),
+    }
