@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shlex
+import shutil
 
 import jax
 import numpy as np
@@ -19,7 +20,8 @@ from train import experiment as runs
 from train.experiment import Experiment
 
 HEAD = NoisySGD(network="linear", batch_size=250, epochs=6, learning_rate=2.0)
-IMAGES = NoisySGD(network="datalens", batch_size=250, epochs=2)
+IMAGES = NoisySGD(network="datalens", batch_size=250, epochs=1)
+BOUGHT = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
 TINY = Experiment(labeler="noisy_sgd", noisy_sgd=HEAD, epsilon=8.0, delta=1e-5, representation="pca", student="none", seed=3, noise_seed=0)
 
 
@@ -31,9 +33,42 @@ def told(folder, name):
     return json.loads((folder / name).read_text())
 
 
-def test_a_network_is_trained_told_of_and_kept(tmp_path):
+def weights(folder):
+    with np.load(folder / "model" / "head.npz") as head:
+        return head["Dense_0.kernel"]
+
+
+def counted(monkeypatch, steps):
+    """Have every private step that is taken add to `steps`."""
+    real = dpsgd._descend
+    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of `TINY`."""
+    return run(tmp_path_factory.mktemp("finished") / "run")
+
+
+def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_told_of(tmp_path, monkeypatch):
+    """The same command goes on: no private step is taken again, and no other noise is drawn."""
+    steps = []
+    counted(monkeypatch, steps)
+
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(distill.ensemble, "fit", stopped)
+        first = run(tmp_path / "run", student="linear", epochs=1)
+    assert told(first, "result.json")["interrupted"]
+    before = weights(first)
+    taken = len(steps)
     folder = run(tmp_path / "run", student="linear", epochs=1)
+    assert len(steps) == taken
+    np.testing.assert_array_equal(weights(folder), before)
     result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    assert not result["interrupted"]
     assert result["label_accuracy"] > 0.7
     assert result["model_test_accuracy"] > 0.7
     assert result["test_accuracy"] is not None
@@ -48,12 +83,10 @@ def test_a_network_is_trained_told_of_and_kept(tmp_path):
     assert dataclasses.replace(again, out=None, queries=None) == dataclasses.replace(TINY, student="linear", epochs=1)
     with np.load(folder / "labels.npz") as labels:
         assert (labels["label"] >= 0).all(), "all public records are predicted"
-    with np.load(folder / "model" / "head.npz") as head:
-        assert head["Dense_0.kernel"].shape[1] == 10
+    assert before.shape[1] == 10
 
 
-def test_a_run_that_was_killed_in_training_goes_on_there(tmp_path, monkeypatch):
-    whole = run(tmp_path / "whole", noisy_sgd=HEAD)
+def test_a_run_that_was_killed_in_training_goes_on_there(tmp_path, monkeypatch, finished):
     steps, real = [], dpsgd._descend
 
     def killed(*arguments):
@@ -65,71 +98,66 @@ def test_a_run_that_was_killed_in_training_goes_on_there(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(dpsgd, "_descend", killed)
         with pytest.raises(RuntimeError, match="killed"):
-            run(tmp_path / "run", noisy_sgd=HEAD)
+            run(tmp_path / "run")
     with pytest.raises(ValueError, match="holds a run of other settings"):
-        run(tmp_path / "run", noisy_sgd=HEAD, seed=4)
-    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
-    again = run(tmp_path / "run", noisy_sgd=HEAD)
+        run(tmp_path / "run", seed=4)
+    counted(monkeypatch, steps)
+    again = run(tmp_path / "run")
     assert len(steps) == 7 + 20, "the first epoch is not run again"
-    first, second = (np.load(folder / "model" / "head.npz")["Dense_0.kernel"] for folder in (whole, again))
-    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(weights(finished), weights(again))
     with pytest.raises(ValueError, match="already holds a run"):
-        run(tmp_path / "run", noisy_sgd=HEAD)
+        run(tmp_path / "run")
 
 
+def bought_labels_are_told_apart(folder, labels):
+    """Of a finished run that has bought so many: what was paid for is true, beside what was learned, and in the report."""
+    result = told(folder, "result.json")
+    assert result["labels_bought"] == labels
+    truth = data.load("digits", TINY.seed).public.true_labels
+    with np.load(folder / "bought.npz") as paid, np.load(folder / "labels.npz") as predicted:
+        np.testing.assert_array_equal(paid["label"], truth[paid["public_index"]])
+        assert len(paid["label"]) == labels
+        assert result["label_accuracy"] == pytest.approx(np.mean(predicted["label"] == truth)), "what was bought is not counted as a label"
+    assert f"{labels} true labels of public records were bought" in (folder / "report.html").read_text()
+    assert (folder / "student").exists()
+    assert f"--buy.labels {labels}" in " ".join(report.command(report.read(folder)))
+
+
+def choosing_cost_nothing(folder):
+    """Where public records alone were looked at."""
+    privacy = told(folder, "privacy.json")
+    assert told(folder, "result.json")["epsilon"] <= privacy["rounds"][0]["epsilon"]
+    assert privacy["choice_of_labels_to_buy"] is None
+
+
+def choosing_cost_two(folder):
+    """Where an epsilon of 1 was spent on components and one on support, as its event says."""
+    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    trained = privacy["rounds"][0]["epsilon"]
+    kinds = sorted(event["kind"] for event in privacy["whole"]["events"])
+    assert kinds == ["gaussian", "gaussian", "laplace"]
+    assert trained < result["epsilon"] < trained + 2.0 + 1e-6
+    assert privacy["choice_of_labels_to_buy"]["epsilon"] <= 2.0 + 1e-6
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("select", ["entropy", "near_private"])
 def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_path, select):
     bought = buy.Config(
         labels=60, oracle="benchmark", select=select, candidates=40, components=4, epochs=3, epsilon_pca=1.0, epsilon_support=1.0
     )
     folder = run(tmp_path / select, noisy_sgd=IMAGES, buy=bought)
-    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
-    assert result["labels_bought"] == 60
-    costs = [round_["epsilon"] for round_ in privacy["rounds"]]
+    bought_labels_are_told_apart(folder, 60)
     if select == "near_private":
-        kinds = sorted(event["kind"] for event in privacy["whole"]["events"])
-        assert kinds == ["gaussian", "gaussian", "laplace"]
-        assert costs[0] < result["epsilon"] < costs[0] + 2.0 + 1e-6
-        assert privacy["choice_of_labels_to_buy"]["epsilon"] <= 2.0 + 1e-6
+        choosing_cost_two(folder)
     else:
-        assert result["epsilon"] <= costs[0]
-        assert privacy["choice_of_labels_to_buy"] is None
-    truth = data.load("digits", TINY.seed).public.true_labels
-    with np.load(folder / "bought.npz") as paid, np.load(folder / "labels.npz") as labels:
-        np.testing.assert_array_equal(paid["label"], truth[paid["public_index"]])
-        assert len(paid["label"]) == 60
-        assert result["label_accuracy"] == pytest.approx(np.mean(labels["label"] == truth)), "what was bought is not counted as a label"
-    page = (folder / "report.html").read_text()
-    assert "60 true labels of public records were bought" in page
-    assert (folder / "student").exists()
-    assert "--buy.labels 60" in " ".join(report.command(report.read(folder)))
+        choosing_cost_nothing(folder)
 
 
-def test_a_student_that_is_stopped_leaves_the_private_network(tmp_path, monkeypatch):
-    """The same command goes on: no private step is taken again, and no other noise is drawn."""
-    steps, real = [], dpsgd._descend
-    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
-
-    def stopped(*arguments, **options):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(distill.ensemble, "fit", stopped)
-        first = run(tmp_path / "run", student="linear", epochs=1)
-    assert told(first, "result.json")["interrupted"]
-    before = np.load(first / "model" / "head.npz")["Dense_0.kernel"]
-    taken = len(steps)
-    again = run(tmp_path / "run", student="linear", epochs=1)
-    assert len(steps) == taken
-    np.testing.assert_array_equal(np.load(again / "model" / "head.npz")["Dense_0.kernel"], before)
-    assert not told(again, "result.json")["interrupted"]
-
-
-def test_a_finished_private_network_is_kept_where_buying_fails(tmp_path, monkeypatch):
-    bought = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
-    steps, real = [], dpsgd._descend
-    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
-    near = dataclasses.replace(bought, select="near_private", candidates=40, components=4)
+def test_a_finished_private_network_is_kept_where_buying_fails_and_what_choosing_costs_is_added(tmp_path, monkeypatch):
+    near = dataclasses.replace(BOUGHT, select="near_private", candidates=40, components=4, epsilon_pca=1.0, epsilon_support=1.0)
+    steps = []
+    counted(monkeypatch, steps)
     chosen: list[np.ndarray] = []
 
     def killed(key, task, model, index, *rest):
@@ -145,21 +173,24 @@ def test_a_finished_private_network_is_kept_where_buying_fails(tmp_path, monkeyp
     taken = len(steps)
     with pytest.raises(ValueError, match="other settings: buy"):  # the noise of that choice is drawn
         run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(near, labels=30), noise_seed=None)
-    run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
+    folder = run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
     assert len(steps) == taken
+    bought_labels_are_told_apart(folder, 20)
+    choosing_cost_two(folder)
 
 
 def test_what_is_bought_may_change_until_something_was_chosen_with_noise(tmp_path, monkeypatch):
-    bought = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
-    steps, real = [], dpsgd._descend
-    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
+    steps = []
+    counted(monkeypatch, steps)
     with monkeypatch.context() as patched:
         patched.setattr(buy, "fine_tune", lambda *_: [].pop())
         with pytest.raises(IndexError):
-            run(tmp_path / "run", noisy_sgd=IMAGES, buy=bought)
+            run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(BOUGHT, select="random"))
     taken = len(steps)
-    run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(bought, select="random"))
+    folder = run(tmp_path / "run", noisy_sgd=IMAGES, buy=BOUGHT)
     assert len(steps) == taken
+    bought_labels_are_told_apart(folder, 20)
+    choosing_cost_nothing(folder)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +222,9 @@ def test_a_label_is_only_bought_from_somebody():
         buy.Config(labels=10)
 
 
-def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path):
+def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path, finished):
     """Of a run that was stopped after its training nothing is kept but what a training may go on from."""
-    folder = run(tmp_path / "run", noisy_sgd=HEAD)
+    folder = shutil.copytree(finished, tmp_path / "run")
     assert not (folder / runs.TRAINING).exists()
     (folder / "result.json").unlink()
     (folder / runs.TRAINING).mkdir()
@@ -202,7 +233,8 @@ def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path):
 
 
 def test_dpdfd_hands_over_student_and_generator(tmp_path):
-    small = dataclasses.replace(dpdfd.SMALL, epsilon=10.0, num_teachers=40, steps=4, updates=1)
+    quick = {"steps": 4, "updates": 1, "student": "linear", "generator_learning_rate": 0.0}
+    small = dataclasses.replace(dpdfd.SMALL, epsilon=10.0, num_teachers=40, **quick)
     folder = run(tmp_path / "run", labeler="dpdfd", dpdfd=small, epsilon=5.0)
     privacy, result = told(folder, "privacy.json"), told(folder, "result.json")
     [event] = privacy["whole"]["events"]

@@ -299,6 +299,21 @@ def test_a_sample_of_nobody_is_noise_alone(monkeypatch):
     assert np.all(moved != 0)
 
 
+def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
+    """One step of nobody, no setting at its default: 579 weights; 5 standard errors, so false alarms below 1e-6."""
+    monkeypatch.setattr(dpsgd, "sampled", lambda *_: [])
+    one_step = {"sampling_prob": 1.0, "epochs": 1.0, "batch_size": 20, "learning_rate": 0.25, "momentum": 0.5, "ema_decay": 0.0}
+    config = dpsgd.Config(epsilon=math.inf, noise_multiplier=3.0, clip=2.0, **one_step)
+    network = mlp.Model(CLASSES)
+    before, after = drawn(network, records()[0])["params"], trained(config, network=network).variables["params"]
+    moved = [np.ravel(b - a) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)]
+    noise = np.concatenate(moved) * 20 / 0.25
+    assert abs(noise.std() / (3.0 * 2.0) - 1) < 5 / math.sqrt(2 * len(noise))
+    traced = dpsgd._traced(config)
+    for name in ("clip", "batch_size", "learning_rate", "momentum", "ema_decay"):
+        assert getattr(traced, name) == getattr(config, name), name
+
+
 # Guarantee
 
 
