@@ -239,6 +239,14 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['path']}: {row['before']} -> {row['after']}"
 
 
+def kept(name: str, keep: str, names: set[str]) -> list[dict[str, Any]]:
+    """Return the last results of these faults: none, those that were noticed, or all."""
+    if keep == "nothing":
+        return []
+    last = json.loads((RESULTS / f"{name}.json").read_text())["results"]["mutants"]
+    return [row for row in last if _name(row) in names and (keep == "everything" or row["outcome"] != "survived")]
+
+
 def main() -> None:
     """Run all faults, two at a time, and write the results as they come."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -247,20 +255,15 @@ def main() -> None:
     parser.add_argument("--name", default="mutants", help="of the JSON under benchmarks/results")
     parser.add_argument("--root", type=Path, default=ROOT, help="of another checkout whose tests to try")
     parser.add_argument("--workers", type=int, default=WORKERS, help="faults at a time")
-    parser.add_argument("--survivors", action="store_true", help="only the faults that survived in the last results of that name")
+    parser.add_argument("--keep", choices=("nothing", "noticed", "everything"), default="nothing", help="of the last results")
     settings = parser.parse_args()
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1"  # as in make test
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     todo = [mutant for path in TESTS if settings.only in path for mutant in mutants(settings.root, path, settings.count)]
-    rows: list[dict[str, Any]] = []
-    if settings.survivors:
-        before = json.loads((RESULTS / f"{settings.name}.json").read_text())["results"]["mutants"]
-        alive = {_name(row) for row in before if row["outcome"] == "survived"}
-        known = {mutant.name for mutant in todo}
-        rows = [row for row in before if row["outcome"] != "survived" and _name(row) in known]
-        noticed = {_name(row) for row in rows}
-        todo = [mutant for mutant in todo if mutant.name in alive or mutant.name not in noticed]
+    rows = kept(settings.name, settings.keep, {mutant.name for mutant in todo})
+    known = {_name(row) for row in rows}
+    todo = [mutant for mutant in todo if mutant.name not in known]
     equivalent = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     with contextlib.ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))) for _ in range(settings.workers)]
@@ -276,7 +279,9 @@ def main() -> None:
 
         for row in pool.map(one, todo):
             rows.append(row)
-            print(f"{row['outcome']:8} {row['seconds']:6.1f} s  {row['path']}:{row['line']}  {row['before']}  ->  {row['after']}", flush=True)
+            print(
+                f"{row['outcome']:8} {row['seconds']:6.1f} s  {row['path']}:{row['line']}  {row['before']}  ->  {row['after']}", flush=True
+            )
             save(settings.name, {"scores": scores(rows, equivalent), "mutants": rows}, sample=settings.count)
 
 
