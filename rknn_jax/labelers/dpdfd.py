@@ -613,4 +613,18 @@ SMALL = Config(
     pixel_mean=0.4,
     pixel_stddev=0.4,
 )
-EXAMPLES = (SMALL, replace(SMALL, epsilon=2.0, bound="clip", relation="add-remove", updates=3))
+EXAMPLES = (
+    replace(
+        SMALL,
+        epsilon=2.0,
+        bound="clip",
+        gamma=20.0,
+        student="linear",
+        steps=60,
+        updates=3,
+        learning_rate=1e-2,
+        generator_learning_rate=0.0,
+        redraw=10,
+    ),
+    replace(SMALL, relation="add-remove"),
+)

@@ -237,7 +237,7 @@ def predictions(
     scaled = np.vstack([(np.asarray(features, np.float32) - centre) / scale, np.zeros_like(asked[:1])])
     shards = jax.device_put((scaled[index], np.append(np.asarray(labels, np.int32), 0)[index], present), over_teachers)
     keys = jax.device_put(jax.random.split(key, len(index)), over_teachers)
-    return np.asarray(_predictions(keys, *shards, (asked - centre) / scale, num_classes, config))
+    return np.asarray(_predictions(keys, *shards, (asked - centre) / scale, num_classes, _traced(config)))
 
 
 @functools.partial(jax.jit, static_argnames=("num_classes", "config"))
@@ -250,6 +250,11 @@ def _predictions(
         return jnp.argmax(_logits(params, asked), axis=1).astype(jnp.int32)
 
     return jax.vmap(teacher)(keys, features, labels, present)
+
+
+def _traced(config: Config) -> Config:
+    """Return the settings that are part of a trace: one program serves every epsilon and aggregator."""
+    return Config(hidden=config.hidden, steps=config.steps, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
 
 
 def taught(
@@ -362,7 +367,7 @@ def not_covered(key: jax.Array, votes: np.ndarray, answers: Answers, config: Con
 
 
 EXAMPLES = (
-    Config(epsilon=20.0, num_teachers=30, steps=30),
-    Config(epsilon=8.0, num_teachers=30, steps=30, aggregator="lnmax", hidden=0),
-    Config(epsilon=10.0, num_teachers=30, steps=30, aggregator="gnmax", relation="add-remove", hidden=0),
+    Config(epsilon=20.0, num_teachers=30, steps=30, hidden=0),
+    Config(epsilon=8.0, num_teachers=30, steps=30, hidden=0, aggregator="lnmax"),
+    Config(epsilon=10.0, num_teachers=30, steps=30, hidden=0, aggregator="gnmax", relation="add-remove"),
 )

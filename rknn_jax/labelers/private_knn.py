@@ -239,6 +239,6 @@ def _neighbors(key: jax.Array, features: Array, queries: Queries, config: Config
 
 
 EXAMPLES = (
-    Config(epsilon=8.0, num_neighbors=20, sampling_prob=0.5),
+    Config(epsilon=8.0, num_neighbors=15, sampling_prob=0.3),
     Config(num_neighbors=15, relation="add-remove", max_answers=4, sampling_prob=0.3),
 )

@@ -169,4 +169,7 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
     return Answers(labels, np.ones(len(counts), bool), probabilities, confidence, counts, stddev, guarantee)
 
 
-EXAMPLES = (Config(epsilon=1.0), Config(epsilon=2.0, num_neighbors=2, mechanism="gaussian", smoothing="none"))
+EXAMPLES = (
+    Config(epsilon=1.0, num_neighbors=2),
+    Config(epsilon=2.0, num_neighbors=2, mechanism="gaussian", relation="add-remove", smoothing="none"),
+)
