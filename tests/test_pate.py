@@ -40,7 +40,7 @@ def tallied(votes, config, predicted=None, seed=0):
     return pate.tally(jax.random.key(seed), votes, QUERIES, 3, config, predicted)
 
 
-@pytest.mark.parametrize("hidden", [0, 8])
+@pytest.mark.parametrize("hidden", [pytest.param(0, marks=pytest.mark.slow), 8])
 def test_teachers_learn_and_every_one_votes(hidden):
     votes = voted(dataclasses.replace(QUICK, hidden=hidden))
     assert (votes.sum(1) == 12).all()
@@ -81,7 +81,7 @@ def test_parts_are_equal_where_n_is_public_and_independent_where_it_is_not():
 
 def test_clients_are_the_parts_and_the_unit():
     clients = np.repeat(np.int32([7, 900, 3, 41]), 150)
-    config = dataclasses.replace(QUICK, parts="clients", epsilon=5.0)
+    config = dataclasses.replace(QUICK, parts="clients", epsilon=5.0, hidden=0)
     part = pate.parts_of(jax.random.key(0), records(clients=clients), config)
     assert len(np.unique(part)) == 4
     assert all(len(np.unique(part[clients == client])) == 1 for client in np.unique(clients))
@@ -101,7 +101,7 @@ def test_a_teacher_without_records_is_refused():
 
 def test_a_teacher_without_records_tells_nothing_where_their_number_is_private():
     """Under add-remove an error would tell that a teacher's only record is gone."""
-    config = dataclasses.replace(QUICK, num_teachers=601, relation="add-remove")
+    config = dataclasses.replace(QUICK, num_teachers=601, relation="add-remove", steps=2, hidden=0)
     assert (voted(config).sum(1) == 601).all()
     with pytest.raises(ValueError, match="parts=clients, got add-remove"):
         dataclasses.replace(QUICK, parts="clients", relation="add-remove")
@@ -113,9 +113,10 @@ def test_what_fills_up_a_part_is_nobodys_record():
     features = np.concatenate([FEATURES, FEATURES[:1]])
     labels = np.append(LABELS, LABELS[0])
     part = np.append(part, 5)
-    said = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
+    linear = dataclasses.replace(QUICK, hidden=0)
+    said = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, linear)
     features[0] = np.nan
-    again = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
+    again = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, linear)
     others = np.arange(12) != part[0]
     np.testing.assert_array_equal(again[others], said[others])
 

@@ -1,6 +1,7 @@
 """Private-kNN: who votes, what one record moves, and what the answers cost."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -30,7 +31,7 @@ def asked(features, labels, queries, config, seed=0):
 
 def test_all_records_are_asked_without_sampling():
     features, labels = RNG.normal(size=(60, 2)).astype(np.float32), RNG.integers(0, 3, 60).astype(np.int32)
-    queries = questions(RNG.normal(size=(7, 2)))
+    queries = questions(RNG.normal(size=(20, 2)))
     votes = asked(features, labels, queries, Config(num_neighbors=9, sampling_prob=1.0))
     near = np.argsort(((queries.features[:, None] - features[None]) ** 2).sum(-1), axis=1)[:, :9]
     expected = [np.bincount(labels[row], minlength=3) for row in near]
@@ -39,19 +40,23 @@ def test_all_records_are_asked_without_sampling():
     assert votes.short == 0
 
 
+@functools.cache
+def sampled_votes():
+    """Return the votes of 18 neighbours in samples of 60 records, whose sizes are Bin(60, 0.3): about half of 40 hold fewer."""
+    features, labels = RNG.normal(size=(60, 2)).astype(np.float32), RNG.integers(0, 3, 60).astype(np.int32)
+    return asked(features, labels, questions(RNG.normal(size=(20, 2))), Config(num_neighbors=18, sampling_prob=0.3))
+
+
 def test_the_two_steps_of_a_query_ask_different_samples():
-    features, labels = RNG.normal(size=(300, 2)).astype(np.float32), RNG.integers(0, 3, 300).astype(np.int32)
-    votes = asked(features, labels, questions(RNG.normal(size=(20, 2))), Config(num_neighbors=30, sampling_prob=0.3))
+    votes = sampled_votes()
     assert np.any(votes.screened != votes.counted, axis=1).mean() > 0.8
 
 
 def test_short_samples_are_counted_and_cast_fewer_votes():
-    """Sizes are Bin(40, 0.3), and 12 on average: about half of 40 samples hold fewer than 12."""
-    features, labels = RNG.normal(size=(40, 2)).astype(np.float32), RNG.integers(0, 3, 40).astype(np.int32)
-    votes = asked(features, labels, questions(RNG.normal(size=(20, 2))), Config(num_neighbors=12, sampling_prob=0.3))
+    votes = sampled_votes()
     cast = np.concatenate([votes.screened.sum(1), votes.counted.sum(1)])
-    assert votes.short == np.sum(cast < 12) > 5
-    assert cast.max() == 12
+    assert votes.short == np.sum(cast < 18) > 5
+    assert cast.max() == 18
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -156,13 +161,12 @@ def test_clipped_attributes_move_no_more_than_they_are_charged_for():
 def test_attributes_are_those_of_the_neighbours():
     features = np.repeat(np.float32([[0, 0], [9, 9]]), 40, axis=0)
     attributes = np.repeat([[1, 1, 0, 0], [0, 0, 0, 1]], 40, axis=0)
+    queries = questions(np.tile([[1, 0], [8, 9]], (150, 1)))
     config = Config(epsilon=math.inf, num_neighbors=20, sampling_prob=0.8)
-    found = private_knn.multi_label(jax.random.key(0), features, attributes, questions([[1, 0], [8, 9]]), config, clip=4)
-    np.testing.assert_array_equal(found.present, [[1, 1, 0, 0], [0, 0, 0, 1]])
-    np.testing.assert_allclose(found.counts, [[20, 20, 0, 0], [0, 0, 0, 20]])
-    private = private_knn.multi_label(
-        jax.random.key(0), features, attributes, questions(np.zeros((300, 2))), Config(5.0, num_neighbors=20), clip=2
-    )
+    found = private_knn.multi_label(jax.random.key(0), features, attributes, queries, config, clip=4)
+    np.testing.assert_array_equal(found.present, np.tile([[1, 1, 0, 0], [0, 0, 0, 1]], (150, 1)))
+    np.testing.assert_allclose(found.counts, np.tile([[20, 20, 0, 0], [0, 0, 0, 20]], (150, 1)))
+    private = private_knn.multi_label(jax.random.key(0), features, attributes, queries, dataclasses.replace(config, epsilon=5.0), clip=2)
     (event,) = private.guarantee.events
     assert event.count == 300
     assert event.screen is None
