@@ -137,7 +137,10 @@ def lowered(monkeypatch, function, *arguments):
     return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
 
 
-@pytest.mark.parametrize("size", shapes.NEAREST)
+SLOW_SIZES = [pytest.param(size, marks=pytest.mark.slow) for size in shapes.NEAREST if size != "svhn hog"]
+
+
+@pytest.mark.parametrize("size", ["svhn hog", *SLOW_SIZES])
 def test_the_assignment_lowers_for_cuda(monkeypatch, size):
     n, s, f = shapes.NEAREST[size]
     arrays = jax.ShapeDtypeStruct((n, f), jnp.float32), jax.ShapeDtypeStruct((s, f), jnp.float32)
