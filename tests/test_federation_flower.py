@@ -1,5 +1,6 @@
 """The Flower apps through a grid that loses, repeats and forges what a network can."""
 
+import functools
 import time
 from types import SimpleNamespace
 
@@ -14,7 +15,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from rknn_jax.federation import flower
 from rknn_jax.federation.client import Agreement
 from rknn_jax.federation.collector import Collector
-from tests.test_federation import a_client, a_round
+from tests import test_federation
+from tests.test_federation import a_client
+
+a_round = functools.partial(test_federation.a_round, mechanism="randomized_response")  # messages that are drawn without JAX
 
 
 class Grid:
