@@ -30,7 +30,7 @@ from rknn_jax.representations import dti, pca, pixels, scan, simclr, spectral
 from tests.conftest import modules
 
 DEPLOYED = ("collision", "subset_selection", "randomized_response", "optimized_unary_encoding", "generalized_randomized_response")
-QUICK = ("collision", "wheel")  # messages with public coins, and of real numbers
+QUICK = ("collision", "wheel")  # a bucket under a hash, and a point of a circle
 CLASSES = ("ant", "bee", "cow")
 RNG = np.random.default_rng(0)
 QUERIES = RNG.normal(size=(4, 5)).astype(np.float32)

@@ -511,7 +511,9 @@ def test_every_setting_is_shown(folder):
 
 
 @pytest.mark.usefixtures("with_pictures")
-@pytest.mark.parametrize("dataset", ["mnist", *(pytest.param(name, marks=pytest.mark.slow) for name in ("digits", "tfds:cifar10"))])
+@pytest.mark.parametrize(
+    "dataset", ["mnist", *(pytest.param(name, marks=pytest.mark.slow) for name in ("digits", "tfds:svhn_cropped", "tfds:cifar10"))]
+)
 def test_nothing_is_loaded_from_outside_and_the_page_is_well_formed(folder, dataset):
     change(folder / "config.json", dataset=dataset)
     text = report.write(folder).read_text(encoding="utf-8")
