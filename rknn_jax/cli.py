@@ -422,7 +422,7 @@ def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
         tell(err, "unsure", f"{unsure:.1%} of the public rows: their query leads by less than what noise flips in 5% of runs")
     tell(err, "files", ", ".join(str(plan.folder / name) for name in RESULTS))
     spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
-    tell(err, "ledger", f"{account['path']}: {spent} spent in all; {left} left; head {account['head']}")
+    tell(err, "ledger", f"{plan.settings.ledger_path}: {spent} spent in all; {left} left; head {account['head']}")
     tell(err, "privacy", done.card["statement"])
     for number, line in enumerate(done.card["not_covered"]):
         tell(err, "" if number else "not covered", line)

@@ -341,7 +341,7 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
     return {
         "statement": str(guarantee),
         "guarantee": guarantee.asdict(),
-        "ledger": {"path": str(ledger.path), "head": ledger.head, **amounts},
+        "ledger": {"file": ledger.path.name, "head": ledger.head, **amounts},  # its folder may name a person
         "not_covered": not_covered(plan),
         "num_records": plan.num_records,
         "num_public": len(plan.data.public),
@@ -381,7 +381,7 @@ def statement(plan: Plan, done: Release) -> Statement:
         ),
         tuple(done.card["not_covered"]),
         settings.mechanism,
-        Account(Path(account["path"]).name, account["head"], *(Amount(**account[name]) for name in ("budget", "spent", "remaining"))),
+        Account(account["file"], account["head"], *(Amount(**account[name]) for name in ("budget", "spent", "remaining"))),
         done.card["time"],
         details={
             "private data": settings.private.name,
