@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 S = TypeVar("S")
@@ -38,7 +39,8 @@ class Training:
         step = self._manager.latest_step() if self._manager else None
         if self._manager is None or step is None:
             return state, 0
-        return jax.tree.map(jnp.asarray, self._manager.restore(step, args=ocp.args.StandardRestore(state))), step
+        saved = jax.tree.map(np.asarray, self._manager.restore(step, args=ocp.args.StandardRestore(state)))
+        return jax.tree.map(jnp.asarray, saved), step  # not bound to a device, so that steps are not compiled anew
 
     def save(self, step: int, state: Any) -> None:
         """Keep the state, a pytree of arrays, after so many steps, and none before it."""

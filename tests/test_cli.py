@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
-from rknn_jax import bsvs, label, mechanisms
+from rknn_jax import bsvs, label, mechanisms, simulate
 from rknn_jax.cli import main
 from rknn_jax.privacy.ledger import Ledger
 
@@ -270,8 +270,6 @@ def test_a_dry_run_tells_that_a_release_would_be_refused(copy, rknn):
 
 
 def test_more_queries_than_public_rows_are_not_chosen(files, rknn):
-    done = rknn(*arguments(epsilon=1000, queries=None), "--dry-run", "--json")
-    assert done.json["num_queries"] <= 60
     public, _ = blobs(5, 0)
     np.savez(files / "P.npz", embeddings=public)
     done = rknn(*arguments(epsilon=1000, queries=None), "--dry-run", "--json")
@@ -489,12 +487,25 @@ def test_raising_keeps_delta_unless_it_is_given(copy, rknn):
     assert rknn("budget", "raise", ledger, "--epsilon", 30, "--reason", "b", "--json").json["budget"] == {"epsilon": 30, "delta": 1e-4}
 
 
+WITHOUT_JAX = """
+import sys
+from importlib.metadata import entry_points
+[script] = entry_points(group="console_scripts", name="rknn")
+main = script.load()
+status = main(["budget", "show", "R.npz.ledger.jsonl", "--json"])
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+sys.exit(status or "jax" in sys.modules)
+"""
+
+
 def test_the_console_script_answers_without_loading_jax(copy):
-    script = Path(sysconfig.get_path("scripts")) / "rknn"
-    done = subprocess.run([script, "budget", "show", "R.npz.ledger.jsonl", "--json"], cwd=copy, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1])["remaining"]["epsilon"] == 9
-    code = "import sys, rknn_jax.cli\ntry: rknn_jax.cli.main(['--help'])\nexcept SystemExit: pass\nsys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+    assert (Path(sysconfig.get_path("scripts")) / "rknn").exists()
+    done = subprocess.run([sys.executable, "-c", WITHOUT_JAX], cwd=copy, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[0])["remaining"]["epsilon"] == 9
+    assert "usage: rknn" in done.stdout
 
 
 def test_progress_shows_on_a_terminal_only(files, rknn):
@@ -512,7 +523,9 @@ def test_simulate_ends_with_the_error_and_the_speed(rknn):
         assert told["clients_per_second"] == pytest.approx(told["clients"] / told["seconds"])
 
 
-def test_the_best_mechanism_is_named_with_its_reason(rknn):
+def test_the_best_mechanism_is_named_with_its_reason(rknn, monkeypatch):
+    told = simulate.Simulation(1000, "message", 1.0, 1000.0, 1.0, 1.0, 0.0)
+    monkeypatch.setattr(simulate, "simulate", lambda *_, **__: told)  # it compiles for as long as all tests of this kind take
     done = rknn("simulate", "--clients", 1000, "--mechanism", "best", "--queries", 4, "--classes", 5)
     assert re.search(r"best +variance .*subset_selection [\d.]+ at 21 bits, .*randomized_response", done.err)
     assert "SubsetSelection(epsilon=1.0" in done.err

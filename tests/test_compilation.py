@@ -4,28 +4,58 @@ import os
 import subprocess
 import sys
 
+import jax
+import pytest
+
+from rknn_jax import compilation
+
 PROGRAM = """
+import sys
 import jax, jax.numpy as jnp
 from rknn_jax import compilation
 compilation.keep()
 hits = []
 jax.monitoring.register_event_listener(lambda event, **about: hits.append(event))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.jit(lambda x: jnp.sort(x) * 3)(jnp.arange(50.0)).block_until_ready()
-print(hits.count("/jax/compilation_cache/cache_hits"))
+for _ in range(int(sys.argv[1])):
+    jax.clear_caches()
+    jax.jit(lambda x: jnp.sort(x) * 3)(jnp.arange(50.0)).block_until_ready()
+    print(hits.count("/jax/compilation_cache/cache_hits"))
 """
 
 
-def hits(folder, **environment):
+def hits(folder, runs=1, **environment):
+    """Return how many programs were found on the disk, after each of several runs that forget all that is in memory."""
     names = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    run = [sys.executable, "-c", PROGRAM]
-    return int(subprocess.run(run, env=names | {"XDG_CACHE_HOME": str(folder)} | environment, check=True, capture_output=True).stdout)
+    run = [sys.executable, "-c", PROGRAM, str(runs)]
+    done = subprocess.run(run, env=names | {"XDG_CACHE_HOME": str(folder)} | environment, check=True, capture_output=True)
+    return list(map(int, done.stdout.split()))
 
 
-def test_the_next_run_finds_what_was_compiled_and_the_users_folder_wins(tmp_path):
-    assert hits(tmp_path) == 0
-    assert hits(tmp_path) > 0
+def test_the_next_run_finds_what_was_compiled(tmp_path):
+    first, second = hits(tmp_path, runs=2)
+    assert first == 0
+    assert second > 0
     assert [path.name for path in tmp_path.iterdir()] == ["rknn_jax"]
-    assert hits(tmp_path / "other", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own")) == 0
+
+
+def test_the_users_folder_wins(tmp_path, monkeypatch):
+    told = {}
+    monkeypatch.setattr(jax.config, "update", told.__setitem__)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "own"))
+    compilation.keep()
+    assert told == {}
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    compilation.keep()
+    assert told["jax_compilation_cache_dir"].startswith(str(tmp_path / "rknn_jax"))
+
+
+@pytest.mark.slow
+def test_the_next_process_finds_what_was_compiled_and_the_users_folder_wins(tmp_path):
+    assert hits(tmp_path) == [0]
+    assert hits(tmp_path)[0] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["rknn_jax"]
+    assert hits(tmp_path / "other", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own")) == [0]
     assert (tmp_path / "own").exists()
     assert not (tmp_path / "other").exists()

@@ -8,8 +8,8 @@ import pytest
 from rknn_jax import data, labelers
 from rknn_jax.labelers.pate import Config as PATE
 from rknn_jax.labelers.private_knn import Config as PrivateKNN
-from tests.test_distill import TINY, arrays, run, told
-from train import distill
+from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401 (a fixture)
+from train import distill, truth
 
 NEWCOMER = '''
 """Every query gets the class that is most frequent among all records."""
@@ -54,11 +54,11 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "commonest.py").write_text(NEWCOMER)
     monkeypatch.setattr(labelers, "__path__", [*labelers.__path__, str(tmp_path)])
     experiment = distill.from_arguments(
-        ["--labeler", "commonest", "--epsilon", "0.5", "--student", "none", "--representation", "pca", "--queries", "50"]
+        ["--labeler", "commonest", "--epsilon", "0.5", "--student", "none", "--representation", "pca", "--queries", "20"]
     )
     folder = distill.main(dataclasses.replace(experiment, noise_seed=0, out=tmp_path / "run"))
     result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
-    truth = data.load("digits", experiment.seed).public.true_labels
+    truth = digits(experiment.seed).public.true_labels
     assert result["label_accuracy"] == pytest.approx(np.bincount(truth).max() / len(truth), abs=0.03)
     assert (result["epsilon"], privacy["whole"]["events"][0]["parameter"]) == (0.5, 4.0)
     assert (folder / "report.html").exists()
@@ -76,10 +76,11 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     ],
     ids=["private_knn", "pate"],
 )
-def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path):
+def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeypatch):
     """One signature: the same folder and report. Each round's queries are new, and declined ones are told apart."""
-    settings = {"epsilon": 30.0, "delta": 1e-5, "queries": 60} | changes
-    folder = run(tmp_path / "run", **settings)
+    settings = {"epsilon": 30.0, "delta": 1e-5, "queries": 40, "neighbors": 1} | changes
+    monkeypatch.setattr(truth, "EPSILONS", (30.0,))  # whose noise is calibrated anyway
+    folder = run(tmp_path / "run", benchmark=True, **settings)
     result, privacy, queries = told(folder, "result.json"), told(folder, "privacy.json"), arrays(folder, "queries.npz")
     labels = arrays(folder, "labels.npz")
     rounds = settings.get("rounds", 1)
@@ -87,7 +88,7 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path):
     assert result["delta"] == pytest.approx(1e-5)
     assert privacy["whole"]["relation"] == "replace-one"
     assert len(privacy["rounds"]) == rounds
-    assert len(queries["label"]) == 60 * rounds
+    assert len(queries["label"]) == 40 * rounds
     answered = queries["label"] >= 0
     assert 0 < answered.sum() < len(answered)
     assert not queries["noisy_counts"][~answered].any()
@@ -106,8 +107,9 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path):
 
 def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_path, monkeypatch):
     """The whole program without noise, with one record replaced by one of the opposite kind: what is released moves by sqrt(2) a query."""
-    task = data.load("digits", TINY.seed)
-    settings = {"epsilon": float("inf"), "delta": 1e-5, "queries": 40, "smoothing": "none", "student": "none"}
+    task = digits(TINY.seed)
+    settings = {"epsilon": float("inf"), "delta": 1e-5, "queries": 20, "neighbors": 1}
+    settings |= {"smoothing": "none", "student": "none"}
     kinds = {"private_knn": {"private_knn": PrivateKNN(num_neighbors=12, sampling_prob=1.0, threshold=-10.0)}}
     kinds["pate"] = {"pate": PATE(num_teachers=300, steps=20, hidden=0, aggregator="gnmax")}
     for name, config in kinds.items():

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -118,29 +119,28 @@ def test_what_is_not_known_is_null_and_an_empty_field(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path, form):
+def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path):
     make_files(tmp_path)
     assert rknn(*arguments(classes="ant,bee,cow", out="label")).status == 0
     distill.main(Experiment(**{**vars(TINY), "out": tmp_path / "distill"}))
     mine = publish.Public(blobs(60, 0)[0])
-    asked = publish.Asked(labeler.Config(epsilon=2.0, mechanism="randomized_response", trust="local"), ("ant", "bee"), 3, student="none")
+    asked = publish.Asked(labeler.Config(epsilon=2.0, mechanism="randomized_response", trust="local"), ("x", "y", "z"), 4, student="none")
     round, queries = publish.prepare(tmp_path / "serve", mine, asked, lambda *_: None)
     collector = Collector(tmp_path / "serve", round)
     collector.receive([Reply(0, round.id, bytes(wire.message_bytes(round.mechanism)))])
     publish.publish(tmp_path / "serve", mine, asked, queries, collector, lambda *_: None)
 
-    names = {"label": ("ant", "bee", "cow"), "distill": tuple("0123456789"), "serve": ("ant", "bee")}
-    for kind, classes in names.items():
-        assert rknn("export", kind, "--format", form).status == 0
-        saved, path = arrays(tmp_path / kind / "labels.npz"), tmp_path / kind / f"labels.{form}"
+    names = {"label": ("ant", "bee", "cow"), "distill": tuple("0123456789"), "serve": ("x", "y", "z")}
+    for kind, form in itertools.product(names, ("csv", "parquet")):
+        assert rknn("export", kind, "--format", form).status == 0, (kind, form)
+        saved, path, classes = arrays(tmp_path / kind / "labels.npz"), tmp_path / kind / f"labels.{form}", names[kind]
         rows = csv_rows(path) if form == "csv" else pq.read_table(path).to_pylist()
-        assert [row["label"] for row in rows] == [classes[i] for i in saved["label"]]
-        assert list(rows[0])[4:] == [f"probability_{name}" for name in classes]
+        assert [row["label"] for row in rows] == [classes[i] for i in saved["label"]], (kind, form)
+        assert list(rows[0])[4:] == [f"probability_{name}" for name in classes], (kind, form)
         if form == "parquet":
             card = json.loads((tmp_path / kind / "privacy.json").read_text())
             told = json.loads(pq.read_schema(path).metadata[b"guarantee"])
-            assert told == (card["whole"] if kind == "distill" else card["guarantee"])
+            assert told == (card["whole"] if kind == "distill" else card["guarantee"]), kind
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,10 @@ def saved(model, folder: Path) -> str:
     return "student" if isinstance(model, Ensemble) else "model"
 
 
-@pytest.mark.parametrize("name", MODELS)
+QUICK = ("ensemble of cnn", "mlp head")  # members of an ensemble and their batch statistics; features instead of images
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
 def test_a_network_is_one_function_of_any_batch(name, tmp_path):
     model, given = made(name), given_to(made(name), 7)
     kind = saved(model, tmp_path)
@@ -251,9 +254,10 @@ def test_a_network_is_one_function_of_any_batch(name, tmp_path):
     assert ".py" not in function.mlir_module(), "no path of this machine"
 
 
-def test_networks_answer_without_this_package_as_their_checkpoints_do(tmp_path):
+@pytest.mark.parametrize("names", [("mlp head",), pytest.param(tuple(MODELS), marks=pytest.mark.slow)], ids=["one", "all"])
+def test_networks_answer_without_this_package_as_their_checkpoints_do(tmp_path, names):
     pytest.importorskip("flatbuffers", reason="jax.export needs it to read and write")
-    folders = {name: tmp_path / name.replace(" ", "-") for name in MODELS}
+    folders = {name: tmp_path / name.replace(" ", "-") for name in names}
     for name, folder in folders.items():
         folder_of(folder)
         kind = saved(made(name), folder)

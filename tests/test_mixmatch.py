@@ -20,7 +20,10 @@ DIM = np.linspace(0.5, 1, 9, dtype=np.float32).reshape(9, 1, 1, 1)
 
 
 def as_float32(*values):
-    return [jnp.asarray(value, jnp.float32) for value in values]
+    return [np.asarray(value, np.float32) for value in values]
+
+
+sharpen, mix = jax.jit(mixmatch.sharpen), jax.jit(mixmatch.mix)
 
 
 # Sharpening and guessing.
@@ -31,7 +34,7 @@ def test_sharpening_is_a_power_scaled_to_one(temperature):
     """In float32 0.1^50 is zero; ten equal classes stay equal all the same."""
     rows = np.vstack([RNG.dirichlet(np.ones(10), 20), np.full((1, 10), 0.1), np.eye(10)[:1]])
     power = rows ** (1 / temperature)
-    sharp = np.asarray(mixmatch.sharpen(*as_float32(rows), temperature))
+    sharp = np.asarray(sharpen(*as_float32(rows), temperature))
     np.testing.assert_allclose(sharp, power / power.sum(axis=1, keepdims=True), rtol=2e-4, atol=1e-6)
     if temperature == 1:
         np.testing.assert_allclose(sharp, rows, atol=1e-6)
@@ -39,7 +42,7 @@ def test_sharpening_is_a_power_scaled_to_one(temperature):
 
 def test_sharpening_to_zero_leaves_the_likeliest_class():
     rows = np.array([[0.2, 0.5, 0.3], [0.34, 0.33, 0.33]])
-    np.testing.assert_allclose(mixmatch.sharpen(*as_float32(rows), 1e-4), np.eye(3)[[1, 0]], atol=1e-6)
+    np.testing.assert_allclose(sharpen(*as_float32(rows), 1e-4), np.eye(3)[[1, 0]], atol=1e-6)
 
 
 def test_a_guess_is_the_sharpened_mean_over_the_augmentations():
@@ -52,7 +55,7 @@ def test_a_guess_is_the_sharpened_mean_over_the_augmentations():
 
 def test_no_gradient_passes_through_a_guess():
     """Nor a NaN, where a class has become impossible."""
-    logits = jnp.asarray([[[300.0, -300.0, 0.0]], [[1.0, 2.0, 3.0]]])
+    logits = np.float32([[[300.0, -300.0, 0.0]], [[1.0, 2.0, 3.0]]])
     np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: jnp.sum(mixmatch.guess(x, 0.5) ** 2)))(logits), 0)
 
 
@@ -71,12 +74,12 @@ def test_shares_are_folded_betas():
 def test_mixed_rows_stay_distributions_and_nearer_to_their_own():
     share, other = RNG.uniform(0.5, 1, 6), RNG.permutation(6)
     targets, images = RNG.dirichlet(np.ones(3), 6), RNG.uniform(size=(6, 4, 5, 2))
-    mixed = np.asarray(mixmatch.mix(*as_float32(share), jnp.asarray(other), *as_float32(targets)), np.float64)
+    mixed = np.asarray(mix(*as_float32(share), other, *as_float32(targets)), np.float64)
     np.testing.assert_allclose(mixed.sum(axis=1), 1, atol=1e-6)
     own, far = (np.linalg.norm(mixed - rows, axis=1) for rows in (targets, targets[other]))
     assert (own <= far + 1e-6).all()
     expected = np.stack([s * images[i] + (1 - s) * images[j] for i, (s, j) in enumerate(zip(share, other, strict=True))])
-    np.testing.assert_allclose(mixmatch.mix(*as_float32(share), jnp.asarray(other), *as_float32(images)), expected, atol=1e-6)
+    np.testing.assert_allclose(mix(*as_float32(share), other, *as_float32(images)), expected, atol=1e-6)
 
 
 # The loss.

@@ -1,6 +1,6 @@
 """The papers' networks against their definitions; M5 and `cnn` are in test_students.py, with the training."""
 
-from functools import cache
+import functools
 
 import chex
 import flax.linen as nn
@@ -12,7 +12,7 @@ import pytest
 from rknn_jax.students.models import densenet121, m3, m5, m7, tanh_cnn, wrn28_2
 
 
-@cache
+@functools.cache
 def traced(network, image_shape):
     """Return the shapes of the logits of 5 images and of the variables, and every layer called with its output's shape."""
     called = []
@@ -131,26 +131,46 @@ def test_the_tanh_network_is_the_published_one_of_26010_parameters():
     chex.assert_shape(smallest["params"]["Dense_0"]["kernel"], (32, 32))  # one pixel of 32 channels is left
 
 
-@pytest.mark.parametrize("image_shape", [(28, 28, 1), (13, 16, 3)], ids=str)
-def test_its_products_of_patches_are_convolutions(image_shape):
-    images = np.random.default_rng(0).random((3, *image_shape), np.float32)
-    network = tanh_cnn.TanhCNN(10)
-    params = network.init(jax.random.key(0), images, train=False)["params"]
+def patches_as_kernel(kernel, size, channels):
+    """What multiplies patches of 2x2 pixels as a kernel of `size` pixels."""
+    kernel = kernel.reshape(size // 2, size // 2, 2, 2, channels, -1)
+    return kernel.transpose(0, 2, 1, 3, 4, 5).reshape(size, size, channels, -1)
+
+
+@jax.jit
+def by_convolutions(params, images):
+    """Features and logits of the tanh network."""
 
     def conv(x, name, size, padding):
-        kernel = params[name]["kernel"].reshape(size // 2, size // 2, 2, 2, x.shape[-1], -1)
-        kernel = kernel.transpose(0, 2, 1, 3, 4, 5).reshape(size, size, x.shape[-1], -1)
+        kernel = patches_as_kernel(params[name]["kernel"], size, x.shape[-1])
         out = jax.lax.conv_general_dilated(x, kernel, (2, 2), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
         return jnp.tanh(out + params[name]["bias"][None, None, None])
 
     def pooled(x):
         return nn.max_pool(x, (2, 2), (1, 1), "VALID")
 
-    x = pooled(conv(pooled(conv(2 * images - 1, "conv1", 8, "SAME")), "conv2", 4, "VALID")).reshape(3, -1)
-    features = np.tanh(x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"][None])
-    np.testing.assert_allclose(network.apply({"params": params}, images, train=False, features=True), features, atol=1e-5)
-    logits = features @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"][None]
-    np.testing.assert_allclose(network.apply({"params": params}, images, train=False), logits, atol=1e-5)
+    x = pooled(conv(pooled(conv(2 * images - 1, "conv1", 8, "SAME")), "conv2", 4, "VALID"))
+    dense = [params[name] for name in ("Dense_0", "Dense_1")]
+    features = jnp.tanh(x.reshape(len(x), -1) @ dense[0]["kernel"] + dense[0]["bias"][None])
+    return features, features @ dense[1]["kernel"] + dense[1]["bias"][None]
+
+
+@jax.jit
+def by_the_network(params, images):
+    network = tanh_cnn.TanhCNN(10)
+    run = functools.partial(network.apply, {"params": params}, images, train=False)
+    return run(features=True), run()
+
+
+@pytest.mark.parametrize("image_shape", [pytest.param((28, 28, 1), marks=pytest.mark.slow), (13, 16, 3)], ids=str)
+def test_its_products_of_patches_are_convolutions(image_shape):
+    rng = np.random.default_rng(0)
+    images = rng.random((3, *image_shape), np.float32)
+    shapes = traced(tanh_cnn.TanhCNN(10), image_shape)[1]["params"]
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.1, leaf.shape).astype(np.float32), shapes)
+    found, expected = by_the_network(params, images), by_convolutions(params, images)
+    assert np.std(expected[0]) > 0.1
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, expected)
 
 
 @pytest.mark.parametrize(("size", "height", "width"), [(3, 15, 8), (7, 13, 8)])
@@ -160,6 +180,6 @@ def test_winograd_of_other_kernels_equals_the_convolution_in_float64(size, heigh
     images, kernel = rng.normal(size=(2, height, width, 6)), rng.normal(size=(size, size, 6, 4))
     patches = np.lib.stride_tricks.sliding_window_view(images, (size, size), (1, 2))
     expected = np.einsum("nhwcij,ijcd->nhwd", patches, kernel)
-    actual = jax.jit(m5.convolve)(jnp.asarray(images, jnp.float32), jnp.asarray(kernel, jnp.float32))
+    actual = jax.jit(m5.convolve)(images.astype(np.float32), kernel.astype(np.float32))
     chex.assert_shape(actual, expected.shape)
     assert np.abs(actual - expected).max() < 1e-4 * expected.std()

@@ -214,6 +214,23 @@ def lines_of(axes):
     return {line.get_label(): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in axes.lines}
 
 
+@pytest.fixture
+def with_pictures():
+    """Ask for charts as pictures, which take most of the time that a page takes."""
+
+
+@pytest.fixture(autouse=True)
+def charts(request, monkeypatch):
+    """Draw charts into axes, as ever, but make no pictures of these, unless a test asks for `with_pictures`."""
+
+    def undrawn(name, draw):
+        draw(Figure().subplots())
+        return f"the chart {name}"
+
+    if "with_pictures" not in request.fixturenames:
+        monkeypatch.setattr(report, "chart", undrawn)
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     return fake_run(tmp_path_factory.mktemp("run"))
@@ -493,7 +510,8 @@ def test_every_setting_is_shown(folder):
     }
 
 
-@pytest.mark.parametrize("dataset", ["digits", "mnist", "tfds:svhn_cropped", "tfds:cifar10"])
+@pytest.mark.usefixtures("with_pictures")
+@pytest.mark.parametrize("dataset", ["mnist", *(pytest.param(name, marks=pytest.mark.slow) for name in ("digits", "tfds:cifar10"))])
 def test_nothing_is_loaded_from_outside_and_the_page_is_well_formed(folder, dataset):
     change(folder / "config.json", dataset=dataset)
     text = report.write(folder).read_text(encoding="utf-8")
@@ -512,6 +530,7 @@ def test_nothing_is_loaded_from_outside_and_the_page_is_well_formed(folder, data
 LINKS = {"src", "href", "srcset", "data", "poster", "action", "background"}
 
 
+@pytest.mark.usefixtures("with_pictures")
 def test_charts_take_every_colour_from_the_page_so_that_a_dark_screen_changes_them(folder):
     text = report.write(folder).read_text(encoding="utf-8")
     charts = re.findall(r'<div class="chart">(.*?)</div>', text, re.DOTALL)
@@ -520,6 +539,7 @@ def test_charts_take_every_colour_from_the_page_so_that_a_dark_screen_changes_th
     assert {colour for colour in colours if not colour.startswith("var(--")} <= {"none", "context-fill", "context-stroke"}
 
 
+@pytest.mark.usefixtures("with_pictures")
 def test_page_is_the_same_each_time_and_small(folder):
     first = report.write(folder).read_bytes()
     assert report.write(folder).read_bytes() == first
@@ -576,25 +596,39 @@ def with_perfect_labels(folder):
     change(folder / "result.json", label_accuracy=1.0, test_accuracy=1.0)
 
 
+def assert_sensible(folder, change_it, words, not_words):
+    change_it(folder)
+    page = page_of(folder)
+    assert page.balanced
+    assert all(word in page.text for word in words)
+    assert not [word for word in not_words if word in page.text]
+
+
+@pytest.mark.usefixtures("with_pictures")
 @pytest.mark.parametrize(
     ("without", "words", "not_words"),
     [
         (without_truth, ["not known", "The true labels of the public records are not known."], ["✗", "wrong", "2,517", "None"]),
-        (without_epochs, ["no epoch was finished", "This run was stopped before its end."], ["None", "nan"]),
         (without_extras, ["own", "Not recorded.", "python -m train.distill --dataset own"], ["None"]),
         (without_noise, ["No privacy is guaranteed", "ε = ∞", "No noise was added."], ["changes the odds", "flips"]),
+    ],
+)
+def test_page_and_charts_are_sensible_where_a_piece_is_missing(folder, without, words, not_words):
+    assert_sensible(folder, without, words, not_words)
+
+
+@pytest.mark.parametrize(
+    ("unusual", "words", "not_words"),
+    [
+        (without_epochs, ["no epoch was finished", "This run was stopped before its end."], ["None", "nan"]),
         (with_empty_metrics, ["The student finished no epoch."], ["None"]),
         (with_one_query, ["1 query"], ["1 queries"]),
         (with_gaussian_noise, ["δ = 1e-05", "PLD (reported)", "whether that one took part"], []),
         (with_perfect_labels, ["40 queries, none wrong", "100.0%"], ["✗"]),
     ],
 )
-def test_page_is_sensible_where_a_piece_is_missing_or_unusual(folder, without, words, not_words):
-    without(folder)
-    page = page_of(folder)
-    assert page.balanced
-    assert all(word in page.text for word in words)
-    assert not [word for word in not_words if word in page.text]
+def test_page_is_sensible_where_a_run_is_unusual(folder, unusual, words, not_words):
+    assert_sensible(folder, unusual, words, not_words)
 
 
 def test_released_labels_alone_show_no_counts(tmp_path):
@@ -680,6 +714,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_earlier_page_stays(folder, 
     assert not list(folder.glob("*.partial"))
 
 
+@pytest.mark.usefixtures("with_pictures")
 def test_command_line_makes_the_page_and_exits_2_where_it_cannot(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["report", str(folder)])
     assert report.cli() == 0

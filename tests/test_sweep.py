@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from rknn_jax.representations import pca
-from train import distill, sweep
+from tests.test_distill import small_runs  # noqa: F401 (a fixture)
+from train import distill, report, sweep, truth
 
-ARGUMENTS = ["--queries", "40", "--representation", "pca", "--student", "none", "--smoothing", "none"]
+ARGUMENTS = ["--queries", "20", "--neighbors", "2", "--representation", "pca", "--student", "none", "--smoothing", "none"]
 VARIED = {"epsilon": ["0.1", "4"], "seed": ["0", "1"]}
 
 
@@ -18,7 +19,7 @@ def fits():
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory, fits):
+def swept(tmp_path_factory, fits, small_runs):  # noqa: F811
     """Stopped after its first run, and called again."""
     out, runs, main, fit = tmp_path_factory.mktemp("sweep"), [], distill.main, pca.fit
 
@@ -29,6 +30,8 @@ def swept(tmp_path_factory, fits):
         return main(*args)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "write", lambda folder: folder / "report.html")
+        patch.setattr(truth, "not_covered", lambda *_: {})
         patch.setattr(pca, "fit", lambda *args: fits.append(1) or fit(*args))
         patch.setattr(distill, "main", stopped)
         with pytest.raises(KeyboardInterrupt):
@@ -57,8 +60,8 @@ def test_runs_of_one_seed_share_their_representation(swept, fits):
 def test_a_folder_of_other_settings_is_neither_read_nor_touched(swept):
     out, _, _ = swept
     before = {path: path.stat().st_mtime_ns for path in out.glob("**/*")}
-    with pytest.raises(ValueError, match=r"other settings: neighbors=1 for 2"):
-        sweep.main([*ARGUMENTS, "--neighbors", "2"], out, VARIED)
+    with pytest.raises(ValueError, match=r"other settings: neighbors=2 for 3"):
+        sweep.main([*ARGUMENTS, "--neighbors", "3"], out, VARIED)
     (out / "epsilon=4-seed=2").mkdir()
     (out / "epsilon=4-seed=2" / "thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="other files"):

@@ -1,5 +1,6 @@
 """UDA: targets, mask, loss and gradient in closed form, and that it finds two moons."""
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -26,9 +27,12 @@ def test_the_divergence_is_kullback_and_leiblers_and_finite_where_a_class_is_imp
     """A target of zero counts for nothing; only the second argument has a gradient, q - p."""
     logits, p = RNG.normal(0, 3, (7, 4)), RNG.dirichlet(np.ones(4), 7)
     p[0], p[1] = np.eye(4)[2], softmax(logits[1])
-    value, gradient = jax.vmap(jax.value_and_grad(lambda p, z: semi_supervised.kl_divergence(p[None], z[None])[0], argnums=(0, 1)))(
-        *as_float32(p, logits)
-    )
+
+    def divergence(p, z):
+        return semi_supervised.kl_divergence(p[None], z[None])[0]
+
+    of_each = jax.jit(jax.vmap(jax.value_and_grad(divergence, argnums=(0, 1))))
+    value, gradient = jax.tree.map(np.asarray, of_each(*as_float32(p, logits)))
     log_q = log_softmax(logits, axis=1)
     positive = np.where(p > 0, p, 1)
     np.testing.assert_allclose(value, (p * (np.log(positive) - log_q)).sum(axis=1), rtol=1e-4, atol=1e-6)
@@ -37,18 +41,21 @@ def test_the_divergence_is_kullback_and_leiblers_and_finite_where_a_class_is_imp
     np.testing.assert_allclose(gradient[1], np.exp(log_q) - p, atol=1e-6)
 
 
+confident_targets = jax.jit(uda.confident_targets)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.4, 0.02])
 def test_targets_are_powers_scaled_to_one(temperature):
     logits = RNG.normal(0, 1, (20, 4))
     power = softmax(logits, axis=1) ** (1 / temperature)
-    targets, _ = uda.confident_targets(*as_float32(logits), temperature, 0.8)
+    targets, _ = confident_targets(*as_float32(logits), temperature, 0.8)
     np.testing.assert_allclose(targets, power / power.sum(axis=1, keepdims=True), rtol=1e-3, atol=1e-6)
 
 
 def test_who_teaches_is_decided_before_the_sharpening():
     """0.79 becomes 0.96 at a temperature of 0.4, and is not above 0.8 for that."""
     logits = np.log([[0.79, 0.21], [0.81, 0.19], [0.01, 0.99]])
-    _, sure = uda.confident_targets(*as_float32(logits), 0.4, 0.8)
+    _, sure = confident_targets(*as_float32(logits), 0.4, 0.8)
     np.testing.assert_array_equal(sure, [0, 1, 1])
 
 
@@ -69,20 +76,24 @@ def objective(monkeypatch):
     student = students.Config(augmentation="crop", label_smoothing=0.1)
     config = uda.Config(student, weak="crop_flip", strong="photo", temperature=0.5, confidence=0.7, unlabelled_weight=3.0)
     batch = semi_supervised.Batch(*as_float32(IMAGES[:2], TARGETS, WEIGHTS, IMAGES[2:], PRESENT))
+    return config, batch
 
-    def value(kernel, batch=batch, config=config):
+
+@functools.partial(jax.jit, static_argnames="config")
+def loss_and_gradient(config, kernel, batch):
+    def loss(kernel):
         def apply(images):
             return images.reshape(len(images), -1) @ kernel, images.sum()
 
         return uda.objective(config, jax.random.key(1), apply, batch, jnp.float32(0))
 
-    value.batch, value.config = batch, config
-    return value
+    return jax.value_and_grad(loss, has_aux=True)(kernel)
 
 
 def test_the_loss_and_its_gradient_are_those_of_the_module(objective):
     """No gradient passes through a target: (q - p)' (strong x) is all that the divergence gives."""
-    (value, statistics), gradient = jax.jit(jax.value_and_grad(objective, has_aux=True))(*as_float32(KERNEL))
+    config, batch = objective
+    (value, statistics), gradient = loss_and_gradient(config, *as_float32(KERNEL), batch)
     labelled, little, strong = (some.reshape(len(some), -1) for some in (IMAGES[:2] / 2, IMAGES[2:] * 0.9, 1 - IMAGES[2:]))
     weak, smooth = softmax(little @ KERNEL, axis=1), 0.9 * TARGETS + 0.1 / 4
     p = weak**2 / (weak**2).sum(axis=1, keepdims=True)
@@ -97,11 +108,12 @@ def test_the_loss_and_its_gradient_are_those_of_the_module(objective):
 
 
 def test_without_weight_only_the_cross_entropy_is_left(objective):
-    (kernel,) = as_float32(KERNEL)
-    logits = (objective.batch.images / 2).reshape(2, -1) @ kernel
-    expected = np.mean(WEIGHTS * np.asarray(students.cross_entropy(logits, jnp.asarray(TARGETS, jnp.float32), 0.1)))
-    config = replace(objective.config, unlabelled_weight=0.0)
-    np.testing.assert_allclose(objective(jnp.asarray(kernel), config=config)[0], expected, rtol=1e-5)
+    config, batch = objective
+    alone = replace(config, unlabelled_weight=0.0)
+    (value, _), _ = loss_and_gradient(alone, *as_float32(KERNEL), batch)
+    log_l = log_softmax(IMAGES[:2].reshape(2, -1) / 2 @ KERNEL, axis=1)
+    smooth = 0.9 * TARGETS + 0.1 / 4
+    np.testing.assert_allclose(value, -(WEIGHTS[:, None] * smooth * log_l).sum() / 2, rtol=1e-5)
 
 
 # The training.

@@ -200,7 +200,8 @@ class Experiment:
         sampled = self.noisy_sgd.sampling_prob is not None
         if self.labeler == "noisy_sgd" and self.relation == "add-remove" and not sampled:
             raise ValueError("Expected --noisy-sgd.sampling-prob with relation=add-remove, got none; the number of records is private.")
-        if self.private_step not in (choices := mechanisms.names(self.trust)):
+        if self.trust not in mechanisms.named(self.private_step).trusts:  # `names` would import all of them, which takes seconds
+            choices = mechanisms.names(self.trust)
             raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
         if self.trust != "central" and self.relation != "replace-one":
             raise ValueError(

@@ -238,9 +238,10 @@ def client_totals(mechanism: Mechanism, key: jax.Array, cells: jax.Array, first_
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
         return mechanism.aggregate(jax.vmap(mechanism.randomize)(keys, jax.lax.dynamic_slice_in_dim(cells, start, size)))
 
-    first = totals_of(0, block)
-    totals = jax.lax.fori_loop(1, num_clients // block, lambda i, totals: totals + totals_of(i * block, block), first)
-    rest = num_clients % block
+    blocks, rest = divmod(num_clients, block)
+    totals = totals_of(0, block)
+    if blocks > 1:  # a loop that never runs would be compiled all the same
+        totals = jax.lax.fori_loop(1, blocks, lambda i, totals: totals + totals_of(i * block, block), totals)
     return totals + totals_of(num_clients - rest, rest) if rest else totals
 
 

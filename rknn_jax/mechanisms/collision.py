@@ -144,8 +144,10 @@ class Collision(PureProtocol):
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
-        held = np.asarray(buckets(messages.seed, np.asarray(cells)[np.asarray(cells) >= 0], self.num_buckets))
-        num_held = np.array([len(set(row)) for row in held.tolist()])
+        cells = np.asarray(cells)
+        held = np.asarray(buckets(messages.seed, np.maximum(cells, 0), self.num_buckets))[:, cells >= 0]  # of one shape
+        repeated = np.diff(np.sort(held, axis=1), axis=1) == 0
+        num_held = held.shape[1] - repeated.sum(axis=1)
         other = (1 - num_held * self.p) / (self.num_buckets - num_held)
         return np.log(np.where((held == np.asarray(messages.bucket)[:, None]).any(axis=1), self.p, other))
 

@@ -270,6 +270,12 @@ def packed(bits: np.ndarray) -> np.ndarray:
     return np.packbits(padded, axis=1, bitorder="little").view("<u4")
 
 
+def unpacked(words: Array, count: int) -> np.ndarray:
+    """Undo `packed`, bool `[n, count]`, on the host."""
+    octets = np.ascontiguousarray(words, "<u4").view(np.uint8)
+    return np.unpackbits(octets, axis=1, count=count, bitorder="little").astype(bool)
+
+
 def voted_bits(cells: np.ndarray, num_cells: int) -> np.ndarray:
     """Return which cells each record votes for, bool `[n, num_cells]`, from `[n, k·r]` of which negative ones are no votes."""
     bits = np.zeros((len(cells), num_cells + 1), bool)
@@ -290,4 +296,4 @@ def fits(words: jax.Array, count: int) -> jax.Array:
 
 def all_bits(num_cells: int) -> jax.Array:
     """Return every pattern of bits, packed, uint32 `[2^d, ceil(d / 32)]`."""
-    return jax.vmap(pack)(jnp.arange(2**num_cells)[:, None] >> jnp.arange(num_cells)[None] & 1 == 1)
+    return jnp.asarray(packed(np.arange(2**num_cells)[:, None] >> np.arange(num_cells)[None] & 1 == 1))

@@ -230,5 +230,5 @@ def _uniform(bits: jax.Array) -> jax.Array:
 
 EXAMPLES = (
     MultiMessage(1.0, 4, 3, num_clients=50),
-    MultiMessage(2.0, 4, 2, num_neighbors=2, num_clients=60, honest_share=0.8, gamma=0.5, flooding="published"),
+    MultiMessage(6.0, 4, 2, num_neighbors=2, num_clients=60, honest_share=0.8, delta=0.01, gamma=0.5, flooding="published"),
 )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import bsvs, pytree
-from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, fits, packed, unpack, voted_bits, voted_words
+from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, fits, packed, unpack, unpacked, voted_bits, voted_words
 from rknn_jax.mechanisms.randomized_response import bernoulli_bits, bits_total_variation
 from rknn_jax.privacy.entropy import Entropy, at_least
 
@@ -77,7 +77,7 @@ class OptimizedUnaryEncoding(PureProtocol):
         """Return the log probability of each message; see `LocalRandomizer`."""
         voted = np.isin(np.arange(self.num_cells), cells)
         chance = np.where(voted, self.p, self.q)
-        return np.where(np.asarray(jax.vmap(self.support)(messages)), np.log(chance), np.log1p(-chance)).sum(axis=-1)
+        return np.where(unpacked(messages, self.num_cells), np.log(chance), np.log1p(-chance)).sum(axis=-1)
 
     def alphabet(self, key: jax.Array) -> jax.Array:
         """Return all 2^d messages."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import hashing, pytree
-from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, packed, unpack, voted_bits, voted_words
+from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, packed, unpack, unpacked, voted_bits, voted_words
 from rknn_jax.privacy.entropy import Entropy, at_least
 
 DIGITS = 24  # binary ones of a simulated probability
@@ -74,7 +74,7 @@ class RandomizedResponse(PureProtocol):
 
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""
-        flipped = np.asarray(jax.vmap(self.support)(messages)) != np.isin(np.arange(self.num_cells), cells)
+        flipped = unpacked(messages, self.num_cells) != np.isin(np.arange(self.num_cells), cells)
         return np.sum(np.where(flipped, np.log(self.q), np.log(self.p)), axis=-1)
 
     def alphabet(self, key: jax.Array) -> jax.Array:

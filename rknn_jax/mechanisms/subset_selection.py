@@ -22,7 +22,7 @@ import numpy as np
 from scipy import special
 
 from rknn_jax import bsvs, pytree
-from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, fits, one_hot, pack, packed, real, unpack
+from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, fits, one_hot, pack, packed, real, unpack, unpacked
 from rknn_jax.privacy.entropy import Entropy, at_most_odds
 
 
@@ -124,7 +124,7 @@ class SubsetSelection(PureProtocol):
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""
         votes = np.where(np.asarray(cells) < 0, self.num_cells + np.arange(len(cells)), cells)
-        meets = np.asarray(jax.vmap(lambda message: unpack(message, self.num_symbols))(messages))[:, votes].any(axis=1)
+        meets = unpacked(messages, self.num_symbols)[:, votes].any(axis=1)
         symbols, size, c = self.num_symbols, self.subset_size, self.votes_per_record
         without = special.comb(symbols - c, size)
         return np.where(meets, 0.0, -self.epsilon) - np.log(special.comb(symbols, size) - without + without * np.exp(-self.epsilon))
@@ -135,7 +135,7 @@ class SubsetSelection(PureProtocol):
         sets = np.array(list(itertools.combinations(range(self.num_symbols), self.subset_size or 1)))
         bits = np.zeros((len(sets), self.num_symbols), bool)
         np.put_along_axis(bits, sets, True, axis=1)
-        return jax.vmap(pack)(jnp.asarray(bits))
+        return jnp.asarray(packed(bits))
 
     def _probabilities(self, size: Any) -> tuple[Any, Any, Any]:
         """Return p, q and p - q for sets of `size`."""

@@ -113,8 +113,9 @@ class Wheel(PureProtocol):
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
-        cells = np.asarray(cells)[np.asarray(cells) >= 0]
-        starts = np.sort(all_starts(messages.seed, cells, self.circle_bits), axis=1)
+        cells = np.asarray(cells)
+        starts = np.asarray(all_starts(messages.seed, np.maximum(cells, 0), self.circle_bits))[:, cells >= 0]  # of one shape
+        starts = np.sort(starts, axis=1)
         gaps = np.diff(starts, append=starts[:, :1] + self.circle, axis=1)
         share = np.minimum(gaps, self.arc_length).sum(axis=1) / self.circle
         inside = ((np.asarray(messages.point)[:, None] - starts) % self.circle < self.arc_length).any(axis=1)

@@ -65,7 +65,7 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     seed = int(jax.random.randint(key, (), 0, np.iinfo(np.int32).max))
     model = KMeans(num_queries, n_init=config.num_starts, max_iter=config.max_iterations, random_state=seed).fit(features)
     centres = jnp.asarray(model.cluster_centers_, jnp.float32)
-    index = np.asarray(nearest(centres, features, 1)[0][:, 0])
+    index = np.asarray(nearest(centres, features, 1)[0])[:, 0]
     chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres
     cluster = model.labels_.astype(np.int32)
     return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))

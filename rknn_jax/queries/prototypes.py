@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.neighbors import pairwise_sq_distances
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Array, Queries
 
@@ -48,12 +47,15 @@ def select(key: jax.Array, features: Array, num_queries: int) -> Queries:
     for prototype in range(width):
         index[prototype] = np.where(free, features[:, prototype], -np.inf).argmax()
         free[index[prototype]] = False
-    return Queries(jnp.eye(width), index, cluster, np.bincount(cluster, minlength=width))
+    return Queries(jnp.asarray(np.eye(width, dtype=np.float32)), index, cluster, np.bincount(cluster, minlength=width))
 
 
 def _example(key: jax.Array, features: Array, num_queries: int) -> Queries:
-    centres = kmeans.select(key, features, min(max(num_queries, 1), len(features))).features
-    return select(key, -np.asarray(pairwise_sq_distances(features, centres)), num_queries)  # features of fitting width
+    features = np.asarray(features)
+    if not 1 <= num_queries <= len(features):
+        return select(key, features[:, :1], num_queries)
+    centres = np.asarray(kmeans.select(key, features, num_queries).features)
+    return select(key, -((features[:, None] - centres[None]) ** 2).sum(axis=2), num_queries)
 
 
 EXAMPLES = (_example,)

@@ -165,11 +165,15 @@ def _views(images: Array, config: Config) -> list[Array]:
 
 
 def _transform(images: Array, matrix: np.ndarray) -> Array:
-    displacement = affine_displacement(jnp.asarray(matrix, jnp.float32)[None], jnp.zeros((1, 2)), *images.shape[1:3])
+    displacement = _displacement(np.asarray(matrix, np.float32)[None], np.zeros((1, 2), np.float32), *images.shape[1:3])
     blocks = [jnp.asarray(images[start : start + BLOCK_SIZE], jnp.float32) for start in range(0, len(images), BLOCK_SIZE)]
     return np.concatenate(
-        [as_uint8(warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))) for block in blocks]
+        [_rounded(warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))) for block in blocks]
     )
+
+
+_displacement = jax.jit(affine_displacement, static_argnums=(2, 3))
+_rounded = jax.jit(as_uint8)  # apart from the warp, whose values compiling them together would change in their last bits
 
 
 @functools.partial(jax.jit, static_argnames="count")

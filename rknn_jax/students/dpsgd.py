@@ -263,6 +263,7 @@ def fit(
     multiplier, guarantee = noise(config, len(labels))
     trained, fixed, mask = parted(variables["params"], part, density)
     optimizer = optax.sgd(config.learning_rate, config.momentum)
+    descent = _traced(config)
     average, trained = (jax.tree.map(jnp.copy, trained) for _ in range(2))  # steps take their buffers over
     state = State(jnp.zeros((), jnp.int32), trained, average, optimizer.init(trained))
     statistics = variables.get("batch_stats", {})
@@ -288,7 +289,7 @@ def fit(
             total = jax.tree.map(jnp.zeros_like, state.trained)
             for index, present in sampled(sample_key, len(labels), plan.sampling_prob, block_size):
                 total = _add_clipped(network, config.clip, total, state.trained, fixed, mask, statistics, records, index, present)
-            state = _descend(config, multiplier, noise_key, state, total, mask)
+            state = _descend(descent, multiplier, noise_key, state, total, mask)
         if done < plan.steps:
             training.save(plan.steps, (state, statistics))
     params = _joined(state.average, fixed)
@@ -395,6 +396,17 @@ def _add_clipped(
     gradients = jax.vmap(jax.grad(loss_of), (None, 0, 0, 0))(trained, inputs, labels, present)
     allowed = {path: leaf if mask[path].ndim == 0 else jnp.where(mask[path][None], leaf, 0) for path, leaf in gradients.items()}
     return jax.tree.map(jnp.add, total, clipped_sum(allowed, clip))
+
+
+def _traced(config: Config) -> Config:
+    """Return the settings that `_descend` reads: one program serves every epsilon, length and folder."""
+    return Config(
+        clip=config.clip,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        momentum=config.momentum,
+        ema_decay=config.ema_decay,
+    )
 
 
 @functools.partial(jax.jit, static_argnames="config", donate_argnames="state")

@@ -302,8 +302,14 @@ def drawn(network: Any, key: jax.Array, images: jax.Array) -> Any:
 def initial(config: Config, num_steps: int, key: jax.Array, num_classes: int, images: Array, start: Any = None) -> State:
     """Return the state before the first of `num_steps` steps; `images`, uint8, have the shape of those to come, `start` is as for `fit`."""
     variables = begun_at(start, drawn(network_of(config, num_classes), key, images))
-    optimizer = _optimizer(config, num_steps).init(variables["params"])
-    return State(jnp.zeros((), jnp.int32), variables, jax.tree.map(jnp.copy, variables), optimizer)
+    average, optimizer = _begun_with(config, num_steps, variables)
+    return State(jnp.zeros((), jnp.int32), variables, average, optimizer)
+
+
+@partial(jax.jit, static_argnames=("config", "num_steps"))
+def _begun_with(config: Config, num_steps: int, variables: Any) -> tuple[Any, Any]:
+    """Return the average, a copy, and the optimizer's state; one program instead of one for each shape."""
+    return jax.tree.map(jnp.copy, variables), _optimizer(config, num_steps).init(variables["params"])
 
 
 def descend(config: Config, num_steps: int, state: State, gradient: Any, updates: Any) -> State:

@@ -1,22 +1,22 @@
 """Every mechanism against its contract: exact counting, unbiased estimates of the stated variance, one trace for all epsilons."""
 
 import dataclasses
+import functools
 import math
+from typing import Any, NamedTuple
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rknn_jax import bsvs, mechanisms
+from rknn_jax import mechanisms
 from rknn_jax.mechanisms import base
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.mechanisms.hadamard_response import HadamardResponse
+from rknn_jax.mechanisms.local_hashing import LocalHashing
 from rknn_jax.mechanisms.multi_message import MultiMessage
-from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
-from rknn_jax.mechanisms.randomized_response import RandomizedResponse
-from rknn_jax.mechanisms.subset_selection import SubsetSelection
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from tests.conftest import modules, thin
 
@@ -24,14 +24,40 @@ EXAMPLES = [example for module in modules(mechanisms, leave_out=mechanisms.CONTR
 CENTRAL = [example for example in EXAMPLES if isinstance(example, base.CentralMechanism)]
 each = thin(EXAMPLES)
 each_central = pytest.mark.parametrize("mechanism", CENTRAL, ids=str)
+SPEAKS_OF_ONE = HadamardResponse | LocalHashing  # of its votes, chosen at random
+several_votes = thin([m for m in EXAMPLES if m.votes_per_record > 1 and not isinstance(m, base.CentralMechanism | SPEAKS_OF_ONE)])
+
+
+def thinner(mechanisms):
+    """As `thin`, and central mechanisms with one vote a record are run in `make test-all` only too."""
+
+    def easy(mechanism):
+        return isinstance(mechanism, base.CentralMechanism) and mechanism.votes_per_record == 1
+
+    marked = [pytest.param(each, marks=pytest.mark.slow) if easy(each) else each for each in thin(mechanisms).args[1]]
+    return pytest.mark.parametrize("mechanism", marked, ids=str)
+
+
+def thin_to(*kinds):
+    """Parametrize by mechanism: in `make test` the last example of some classes, which has the most votes a record."""
+    hardest = [[example for example in EXAMPLES if type(example) is kind][-1] for kind in kinds]
+    marked = [pytest.param(example, marks=() if example in hardest else pytest.mark.slow) for example in EXAMPLES]
+    return pytest.mark.parametrize("mechanism", marked, ids=str)
+
+
+each_run = thinner(EXAMPLES)
+each_run_central = thinner(CENTRAL)
+each_driven = thin_to(DiscreteLaplace, Collision, MultiMessage)
 DRAWS = 4000
+RECORDS = 50
+SWEEP = (0.5, 1.0, 2.0)
 
 
-def some_cells(mechanism, num_records=50, seed=0):
+def some_cells(mechanism, num_records=RECORDS, seed=0):
     rng = np.random.default_rng(seed)
     near = np.stack([rng.permutation(mechanism.num_queries)[: mechanism.num_neighbors] for _ in range(num_records)])
     labels = np.stack([rng.permutation(mechanism.num_classes)[: mechanism.labels_per_record] for _ in range(num_records)])
-    return bsvs.cells(near, labels, mechanism.num_classes)
+    return np.sort((near[:, :, None] * mechanism.num_classes + labels[:, None]).reshape(num_records, -1)).astype(np.int32)
 
 
 def exact_counts(mechanism, cells):
@@ -40,18 +66,99 @@ def exact_counts(mechanism, cells):
     return counts.reshape(mechanism.num_queries, mechanism.num_classes)
 
 
-@each
+class Runs(NamedTuple):
+    """What many runs of a mechanism send, add up to and estimate; the first axis is of the runs."""
+
+    messages: Any  # [runs, RECORDS, ...]
+    totals: np.ndarray
+    counts: np.ndarray  # [runs, num_queries, num_classes]
+
+
+DRAWN = slice(0, DRAWS)  # as it is, with a key each
+AGAIN, NOISELESS, TWICE, ONCE = range(DRAWS, DRAWS + 4)  # these have the first key: as it is; without noise; with votes named twice or once
+SWEPT = slice(DRAWS + 4, DRAWS + 4 + len(SWEEP))
+
+
+@jax.jit
+def driven(mechanisms, client_keys, noise_keys, cells):
+    """The one program of a mechanism: each run has its own epsilon, keys and votes."""
+
+    def one(mechanism, client_keys, noise_key, cells):
+        messages = jax.vmap(mechanism.randomize)(client_keys, cells)
+        totals = mechanism.aggregate(messages)
+        return Runs(messages, totals, mechanism.estimate(noise_key, totals, len(cells)))
+
+    return jax.vmap(one)(mechanisms, client_keys, noise_keys, cells)
+
+
+@jax.jit
+def keys_of_clients(keys):
+    """Keys of the clients and of the noise in each run, drawn as `base.estimate_counts` does: the same for all mechanisms."""
+
+    def one(key):
+        client_key, noise_key = jax.random.split(key)
+        return jax.vmap(lambda client: jax.random.fold_in(client_key, client))(np.arange(RECORDS)), noise_key
+
+    return jax.vmap(one)(keys)
+
+
+@functools.cache
+def run_keys():
+    """Key data of each run: `DRAWS` different ones, then the first again."""
+    draws = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(1), DRAWS)))
+    return np.concatenate([draws, np.repeat(draws[:1], SWEPT.stop - DRAWS, axis=0)])
+
+
+@functools.cache
+def all_keys():
+    return [np.asarray(jax.random.key_data(keys)) for keys in keys_of_clients(jax.random.wrap_key_data(run_keys()))]
+
+
+@functools.cache
+def runs(mechanism):
+    mechanisms, cells = [mechanism] * SWEPT.stop, [some_cells(mechanism)] * SWEPT.stop
+    if isinstance(mechanism, base.CentralMechanism):
+        mechanisms[NOISELESS] = dataclasses.replace(mechanism, epsilon=math.inf)
+    mechanisms[SWEPT] = [dataclasses.replace(mechanism, epsilon=epsilon) for epsilon in SWEEP]
+    if mechanism.votes_per_record > 1:
+        cells[TWICE], cells[ONCE] = named_twice(mechanism), named_once(mechanism)
+    stacked = jax.tree.map(lambda *leaves: np.array(leaves), *mechanisms)
+    keys = [jax.random.wrap_key_data(keys) for keys in all_keys()]
+    return jax.tree.map(np.asarray, driven(stacked, *keys, np.stack(cells)))
+
+
+def named_twice(mechanism):
+    """Votes of which every second client names one several times."""
+    cells = np.full((RECORDS, mechanism.votes_per_record), -1, np.int32)
+    cells[0::2] = 3
+    cells[1::2, 0] = 5
+    return cells
+
+
+def named_once(mechanism):
+    cells = named_twice(mechanism)
+    cells[:, 1:] = -1
+    return cells
+
+
+@jax.jit
+def totals_of_halves(mechanism, messages):
+    halves = jax.tree.map(lambda leaf: leaf.reshape(2, RECORDS // 2, *leaf.shape[1:]), messages)
+    return jax.vmap(mechanism.aggregate)(halves)
+
+
+@each_run
 def test_shapes_dtypes_and_hashable_structure(mechanism):
-    counts = base.estimate_counts(mechanism, jax.random.key(0), some_cells(mechanism))
+    counts = runs(mechanism).counts[0]
     chex.assert_shape(counts, (mechanism.num_queries, mechanism.num_classes))
-    chex.assert_type(counts, jnp.float32)
-    chex.assert_shape(mechanism.stddev(np.asarray(counts), 50), counts.shape)
+    chex.assert_type(counts, np.float32)
+    chex.assert_shape(mechanism.stddev(counts, RECORDS), counts.shape)
     assert dataclasses.is_dataclass(mechanism)
     with pytest.raises(dataclasses.FrozenInstanceError):
         mechanism.epsilon = 1.0
 
 
-@each
+@each_run
 def test_estimates_are_unbiased_with_the_stated_variance(mechanism):
     """4,000 runs: no cell's mean beyond 5 standard errors, no cell's variance beyond 20% (over 5 errors of the heaviest-tailed noise).
 
@@ -59,70 +166,73 @@ def test_estimates_are_unbiased_with_the_stated_variance(mechanism):
     """
     if not mechanism.unbiased:
         pytest.skip("releases labels, not estimates")
-    cells = some_cells(mechanism)
-    keys = jax.random.split(jax.random.key(1), DRAWS)
-    runs = np.asarray(jax.vmap(lambda key: base.estimate_counts(mechanism, key, cells))(keys), np.float64)
-    expected, stddev = exact_counts(mechanism, cells), mechanism.stddev(exact_counts(mechanism, cells), len(cells))
-    assert np.all(np.abs(runs.mean(0) - expected) < 5 * stddev / math.sqrt(DRAWS))
-    np.testing.assert_allclose(runs.var(0), stddev**2, rtol=0.2)
+    drawn = runs(mechanism).counts[DRAWN].astype(np.float64)
+    expected = exact_counts(mechanism, some_cells(mechanism))
+    stddev = mechanism.stddev(expected, RECORDS)
+    assert np.all(np.abs(drawn.mean(0) - expected) < 5 * stddev / math.sqrt(DRAWS))
+    np.testing.assert_allclose(drawn.var(0), stddev**2, rtol=0.2)
 
 
-@each_central
+@each_run_central
 def test_without_noise_the_estimate_is_the_count(mechanism):
-    noiseless = dataclasses.replace(mechanism, epsilon=math.inf)
-    cells = some_cells(mechanism)
-    counts = np.asarray(base.estimate_counts(noiseless, jax.random.key(0), cells))
-    exact = exact_counts(mechanism, cells)
+    counts = runs(mechanism).counts[NOISELESS]
+    exact = exact_counts(mechanism, some_cells(mechanism))
     np.testing.assert_array_equal(counts if mechanism.unbiased else counts.argmax(1), exact if mechanism.unbiased else exact.argmax(1))
-    assert noiseless.guarantee(50).epsilon == math.inf
+    assert dataclasses.replace(mechanism, epsilon=math.inf).guarantee(50).epsilon == math.inf
 
 
-@thin([DiscreteLaplace(1.0, 3, 2), *(example for example in EXAMPLES if isinstance(example, Collision | RandomizedResponse))])
-def test_the_result_does_not_depend_on_the_block_of_clients(mechanism, monkeypatch):
-    cells = some_cells(mechanism)
-    results = []
-    for block in (7, 8192):
-        monkeypatch.setattr(base, "CLIENTS_PER_BLOCK", block)
-        fresh = jax.jit(lambda cells: base.client_totals.__wrapped__(mechanism, jax.random.key(3), cells))  # traced for this block
-        results.append(fresh(cells))
-    chex.assert_trees_all_equal(*results)
-
-
-@each
+@each_run
 def test_totals_of_parts_add_up_to_the_total(mechanism):
-    cells = some_cells(mechanism)
-    keys = jax.random.split(jax.random.key(2), len(cells))
-    messages = jax.jit(jax.vmap(mechanism.randomize))(keys, cells)
-    aggregate = jax.jit(mechanism.aggregate)
-    whole = aggregate(messages)
-    assert jnp.issubdtype(whole.dtype, jnp.integer)
-    parts = [aggregate(jax.tree.map(lambda x, a=a, b=b: x[a:b], messages)) for a, b in ((0, 20), (20, 50))]
-    chex.assert_trees_all_equal(sum(parts), whole)
+    messages, whole, _ = jax.tree.map(lambda leaf: leaf[0], runs(mechanism))
+    assert np.issubdtype(whole.dtype, np.integer)
+    np.testing.assert_array_equal(np.asarray(totals_of_halves(mechanism, messages)).sum(axis=0), whole)
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [pytest.param(m, marks=[] if isinstance(m, DiscreteLaplace | Collision | MultiMessage) else pytest.mark.slow) for m in EXAMPLES],
-    ids=str,
-)
-def test_one_trace_serves_a_sweep_over_epsilon_and_vmap_agrees(mechanism):
-    cells = some_cells(mechanism)
-    sweep = [dataclasses.replace(mechanism, epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)]
-    chex.clear_trace_counter()
-    run = jax.jit(chex.assert_max_traces(lambda m: base.estimate_counts(m, jax.random.key(5), cells), n=1))
-    one_by_one = [run(m) for m in sweep]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *sweep)
-    together = jax.jit(jax.vmap(lambda m: base.estimate_counts(m, jax.random.key(5), cells)))(stacked)
-    chex.assert_trees_all_close(together, jnp.stack(one_by_one), rtol=1e-4, atol=1e-2)
-
-
-@each
+@each_run
 def test_two_keys_differ_and_one_key_repeats(mechanism):
-    cells = some_cells(mechanism)
-    first, again, other = (np.asarray(base.estimate_counts(mechanism, jax.random.key(k), cells)) for k in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
+    counts = runs(mechanism).counts
+    np.testing.assert_array_equal(counts[0], counts[AGAIN])
     if mechanism.unbiased:
-        assert not np.array_equal(first, other)
+        assert not np.array_equal(counts[0], counts[1])
+
+
+@several_votes
+def test_a_client_that_names_a_vote_twice_sends_what_one_sends_that_names_it_once(mechanism):
+    messages = runs(mechanism).messages
+    twice, once = (jax.tree.map(lambda leaf, run=run: leaf[run], messages) for run in (TWICE, ONCE))
+    chex.assert_trees_all_equal(twice, once)
+
+
+@each_driven
+def test_one_trace_of_the_driver_serves_a_sweep_over_epsilon_and_vmap_agrees(mechanism):
+    """With the keys that each client of the runs above has, so that it is known which these are."""
+    programs = base._estimate_counts._cache_size()
+    for epsilon, expected in zip(SWEEP, runs(mechanism).counts[SWEPT], strict=True):
+        counts = base.estimate_counts(dataclasses.replace(mechanism, epsilon=epsilon), first_key(), some_cells(mechanism))
+        np.testing.assert_allclose(counts, expected, rtol=1e-4, atol=1e-2, err_msg=f"epsilon={epsilon}")
+    assert base._estimate_counts._cache_size() <= programs + 1
+
+
+@each_driven
+def test_a_vote_that_is_named_twice_counts_once(mechanism):
+    """A second one would move a cell by 2, or its bit be kept twice as often, and epsilon is calibrated for neither."""
+    if mechanism.votes_per_record == 1:
+        pytest.skip("one vote a record")
+    twice, once = (base.estimate_counts(mechanism, first_key(), cells) for cells in (named_twice(mechanism), named_once(mechanism)))
+    np.testing.assert_array_equal(twice, once)
+
+
+@thin_to(Collision)
+def test_the_result_does_not_depend_on_the_block_of_clients(mechanism, monkeypatch):
+    """Seven blocks of 7 clients and a rest of one, against one block."""
+    monkeypatch.setattr(base, "CLIENTS_PER_BLOCK", 7)
+    fresh = jax.jit(base.client_totals.__wrapped__)  # traced for this block
+    totals = fresh(mechanism, jax.random.split(first_key())[0], some_cells(mechanism))
+    np.testing.assert_array_equal(totals, runs(mechanism).totals[0])
+
+
+def first_key():
+    return jax.random.wrap_key_data(run_keys()[0])
 
 
 @each
@@ -138,11 +248,11 @@ def test_the_guarantee_says_everything_and_is_what_the_fields_say(mechanism):
 
 @each
 def test_votes_of_another_width_than_the_sensitivity_are_refused(mechanism):
-    too_wide = jnp.zeros((5, mechanism.votes_per_record + 1), jnp.int32)
+    too_wide = np.zeros((5, mechanism.votes_per_record + 1), np.int32)
     with pytest.raises(ValueError, match="num_neighbors and labels_per_record"):
         base.estimate_counts(mechanism, jax.random.key(0), too_wide)
     with pytest.raises(ValueError, match="num_records > 0"):
-        base.estimate_counts(mechanism, jax.random.key(0), jnp.zeros((0, mechanism.votes_per_record), jnp.int32))
+        base.estimate_counts(mechanism, jax.random.key(0), np.zeros((0, mechanism.votes_per_record), np.int32))
 
 
 @each
@@ -153,26 +263,6 @@ def test_votes_of_another_width_than_the_sensitivity_are_refused(mechanism):
 def test_bad_fields_are_named(mechanism, field, value):
     with pytest.raises(ValueError, match=field):
         dataclasses.replace(mechanism, **{field: value})
-
-
-@each
-def test_a_vote_that_is_named_twice_counts_once(mechanism):
-    """A second one would move a cell by 2, or its bit be kept twice as often, and epsilon is calibrated for neither."""
-    if mechanism.votes_per_record == 1:
-        pytest.skip("one vote a record")
-    cells = jnp.asarray([[3] * mechanism.votes_per_record, [5, *[-1] * (mechanism.votes_per_record - 1)]] * 10, jnp.int32)
-    alone = jnp.where(jnp.arange(mechanism.votes_per_record)[None] == 0, cells, -1)
-    runs = [base.estimate_counts(mechanism, jax.random.key(0), votes) for votes in (cells, alone)]
-    chex.assert_trees_all_equal(*runs)
-
-
-@pytest.mark.parametrize(
-    "mechanism", [OptimizedUnaryEncoding(2.0, 3, 2, 2), SubsetSelection(2.0, 3, 2, 2), MultiMessage(2.0, 3, 2, 2, num_clients=9)]
-)
-def test_a_client_that_names_a_vote_twice_sends_what_one_sends_that_names_it_once(mechanism):
-    randomize = jax.jit(jax.vmap(mechanism.randomize, in_axes=(0, None)))
-    messages = [randomize(jax.random.split(jax.random.key(0), 50), jnp.asarray(votes)) for votes in ([4, 4], [4, -1])]
-    chex.assert_trees_all_equal(*messages)
 
 
 @each_central
