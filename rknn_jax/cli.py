@@ -104,10 +104,31 @@ class Show:
 
     Attributes:
       ledger: file of the budget.
+      expect_head: a head that was noted elsewhere. The exit status is 5 if the ledger has forgotten it.
       json: end with one line of JSON on stdout.
     """
 
     ledger: Positional[Path]
+    expect_head: str | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Close the damage at the end of a ledger: count it as spent, on the record.
+
+    Attributes:
+      ledger: file of the budget.
+      reason: what happened to the file, and who decided what it counts as.
+      epsilon: what the damaged bytes count as. Defaults to what they tell, or to all that remained.
+      delta: likewise for delta.
+      json: end with one line of JSON on stdout.
+    """
+
+    ledger: Positional[Path]
+    reason: str
+    epsilon: float | None = None
+    delta: float | None = None
     json: bool = False
 
 
@@ -132,9 +153,9 @@ class Raise:
 
 @dataclass(frozen=True)
 class Budget:
-    """Show or raise the budget of a private data set."""
+    """Show, raise or repair the budget of a private data set."""
 
-    action: Annotated[Show, subcommand("show")] | Annotated[Raise, subcommand("raise")]
+    action: Annotated[Show, subcommand("show")] | Annotated[Raise, subcommand("raise")] | Annotated[Repair, subcommand("repair")]
 
 
 @dataclass(frozen=True)
@@ -243,10 +264,23 @@ def show_budget(settings: Show) -> dict[str, Any]:
     told = err if settings.json else out
     _tell_account(told, ledger)
     entries = ledger.entries()
+    if settings.expect_head is not None and settings.expect_head not in [entry.hash for entry in entries]:
+        raise LedgerCorruptError(
+            f"Expected {settings.ledger} to have had the head {settings.expect_head}, and it has not: lines were removed, or the file was "
+            "replaced by an older one. Put the last good copy back before anything is spent."
+        )
     for entry in entries:
         told.print(f"  {entry.time}  {entry.kind:<6}  {entry.amount!s:<28}  {entry.purpose}")
     lines = [{"time": e.time, "kind": e.kind, **e.amount._asdict(), "purpose": e.purpose, "hash": e.hash} for e in entries]
     return _account(ledger) | {"entries": lines}
+
+
+def repair_budget(settings: Repair) -> dict[str, Any]:
+    """Close the damage of a ledger and print it. Returns what `--json` prints."""
+    ledger = Ledger(settings.ledger, None)
+    ledger.repair(settings.reason, settings.epsilon, settings.delta)
+    _tell_account(err if settings.json else out, ledger)
+    return _account(ledger)
 
 
 def raise_budget(settings: Raise) -> dict[str, Any]:
@@ -301,7 +335,7 @@ def simulate(settings: Simulate) -> dict[str, Any]:
     return asdict(found)
 
 
-def _run(action: Label | Show | Raise | Export | Simulate | Serve | Join | Audit | cli_account.Action) -> dict[str, Any]:
+def _run(action: Label | Show | Raise | Repair | Export | Simulate | Serve | Join | Audit | cli_account.Action) -> dict[str, Any]:
     match action:
         case Label():
             return label(action)
@@ -309,6 +343,8 @@ def _run(action: Label | Show | Raise | Export | Simulate | Serve | Join | Audit
             return show_budget(action)
         case Raise():
             return raise_budget(action)
+        case Repair():
+            return repair_budget(action)
         case Export():
             return export(action)
         case Simulate():
@@ -337,6 +373,8 @@ def _account(ledger: Ledger) -> dict[str, Any]:
 def _tell_account(told: Console, ledger: Ledger) -> None:
     for name in ("budget", "spent", "remaining", "head"):
         tell(told, name, str(getattr(ledger, name)))
+    if any(ledger.unread):
+        tell(told, "damaged", f"the last line; {ledger.unread} of what is spent is on its account; see `rknn budget repair`")
 
 
 def _tell_plan(plan: "Plan") -> None:
@@ -384,7 +422,7 @@ def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
         tell(err, "unsure", f"{unsure:.1%} of the public rows: their query leads by less than what noise flips in 5% of runs")
     tell(err, "files", ", ".join(str(plan.folder / name) for name in RESULTS))
     spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
-    tell(err, "ledger", f"{account['path']}: {spent} spent in all; {left} left; head {account['head']}")
+    tell(err, "ledger", f"{plan.settings.ledger_path}: {spent} spent in all; {left} left; head {account['head']}")
     tell(err, "privacy", done.card["statement"])
     for number, line in enumerate(done.card["not_covered"]):
         tell(err, "" if number else "not covered", line)

@@ -319,7 +319,7 @@ def read_inputs(path: Path, argument: str) -> np.ndarray:
     """
     from rknn_jax import tables
 
-    images = _array(path, argument, "images")
+    images = tables.read_optional(path, argument, "images") if path.suffix == ".npz" else None
     if images is None:
         return tables.read_embeddings(path, argument)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
@@ -333,18 +333,12 @@ def read_labels(path: Path, argument: str) -> np.ndarray:
     Raises:
       ValueError: for whatever cannot be used.
     """
-    labels = _array(path, argument, "labels")
-    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(f"Expected class numbers 'labels', integers [n], in {argument} {path}; save them beside the records.")
-    return np.maximum(labels.astype(np.int64), -1).astype(np.int32)
+    from rknn_jax import tables
 
-
-def _array(path: Path, argument: str, name: str) -> np.ndarray | None:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return file[name] if name in file.files else None
-    except (OSError, ValueError, AttributeError) as error:
-        raise ValueError(f"Expected {argument} to be an .npz file, got {path}: {error}") from error
+    labels = tables.read_labels(path, None)
+    if labels.dtype.kind == "U":
+        raise ValueError(f"Expected class numbers 'labels', integers [n], in {argument} {path}, got text; number the classes 0..C-1.")
+    return labels.astype(np.int32)
 
 
 def _server_keys(settings: Serve) -> list[str]:

@@ -26,7 +26,6 @@ package:
 import csv
 import io
 import json
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +38,7 @@ from jax import export
 
 from rknn_jax.disk import write_whole
 from rknn_jax.labelers.noisy_sgd import Head
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
@@ -100,6 +100,7 @@ def read(folder: Path) -> Labels:
         settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
         names = arrays.get("class_names", settings.get("classes"))
         guarantee = card["whole"] if "whole" in card else card["guarantee"]
+        Guarantee.of(guarantee)  # raises if it is none
         label, query, sure, probability = (arrays[name] for name in ("label", "query", "confidence", "probability"))
         known = label >= 0
         said = label if names is None else np.asarray(names, str)[label]  # what is not known is masked
@@ -111,7 +112,7 @@ def read(folder: Path) -> Labels:
         }
         classes = range(probability.shape[1]) if names is None else names
         each = {f"probability_{name}": np.ma.masked_array(column) for name, column in zip(classes, probability.T, strict=True)}
-    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged file fails in many ways
         reason = " ".join(str(error).split())
         raise ValueError(f"Expected {FINISHED}, got {folder}, which is damaged or something else ({reason}); name another.") from error
     return Labels(columns | each, guarantee)

@@ -6,6 +6,7 @@ is never forgotten. Private labels are seen by `rknn.connect`, record by record,
 through `plan` and `draw` too, with arrays in the place of files.
 """
 
+import fcntl
 import importlib.metadata
 import json
 import math
@@ -16,7 +17,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -40,6 +41,7 @@ from rknn_jax.types import Answers, Array, Queries
 if TYPE_CHECKING:
     from rknn_jax.cli import Label
 
+STAGING = ".rknn-"  # how the hidden folder begins in which results are written before they are shown
 RESULTS = ("labels.npz", "queries.npz", "privacy.html", "privacy.json")
 ASSUMED_CLASSES = 10
 """For a dry run that is told no classes: it reads no private labels, and what it tells depends on the logarithm of their number."""
@@ -138,9 +140,7 @@ def prepare(settings: "Label") -> Plan:
     """
     check(settings)
     folder = settings.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
-    held = [name for name in RESULTS if os.path.lexists(folder / name)]
-    if held:
-        raise ValueError(f"Expected --out without an earlier release, got --out {folder}, which holds {held[0]}; name another folder.")
+    _refuse_results(folder)
     return plan(replace(settings, out=folder), read(settings))
 
 
@@ -341,7 +341,7 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
     return {
         "statement": str(guarantee),
         "guarantee": guarantee.asdict(),
-        "ledger": {"path": str(ledger.path), "head": ledger.head, **amounts},
+        "ledger": {"file": ledger.path.name, "head": ledger.head, **amounts},  # its folder may name a person
         "not_covered": not_covered(plan),
         "num_records": plan.num_records,
         "num_public": len(plan.data.public),
@@ -381,7 +381,7 @@ def statement(plan: Plan, done: Release) -> Statement:
         ),
         tuple(done.card["not_covered"]),
         settings.mechanism,
-        Account(Path(account["path"]).name, account["head"], *(Amount(**account[name]) for name in ("budget", "spent", "remaining"))),
+        Account(account["file"], account["head"], *(Amount(**account[name]) for name in ("budget", "spent", "remaining"))),
         done.card["time"],
         details={
             "private data": settings.private.name,
@@ -464,19 +464,54 @@ def _new_ledger(settings: "Label", dataset: str) -> Ledger:
 def _staging(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder inside `folder`, made now, so that a place that cannot be written is found out before anything is spent."""
     made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".rknn-", dir=folder))
-    except OSError as error:
-        raise ValueError(
-            f"Expected --out to be a folder that can be written, got --out {folder} ({error.strerror}); nothing was spent, name another."
-        ) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if made:
+                stack.callback(_remove_if_empty, folder)
+            stack.enter_context(_held(folder))
+            _refuse_results(folder)  # another release may have ended meanwhile
+            for left in folder.glob(f"{STAGING}*"):
+                shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
+            staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=folder))
+        except OSError as error:
+            raise ValueError(
+                f"Expected --out to be a folder that can be written, got --out {folder} ({error.strerror}); nothing was spent, name "
+                "another."
+            ) from error
+        stack.callback(shutil.rmtree, staging, ignore_errors=True)
         yield staging
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keep other releases out of the folder; the lock goes with the process, also on `kill -9`.
+
+    Raises:
+      ValueError: If another process writes to the folder.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"Expected --out that no other process writes to, got --out {folder}, to which one does; nothing was spent, name another."
+            ) from error
+        yield
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if made and not any(folder.iterdir()):
-            folder.rmdir()
+        os.close(handle)
+
+
+def _refuse_results(folder: Path) -> None:
+    held = [name for name in RESULTS if os.path.lexists(folder / name)]
+    if held:
+        raise ValueError(f"Expected --out without an earlier release, got --out {folder}, which holds {held[0]}; name another folder.")
 
 
 @contextmanager

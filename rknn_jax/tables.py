@@ -76,6 +76,23 @@ def read_embeddings(path: Path, argument: str) -> np.ndarray:
     return _checked_embeddings(_read(path, argument, "embeddings"), f"{argument} {path}")
 
 
+def read_optional(path: Path, argument: str, name: str) -> np.ndarray | None:
+    """Read one array or column as it stands, or return None if the file has none of that name.
+
+    Args:
+      path: File to read.
+      argument: Command-line argument that named the file, for the errors.
+      name: Name of the array or column.
+
+    Raises:
+      ValueError: If the file cannot be read.
+    """
+    try:
+        return _read(path, argument, name)
+    except AbsentError:
+        return None
+
+
 def read_labels(path: Path, labels_path: Path | None) -> np.ndarray:
     """Read the labels of private records.
 

@@ -85,13 +85,13 @@ def posterior(counts: Array, stddev: Array) -> np.ndarray:
     Returns:
       float32 `[num_queries, num_classes]`, rows summing to 1.
     """
-    parts = -(-counts.shape[0] * counts.shape[1] * GRID // LARGEST_GRID)
+    parts = min(-(-counts.shape[0] * counts.shape[1] * GRID // LARGEST_GRID), len(counts))
     blocks = zip(np.array_split(np.asarray(counts, np.float64), parts), np.array_split(np.asarray(stddev, np.float64), parts), strict=True)
     return np.concatenate([_posterior(*block) for block in blocks])
 
 
 def _posterior(counts: np.ndarray, stddev: np.ndarray) -> np.ndarray:
-    certain = np.eye(counts.shape[1])[counts.argmax(axis=1)]
+    certain = np.arange(counts.shape[1]) == counts.argmax(axis=1)[:, None]
     scale = np.where(stddev > 0, stddev, 1)
     points = round(GRID * float((scale.max(axis=1) / scale.min(axis=1)).max()))  # as fine as the sharpest cell asks for
     low, high = ((counts + reach * scale).max(axis=1) for reach in (-REACH, REACH))

@@ -67,7 +67,7 @@ class Ran(list):
     def __init__(self, stop_after=None, fail=None):
         self.stop_after, self.fail = stop_after, fail
 
-    def __call__(self, experiment, prepared=None):
+    def __call__(self, experiment, prepared=None, again=False):
         if len(self) == self.stop_after:
             raise KeyboardInterrupt
         self.append(str(experiment.out))

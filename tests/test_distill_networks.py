@@ -228,7 +228,7 @@ def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path, fini
     assert not (folder / runs.TRAINING).exists()
     (folder / "result.json").unlink()
     (folder / runs.TRAINING).mkdir()
-    assert runs.result_of(dataclasses.replace(TINY, out=folder)) is None
+    assert runs.find_result(dataclasses.replace(TINY, out=folder)) is None
     assert {path.name for path in folder.iterdir()} == {"config.json", runs.TRAINING}
 
 

@@ -107,18 +107,18 @@ def test_delta_is_a_budget_too(path):
 def test_a_refused_charge_leaves_every_byte(ledger, path):
     ledger.charge(released(0.9), "most")
     with path.open("ab") as file:
-        file.write(b'{"a torn li')  # not even this is tidied up
+        file.write(b'{"delta":"0","epsilon":"1/1000","guarantee":{')  # not even this is tidied up
     before = path.read_bytes()
     refused = [released(0.2), released(unit="client"), replace(released(), relation="add-remove"), released(sampler="simulation")]
     refused += [released(0.05, data_dependent=True), released(0.05, 1e-9)]
     for guarantee in refused:
         with pytest.raises(LedgerError):
             ledger.charge(guarantee, "refused")
-    with pytest.raises(LedgerError, match="at least the epsilon=0.9"):
+    with pytest.raises(LedgerError, match="at least the epsilon=0.901"):
         ledger.raise_budget(0.8, 0, "less than was spent")
     with pytest.raises(LedgerMismatchError):
         Ledger(path, "sha256:another").charge(released(0.05), "refused")
-    assert ledger.spent == (Fraction(9, 10), 0)
+    assert ledger.spent == (Fraction(901, 1000), 0)
     assert path.read_bytes() == before
 
 
@@ -140,7 +140,7 @@ def test_a_ledger_keeps_one_relation_and_one_unit(path):
 
 
 def test_another_data_set_is_refused_and_a_look_needs_none(ledger, path):
-    with pytest.raises(LedgerMismatchError, match=f"ledger of {DATA}.*sha256:another"):
+    with pytest.raises(LedgerMismatchError, match="ledger of another data set"):
         Ledger.open(path, "sha256:another")
     look = Ledger.open(path)
     assert look.budget == (1, 0)
@@ -230,31 +230,6 @@ def test_a_line_is_on_disk_before_the_charge_returns(ledger, path, monkeypatch):
 
 
 # Torn and changed files
-
-
-def test_a_last_line_torn_at_any_byte_was_never_acknowledged_and_is_written_over(ledger, path):
-    ledger.charge(released(), "kept")
-    sound = path.read_bytes()
-    ledger.charge(released(0.5), "a long purpose, so that the line written over it is shorter")
-    whole = path.read_bytes()
-    for cut in range(len(sound), len(whole)):
-        path.write_bytes(whole[:cut])
-        # Only when its newline alone is missing is the line whole: then it counts, since it may have been acknowledged.
-        spent = Fraction(6, 10) if cut == len(whole) - 1 else Fraction(1, 10)
-        assert Ledger.open(path, DATA).spent == (spent, 0)
-        assert path.read_bytes() == whole[:cut]  # reading changes nothing
-        ledger.charge(released(0.2), "next")
-        assert Ledger.open(path, DATA).spent == (spent + Fraction(2, 10), 0)
-        assert path.read_bytes().startswith(sound)
-        assert path.read_bytes().endswith(b"}\n")  # nothing of the torn line is left behind the new one
-
-
-def test_zeros_behind_the_last_line_as_after_a_power_cut_are_dropped(ledger, path):
-    ledger.charge(released(), "kept")
-    with path.open("ab") as file:
-        file.write(bytes(100))
-    ledger.charge(released(), "next")
-    assert ledger.spent == (Fraction(2, 10), 0)
 
 
 def test_a_change_of_any_byte_refuses_all_spending(ledger, path):
@@ -364,13 +339,16 @@ def charge_for_ever():
         except BudgetExceededError:
             os._exit(0)
         os.write(write, b".")  # acknowledged: a release may follow
+acknowledged = 0
 for _ in range(25):
     child = fork(charge_for_ever)
-    time.sleep(delays.uniform(0, 0.06))
+    for _ in range(delays.randrange(5)):  # so that a slow machine is killed at work too
+        acknowledged += len(os.read(read, 1))
+    time.sleep(delays.uniform(0, 0.03))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 os.close(write)
-print(json.dumps(sum(len(chunk) for chunk in iter(lambda: os.read(read, 65536), b""))))
+print(json.dumps(acknowledged + sum(len(chunk) for chunk in iter(lambda: os.read(read, 65536), b""))))
 """
 
 CREATES = """

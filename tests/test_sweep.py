@@ -23,11 +23,11 @@ def swept(tmp_path_factory, fits, small_runs):  # noqa: F811
     """Stopped after its first run, and called again."""
     out, runs, main, fit = tmp_path_factory.mktemp("sweep"), [], distill.main, pca.fit
 
-    def stopped(*args):
+    def stopped(*args, **named):
         if runs:
             raise KeyboardInterrupt
         runs.append(args)
-        return main(*args)
+        return main(*args, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "write", lambda folder: folder / "report.html")

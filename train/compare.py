@@ -414,7 +414,7 @@ def main(config: Config) -> dict[str, Any]:
       KeyboardInterrupt: where it was stopped; the page is written.
     """
     chosen, cells = plan(config)
-    before = [runs.result_of(cell.experiment) for cell in cells]
+    before = [runs.find_result(cell.experiment) for cell in cells]
     measured = {cell: read(cell) for cell, result in zip(cells, before, strict=True) if result is not None}
     left, failed = [cell for cell in cells if cell not in measured], dict[Cell, str]()
     distill.console.print(f"{len(cells)} runs, {len(left)} of them to do")

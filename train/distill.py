@@ -61,19 +61,36 @@ class Prepared(NamedTuple):
     network: Any
 
 
-def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None, *, benchmark: bool = True) -> Path:
-    """Run Algorithm 1 and return the run folder.
+def main(
+    experiment: Experiment,
+    prepared: Callable[[Experiment], Prepared] | None = None,
+    *,
+    benchmark: bool = True,
+    again: bool = False,
+) -> Path:
+    """Run Algorithm 1 in a folder of its own and return the folder.
 
     Args:
       experiment: its settings.
       prepared: may share among experiments what `prepare` makes.
       benchmark: measure too what only a benchmark can know, and write the report; labels and guarantee are the same without.
+      again: Whether a run that was interrupted begins again in its folder. Defaults to False, which keeps its results.
 
     Raises:
       ValueError: for what cannot be used.
     """
-    started = time.perf_counter()
     folder = runs.make_folder(experiment)
+    with runs.held(folder):
+        runs.begin(experiment, folder, again=again)
+        distill(experiment, folder, prepared, benchmark=benchmark)
+    return folder
+
+
+def distill(
+    experiment: Experiment, folder: Path, prepared: Callable[[Experiment], Prepared] | None = None, *, benchmark: bool = True
+) -> None:
+    """Run Algorithm 1 in a folder that is held; see `main`."""
+    started = time.perf_counter()
     root = jax.random.key(experiment.seed)
     noise = (
         fresh_noise_key()
@@ -143,7 +160,6 @@ def main(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | No
     console.print(f"\n{guarantee}\n")
     if benchmark:
         console.print(f"The report: {report.write(folder)}")
-    return folder
 
 
 def run(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None) -> dict[str, Any]:
@@ -153,10 +169,10 @@ def run(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | Non
       KeyboardInterrupt: where it was stopped, also while the student was trained, of which `main` keeps what it has learned.
       ValueError: as `main`, and for a folder of another run.
     """
-    result = runs.result_of(experiment)
+    result = runs.find_result(experiment)
     if result is None:
-        main(experiment, prepared)
-        result = runs.result_of(experiment)
+        main(experiment, prepared, again=True)
+        result = runs.find_result(experiment)
     if result is None:
         raise KeyboardInterrupt
     return result

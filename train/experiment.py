@@ -16,6 +16,7 @@ runs/<name>/
 ```
 """
 
+import fcntl
 import io
 import json
 import math
@@ -23,8 +24,9 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +73,13 @@ Mechanism = Literal[
 ]
 GIVEN = ("epsilon", "delta", "relation", "folder")
 """Settings of a labeler that the run gives it."""
+
+FILES = (
+    *("config.json", "result.json", "privacy.json", "privacy.html", "labels.npz", "queries.npz"),
+    *("bought.npz", "metrics.jsonl", "report.html"),
+)
+FOLDERS = ("student", "model", "generator")
+"""All that a run writes into its folder, but for `TRAINING`."""
 
 TRAINING = "training"
 """Subfolder of a run in which a labeler saves the training of a network."""
@@ -266,59 +275,106 @@ class Experiment:
 
 
 def make_folder(experiment: Experiment) -> Path:
-    """Make the run's folder before any work is done, and refuse one that already holds a run.
-
-    A run of the same settings that was stopped begins again there, and a network's private training goes on where it was saved.
+    """Make the run's folder before any work is done.
 
     Raises:
-      ValueError: where it cannot be written, holds a finished run or one of other settings.
+      ValueError: If it cannot be written.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.dataset.replace(':', '-')}-eps{experiment.epsilon:g}"
     folder = experiment.out or Path("runs") / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / TRAINING).exists():
-            occupied = result_of(experiment) is not None
-        else:
-            occupied = any((folder / name).exists() for name in ("result.json", "labels.npz", "metrics.jsonl"))
         writable = os.access(folder, os.W_OK)
     except OSError as error:
         raise ValueError(f"Cannot make the run folder out={folder}: {error.strerror}; choose another with --out.") from error
-    if occupied:
-        raise ValueError(f"The run folder out={folder} already holds a run; choose another with --out, or remove it.")
     if not writable:
         raise ValueError(f"The run folder out={folder} is not writable; choose another with --out.")
     return folder
 
 
-def result_of(experiment: Experiment) -> dict[str, Any] | None:
-    """Return the result in the experiment's folder, or None where it is not finished.
-
-    What a stopped run left there is removed, but for the network that it was training.
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run's folder; the lock goes with the process, also on `kill -9`.
 
     Raises:
-      ValueError: where the folder holds a run of other settings, or what is no run.
+      ValueError: If another process runs there.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"Another process runs in out={folder}; wait for it, or choose another folder with --out.") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def begin(experiment: Experiment, folder: Path, *, again: bool) -> None:
+    """Clear what a killed run of the same settings left in the folder; a network's private training goes on where it was saved.
+
+    Args:
+      experiment: Settings of the run.
+      folder: Folder of the run, held.
+      again: Whether a run that was interrupted, and has kept its results, begins again too.
+
+    Raises:
+      ValueError: If the folder holds a finished run, one of other settings, or files that are no run.
+    """
+    kept = (folder / "result.json").exists() and not (folder / TRAINING).exists() and not again
+    if find_result(replace(experiment, out=folder)) is not None or kept:
+        raise ValueError(f"The run folder out={folder} already holds a run; choose another with --out, or remove it.")
+    clear_partial_run(folder)
+
+
+def find_result(experiment: Experiment) -> dict[str, Any] | None:
+    """Return the result in the experiment's folder, or None if it is not finished. Changes nothing.
+
+    Raises:
+      ValueError: If the folder holds a run of other settings, files that are no run, or a result that cannot be read.
     """
     folder = experiment.out
-    if folder is None or not folder.exists() or not any(folder.iterdir()):
+    if folder is None or not folder.exists() or not any(not _is_temporary(path) for path in folder.iterdir()):
         return None
     if not (folder / "config.json").exists():
         raise ValueError(f"Expected a run or nothing in out={folder}, got other files; choose another folder.")
-    config, path = json.loads((folder / "config.json").read_text()), folder / "result.json"
+    config = _read_settings(folder / "config.json")
+    path = folder / "result.json"
     asked = json.loads(json.dumps(settings(experiment) | {"mechanism": experiment.private_step}, default=_plain))
     open_to_change = {"out"} if path.exists() or (folder / TRAINING / CHOICE).exists() else {"out", "buy"}  # nothing was chosen yet
     changed = [name for name, value in asked.items() if name not in open_to_change and config.get(name) != value]
     if other := [f"{name}={config.get(name)} for {asked[name]}" for name in changed]:
         raise ValueError(f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose another, or remove it.")
-    result = json.loads(path.read_text()) if path.exists() else {"interrupted": True}
-    if not result["interrupted"]:
-        return result
+    result = _read_settings(path) if path.exists() else {"interrupted": True}
+    if "interrupted" not in result:
+        raise ValueError(f"Expected the result of a run in {path}, got something else; remove it, and the run begins again.")
+    return None if result["interrupted"] else result
+
+
+def clear_partial_run(folder: Path) -> None:
+    """Remove what a run writes, and nothing else, but for the network that it was training and the settings of that."""
     for path in folder.iterdir():
-        if path.is_dir() and path.name != TRAINING:
+        if path.name == "config.json" and (folder / TRAINING).exists():
+            continue
+        if path.is_dir() and path.name in FOLDERS:
             shutil.rmtree(path)
-        elif path.is_file() and (path.name != "config.json" or not (folder / TRAINING).exists()):
+        elif path.is_file() and (path.name in FILES or _is_temporary(path)):
             path.unlink()
-    return None
+
+
+def _is_temporary(path: Path) -> bool:
+    """Return whether a file is what a killed write of one of ours leaves."""
+    return path.name in {f".{name}.new" for name in FILES} | {f"{name}.partial" for name in FILES}
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}); choose another folder with --out, or remove this one.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged (no JSON object); choose another folder with --out, or remove this one.")
+    return found
 
 
 def choice_of(folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]) -> tuple[np.ndarray, Guarantee | None]:

@@ -62,7 +62,7 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
         options = [text for name, value in setting.items() for text in (f"--{name.replace('_', '-')}", value)]
         folder = "-".join(f"{name}={setting[name]}" for name in varied).replace("/", "_") or "run"
         experiment = distill.from_arguments([*arguments, *options, "--out", str(out / folder)])
-        if runs.result_of(experiment) is None:
+        if runs.find_result(experiment) is None:
             distill.console.print(f"\n{folder}")
         result = distill.run(experiment, prepared)
         found.setdefault(tuple(setting[name] for name in names), []).append(result)

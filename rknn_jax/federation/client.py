@@ -1,10 +1,12 @@
 """What a client does with a question: see whether its owner agreed to such a thing, spend, randomize, and say the same if asked again.
 
-In this order: the round is noted on disk; the ledger is charged; messages are drawn on the operating system's entropy; they are on disk,
-whole; they are sent. A crash anywhere leaves nothing said, or what is said again to the byte. No second message is made of one spend:
+In this order: the round is noted on disk, with a fresh seed of the operating system's entropy; the ledger is charged; messages are drawn
+from the seed; they are on disk, whole; the note is removed; they are sent. A crash anywhere leaves nothing said, or what is said again to
+the byte. No second message is made of one spend:
 
 - the id is the hash of the question, so another question is another round, with a spend of its own;
 - an answer that is on disk is sent as it is, whatever has become of the data since;
+- a note without its answer, as after a crash or from a backup, gives the same messages from its seed, and none if the votes have changed;
 - a spend without its note or its answer, because somebody removed it, is refused.
 
 **What the server could learn for nothing.** Whether a client answers depends on the question, the ledger and its owner's word, which are
@@ -15,6 +17,7 @@ several one feature could let one record move the messages of all. How long an a
 
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import secrets
@@ -32,7 +35,7 @@ from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.privacy.entropy import Entropy
+from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
 from rknn_jax.privacy.guarantee import Guarantee, Trust
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
 from rknn_jax.tables import LARGEST
@@ -109,9 +112,9 @@ class Client:
             if not said.exists():
                 self._affordable(cost, round)
                 cells = self._cells(round)
-                self._spend(round, cost)
-                ticket = secrets.token_bytes(8)
-                _write(said, ticket + _messages(round, cells))
+                entropy = self._spend(round, cost, cells)
+                ticket = entropy.words(1).tobytes()
+                _write(said, ticket + _messages(round, cells, entropy))
                 self._path(round, NOTED).unlink()
             data = said.read_bytes()
         return round.id, int.from_bytes(data[:8], "little"), data[8:]
@@ -193,8 +196,11 @@ class Client:
         entries = self.ledger.entries() if self.ledger else ()
         return any(entry.kind == "spend" and entry.purpose == _purpose(round) for entry in entries)
 
-    def _spend(self, round: Round, cost: Guarantee) -> None:
-        """Note the round and charge the ledger, unless both was done before a crash."""
+    def _spend(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
+        """Note the round and charge the ledger, unless both was done before a crash. Return the entropy that the note has for these cells.
+
+        Two messages from one seed and other votes would tell more than one, so the note is sealed with the votes.
+        """
         assert self.ledger is not None
         note, spent = self._path(round, NOTED), self._spent(round)
         if spent and not note.exists():
@@ -202,12 +208,14 @@ class Client:
                 f"Expected the answer to a round that {self.ledger.path} was charged for, got none in {self.folder}; not again."
             )
         if not spent:
-            _write(note, json.dumps({"round": round.id}).encode())
+            seed = secrets.token_bytes(SEED_BYTES)
+            _write(note, json.dumps({"round": round.id, "seed": seed.hex(), "seal": _seal(seed, cells)}).encode())
             try:
                 self.ledger.charge(cost, _purpose(round))
             except LedgerError:
                 note.unlink()  # of no use, and a server may ask for ever
                 raise
+        return _noted(note, cells)
 
     def _path(self, round: Round, suffix: str) -> Path:
         return self.folder / f"{round.id}.{suffix}"
@@ -250,8 +258,7 @@ class Prepared:
         with self.client._locked():
             if self.client._path(self.round, NOTED).exists() or self.client._spent(self.round):
                 raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
-            self.client._spend(self.round, self.cost)
-        entropy = Entropy.fresh()
+            entropy = self.client._spend(self.round, self.cost, cells)
         if self.round.unit == "client":
             cells = np.unique(_drawn(entropy, cells, self.round.records_per_client))
         counts = np.bincount(cells[cells >= 0].ravel(), minlength=noise.num_cells)
@@ -283,8 +290,30 @@ def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
     return made[0] if made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32 else None
 
 
-def _messages(round: Round, cells: np.ndarray) -> bytes:
-    entropy = Entropy.fresh()
+def _noted(note: Path, cells: np.ndarray) -> Entropy:
+    """Return the entropy that a note keeps for these cells.
+
+    Raises:
+      RefusedError: If the note cannot be read, or was made for other votes.
+    """
+    try:
+        kept = json.loads(note.read_bytes())
+        seed = bytes.fromhex(kept["seed"])
+        same = kept["seal"] == _seal(seed, cells)
+        entropy = Entropy(seed)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise RefusedError(f"Expected the note {note} as it was written, got something else; the round is not answered.") from error
+    if not same:
+        raise RefusedError(f"Expected the records that {note} was written for, got others; the round was charged and is not answered.")
+    return entropy
+
+
+def _seal(seed: bytes, cells: np.ndarray) -> str:
+    """Return a hash of the votes that tells nothing of them without the seed."""
+    return hashlib.sha256(seed + str(cells.shape).encode() + np.ascontiguousarray(cells, np.int64).tobytes()).hexdigest()
+
+
+def _messages(round: Round, cells: np.ndarray, entropy: Entropy) -> bytes:
     if round.unit == "client":
         cells = _drawn(entropy, cells, round.records_per_client)
     blocks = [cells[start : start + RECORDS_AT_ONCE] for start in range(0, len(cells), RECORDS_AT_ONCE)]

@@ -162,7 +162,8 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
         heard, spread = weights @ counts, np.sqrt(weights**2 @ stddev**2)
     if config.decode == "assignment":
         labels = voting.assignment(heard)
-        probabilities, confidence = np.eye(counts.shape[1], dtype=np.float32)[labels], np.ones(len(labels), np.float32)
+        chosen = np.arange(counts.shape[1]) == labels[:, None]
+        probabilities, confidence = chosen.astype(np.float32), np.ones(len(labels), np.float32)
     else:
         labels, probabilities = voting.noisy_max(heard), voting.soft_labels(heard)
         confidence = voting.posterior(heard, spread)[np.arange(len(labels)), labels]

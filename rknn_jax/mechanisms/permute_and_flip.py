@@ -54,7 +54,7 @@ class PermuteAndFlip(CentralMechanism):
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Return the winners as one-hot rows, drawn exactly; see `CentralMechanism.release`."""
         winners = release.permute_and_flip(totals, release.safe_scale(self.changed_cells, self.epsilon))
-        return np.eye(self.num_classes, dtype=np.int64)[winners]
+        return (np.arange(self.num_classes) == winners[:, None]).astype(np.int64)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return 0: the released labels are not estimates of the counts."""

@@ -2,7 +2,7 @@
 
 A neighbour of reverse k-NN labeling changes up to 2kr counts by 1 each, so one release is 2kr independent unit shifts and T rounds are
 2krT of them. Composed one by one they cost far less than T times one shift by 2kr: at epsilon = 0.1 a round and delta = 1e-5, ten rounds
-cost 0.77 instead of 1.
+cost 0.777 instead of 1.
 
 | accountant          | what adds up                               | how tight                       |
 |---------------------|--------------------------------------------|---------------------------------|

@@ -7,8 +7,10 @@ released; the other order could release without a record. The file holds one JSO
     {"kind": "spend",  ..., "hash": h1}     h1 = SHA-256(h0 and the line without its hash), and so on
 
 - **Never overspent.** A charge reads, decides and appends under an exclusive lock, in exact fractions: ten times 0.1 is 1.
-- **Never forgotten.** A charge returns once its line has reached the disk (fsync). A last line cut short by a crash was never
-  acknowledged, so it is dropped; anything else that does not fit the chain refuses all spending.
+- **Never forgotten.** A charge returns once its line has reached the disk (fsync). What the ledger cannot read counts as
+  spent. Delta and epsilon stand first in a line, so a last line that was cut short usually still tells them, and they count.
+  If they cannot be read, all that remained is gone. Anything else that does not fit the chain refuses all spending.
+  `Ledger.repair` closes such damage on the record. Nothing is ever taken out of the file.
 - **Not tamper-proof.** Who can write the file can also replace it. A rollback shows only against a `head` that was published: print it
   with every release.
 
@@ -19,9 +21,12 @@ people work; `rknn_jax.privacy.accounting.compose` over the entries' guarantees 
 import fcntl
 import hashlib
 import json
+import logging
 import os
+import re
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -40,7 +45,16 @@ from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Un
 
 FORMAT = "rknn-jax privacy ledger 1"
 BLOCK = 2**20  # array elements hashed at once
-_CORRUPT = "it is no ledger, or something else has changed it. Nothing can be spent until the last good copy is back."
+PATIENCE = 60.0  # seconds to wait for another process that holds the ledger
+SILENCE = 1.0  # seconds to wait before saying so
+KINDS = ("create", "spend", "budget", "repair")
+_CORRUPT = (
+    "it is no ledger, or something else has changed it. Nothing can be spent until the last good copy is back, or until "
+    "`rknn budget repair` has closed the damage on the record."
+)
+_AMOUNT = re.compile(r"\d{1,400}(/\d{1,400})?")
+_READABLE = re.compile(rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|spend)")?')
+_log = logging.getLogger(__name__)
 _SUFFIX = len(',"hash":""}') + 64  # what closes every line
 _CANONICAL = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "<i8"}  # by NumPy's kind of dtype
 
@@ -78,15 +92,15 @@ class Entry:
     """One line of a ledger.
 
     Attributes:
-      kind: `spend`, or `create` and `budget`, which set the budget.
+      kind: `spend`; `create` and `budget`, which set the budget; or `repair`, which counts damaged bytes as spent.
       time: UTC, ISO 8601.
-      amount: spent, or the whole budget from here on.
+      amount: spent or counted as spent, or the whole budget from here on.
       purpose: why.
       guarantee: what was spent on; None for a budget.
       hash: of this line and all before it.
     """
 
-    kind: Literal["create", "spend", "budget"]
+    kind: Literal["create", "spend", "budget", "repair"]
     time: str
     amount: Amount
     purpose: str
@@ -96,13 +110,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Chain:
-    """The verified content of a ledger file, of which the first `size` bytes are sound."""
+    """The verified content of a ledger file: its first `size` bytes are sound, and `damage` follows."""
 
     dataset: str
     relation: Relation
     unit: Unit
     entries: tuple[Entry, ...]
     size: int
+    damage: bytes
 
     @property
     def head(self) -> str:
@@ -110,16 +125,27 @@ class _Chain:
 
     @property
     def budget(self) -> Amount:
-        return next(entry.amount for entry in reversed(self.entries) if entry.kind != "spend")
+        return next(entry.amount for entry in reversed(self.entries) if entry.kind in ("create", "budget"))
 
     @property
-    def spent(self) -> Amount:
-        amounts = [entry.amount for entry in self.entries if entry.kind == "spend"]
+    def recorded(self) -> Amount:
+        """What the sound lines say was spent."""
+        amounts = [entry.amount for entry in self.entries if entry.kind in ("spend", "repair")]
         return Amount(sum((a.epsilon for a in amounts), Fraction()), sum((a.delta for a in amounts), Fraction()))
 
     @property
+    def unread(self) -> Amount:
+        """What the damage counts as: never more than what remained."""
+        left = _less(self.budget, self.recorded)
+        return _less(left, _left_after(self.damage, left, self.recorded)) if self.damage else Amount(Fraction(), Fraction())
+
+    @property
+    def spent(self) -> Amount:
+        return Amount(*(sum(pair) for pair in zip(self.recorded, self.unread, strict=True)))
+
+    @property
     def remaining(self) -> Amount:
-        return Amount(self.budget.epsilon - self.spent.epsilon, self.budget.delta - self.spent.delta)
+        return _less(self.budget, self.spent)
 
 
 @dataclass(frozen=True)
@@ -129,10 +155,12 @@ class Ledger:
     Attributes:
       path: of the file.
       dataset: `fingerprint` of the private data set; None where the ledger was opened to look at, which cannot be charged.
+      patience: Seconds to wait for another process that holds the ledger. Defaults to 60.
     """
 
     path: Path
     dataset: str | None
+    patience: float = PATIENCE
 
     @classmethod
     def create(
@@ -168,19 +196,20 @@ class Ledger:
         return cls.open(path, dataset)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], dataset: str | None = None) -> "Ledger":
+    def open(cls, path: str | os.PathLike[str], dataset: str | None = None, patience: float = PATIENCE) -> "Ledger":
         """Open a ledger and check its whole chain.
 
         Args:
           path: of the file.
           dataset: `fingerprint` of the private data set that is about to be used; None only to look at the ledger or to raise its budget.
+          patience: Seconds that a charge waits for another process that holds the ledger. Defaults to 60.
 
         Raises:
           LedgerMismatchError: where the ledger is of another data set.
           LedgerCorruptError: where the file is no ledger or its chain is broken.
           LedgerError: where it cannot be read.
         """
-        ledger = cls(Path(path), dataset)
+        ledger = cls(Path(path), dataset, patience)
         ledger._check_dataset(ledger._chain())
         return ledger
 
@@ -191,8 +220,13 @@ class Ledger:
 
     @property
     def spent(self) -> Amount:
-        """The exact sum of all charges."""
+        """The exact sum of all charges, and of what damage counts as."""
         return self._chain().spent
+
+    @property
+    def unread(self) -> Amount:
+        """How much of `spent` is on account of a damaged last line; zero if the ledger is sound."""
+        return self._chain().unread
 
     @property
     def remaining(self) -> Amount:
@@ -233,9 +267,10 @@ class Ledger:
                 if mine != theirs:
                     raise LedgerMismatchError(f"{self.path} keeps {name}={mine!r}, got {name}={theirs!r}; use one {name} throughout.")
             if amount.epsilon > chain.remaining.epsilon or amount.delta > chain.remaining.delta:
+                damaged = f" ({chain.unread} on account of a damaged last line; see `rknn budget repair`)" if chain.damage else ""
                 raise BudgetExceededError(
-                    f"This release costs {amount}, and {self.path} has {chain.remaining} left of {chain.budget}; ask for less, or raise "
-                    "the budget, which the ledger records."
+                    f"This release costs {amount}, and {self.path} has {chain.remaining} left of {chain.budget}{damaged}; ask for less, "
+                    "or raise the budget, which the ledger records."
                 )
             return _body("spend", amount, purpose) | {"guarantee": asdict(guarantee)}
 
@@ -263,26 +298,74 @@ class Ledger:
 
         return self._append(body)
 
+    def repair(self, reason: str, epsilon: Number | None = None, delta: Number | None = None) -> Entry:
+        """Close damage with a line that counts it as spent. The damaged bytes stay in the file, and the line commits to them.
+
+        Args:
+          reason: What happened to the file, and who decided what it counts as.
+          epsilon: What the damaged bytes count as. Defaults to what they tell, or to all that remains if they tell nothing.
+          delta: Likewise for delta.
+
+        Returns:
+          The entry, which is on disk.
+
+        Raises:
+          LedgerError: If there is no damage, the reason is empty, or an amount is out of range.
+          LedgerCorruptError: If not even the first line can be read.
+        """
+        if not reason.strip():
+            raise LedgerError("Expected a reason for the repair, got an empty one; say what happened to the file.")
+        with _clear_errors(self.path, "written"), self._locked() as file:
+            data = file.read()
+            chain = _sound_part(data, self.path)
+            self._check_dataset(chain)
+            if not chain.damage:
+                raise LedgerError(f"Expected damage in {self.path}, found none; there is nothing to repair.")
+            told = chain.unread
+            amount = Amount(
+                told.epsilon if epsilon is None else _exact(epsilon, "epsilon"),
+                told.delta if delta is None else _exact(delta, "delta"),
+            )
+            if amount.epsilon < 0 or not 0 <= amount.delta < 1:
+                raise LedgerError(f"Expected epsilon >= 0 and 0 <= delta < 1, got epsilon={epsilon}, delta={delta}.")
+            line = _repaired(chain, amount, reason)
+            _append(file, data, b"\n" + line + b"\n")
+            return _entry(json.loads(line), self.path)
+
     def _chain(self) -> _Chain:
         with _clear_errors(self.path, "read"), open(self.path, "rb") as file:
             return _parsed(file.read(), self.path)
 
     def _append(self, body: Callable[[_Chain], dict[str, Any]]) -> Entry:
-        """Append what `body` makes of the chain, or nothing if it raises. The lock goes with the file handle, also on `kill -9`."""
-        with _clear_errors(self.path, "written"), FileIO(self.path, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Append what `body` makes of the chain, or nothing if it raises."""
+        with _clear_errors(self.path, "written"), self._locked() as file:
             data = file.read()
             chain = _parsed(data, self.path)
             self._check_dataset(chain)
-            line = _sealed(body(chain), chain.head)
-            _append_line(file, data[: chain.size], line)
-            return _entry(json.loads(line))
+            record = body(chain)
+            text, head = b"" if data.endswith(b"\n") else b"\n", chain.head
+            if chain.damage:
+                closing = _repaired(chain, chain.unread, "an unfinished last line counts as spent")
+                text, head = b"\n" + closing + b"\n", json.loads(closing)["hash"]
+            line = _sealed(record, head)
+            _append(file, data, text + line + b"\n")
+            return _entry(json.loads(line), self.path)
+
+    @contextmanager
+    def _locked(self) -> Iterator[FileIO]:
+        """Yield the file that the path names, locked. The lock goes with the file handle, also on `kill -9`."""
+        deadline = time.monotonic() + self.patience
+        while True:
+            with FileIO(self.path, "r+b") as file:
+                _lock(file, self.path, deadline)
+                # Somebody may have put another file in its place meanwhile; a line in the old one would be lost.
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                    yield file
+                    return
 
     def _check_dataset(self, chain: _Chain) -> None:
         if self.dataset not in (None, chain.dataset):
-            raise LedgerMismatchError(
-                f"{self.path} is the ledger of {chain.dataset}, and this data set is {self.dataset}; name its own ledger, or create one."
-            )
+            raise LedgerMismatchError(f"{self.path} is the ledger of another data set; name the ledger of this one, or create one.")
 
 
 def fingerprint(*arrays: ArrayLike) -> str:
@@ -350,50 +433,168 @@ def _seal(body: bytes, previous: str) -> bytes:
 
 
 def _parsed(data: bytes, path: Path) -> _Chain:
-    *lines, tail = data.split(b"\n")
-    torn = _is_torn(tail)
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines if torn else [*lines, tail], 1):
-        if line != _seal(line[:-_SUFFIX] + b"}", records[-1]["hash"] if records else ""):
-            raise LedgerCorruptError(f"Line {number} of {path} does not follow from those before it: {_CORRUPT}")
-        records.append(json.loads(line))
-    header = records[0] if records else {}
-    if header.get("format") != FORMAT:
-        raise LedgerCorruptError(f"{path} does not begin as a {FORMAT!r} does: {_CORRUPT}")
-    size = len(data) - (len(tail) if torn else 0)
-    return _Chain(header["dataset"], header["relation"], header["unit"], tuple(map(_entry, records)), size)
+    """Return the chain of a ledger that may be used: sound, or cut short in its last line.
 
-
-def _is_torn(tail: bytes) -> bool:
-    """Whether what follows the last newline is nothing, or a line that a crash cut short and nobody was told of.
-
-    A whole object lost its newline, not its place in the chain; with anything behind it, the newline itself was changed.
+    A whole object without its newline is a line. With anything behind it, the newline itself was changed, so that what
+    follows is no unfinished line.
     """
+    chain = _sound_part(data, path)
+    if b"\n" in chain.damage or _is_whole(chain.damage):
+        number = data[: chain.size].count(b"\n") + 1
+        raise LedgerCorruptError(f"Line {number} of {path} does not follow from those before it: {_CORRUPT}")
+    return chain
+
+
+def _sound_part(data: bytes, path: Path) -> _Chain:
+    """Follow the chain as far as it goes.
+
+    Lines that do not fit are skipped if a `repair` line commits to their bytes. What is left at the end is the damage.
+    """
+    records: list[dict[str, Any]] = []
+    size, start = 0, 0
+    for line in data.split(b"\n"):
+        skipped = data[size:start]
+        start += len(line) + 1
+        if line != _seal(line[:-_SUFFIX] + b"}", records[-1]["hash"] if records else ""):
+            continue
+        record = _read(line, path)
+        commits = record.get("torn") == hashlib.sha256(skipped[:-1]).hexdigest()
+        if (skipped and commits) if record.get("kind") == "repair" else not skipped:
+            records.append(record)
+            size = min(start, len(data))
+    if not records or records[0].get("format") != FORMAT:
+        raise LedgerCorruptError(f"{path} does not begin as a {FORMAT!r} does: {_CORRUPT}")
+    entries = tuple(_entry(record, path) for record in records)
+    header = records[0]
+    kinds = [entry.kind for entry in entries]
+    known = header.get("relation") in RELATIONS and header.get("unit") in UNITS and isinstance(header.get("dataset"), str)
+    if not known or kinds.index("create") != 0 or kinds.count("create") != 1:
+        raise LedgerCorruptError(f"{path} names no data set, relation or unit that is known: {_CORRUPT}")
+    return _Chain(header["dataset"], header["relation"], header["unit"], entries, size, data[size:])
+
+
+def _read(line: bytes, path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise LedgerCorruptError(f"A line of {path} is no JSON: {_CORRUPT}") from error
+    return record if isinstance(record, dict) else {}
+
+
+def _is_whole(tail: bytes) -> bool:
+    """Return whether the bytes begin with a whole JSON value."""
     try:
         json.JSONDecoder().raw_decode(tail.decode("latin-1"))
-    except ValueError:
-        return True
-    return False
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
-def _entry(record: dict[str, Any]) -> Entry:
-    amount = Amount(Fraction(record["epsilon"]), Fraction(record["delta"]))
-    told = record.get("guarantee")
-    return Entry(record["kind"], record["time"], amount, record["purpose"], Guarantee.of(told) if told else None, record["hash"])
+def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
+    """Return the amount that an unfinished line tells, and its kind if that can be read; None if it tells no amount."""
+    found = None if b"\n" in damage or _is_whole(damage) else _READABLE.match(damage)
+    if found is None:
+        return None
+    delta, epsilon = (_told_amount(found[number].decode()) for number in (1, 2))
+    if delta is None or epsilon is None:
+        return None
+    return Amount(epsilon, delta), "spend" if found[3] else found[4] and found[4].decode()
 
 
-def _append_line(file: FileIO, sound: bytes, line: bytes) -> None:
-    """Write the line behind the sound bytes and wait for the disk; leave the sound bytes alone if that fails."""
-    line = (b"" if sound.endswith(b"\n") else b"\n") + line + b"\n"
+def _left_after(damage: bytes, left: Amount, recorded: Amount) -> Amount:
+    """Return what remains of `left`, with the damage taken for the worst that it can have been."""
+    torn = _torn(damage)
+    if torn is None:
+        return Amount(Fraction(), Fraction())
+    amount, kind = torn
+    if_spent = _less(left, amount)
+    if_budget = Amount(*map(min, left, _less(amount, recorded)))
+    if kind is None:
+        return Amount(*map(min, if_spent, if_budget))
+    return if_budget if kind == "budget" else if_spent
+
+
+def _less(amount: Amount, other: Amount) -> Amount:
+    """Return the difference, but not below zero."""
+    return Amount(max(amount.epsilon - other.epsilon, Fraction()), max(amount.delta - other.delta, Fraction()))
+
+
+def _told_amount(text: Any) -> Fraction | None:
+    """Return an amount as a ledger writes it, or None."""
+    if not isinstance(text, str) or not _AMOUNT.fullmatch(text):
+        return None
+    above, _, below = text.partition("/")
+    return None if below and int(below) == 0 else Fraction(int(above), int(below or 1))
+
+
+def _entry(record: dict[str, Any], path: Path) -> Entry:
+    """Return the entry of a line whose hash is right.
+
+    Raises:
+      LedgerCorruptError: If a kind or an amount is none that this library writes.
+    """
+    epsilon, delta = _told_amount(record.get("epsilon")), _told_amount(record.get("delta"))
+    kind = record.get("kind")
+    words = [record.get(name) for name in ("time", "purpose")]
+    possible = kind in KINDS and epsilon is not None and delta is not None and all(isinstance(word, str) for word in words)
+    if possible and epsilon is not None and delta is not None:
+        possible = delta < 1 and (epsilon > 0 or kind == "repair")
+    if not possible or epsilon is None or delta is None:
+        raise LedgerCorruptError(f"A line of {path} has no kind or amount that this library writes: {_CORRUPT}")
     try:
-        file.truncate(len(sound))
-        file.seek(len(sound))
-        while line:
-            line = line[file.write(line) :]
+        guarantee = Guarantee.of(record["guarantee"]) if kind == "spend" else None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise LedgerCorruptError(f"A line of {path} holds no guarantee: {_CORRUPT}") from error
+    return Entry(record["kind"], record["time"], Amount(epsilon, delta), record["purpose"], guarantee, record["hash"])
+
+
+def _repaired(chain: _Chain, amount: Amount, reason: str) -> bytes:
+    """Return the line that closes the chain's damage."""
+    record = _body("repair", amount, reason) | {"torn": hashlib.sha256(chain.damage).hexdigest()}
+    return _sealed(record, chain.head)
+
+
+def _append(file: FileIO, data: bytes, text: bytes) -> None:
+    """Write the text behind the file's data and wait for the disk; leave the data as it was if that fails."""
+    try:
+        file.seek(len(data))
+        while text:
+            text = text[file.write(text) :]
         os.fsync(file.fileno())
     except OSError:
-        file.truncate(len(sound))
+        file.truncate(len(data))
         raise
+
+
+def _lock(file: FileIO, path: Path, deadline: float) -> None:
+    """Lock the file; say whom that waits for, and give up at the deadline."""
+    began, told = time.monotonic(), False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            now = time.monotonic()
+        if now > deadline:
+            raise LedgerError(
+                f"{path} is held by {_holder(file)}, and was not free within {deadline - began:.0f} s, so nothing was charged; wait for "
+                "that process, or stop it if it hangs."
+            )
+        if not told and now - began > SILENCE:
+            told = True
+            _log.warning("waiting for %s, which holds %s", _holder(file), path)
+        time.sleep(0.005)
+
+
+def _holder(file: FileIO) -> str:
+    """Return who holds the lock, as Linux tells it."""
+    inode = os.fstat(file.fileno()).st_ino
+    try:
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return "another process"
+    holders = [words[4] for words in locks if words[1] == "FLOCK" and words[5].endswith(f":{inode}")]
+    return f"process {', '.join(holders)}" if holders else "another process"
 
 
 def _write_new(path: Path, line: bytes) -> None:

@@ -19,6 +19,7 @@ References: Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential P
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -98,23 +99,27 @@ def permute_and_flip(counts: ArrayLike, scale: float) -> np.ndarray:
 def safe_scale(sensitivity: int, epsilon: float) -> float:
     """Return the smallest float scale at which discrete Laplace noise is epsilon-DP, by OpenDP's own arithmetic, which rounds up.
 
-    `sensitivity / epsilon` alone may be rounded down, and then the release costs a little more than was charged.
+    `sensitivity / epsilon` alone may be rounded down, and then the release costs a little more than was charged. A ledger charges
+    the shortest decimal of a float, and 0.1 as a float is a little more than 1/10. So the scale is that of the decimal.
 
     Args:
       sensitivity: the largest L1 change of the counts between neighbours.
-      epsilon: positive and finite.
+      epsilon: positive and finite; its shortest decimal counts, as in the ledger.
 
+    >>> safe_scale(2, 0.5)
+    4.0
     >>> safe_scale(2, 0.1)
-    20.0
+    20.000000000000004
     """
     if isinstance(sensitivity, bool) or not isinstance(sensitivity, int | np.integer) or sensitivity < 1:
         raise ValueError(f"Expected an integer sensitivity >= 1, got sensitivity={sensitivity!r}.")
     if not 0 < epsilon < math.inf:
         raise ValueError(f"Expected 0 < epsilon < infinity, got epsilon={epsilon}; a release without noise is not private.")
+    charged = Fraction(str(epsilon))
     scale = float(sensitivity / epsilon)
-    while _epsilon(scale, sensitivity) > epsilon:
+    while Fraction(_epsilon(scale, sensitivity)) > charged:
         scale = math.nextafter(scale, math.inf)
-    while _epsilon(smaller := math.nextafter(scale, 0.0), sensitivity) <= epsilon:
+    while Fraction(_epsilon(smaller := math.nextafter(scale, 0.0), sensitivity)) <= charged:
         scale = smaller
     return scale
 

@@ -1,0 +1,56 @@
+"""What a client noted before it was charged: one spend makes one message, also after a crash or a restored backup."""
+
+import dataclasses
+
+import pytest
+
+from rknn_jax.federation import client as clients
+from rknn_jax.federation.client import RefusedError
+from tests.test_federation import a_client, a_round
+
+
+def answered_with_its_note(folder, monkeypatch):
+    """Return a client that was charged and answered, its round, its answer, and its note put back as from a backup."""
+    client, round = a_client(folder), a_round()
+    notes = []
+    real = clients._messages
+
+    def keep_the_note(*arguments):
+        notes.append((client.folder / f"{round.id}.noted").read_bytes())
+        return real(*arguments)
+
+    monkeypatch.setattr(clients, "_messages", keep_the_note)
+    said = client.answer(round.data)
+    (client.folder / f"{round.id}.answer").unlink()
+    (client.folder / f"{round.id}.noted").write_bytes(notes[0])
+    return client, round, said
+
+
+def test_a_restored_note_makes_the_same_message_again(tmp_path, monkeypatch):
+    client, round, said = answered_with_its_note(tmp_path, monkeypatch)
+    assert client.answer(round.data) == said
+    assert client.ledger.spent.epsilon == 1
+
+
+def test_a_restored_note_makes_no_message_of_other_votes(tmp_path, monkeypatch):
+    client, round, _ = answered_with_its_note(tmp_path, monkeypatch)
+    changed = dataclasses.replace(client, labels=(client.labels + 1) % 3)
+    with pytest.raises(RefusedError, match="got others"):
+        changed.answer(round.data)
+    assert client.ledger.spent.epsilon == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"seed": 3, "seal": ""}', '{"seed": "00", "seal": ""}', "[" * 100_000])
+def test_a_damaged_note_makes_no_message(tmp_path, monkeypatch, text):
+    client, round, _ = answered_with_its_note(tmp_path, monkeypatch)
+    (client.folder / f"{round.id}.noted").write_text(text)
+    with pytest.raises(RefusedError, match="as it was written"):
+        client.answer(round.data)
+
+
+def test_a_note_tells_nothing_of_the_votes_without_its_seed_and_is_gone_once_it_is_answered(tmp_path):
+    client, round = a_client(tmp_path), a_round()
+    client.answer(round.data)
+    assert not list(client.folder.glob("*.noted"))
+    cells = client._cells(round)
+    assert clients._seal(bytes(32), cells) != clients._seal(bytes([1]) * 32, cells)

@@ -1,0 +1,277 @@
+"""What a ledger cannot read counts as spent: cuts, faults, odd lines, replaced files and waiting for another process."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+import rknn_jax
+from rknn_jax.privacy import ledger as module
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerCorruptError, LedgerError
+
+DATA = "sha256:of-some-records"
+
+
+def released(epsilon, delta=0.0):
+    event = Event("pure", epsilon)
+    return Guarantee(epsilon, delta, "replace-one", "central", (event,), sampler="release")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "hospital.ledger"
+
+
+@pytest.fixture
+def ledger(path):
+    """A budget of (1, 1/100) of which (1/10, 1/1000) is spent on record."""
+    made = Ledger.create(path, DATA, 1, "0.01")
+    made.charge(released(0.1, 0.001), "one")
+    return made
+
+
+def last_line(path):
+    """Return the bytes before the last line, and the line without its newline."""
+    before, line = path.read_bytes()[:-1].rsplit(b"\n", 1)
+    return before + b"\n", line
+
+
+@pytest.mark.parametrize("kind", ["spend", "raise", "lower"])
+def test_a_last_line_cut_at_any_byte_leaves_no_more_than_the_whole_line_did(ledger, path, kind):
+    if kind == "spend":
+        ledger.charge(released(0.5, 0.002), "acknowledged")
+    else:
+        ledger.raise_budget(2 if kind == "raise" else Fraction(1, 5), Fraction(1, 100), "decided")
+    truth = ledger.remaining
+    before, line = last_line(path)
+    exact = 0
+    for cut in range(1, len(line) + 1):
+        path.write_bytes(before + line[:cut])
+        left = Ledger.open(path, DATA).remaining
+        assert left.epsilon <= truth.epsilon, f"cut at byte {cut}"
+        assert left.delta <= truth.delta, f"cut at byte {cut}"
+        assert path.read_bytes() == before + line[:cut], "reading changes nothing"
+        exact += left == truth
+    assert exact >= (1 if kind == "raise" else len(line) - 60), "a line that tells its amount costs that and no more"
+
+
+def test_a_cut_line_counts_once_and_charging_goes_on(ledger, path):
+    ledger.charge(released(0.5), "acknowledged")
+    before, line = last_line(path)
+    path.write_bytes(before + line[:-2])
+    assert ledger.unread == (Fraction(1, 2), 0)
+    ledger.charge(released(0.2), "next")
+    assert ledger.spent.epsilon == Fraction(8, 10)
+    assert ledger.unread == (0, 0)
+    assert [entry.kind for entry in ledger.entries()] == ["create", "spend", "repair", "spend"]
+    assert path.read_bytes().startswith(before + line[:-2]), "nothing is taken out"
+    with pytest.raises(BudgetExceededError):
+        ledger.charge(released(0.3), "too much")
+
+
+@pytest.mark.parametrize("tail", [b"{", b'{"delta":"0","eps', bytes(100), b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b" "])
+def test_an_end_that_tells_no_amount_counts_as_all_that_remained_until_it_is_repaired(ledger, path, tail):
+    with path.open("ab") as file:
+        file.write(tail)
+    assert ledger.remaining == (0, 0)
+    with pytest.raises(BudgetExceededError, match="damaged last line; see `rknn budget repair`"):
+        ledger.charge(released(0.01), "refused")
+    entry = ledger.repair("the disk was full; nothing was released", 0, 0)
+    assert entry.kind == "repair"
+    assert ledger.remaining == (Fraction(9, 10), Fraction(9, 1000))
+    ledger.charge(released(0.9), "the rest")
+    with pytest.raises(LedgerError, match="nothing to repair"):
+        ledger.repair("again")
+
+
+def test_a_repair_without_amounts_counts_the_worst_and_needs_a_reason(ledger, path):
+    with path.open("ab") as file:
+        file.write(b"{")
+    with pytest.raises(LedgerError, match="reason"):
+        ledger.repair("  ")
+    with pytest.raises(LedgerError, match="epsilon >= 0"):
+        ledger.repair("why", -1)
+    assert ledger.repair("why").amount == (Fraction(9, 10), Fraction(9, 1000))
+    assert ledger.remaining == (0, 0)
+
+
+def test_a_changed_byte_anywhere_refuses_all_spending_and_a_repair_counts_what_remained(ledger, path):
+    ledger.charge(released(0.2), "two")
+    sound = path.read_bytes()
+    first = sound.index(b"\n") + 1
+    flip = random.Random(0)
+    for position in range(first, len(sound), 7):
+        changed = bytearray(sound)
+        changed[position] ^= 1 << flip.randrange(7)
+        path.write_bytes(changed)
+        with pytest.raises(LedgerCorruptError, match="budget repair"):
+            ledger.charge(released(0.01), "refused")
+        ledger.repair("a bad sector")
+        assert ledger.remaining == (0, 0), f"byte {position}"
+        assert path.read_bytes().startswith(bytes(changed))
+
+
+def test_a_crash_while_damage_is_closed_refuses_all_spending(ledger, path):
+    """The second line of the write is cut at every byte: nothing is refunded."""
+    ledger.charge(released(0.5), "acknowledged")
+    before, line = last_line(path)
+    torn = before + line[:-2]
+    path.write_bytes(torn)
+    ledger.charge(released(0.2), "next")
+    whole = path.read_bytes()
+    for cut in range(len(torn) + 1, len(whole), 5):
+        path.write_bytes(whole[:cut])
+        try:
+            assert Ledger.open(path, DATA).remaining.epsilon <= Fraction(4, 10)
+        except LedgerCorruptError:
+            continue
+
+
+ODD = [
+    {"epsilon": "-1/10"},
+    {"epsilon": "0"},
+    {"epsilon": "1/0"},
+    {"epsilon": "nan"},
+    {"epsilon": "1e99"},
+    {"epsilon": 0.1},
+    {"epsilon": None},
+    {"delta": "1"},
+    {"delta": "-1/2"},
+    {"kind": "refund"},
+    {"kind": "create"},
+    {"kind": ["spend"]},
+    {"time": 5},
+    {"purpose": None},
+    {"guarantee": None},
+    {"guarantee": {}},
+    {"guarantee": {"epsilon": -1}},
+    {"kind": "repair"},
+]
+
+
+@pytest.mark.parametrize("change", ODD, ids=str)
+def test_a_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change):
+    before, line = last_line(path)
+    record = json.loads(line)
+    head = json.loads(before.splitlines()[-1])["hash"]
+    del record["hash"]
+    path.write_bytes(before + module._sealed(record | change, head) + b"\n")
+    with pytest.raises(LedgerCorruptError):
+        Ledger.open(path, DATA)
+
+
+@pytest.mark.parametrize("change", [{"relation": "swap"}, {"unit": "row"}, {"dataset": 3}, {"kind": "spend"}, {"format": "?"}], ids=str)
+def test_a_first_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change):
+    header = json.loads(path.read_bytes().splitlines()[0])
+    del header["hash"]
+    path.write_bytes(module._sealed(header | change, "") + b"\n")
+    with pytest.raises(LedgerCorruptError):
+        Ledger.open(path, DATA)
+
+
+def test_a_line_that_is_no_object_or_too_deep_is_corrupt(ledger, path):
+    sound = path.read_bytes()
+    head = ledger.head
+    for body in (b"[1]", b"[" * 100_000 + b"]" * 100_000, b'"text"'):
+        path.write_bytes(sound + module._seal(body, head) + b"\n")
+        with pytest.raises(LedgerCorruptError):
+            Ledger.open(path, DATA)
+
+
+HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "r+b")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def held(path, seconds):
+    """Start a process that holds the ledger."""
+    environment = os.environ | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1])}
+    command = [sys.executable, "-c", HOLD, str(path), str(seconds)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_a_waiter_says_whom_it_waits_for_and_gives_up(ledger, path, monkeypatch, caplog):
+    monkeypatch.setattr(module, "SILENCE", 0.05)
+    process = held(path, 60)
+    try:
+        with pytest.raises(LedgerError, match=f"held by process {process.pid}, and was not free within 0 s"):
+            Ledger.open(path, DATA, patience=0.3).charge(released(0.1), "not now")
+    finally:
+        process.kill()
+        process.wait()
+    assert f"waiting for process {process.pid}" in caplog.text
+    assert ledger.spent.epsilon == Fraction(1, 10)
+    ledger.charge(released(0.1), "now")
+
+
+def test_a_ledger_that_was_replaced_while_a_charge_waited_is_charged_and_not_the_old_one(ledger, path):
+    process = held(path, 0.5)
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    began = time.monotonic()
+    os.replace(copy, path)
+    old = os.open(f"/proc/{process.pid}/fd/3", os.O_RDONLY) if os.path.exists(f"/proc/{process.pid}/fd/3") else None
+    ledger.charge(released(0.1), "after the change")
+    assert time.monotonic() - began < 30
+    process.wait()
+    assert Ledger.open(path, DATA).spent.epsilon == Fraction(2, 10)
+    if old is not None:
+        os.close(old)
+
+
+def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, path, monkeypatch):
+    real = module._lock
+    swapped = []
+
+    def swap_first(file, where, deadline):
+        if not swapped:
+            swapped.append(True)
+            copy = path.with_name("copy")
+            copy.write_bytes(path.read_bytes())
+            os.replace(copy, path)
+        real(file, where, deadline)
+
+    monkeypatch.setattr(module, "_lock", swap_first)
+    ledger.charge(released(0.1), "in the file that the path names")
+    assert Ledger.open(path, DATA).spent.epsilon == Fraction(2, 10)
+
+
+# The commands
+
+
+def test_the_command_shows_damage_and_repairs_it(rknn, ledger, path):
+    with path.open("ab") as file:
+        file.write(b"{")
+    shown = rknn("budget", "show", path)
+    assert "damaged" in shown.out
+    assert rknn("budget", "repair", path, "--reason", " ").status == 2
+    done = rknn("budget", "repair", path, "--reason", "the backup was cut", "--epsilon", 0.2, "--delta", 0, "--json")
+    assert done.status == 0
+    assert done.json["spent"]["epsilon"] == pytest.approx(0.3)
+    assert "damaged" not in rknn("budget", "show", path).out
+    assert rknn("budget", "repair", path, "--reason", "again").status == 2
+
+
+def test_a_head_that_was_kept_elsewhere_tells_of_lines_that_are_gone(rknn, ledger, path):
+    older = ledger.head
+    newest = ledger.charge(released(0.1), "two").hash
+    assert rknn("budget", "show", path, "--expect-head", older).status == 0
+    assert rknn("budget", "show", path, "--expect-head", newest).status == 0
+    path.write_bytes(last_line(path)[0])
+    assert rknn("budget", "show", path).status == 0
+    gone = rknn("budget", "show", path, "--expect-head", newest)
+    assert gone.status == 5
+    assert "lines were removed" in gone.err

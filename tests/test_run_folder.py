@@ -1,0 +1,101 @@
+"""Folders of runs: a question changes nothing, only what a run wrote is removed, and a killed run begins again."""
+
+import dataclasses
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from train import distill
+from train import experiment as runs
+
+SETTINGS = runs.Experiment(dataset="digits", epsilon=1.0, representation="pixels", queries=12, student="none", noise_seed=0)
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    return dataclasses.replace(SETTINGS, out=tmp_path / "run")
+
+
+@pytest.fixture
+def started(experiment):
+    """A folder in which a run was killed early, with a user's files."""
+    folder = runs.make_folder(experiment)
+    told = runs.settings(experiment) | {"mechanism": experiment.private_step}
+    runs.write_json(folder / "config.json", told)
+    (folder / "metrics.jsonl").write_text("{}\n")
+    (folder / "student").mkdir()
+    (folder / ".labels.npz.new").write_text("half")
+    (folder / "report.html.partial").write_text("half")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "my_notes").mkdir()
+    (folder / "my_notes/idea.txt").write_text("mine too")
+    return folder
+
+
+def held_files(folder):
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
+
+
+def test_a_question_changes_nothing(experiment, started):
+    before = held_files(started)
+    assert runs.find_result(experiment) is None
+    assert held_files(started) == before
+
+
+def test_clearing_removes_only_what_a_run_writes(started):
+    runs.clear_partial_run(started)
+    assert held_files(started) == ["my_notes", "my_notes/idea.txt", "notes.txt"]
+
+
+def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by_the_same_command(experiment, started):
+    distill.main(experiment)
+    mine = {"notes.txt", "my_notes"}
+    written = {path.name for path in started.iterdir()} - mine
+    assert written <= {*runs.FILES, *runs.FOLDERS}
+    assert runs.find_result(experiment)["epsilon"] == 1.0
+    assert (started / "my_notes/idea.txt").read_text() == "mine too"
+    with pytest.raises(ValueError, match="already holds a run"):
+        distill.main(experiment)
+
+
+def test_a_run_that_was_interrupted_keeps_its_results_unless_it_is_asked_to_begin_again(experiment, started):
+    runs.write_json(started / "result.json", {"interrupted": True})
+    with pytest.raises(ValueError, match="already holds a run"):
+        runs.begin(experiment, started, again=False)
+    assert (started / "result.json").exists()
+    runs.begin(experiment, started, again=True)
+    assert not (started / "result.json").exists()
+
+
+def test_a_folder_in_which_another_process_runs_is_refused_and_left_alone(experiment, started):
+    before = held_files(started)
+    handle = os.open(started, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(ValueError, match="Another process runs in"):
+        distill.main(experiment)
+    os.close(handle)
+    assert held_files(started) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"epsilon', "[" * 100_000])
+def test_a_damaged_file_is_named_with_its_path(experiment, started, name, text):
+    (started / name).write_text(text)
+    with pytest.raises(ValueError, match=str(started / name)):
+        runs.find_result(experiment)
+
+
+def test_a_result_of_something_else_is_named(experiment, started):
+    runs.write_json(started / "result.json", {})
+    with pytest.raises(ValueError, match="result.json, got something else"):
+        runs.find_result(experiment)
+
+
+def test_what_a_full_disk_left_of_the_settings_is_no_run(experiment):
+    folder = runs.make_folder(experiment)
+    (folder / ".config.json.new").write_text("")
+    assert runs.find_result(experiment) is None
+    runs.begin(experiment, folder, again=False)
+    assert held_files(folder) == []
