@@ -13,10 +13,10 @@ demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the st
 	$(RUN) -m train.distill --dataset digits --epsilon 1 --out $(DEMO_OUT)
 
 test: $(VENV)/.dev  ## under five minutes on two free cores: much of it is compiling, so the compiler tries less hard than in test-all
-	XLA_FLAGS=--xla_backend_optimization_level=1 $(RUN) -m pytest -n 2 -m "not slow"
+	XLA_FLAGS=--xla_backend_optimization_level=1 $(RUN) -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(VENV)/.dev  ## slow tests too
-	$(RUN) -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(RUN) -m ruff check .

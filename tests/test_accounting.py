@@ -296,25 +296,25 @@ def test_noise_without_end_and_without_any_are_accounted_for():
 @pytest.mark.parametrize(
     ("event", "names"),
     [
-        (Event("pure", 0.1), {"pure", "RDP", "PLD"}),
-        (Event("gaussian", 9.0), {"analytic Gaussian", "RDP", "PLD"}),
-        (Event("gaussian", 9.0, replaced=True), {"analytic Gaussian", "RDP", "PLD"}),
-        (Event("discrete_gaussian", 9.0), {"RDP", "PLD"}),
-        (Event("binomial", 9.0), {"PLD"}),
-        (Event("gaussian", 9.0, sampling_prob=0.5), {"RDP", "PLD"}),
-        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True), {"PLD"}),
-        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True, opposite=True), {"RDP", "PLD"}),
-        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True, screen=(3.0, 5)), {"RDP", "PLD"}),
+        (Event("pure", 0.1), ["PLD", "RDP", "pure"]),
+        (Event("gaussian", 9.0), ["PLD", "RDP", "analytic Gaussian"]),
+        (Event("gaussian", 9.0, replaced=True), ["PLD", "RDP", "analytic Gaussian"]),
+        (Event("discrete_gaussian", 9.0), ["PLD", "RDP"]),
+        (Event("binomial", 9.0), ["PLD"]),
+        (Event("gaussian", 9.0, sampling_prob=0.5), ["PLD", "RDP"]),
+        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True), ["PLD"]),
+        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True, opposite=True), ["PLD", "RDP"]),
+        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True, screen=(3.0, 5)), ["PLD", "RDP"]),
     ],
     ids=str,
 )
 def test_every_noise_has_the_accountants_that_apply_to_it(event, names, monkeypatch):
     monkeypatch.setattr(accounting, "_rdp_epsilon", lambda events, delta: 0.5)
     monkeypatch.setattr(accounting, "_pld_epsilon", lambda events, delta: 0.5)
-    assert set(epsilons([event], 1e-6)) == names
-    mixed = {"RDP", "PLD"} & names
+    assert sorted(epsilons([event], 1e-6), key=str.lower) == sorted(names, key=str.lower)
+    mixed = {"RDP", "PLD"} & set(names)
     assert set(epsilons([event, Event("discrete_gaussian", 9.0)], 1e-6)) == mixed, "none is exact for a mixture"
-    assert set(epsilons([event], 0.0)) == names & {"pure"}
+    assert set(epsilons([event], 0.0)) == set(names) & {"pure"}
 
 
 def test_loss_distributions_are_taken_up_to_the_last_delta_loss_and_number_that_they_can_hold(monkeypatch):
