@@ -34,7 +34,8 @@ from cosmic_ray.mutating import mutate_code
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.json"
-PER_MODULE = 9
+PER_MODULE = 5
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # as in make test
 OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 3: "killed", 4: "killed"}  # pytest's: failed, or could not even begin
 OUTCOMES |= {-signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}
 UNFIT = 99  # status of a process in which a fault cannot be planted
@@ -265,7 +266,7 @@ def main() -> None:
     settings = parser.parse_args()
     from benchmarks._measure import save  # late: a process that is forked for a fault must not have the project's modules
 
-    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=1"  # as in make test
+    os.environ["XLA_FLAGS"] = XLA_FLAGS
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     todo = [mutant for path in TESTS if settings.only in path for mutant in mutants(settings.root, path, settings.count)]

@@ -232,6 +232,7 @@ def test_the_largest_epsilons_are_not_rounded_away():
     assert amplification.epsilon(50.0, 100, 1e-6) == pytest.approx(50, abs=2e-6)
 
 
+@pytest.mark.slow  # the tables
 def test_a_large_crowd_and_a_small_delta_are_cheap():
     variation = mechanism_variation("collision")
     found = amplification.epsilon(4.0, 1_000_000, 1e-12, "variation ratio", variation)

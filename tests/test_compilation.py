@@ -32,6 +32,7 @@ def hits(folder, runs=1, **environment):
     return list(map(int, done.stdout.split()))
 
 
+@pytest.mark.slow  # the folder that is used is tested without compiling
 def test_the_next_run_finds_what_was_compiled(tmp_path):
     first, second = hits(tmp_path, runs=2)
     assert first == 0

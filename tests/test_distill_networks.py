@@ -228,10 +228,13 @@ def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path, fini
     assert not (folder / runs.TRAINING).exists()
     (folder / "result.json").unlink()
     (folder / runs.TRAINING).mkdir()
-    assert runs.find_result(dataclasses.replace(TINY, out=folder)) is None
+    stopped = dataclasses.replace(TINY, out=folder)
+    assert runs.find_result(stopped) is None
+    runs.begin(stopped, folder, again=False)
     assert {path.name for path in folder.iterdir()} == {"config.json", runs.TRAINING}
 
 
+@pytest.mark.slow  # the labelers' contract runs DPDFD, and tests/test_dpdfd.py its student and generator
 def test_dpdfd_hands_over_student_and_generator(tmp_path):
     quick = {"steps": 4, "updates": 1, "student": "linear", "generator_learning_rate": 0.0}
     small = dataclasses.replace(dpdfd.SMALL, epsilon=10.0, num_teachers=40, **quick)

@@ -51,7 +51,8 @@ def test_a_simulation_is_the_same_on_1_and_8_devices(monkeypatch):
     assert found != timeless(simulate.simulate(MECHANISM, 4003, seed=4, mesh=mesh(1)))
 
 
-@pytest.mark.parametrize("level", ["message", pytest.param("count", marks=pytest.mark.slow)])
+@pytest.mark.slow  # a simulation on 1 and 8 devices is the thin slice
+@pytest.mark.parametrize("level", ["message", "count"])
 def test_two_processes_on_loopback_find_what_one_finds(level):
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -255,7 +255,7 @@ def test_weights_that_are_not_trained_get_no_noise():
     np.testing.assert_array_equal(mask["Conv_0.kernel"], np.arange(1, 11) > 8)
 
 
-@pytest.mark.parametrize("part", [pytest.param("head", marks=pytest.mark.slow), "norms", "sparse"])
+@pytest.mark.parametrize("part", [*(pytest.param(part, marks=pytest.mark.slow) for part in ("head", "norms")), "sparse"])
 def test_a_part_alone_changes(part):
     network = tiny.Layered(CLASSES)
     images = np.random.default_rng(7).integers(0, 255, (30, 8, 8, 1)).astype(np.uint8)
@@ -317,6 +317,7 @@ def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
 # Guarantee
 
 
+@pytest.mark.slow  # published settings, and tests/test_sampled_accounting.py
 def test_calibrated_noise_costs_epsilon_by_both_accountants_and_dp_accountings_own():
     """Under add-remove against dp-accounting's event accountants; PLD is the tighter one, RDP a little above."""
     from dp_accounting import dp_event, pld, rdp

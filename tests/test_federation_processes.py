@@ -403,6 +403,7 @@ def said_again(folder, number):
     return client.answer((folder / "out" / QUESTION).read_bytes())[2]
 
 
+@pytest.mark.slow  # half a minute of processes: make processes, which CI runs
 @pytest.mark.usefixtures("template")
 def test_a_client_killed_between_noise_and_sending_is_counted_once_and_its_server_lets_nobody_else_in(serve, join, secured, port, tmp_path):
     theirs, ours = secured

@@ -51,6 +51,7 @@ def grid_of(settings, nodes):
     return Grid({100 + number: node(number) for number in range(nodes)})
 
 
+@pytest.mark.slow  # virtual clients with ledgers are the thin slice
 @pytest.mark.parametrize("nodes", [pytest.param(24, marks=pytest.mark.slow), 5])
 def test_virtual_clients_of_a_seed_are_the_simulation(settings, nodes):
     card = simulation.serve(grid_of(settings | {"seed": 7}, nodes), settings | {"seed": 7})

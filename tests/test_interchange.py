@@ -4,6 +4,7 @@ import csv
 import functools
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from rknn_jax.federation import publish, wire
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.labelers import rknn as labeler
 from rknn_jax.labelers.noisy_sgd import Head
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
@@ -29,6 +31,7 @@ from tests.test_cli import ALMOST_NO_NOISE, arguments, arrays, blobs, make_files
 from train import distill
 from train.experiment import Experiment
 
+GUARANTEE = Guarantee(math.inf, 0.0, "replace-one", "central", ()).asdict()
 AWKWARD = ['a,b "c"', "two\r\nlines\n", "=1+1"]
 TINY = Experiment(dataset="digits", epsilon=4.0, queries=20, noise_seed=0, representation="pca", student="none")
 
@@ -48,7 +51,7 @@ def folder_of(path: Path, **changes) -> Path:
         "probability": np.float32([[0.1, 0.2, 0.7], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]),
     }
     np.savez(path / "labels.npz", **{name: array for name, array in (rows | changes).items() if array is not None})
-    (path / "privacy.json").write_text(json.dumps({"guarantee": {"epsilon": "infinity", "delta": 0.0}}))
+    (path / "privacy.json").write_text(json.dumps({"guarantee": GUARANTEE}))
     return path
 
 
@@ -111,7 +114,7 @@ def test_what_is_not_known_is_null_and_an_empty_field(tmp_path):
     assert table["confidence"].null_count == 1
     assert {str(table.schema.field(name).type) for name in ("row", "label", "query")} == {"int64"}
     assert str(table.schema.field("probability_2").type) == "float"
-    assert json.loads(table.schema.metadata[b"guarantee"]) == {"epsilon": "infinity", "delta": 0.0}
+    assert json.loads(table.schema.metadata[b"guarantee"]) == GUARANTEE
     assert [(row["label"], row["query"], row["confidence"]) for row in csv_rows(folder / "labels.csv")] == [
         ("2", "5", "0.1"),
         ("", "", ""),
@@ -254,6 +257,7 @@ def test_a_network_is_one_function_of_any_batch(name, tmp_path):
     assert ".py" not in function.mlir_module(), "no path of this machine"
 
 
+@pytest.mark.slow  # in one process tests/test_interchange.py: a network is one function
 @pytest.mark.parametrize("names", [("mlp head",), pytest.param(tuple(MODELS), marks=pytest.mark.slow)], ids=["one", "all"])
 def test_networks_answer_without_this_package_as_their_checkpoints_do(tmp_path, names):
     pytest.importorskip("flatbuffers", reason="jax.export needs it to read and write")

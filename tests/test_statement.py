@@ -342,6 +342,7 @@ def test_a_release_is_complete_only_with_its_page(rknn, tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow  # the words fit the guarantee
 @pytest.mark.parametrize("epsilon", [pytest.param(4.0, marks=pytest.mark.slow), math.inf])
 def test_an_experiment_calls_itself_a_simulation(epsilon, tmp_path):
     settings = Experiment(

@@ -321,8 +321,12 @@ def begin(experiment: Experiment, folder: Path, *, again: bool) -> None:
     Raises:
       ValueError: If the folder holds a finished run, one of other settings, or files that are no run.
     """
-    kept = (folder / "result.json").exists() and not (folder / TRAINING).exists() and not again
-    if find_result(replace(experiment, out=folder)) is not None or kept:
+    if (folder / "config.json").exists():
+        kept = (folder / "result.json").exists() and not (folder / TRAINING).exists() and not again
+        occupied = kept or find_result(replace(experiment, out=folder)) is not None
+    else:
+        occupied = any((folder / name).exists() for name in (*FILES, *FOLDERS, TRAINING))  # of something else
+    if occupied:
         raise ValueError(f"The run folder out={folder} already holds a run; choose another with --out, or remove it.")
     clear_partial_run(folder)
 

@@ -12,7 +12,9 @@ from tests import tiny
 from tests.tiny import IMAGES, TARGETS, UNLABELLED, arrays
 
 each = pytest.mark.parametrize(
-    "module", list(ensemble.SEMI_SUPERVISED.values()), ids=lambda module: module.__name__.removeprefix("rknn_jax.students.")
+    "module",
+    [module if module is mixmatch else pytest.param(module, marks=pytest.mark.slow) for module in ensemble.SEMI_SUPERVISED.values()],
+    ids=lambda module: module.__name__.removeprefix("rknn_jax.students."),
 )
 
 
