@@ -141,7 +141,7 @@ class _Chain:
 
     @property
     def spent(self) -> Amount:
-        return Amount(*(sum(pair) for pair in zip(self.recorded, self.unread, strict=True)))
+        return Amount(self.recorded.epsilon + self.unread.epsilon, self.recorded.delta + self.unread.delta)
 
     @property
     def remaining(self) -> Amount:
@@ -498,7 +498,8 @@ def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
     delta, epsilon = (_told_amount(found[number].decode()) for number in (1, 2))
     if delta is None or epsilon is None:
         return None
-    return Amount(epsilon, delta), "spend" if found[3] else found[4] and found[4].decode()
+    kind = "spend" if found[3] else found[4].decode() if found[4] else None
+    return Amount(epsilon, delta), kind
 
 
 def _left_after(damage: bytes, left: Amount, recorded: Amount) -> Amount:
