@@ -138,6 +138,13 @@ def test_required_gap_approaches_the_continuous_table_at_large_scale(failure_pro
     assert bsvs.required_gap(500.0, 10, failure_prob) < 2 * bsvs.error_radius(500.0, 10, failure_prob)  # Remark 1 is wasteful
 
 
+def test_required_gap_is_the_least_also_where_a_gap_flips_exactly_as_often_as_is_allowed():
+    for gap in (5, 20):
+        allowed = bsvs.flip_prob(gap, 4.0, 10)
+        assert bsvs.required_gap(4.0, 10, allowed) == gap
+        assert bsvs.required_gap(4.0, 10, allowed * (1 - 1e-9)) == gap + 1
+
+
 def test_large_noise_is_scaled_down_and_costs_no_memory():
     assert bsvs.flip_prob(4000.0, 999.9, 10) == pytest.approx(bsvs.flip_prob(4000.0, 1000.1, 10), rel=2e-3)
     assert bsvs.required_gap(2e9, 10, 0.01) / 2e9 == pytest.approx(7.335, abs=4e-3)

@@ -63,10 +63,12 @@ def test_a_last_line_cut_at_any_byte_leaves_no_more_than_the_whole_line_did(ledg
 
 
 def test_a_cut_line_counts_once_and_charging_goes_on(ledger, path):
-    ledger.charge(released(0.5), "acknowledged")
+    ledger.charge(released(0.5, 0.002), "acknowledged")
     before, line = last_line(path)
     path.write_bytes(before + line[:-2])
-    assert ledger.unread == (Fraction(1, 2), 0)
+    assert ledger.unread == (Fraction(1, 2), Fraction(2, 1000))
+    assert ledger.spent == (Fraction(6, 10), Fraction(3, 1000))
+    assert ledger.remaining == (Fraction(4, 10), Fraction(7, 1000))
     ledger.charge(released(0.2), "next")
     assert ledger.spent.epsilon == Fraction(8, 10)
     assert ledger.unread == (0, 0)

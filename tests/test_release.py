@@ -166,7 +166,7 @@ def test_a_winner_needs_rows(shape):
         permute_and_flip(np.zeros(shape, np.int64), 1.0)
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.3, 1 / 3, 1e-6, 7.7, 1e-300])
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 1 / 3, 1e-6, 7.7, 1e-300, 1.03125, 65 / 64])
 @pytest.mark.parametrize("sensitivity", [1, 2, 3, 20, 1000])
 def test_the_safe_scale_is_the_smallest_that_opendp_maps_to_epsilon(sensitivity, epsilon):
     """And no more than the decimal that the ledger charges, which may be a little less than the float."""

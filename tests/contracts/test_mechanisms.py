@@ -225,11 +225,12 @@ def test_a_vote_that_is_named_twice_counts_once(mechanism):
 
 @thin_to(Collision)
 def test_the_result_does_not_depend_on_the_block_of_clients(mechanism, monkeypatch):
-    """Seven blocks of 7 clients and a rest of one, against one block."""
-    monkeypatch.setattr(base, "CLIENTS_PER_BLOCK", 7)
-    fresh = jax.jit(base.client_totals.__wrapped__)  # traced for this block
-    totals = fresh(mechanism, jax.random.split(first_key())[0], some_cells(mechanism))
-    np.testing.assert_array_equal(totals, runs(mechanism).totals[0])
+    """Seven blocks of 7 clients and a rest of one, and two blocks and a rest, against one block."""
+    for block in (7, 20):
+        monkeypatch.setattr(base, "CLIENTS_PER_BLOCK", block)
+        fresh = jax.jit(lambda *arguments: base.client_totals.__wrapped__(*arguments))  # traced for this block
+        totals = fresh(mechanism, jax.random.split(first_key())[0], some_cells(mechanism))
+        np.testing.assert_array_equal(totals, runs(mechanism).totals[0], err_msg=f"blocks of {block}")
 
 
 def first_key():
