@@ -39,7 +39,7 @@ XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=fa
 OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 3: "killed", 4: "killed"}  # pytest's: failed, or could not even begin
 OUTCOMES |= {-signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}
 UNFIT = 99  # status of a process in which a fault cannot be planted
-CPU_SECONDS = 240  # more than the tests of any module need; a fault that loops for ever is noticed
+CPU_SECONDS = 100  # more than the tests of any module need; a fault that loops for ever is noticed
 WORKERS = 2
 
 CONTRACTS = ("tests/contracts/test_mechanisms.py", "tests/contracts/test_local.py")

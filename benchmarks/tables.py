@@ -348,17 +348,10 @@ def mutants() -> str:
     before = load("mutants_before")["results"]["scores"]
     rows = []
     for path, score in load("mutants")["results"]["scores"].items():
-        earlier = before[path]
-        real = score["mutants"] - score["equivalent"]
-        real_before = earlier["mutants"] - earlier["equivalent"]
-        rows.append(
-            [
-                f"`{path.removeprefix('rknn_jax/')}`",
-                f"{earlier['noticed']} of {real_before}",
-                f"{score['noticed']} of {real}",
-                str(score["equivalent"]),
-            ]
-        )
+        shares = []
+        for found in (before.get(path), score):
+            shares.append(f"{found['noticed']} of {found['mutants'] - found['equivalent']}" if found else "not measured")
+        rows.append([f"`{path.removeprefix('rknn_jax/')}`", *shares, str(score["equivalent"])])
     header = ["module", "noticed before", "noticed now", "equivalent, left out"]
     return table(header, rows, "mutants")
 
