@@ -14,13 +14,13 @@ demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the st
 
 # Half of the time goes into compiling, so that the compiler does less here than in test-all. The programs are the same.
 test: $(VENV)/.dev  ## under five minutes on two free cores
-	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist loadfile -m "not slow"
+	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 processes: $(VENV)/.dev  ## one round of a real federation, whose client is killed and started again: half a minute
 	$(RUN) -m pytest tests/test_federation_processes.py -k killed_between
 
 test-all: $(VENV)/.dev  ## slow tests too
-	$(RUN) -m pytest -n 2 --dist loadfile
+	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(RUN) -m ruff check .

@@ -1,5 +1,6 @@
 """Strict modes for every test, set before JAX makes its devices."""
 
+import gc
 import importlib
 import json
 import os
@@ -25,6 +26,9 @@ from rknn_jax.mechanisms.separation import Separation  # noqa: E402
 # Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's; few examples, as each shape compiles.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=6)
 hypothesis.settings.load_profile("ci")
+
+
+gc.set_threshold(200_000, 20, 100)  # tracing makes many objects, and each collection walks all modules that were imported
 
 
 def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:

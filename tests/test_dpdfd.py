@@ -300,6 +300,7 @@ def test_a_step_stays_on_the_device():
     assert int(state.step) == int(state.update) == 1
 
 
+@pytest.mark.slow  # a killed training of noisy SGD goes on in the fast tier
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """Killed in step 33, after 30 were saved; with the same key it ends as if nothing had been, and saves no key."""
     config = dataclasses.replace(QUICK, epsilon=5.0, folder=tmp_path)

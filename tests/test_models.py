@@ -114,6 +114,7 @@ def test_the_wide_resnet_halves_the_image_twice_and_forgets_a_thousandth_a_step(
     assert {norm.momentum for norm, _ in norms} == {0.999}
 
 
+@pytest.mark.slow  # its parameters are counted
 def test_the_densenet_halves_the_image_after_each_block_but_the_last():
     kernels = layers(densenet121.DenseNet(10), (32, 32, 3), nn.Conv)
     grown = [shape for conv, shape in kernels[1:] if conv.kernel_size == (3, 3)]
