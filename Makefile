@@ -40,7 +40,7 @@ bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator
 	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e regression -e mutants); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: an hour
-	$(VENV)/bin/uv sync --quiet --frozen --inexact --all-extras --group mutants
+	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras --group mutants
 	$(RUN) -m benchmarks.mutants
 
 $(VENV)/.uv: Makefile
@@ -50,11 +50,11 @@ $(VENV)/.uv: Makefile
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.uv uv.lock
-	$(VENV)/bin/uv sync --quiet --frozen --inexact --no-default-groups
+	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --no-default-groups
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.uv uv.lock
-	$(VENV)/bin/uv sync --quiet --frozen --inexact --all-extras
+	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras
 	touch $@ $(VENV)/.demo
 
 clean:

@@ -223,6 +223,7 @@ def test_the_games_of_a_central_mechanism_are_between_neighbours(monkeypatch):
         seen.clear()
 
 
+@pytest.mark.slow  # among all games; in the fast tier beside half the noise
 @first(EXAMPLES, DiscreteLaplace)
 def test_honest_mechanisms_are_not_broken(mechanism):
     guarantee = mechanism.guarantee(getattr(mechanism, "num_clients", 50))

@@ -60,6 +60,7 @@ def densenet(colours):
     return total + 2 * channels + channels * 10 + 10
 
 
+@pytest.mark.slow  # networks take any image, and the layers are counted
 @pytest.mark.parametrize(
     ("network", "image_shape", "expected", "published"),
     [
