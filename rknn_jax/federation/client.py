@@ -259,6 +259,8 @@ class Prepared:
             if self.client._path(self.round, NOTED).exists() or self.client._spent(self.round):
                 raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
             entropy = self.client._spend(self.round, self.cost, cells)
+            note = self.client._path(self.round, NOTED)
+            _write(note, json.dumps({"round": self.round.id}).encode())  # it stays, and nothing on disk may unmask a sum
         if self.round.unit == "client":
             cells = np.unique(_drawn(entropy, cells, self.round.records_per_client))
         counts = np.bincount(cells[cells >= 0].ravel(), minlength=noise.num_cells)

@@ -129,13 +129,13 @@ class _Chain:
 
     @property
     def recorded(self) -> Amount:
-        """What the sound lines say was spent."""
+        """Amount spent on the sound lines."""
         amounts = [entry.amount for entry in self.entries if entry.kind in ("spend", "repair")]
         return Amount(sum((a.epsilon for a in amounts), Fraction()), sum((a.delta for a in amounts), Fraction()))
 
     @property
     def unread(self) -> Amount:
-        """What the damage counts as: never more than what remained."""
+        """Amount that the damage counts as, at most what remained."""
         left = _less(self.budget, self.recorded)
         return _less(left, _left_after(self.damage, left, self.recorded)) if self.damage else Amount(Fraction(), Fraction())
 
@@ -225,7 +225,7 @@ class Ledger:
 
     @property
     def unread(self) -> Amount:
-        """How much of `spent` is on account of a damaged last line; zero if the ledger is sound."""
+        """Part of `spent` that a damaged last line counts as; zero if the ledger is sound."""
         return self._chain().unread
 
     @property
