@@ -1,6 +1,7 @@
 """Sums by secure aggregation: exact, of those that stayed, hidden under whole keys, and nothing more for a server that asks for it."""
 
 import copy
+import json
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
+from rknn_jax.federation import client as clients
 from rknn_jax.federation import flower, publish, secure_sum
 from rknn_jax.federation.client import Agreement, RefusedError
 from rknn_jax.federation.collector import Sum
@@ -212,6 +214,24 @@ def test_a_client_adds_to_a_sum_once(tmp_path):
         a_party(tmp_path, 1).ready(round.data)
     assert party.ledger.spent.epsilon == 1
     assert float(party.ledger.spent.delta) == 1e-4
+
+
+def test_the_note_of_a_sum_keeps_no_seed(tmp_path, monkeypatch):
+    """With the seed, whoever reads the client's disk takes its share of the noise out of its vector."""
+    seeds = []
+    entropy_of = clients._noted
+
+    def remember(note, cells):
+        seeds.append(json.loads(note.read_bytes())["seed"])
+        return entropy_of(note, cells)
+
+    monkeypatch.setattr(clients, "_noted", remember)
+    party = a_party(tmp_path, 1)
+    party.ready(a_round().data).vector()
+    held = b"".join(path.read_bytes() for path in party.folder.rglob("*") if path.is_file())
+    assert len(seeds) == 1
+    assert seeds[0].encode() not in held
+    assert bytes.fromhex(seeds[0]) not in held
 
 
 def test_being_ready_costs_nothing_and_needs_the_owners_word(tmp_path):
