@@ -1,14 +1,65 @@
 """Files that are on disk whole, or not there."""
 
+import io
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import ArrayLike
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is on disk, whole, or not there."""
-    temporary = path.with_name(f".{path.name}.new")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+PUBLIC, OWNER = 0o666, 0o600
+"""Permissions before the umask: of results, and of what is for the owner's eyes alone."""
+
+
+def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:
+    """Write a file that is on disk, whole, or not there. An earlier file of its name stays until then.
+
+    Args:
+      path: File, in a folder that exists.
+      data: Content.
+      mode: Permissions. Defaults to `PUBLIC`.
+
+    Raises:
+      OSError: If the file cannot be written. Nothing new is left in the folder then.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text as `write_whole` does."""
+    write_whole(path, text.encode())
+
+
+def write_arrays(path: Path, arrays: Mapping[str, ArrayLike], *, mode: int = PUBLIC, compress: bool = True) -> None:
+    """Write named arrays as .npz, as `write_whole` does."""
+    buffer = io.BytesIO()
+    save = np.savez_compressed if compress else np.savez
+    save(buffer, **arrays)  # type: ignore[arg-type]
+    write_whole(path, buffer.getvalue(), mode)
+
+
+def is_partial(name: str, whole: str) -> bool:
+    """Return whether a killed process can have left a file of this name when it wrote `whole`."""
+    return re.fullmatch(rf"\.{re.escape(whole)}\.(\d+\.)?new", name) is not None
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of a folder's files are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

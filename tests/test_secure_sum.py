@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
-from rknn_jax.federation import client as clients
+from rknn_jax.federation import client as client_side
 from rknn_jax.federation import flower, publish, secure_sum
 from rknn_jax.federation.client import Agreement, RefusedError
 from rknn_jax.federation.collector import Sum
@@ -219,13 +219,13 @@ def test_a_client_adds_to_a_sum_once(tmp_path):
 def test_the_note_of_a_sum_keeps_no_seed(tmp_path, monkeypatch):
     """With the seed, whoever reads the client's disk takes its share of the noise out of its vector."""
     seeds = []
-    entropy_of = clients._noted
+    entropy_of = client_side._noted
 
     def remember(note, cells):
         seeds.append(json.loads(note.read_bytes())["seed"])
         return entropy_of(note, cells)
 
-    monkeypatch.setattr(clients, "_noted", remember)
+    monkeypatch.setattr(client_side, "_noted", remember)
     party = a_party(tmp_path, 1)
     party.ready(a_round().data).vector()
     held = b"".join(path.read_bytes() for path in party.folder.rglob("*") if path.is_file())

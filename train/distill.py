@@ -27,6 +27,7 @@ import tyro
 from rich.console import Console
 
 from rknn_jax import bsvs, compilation, data, labelers, voting
+from rknn_jax.disk import write_arrays
 from rknn_jax.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
@@ -340,7 +341,7 @@ def buy_labels(
     )
     bought = buy.bought_labels(task, index, experiment.buy)
     student = buy.fine_tune(tune_key, task, model, index, bought, experiment.buy, epoch_log(task, folder, 0))
-    np.savez(folder / "bought.npz", public_index=index, label=bought)
+    write_arrays(folder / "bought.npz", {"public_index": index, "label": bought})
     console.print(f"{len(bought)} labels bought, {np.sum(bought >= 0)} of them of one of the classes")
     return ensemble.Ensemble((student,)), chosen
 

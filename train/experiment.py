@@ -17,7 +17,6 @@ runs/<name>/
 """
 
 import fcntl
-import io
 import json
 import math
 import os
@@ -35,7 +34,7 @@ import jax
 import numpy as np
 
 from rknn_jax import augment, labelers, mechanisms
-from rknn_jax.disk import write_whole
+from rknn_jax.disk import is_partial, write_arrays, write_whole
 from rknn_jax.labelers.dpdfd import Config as DPDFD
 from rknn_jax.labelers.noisy_sgd import HEADS, Head
 from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
@@ -368,7 +367,8 @@ def clear_partial_run(folder: Path) -> None:
 
 def _is_temporary(path: Path) -> bool:
     """Return whether a file is what a killed write of one of ours leaves."""
-    return path.name in {f".{name}.new" for name in FILES} | {f"{name}.partial" for name in FILES}
+    before = path.name.removesuffix(".partial")  # as earlier versions named them
+    return path.name != before in FILES or any(is_partial(path.name, name) for name in FILES)
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
@@ -494,15 +494,15 @@ def finish(
             "everything under not_covered_by_epsilon in result.json",
         ],
     }
-    _write_arrays(
-        folder / "labels.npz",
-        label=np.where(labels.known, labels.hard, -1),
-        query=labels.query,
-        confidence=labels.confidence,
-        probability=labels.probabilities,
-        true_label=task.public.true_labels,
-    )
-    _write_arrays(folder / "queries.npz", **_queries(task, labels, rounds))
+    rows = {
+        "label": np.where(labels.known, labels.hard, -1),
+        "query": labels.query,
+        "confidence": labels.confidence,
+        "probability": labels.probabilities,
+        "true_label": task.public.true_labels,
+    }
+    write_arrays(folder / "labels.npz", rows)
+    write_arrays(folder / "queries.npz", _queries(task, labels, rounds))
     if isinstance(model, students.Student):
         students.save(model, folder / "model")
     elif isinstance(model, Head):
@@ -557,9 +557,3 @@ def _queries(task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers
         "size": counts.sum(axis=1),
         "true_label": np.where(counts.sum(axis=1) > 0, counts.argmax(axis=1), own).astype(np.int32),
     }
-
-
-def _write_arrays(path: Path, **arrays: Any) -> None:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    write_whole(path, buffer.getvalue())

@@ -13,6 +13,7 @@ import numpy as np
 import tyro
 
 from rknn_jax import data
+from rknn_jax.disk import OWNER, write_arrays
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,14 @@ def main(settings: Parties) -> list[int]:
     if not 1 <= count <= clients.max() + 1:
         raise ValueError(f"Expected 1 <= parties <= {clients.max() + 1} clients, got parties={settings.parties}; cut fewer.")
     settings.out.mkdir(parents=True, exist_ok=True)
-    np.savez(settings.out / "public.npz", images=task.public.images)
-    np.savez(settings.out / "test.npz", images=task.test.images, labels=task.test.labels)
+    write_arrays(settings.out / "public.npz", {"images": task.public.images}, compress=False)
+    test = {"images": task.test.images, "labels": task.test.labels}
+    write_arrays(settings.out / "test.npz", test, compress=False)
     sizes = []
     for number in range(count):
         mine = clients * count // (clients.max() + 1) == number
-        np.savez(settings.out / f"party{number}.npz", images=private.images[mine], labels=private.labels[mine])
+        part = {"images": private.images[mine], "labels": private.labels[mine]}
+        write_arrays(settings.out / f"party{number}.npz", part, mode=OWNER, compress=False)
         sizes.append(int(mine.sum()))
     return sizes
 

@@ -36,6 +36,7 @@ from rich.console import Console
 from scipy import special
 
 from rknn_jax import bsvs
+from rknn_jax.disk import write_text
 from train.experiment import GIVEN, Experiment
 
 MOST_QUERIES_SHOWN = 60
@@ -215,9 +216,7 @@ def write(folder: tyro.conf.Positional[Path]) -> Path:
     """
     page = render(read(folder))
     target = folder / "report.html"
-    partial = folder / "report.html.partial"
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(target)
+    write_text(target, page)
     return target
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rknn_jax.disk import write_whole
+
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -36,4 +38,4 @@ def write(path: Path, array: np.ndarray) -> None:
     """Write an array as idx, gzipped where the name ends in .gz."""
     code = next(code for code, dtype in DTYPES.items() if np.dtype(dtype) == array.dtype.newbyteorder(">"))
     data = bytes([0, 0, code, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(DTYPES[code]).tobytes()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    write_whole(path, gzip.compress(data) if path.suffix == ".gz" else data)

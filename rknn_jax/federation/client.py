@@ -19,7 +19,6 @@ import fcntl
 import functools
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import disk
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
@@ -114,7 +114,7 @@ class Client:
                 cells = self._cells(round)
                 entropy = self._spend(round, cost, cells)
                 ticket = entropy.words(1).tobytes()
-                _write(said, ticket + _messages(round, cells, entropy))
+                disk.write_whole(said, ticket + _messages(round, cells, entropy), disk.OWNER)
                 self._path(round, NOTED).unlink()
             data = said.read_bytes()
         return round.id, int.from_bytes(data[:8], "little"), data[8:]
@@ -209,7 +209,8 @@ class Client:
             )
         if not spent:
             seed = secrets.token_bytes(SEED_BYTES)
-            _write(note, json.dumps({"round": round.id, "seed": seed.hex(), "seal": _seal(seed, cells)}).encode())
+            noted = {"round": round.id, "seed": seed.hex(), "seal": _seal(seed, cells)}
+            disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
             try:
                 self.ledger.charge(cost, _purpose(round))
             except LedgerError:
@@ -260,7 +261,8 @@ class Prepared:
                 raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
             entropy = self.client._spend(self.round, self.cost, cells)
             note = self.client._path(self.round, NOTED)
-            _write(note, json.dumps({"round": self.round.id}).encode())  # it stays, and nothing on disk may unmask a sum
+            # It stays, and nothing on disk may unmask a sum.
+            disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
         if self.round.unit == "client":
             cells = np.unique(_drawn(entropy, cells, self.round.records_per_client))
         counts = np.bincount(cells[cells >= 0].ravel(), minlength=noise.num_cells)
@@ -344,18 +346,3 @@ def _simulated(round: Round, cells: np.ndarray, first: int) -> object:
 def _randomized(mechanism: LocalRandomizer, keys: jax.Array, cells: jax.Array) -> object:
     """Randomize each record; one program serves all virtual clients of a process."""
     return jax.vmap(mechanism.randomize)(keys, cells)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file for its owner alone that is on disk, whole, or not there."""
-    temporary = path.with_name(f".{path.name}.new")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

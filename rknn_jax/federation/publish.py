@@ -39,7 +39,7 @@ import numpy as np
 from PIL import Image
 
 from rknn_jax import voting
-from rknn_jax.disk import write_whole
+from rknn_jax.disk import write_arrays, write_whole
 from rknn_jax.federation import wire
 from rknn_jax.federation.collector import QUESTION, Collector, Sum, most_shift
 from rknn_jax.federation.rounds import Round
@@ -157,10 +157,9 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
     queries = kmeans.select(stage_key(jax.random.key(asked.seed), Stage.QUERIES), features, num_queries)
     sent = np.asarray(queries.features, np.float32)
     round = Round(sent, asked.classes, asked.config, encode, asked.unit, asked.records_per_client, asked.honest, asked.simulated)
-    buffer = io.BytesIO()
-    np.savez(buffer, features=sent, index=queries.index, cluster=queries.cluster, size=queries.size)
     write_whole(folder / "settings.json", settings.encode())
-    write_whole(folder / "public.npz", buffer.getvalue())
+    asked_of = {"index": queries.index, "cluster": queries.cluster, "size": queries.size}
+    write_arrays(folder / "public.npz", {"features": sent} | asked_of)
     write_whole(folder / QUESTION, round.data)
     return round, queries
 
@@ -185,9 +184,9 @@ def end(folder: Path) -> None:
 
 def keep_sum(folder: Path, found: Sum) -> None:
     """Keep a sum before anything is made of it."""
-    buffer = io.BytesIO()
-    np.savez(buffer, totals=found.totals, num_clients=found.num_clients, refused=sum(found.rejected.values()))
-    write_whole(folder / SUM, buffer.getvalue())
+    refused = sum(found.rejected.values())
+    counts = {"num_clients": np.int64(found.num_clients), "refused": np.int64(refused)}
+    write_arrays(folder / SUM, {"totals": np.asarray(found.totals)} | counts)
 
 
 def kept_sum(folder: Path, round: Round) -> Sum | None:
@@ -230,8 +229,16 @@ def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collec
     labels = probabilities.argmax(axis=1).astype(np.int32)
     confidence = answers.confidence[queries.cluster]
     names = np.array(asked.classes)
-    _save(folder / "labels.npz", label=labels, query=queries.cluster, confidence=confidence, probability=probabilities, class_names=names)
-    _save(folder / "queries.npz", index=queries.index, label=answers.labels, votes=counts, stddev=stddev)
+    rows = {
+        "label": labels,
+        "query": queries.cluster,
+        "confidence": confidence,
+        "probability": probabilities,
+        "class_names": names,
+    }
+    write_arrays(folder / "labels.npz", rows)
+    answered = {"index": queries.index, "label": answers.labels, "votes": counts, "stddev": stddev}
+    write_arrays(folder / "queries.npz", answered)
     accuracy = None
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, labels, tell)
@@ -355,12 +362,6 @@ def _picture(image: np.ndarray) -> str:
     buffer = io.BytesIO()
     Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, "PNG")
     return base64.b64encode(buffer.getvalue()).decode()
-
-
-def _save(path: Path, **arrays: np.ndarray) -> None:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    write_whole(path, buffer.getvalue())
 
 
 def _plain(asked: Asked) -> dict[str, Any]:

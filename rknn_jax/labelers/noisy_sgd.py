@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from rknn_jax.disk import write_arrays
 from rknn_jax.representations import scan, self_trained, simclr, spectral
 from rknn_jax.students import dpsgd, models
 from rknn_jax.students import fit as students
@@ -98,7 +99,7 @@ class Head:
         """Write `head.npz`: weights by their path, and by what features are centred and scaled."""
         folder.mkdir(parents=True)
         arrays: dict[str, Any] = {"centre": self.centre, "scale": self.scale} | flatten_dict(self.params, sep=".")
-        np.savez(folder / "head.npz", **arrays)
+        write_arrays(folder / "head.npz", arrays, compress=False)
 
     def of_features(self, features: Array) -> np.ndarray:
         """Return class probabilities, float32 `[n, num_classes]`, of features `[n, f]`."""

@@ -1,0 +1,58 @@
+"""The one writer of files: a file is there whole, or not at all, and durable once the call returns."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from rknn_jax import disk
+
+
+def test_a_file_is_on_disk_before_its_name_and_its_name_before_the_call_returns(tmp_path, monkeypatch):
+    said = []
+    real_sync, real_replace = os.fsync, os.replace
+
+    def sync(descriptor):
+        said.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        real_sync(descriptor)
+
+    def rename(*names):
+        said.append("name")
+        real_replace(*names)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    disk.write_whole(tmp_path / "a", b"1")
+    assert said == ["file", "name", "folder"]
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
+def test_a_full_disk_leaves_the_earlier_file_and_nothing_beside_it(tmp_path, monkeypatch, call):
+    disk.write_whole(tmp_path / "a", b"earlier")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space"):
+        disk.write_whole(tmp_path / "a", b"later")
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"earlier"
+
+
+def test_a_private_file_is_for_its_owner_alone(tmp_path):
+    disk.write_whole(tmp_path / "private", b"", disk.OWNER)
+    disk.write_arrays(tmp_path / "arrays.npz", {"a": np.arange(3)}, mode=disk.OWNER)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    assert np.load(tmp_path / "arrays.npz")["a"].tolist() == [0, 1, 2]
+
+
+def test_what_a_killed_write_left_is_known_by_its_name():
+    partial = f".labels.npz.{os.getpid()}.new"
+    assert disk.is_partial(partial, "labels.npz")
+    assert disk.is_partial(".labels.npz.new", "labels.npz")
+    assert not disk.is_partial(partial, "labels")
+    assert not disk.is_partial("labels.npz", "labels.npz")
+    assert not disk.is_partial(".labels.npz.mine.new", "labels.npz")
