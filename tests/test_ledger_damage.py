@@ -43,10 +43,12 @@ def last_line(path):
     return before + b"\n", line
 
 
-@pytest.mark.parametrize("kind", ["spend", "raise", "lower"])
+@pytest.mark.parametrize("kind", ["spend", "raise", "lower", "drawn"])
 def test_a_last_line_cut_at_any_byte_leaves_no_more_than_the_whole_line_did(ledger, path, kind):
     if kind == "spend":
         ledger.charge(released(0.5, 0.002), "acknowledged")
+    elif kind == "drawn":
+        ledger.mark_drawn("one")
     else:
         ledger.raise_budget(2 if kind == "raise" else Fraction(1, 5), Fraction(1, 100), "decided")
     truth = ledger.remaining
@@ -60,6 +62,18 @@ def test_a_last_line_cut_at_any_byte_leaves_no_more_than_the_whole_line_did(ledg
         assert path.read_bytes() == before + line[:cut], "reading changes nothing"
         exact += left == truth
     assert exact >= (1 if kind == "raise" else len(line) - 60), "a line that tells its amount costs that and no more"
+
+
+def test_a_spend_is_marked_as_drawn_once_and_nothing_else_is(ledger, path):
+    ledger.charge(released(0.5, 0.002), "two")
+    before = ledger.remaining
+    marked = ledger.mark_drawn("one")
+    assert (marked.kind, marked.purpose, marked.amount) == ("drawn", "one", (0, 0))
+    assert ledger.remaining == before
+    for purpose in ("one", "three", "the first budget"):
+        with pytest.raises(LedgerError, match="nothing was marked"):
+            ledger.mark_drawn(purpose)
+    assert [entry.kind for entry in ledger.entries()] == ["create", "spend", "spend", "drawn"]
 
 
 def test_a_cut_line_counts_once_and_charging_goes_on(ledger, path):

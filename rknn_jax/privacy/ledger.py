@@ -5,6 +5,7 @@ released; the other order could release without a record. The file holds one JSO
 
     {"kind": "create", ..., "hash": h0}     data set, relation, unit, budget and a random salt
     {"kind": "spend",  ..., "hash": h1}     h1 = SHA-256(h0 and the line without its hash), and so on
+    {"kind": "drawn",  ..., "hash": h2}     the noise of that spend exists, and is never drawn again
 
 - **Never overspent.** A charge reads, decides and appends under an exclusive lock, in exact fractions: ten times 0.1 is 1.
 - **Never forgotten.** A charge returns once its line has reached the disk (fsync). What the ledger cannot read counts as
@@ -47,13 +48,14 @@ FORMAT = "rknn-jax privacy ledger 1"
 BLOCK = 2**20  # array elements hashed at once
 PATIENCE = 60.0  # seconds to wait for another process that holds the ledger
 SILENCE = 1.0  # seconds to wait before saying so
-KINDS = ("create", "spend", "budget", "repair")
+KINDS = ("create", "spend", "budget", "repair", "drawn")
+FREE = ("repair", "drawn")  # kinds that may cost nothing
 _CORRUPT = (
     "it is no ledger, or something else has changed it. Nothing can be spent until the last good copy is back, or until "
     "`rknn budget repair` has closed the damage on the record."
 )
 _AMOUNT = re.compile(r"\d{1,400}(/\d{1,400})?")
-_READABLE = re.compile(rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|spend)")?')
+_READABLE = re.compile(rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?')
 _log = logging.getLogger(__name__)
 _SUFFIX = len(',"hash":""}') + 64  # what closes every line
 _CANONICAL = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "<i8"}  # by NumPy's kind of dtype
@@ -92,7 +94,8 @@ class Entry:
     """One line of a ledger.
 
     Attributes:
-      kind: `spend`; `create` and `budget`, which set the budget; or `repair`, which counts damaged bytes as spent.
+      kind: `spend`; `create` and `budget`, which set the budget; `repair`, which counts damaged bytes as spent; or `drawn`,
+        which says that the noise of a spend was drawn.
       time: UTC, ISO 8601.
       amount: spent or counted as spent, or the whole budget from here on.
       purpose: why.
@@ -100,7 +103,7 @@ class Entry:
       hash: of this line and all before it.
     """
 
-    kind: Literal["create", "spend", "budget", "repair"]
+    kind: Literal["create", "spend", "budget", "repair", "drawn"]
     time: str
     amount: Amount
     purpose: str
@@ -295,6 +298,25 @@ class Ledger:
             if amount.epsilon < chain.spent.epsilon or amount.delta < chain.spent.delta:
                 raise LedgerError(f"Expected a budget of at least the {chain.spent} that {self.path} has spent, got {amount}.")
             return _body("budget", amount, reason)
+
+        return self._append(body)
+
+    def mark_drawn(self, purpose: str) -> Entry:
+        """Keep on the record that the noise of a charge was drawn: the charge pays for no second draw.
+
+        Args:
+          purpose: Of the charge, which names one release.
+
+        Raises:
+          LedgerError: If no charge has this purpose, its noise was drawn before, or the file cannot be written.
+        """
+
+        def body(chain: _Chain) -> dict[str, Any]:
+            kinds = [entry.kind for entry in chain.entries if entry.purpose == purpose]
+            if kinds != ["spend"]:
+                found = ", ".join(kinds) or "none"
+                raise LedgerError(f"Expected one spend on {purpose!r} in {self.path}, got {found}; nothing was marked.")
+            return _body("drawn", Amount(Fraction(), Fraction()), purpose)
 
         return self._append(body)
 
@@ -510,7 +532,7 @@ def _left_after(damage: bytes, left: Amount, recorded: Amount) -> Amount:
     amount, kind = torn
     if_spent = _less(left, amount)
     if_budget = Amount(*map(min, left, _less(amount, recorded)))
-    if kind is None:
+    if kind is None and amount.epsilon:  # a budget is positive
         return Amount(*map(min, if_spent, if_budget))
     return if_budget if kind == "budget" else if_spent
 
@@ -539,7 +561,7 @@ def _entry(record: dict[str, Any], path: Path) -> Entry:
     words = [record.get(name) for name in ("time", "purpose")]
     possible = kind in KINDS and epsilon is not None and delta is not None and all(isinstance(word, str) for word in words)
     if possible and epsilon is not None and delta is not None:
-        possible = delta < 1 and (epsilon > 0 or kind == "repair")
+        possible = delta < 1 and (epsilon > 0 or kind in FREE)
     if not possible or epsilon is None or delta is None:
         raise LedgerCorruptError(f"A line of {path} has no kind or amount that this library writes: {_CORRUPT}")
     try:
