@@ -69,7 +69,8 @@ def mnist() -> list[dict[str, Any]]:
         graph = voting.public_graph(public, 10)
         for number, party in enumerate(PARTIES):
             mechanism = "binomial" if party["trust"] == "central" else "collision"
-            config = rknn.Config(epsilon=party["epsilon"], delta=1e-6, trust=party["trust"], mechanism=mechanism)
+            named: dict[str, Any] = {"mechanism": mechanism, "trust": party["trust"], "amplification": "general"}
+            config = rknn.Config(epsilon=party["epsilon"], delta=1e-6, **named)
             unit = party.get("unit", "record")
             round = Round(
                 np.asarray(queries.features), task.card.classes, config, None, unit, party.get("records", 0), party.get("honest", 0)

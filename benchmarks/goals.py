@@ -63,7 +63,8 @@ def measure(seed: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"trust": "none", "mechanism": None, "epsilon": None} | scored(truth, ceiling, np.arange(10))]
     for trust, (mechanism, epsilons) in ROWS.items():
         for epsilon in epsilons:
-            config = rknn.Config(epsilon=epsilon, delta=DELTA, mechanism=mechanism, trust=trust, decode="assignment")  # type: ignore[arg-type]
+            named: dict[str, Any] = {"mechanism": mechanism, "trust": trust, "amplification": "general"}
+            config = rknn.Config(epsilon=epsilon, delta=DELTA, decode="assignment", **named)
             keys = jax.random.split(stage_key(root, Stage.NOISE), DRAWS)
             draws = [scored(number, predicted, rknn.tally(key, cells, queries, 10, config).labels) for key in keys]
             means = {name: float(np.mean([draw[name] for draw in draws])) for name in MEASURED}

@@ -269,6 +269,19 @@ def local() -> str:
     return table(["trust", "mechanism", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows, "local")
 
 
+def shuffling() -> str:
+    """Messages and noise by the two bounds for shuffling, at a given ε."""
+    rows = []
+    for row in load("shuffling")["results"]["calibrated"]:
+        general, tighter = row["general"], row["variation ratio"]
+        local = [f"{found['local_epsilon']:.2f}" for found in (general, tighter)]
+        noise = [f"{found['stddev']:.1f}" for found in (general, tighter)]
+        rows.append([f"`{row['mechanism']}`", f"{row['epsilon']:g}", *local, *noise])
+    kinds = ("general", "variation ratio")
+    header = ["mechanism", "ε", *(f"ε₀, {kind}" for kind in kinds), *(f"noise in votes, {kind}" for kind in kinds)]
+    return table(header, rows, "shuffling")
+
+
 def federation() -> str:
     """MNIST through the protocol."""
     rows = []
@@ -357,7 +370,7 @@ def mutants() -> str:
 
 
 MAKERS = (distill, goals, studies, labels, balance, mechanisms, local, accountants, papers, attributes, noisy_sgd, per_example, buying)
-MAKERS += (compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants)
+MAKERS += (shuffling, compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants)
 TABLES = {make.__name__: make for make in MAKERS}
 
 

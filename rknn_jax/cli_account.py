@@ -33,19 +33,19 @@ class Shuffle:
       delta: of the shuffled messages.
       local_epsilon: of one message; give this or epsilon.
       epsilon: of the shuffled messages; give this or local-epsilon.
-      bound: general holds for every mechanism; variation-ratio is smaller for the one that is named; closed-form is what the papers print.
-      mechanism: a local one, for --bound variation-ratio.
-      queries: number of queries s, likewise.
-      classes: number of classes, likewise.
-      neighbors: number of queries k that each client votes for, likewise.
+      bound: variation-ratio, by which rknn releases, of the named mechanism, and the default with --mechanism; general, of every mechanism, and the default without; closed-form, which the papers print.
+      mechanism: a local one, such as collision; needed for --bound variation-ratio.
+      queries: number of queries s of the mechanism.
+      classes: number of classes of the mechanism.
+      neighbors: number of queries k that each client of the mechanism votes for.
       json: end with one line of JSON on stdout.
-    """
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     clients: float
     delta: float
     local_epsilon: float | None = None
     epsilon: float | None = None
-    bound: Literal["general", "variation-ratio", "closed-form"] = "general"
+    bound: Literal["general", "variation-ratio", "closed-form"] | None = None
     mechanism: str | None = None
     queries: int = 100
     classes: int = 10
@@ -190,12 +190,12 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
         raise ValueError(
             f"Expected one of --local-epsilon and --epsilon, got --local-epsilon {settings.local_epsilon}, --epsilon {settings.epsilon}."
         )
-    if (settings.bound == "variation-ratio") != (settings.mechanism is not None):
+    named = settings.bound or ("general" if settings.mechanism is None else "variation-ratio")
+    if (named == "variation-ratio") != (settings.mechanism is not None):
         raise ValueError(
-            f"Expected --mechanism with --bound variation-ratio and with no other, got --bound {settings.bound}, "
-            f"--mechanism {settings.mechanism}."
+            f"Expected --mechanism with --bound variation-ratio and with no other, got --bound {named}, --mechanism {settings.mechanism}."
         )
-    bound: Any = settings.bound.replace("-", " ")
+    bound: Any = named.replace("-", " ")
     clients, variation = whole("clients", settings.clients), _total_variation(settings)
     if settings.local_epsilon is not None:
         local = settings.local_epsilon
@@ -211,7 +211,7 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
         f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one message each ({bound} bound)",
     )
     told_of = {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
-    return {"epsilon": central, "local_epsilon": local, "bound": settings.bound, **told_of, "clients": clients, "delta": settings.delta}
+    return {"epsilon": central, "local_epsilon": local, "bound": named, **told_of, "clients": clients, "delta": settings.delta}
 
 
 def _total_variation(settings: Shuffle) -> "TotalVariation | None":

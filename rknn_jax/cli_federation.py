@@ -40,6 +40,7 @@ class Serve:
       trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
       honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer.
       delta: for --trust shuffle and central.
+      amplification: bound that --trust shuffle counts by; variation-ratio looks at the mechanism and needs less noise, general holds for every mechanism.
       mechanism: of each message: collision, subset_selection, randomized_response, optimized_unary_encoding or generalized_randomized_response; binomial with --trust central. Chosen where it is not given.
       queries: number of queries s; as many as classes where it is not given.
       neighbors: number of queries k that each record votes for.
@@ -68,6 +69,7 @@ class Serve:
     trust: Literal["local", "shuffle", "central"] = "local"
     honest: int = 0
     delta: float = 1e-6
+    amplification: Literal["variation-ratio", "general"] = "variation-ratio"
     mechanism: str | None = None
     queries: int | None = None
     neighbors: int = 1
@@ -249,6 +251,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         num_neighbors=settings.neighbors,
         mechanism=settings.mechanism or ("binomial" if settings.trust == "central" else "collision"),
         trust=settings.trust,
+        amplification="general" if settings.amplification == "general" else "variation ratio",
         metric=settings.metric,
     )
     if settings.student != "none":

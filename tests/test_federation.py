@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import time
+from fractions import Fraction
 
 import chex
 import jax
 import numpy as np
 import pytest
 
-from rknn_jax import mechanisms, representations
+from rknn_jax import cli_federation, mechanisms, representations
 from rknn_jax.federation import client as clients
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import wire
@@ -36,8 +37,8 @@ RNG = np.random.default_rng(0)
 QUERIES = RNG.normal(size=(4, 5)).astype(np.float32)
 
 
-def a_round(epsilon=1.0, mechanism="collision", neighbors=1, trust="local", metric="sqeuclidean", **fields):
-    config = rknn.Config(epsilon=epsilon, mechanism=mechanism, num_neighbors=neighbors, trust=trust, delta=1e-5, metric=metric)
+def a_round(epsilon=1.0, mechanism="collision", neighbors=1, trust="local", metric="sqeuclidean", amplification="general", **fields):
+    config = rknn.Config(epsilon, 1e-5, neighbors, mechanism, trust, amplification=amplification, metric=metric)
     return Round(QUERIES, CLASSES, config, **fields)
 
 
@@ -192,6 +193,7 @@ def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
         ({"unit": "client", "records_per_client": 2**21}, "records_per_client <="),
         ({"trust": "central", "mechanism": "binomial", "honest": 2, "epsilon": 1e-5}, "coins of a client"),
         ({"metric": "bogus"}, "metric to be one of"),
+        ({"trust": "shuffle", "honest": 50, "amplification": "closed form"}, "amplification to be one of"),
     ],
 )
 def test_a_round_that_cannot_keep_its_word_is_not_made(wrong, words):
@@ -486,6 +488,24 @@ def test_a_shuffled_round_is_charged_for_as_many_as_the_owner_believes_in(tmp_pa
         with pytest.raises(RefusedError):
             doubts.answer(round.data)
         assert doubts.ledger.spent.epsilon == 0
+
+
+def test_a_server_counts_by_the_tighter_bound_and_its_clients_check_it(tmp_path):
+    settings = cli_federation.Serve(tmp_path, 0.5, "3", 2, tmp_path, trust="shuffle", honest=2000)
+    tighter, general = (dataclasses.replace(settings, **said) for said in ({}, {"amplification": "general"}))
+    assert cli_federation.asked(tighter).config.amplification == "variation ratio"
+    assert cli_federation.asked(general).config.amplification == "general"
+    shuffled = {"epsilon": 0.5, "trust": "shuffle", "honest": 2000}
+    asked = a_round(**shuffled, amplification="variation ratio")
+    assert asked.mechanism.epsilon > a_round(**shuffled).mechanism.epsilon + 0.1
+    client = a_client(tmp_path / "a", agreement=Agreement("shuffle", 2000), budget_delta="1/1000")
+    client.answer(asked.data)
+    assert client.ledger.spent == (0.5, Fraction("1e-5"))
+    assert "variation ratio" in client.ledger.entries()[-1].guarantee.accountant
+    doubts = a_client(tmp_path / "b", agreement=Agreement("shuffle", 1900), budget_delta="1/1000")
+    with pytest.raises(RefusedError, match="got 1900"):
+        doubts.answer(asked.data)
+    assert doubts.ledger.spent.epsilon == 0
 
 
 # The server's count

@@ -17,6 +17,7 @@ from rknn_jax.privacy import amplification
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Queries
 from tests import reference
+from train.experiment import Experiment
 
 NOISELESS = rknn.Config(epsilon=math.inf, smoothing="none")
 NEIGHBORS = st.sampled_from([1, 3])  # few, as each is compiled
@@ -127,11 +128,43 @@ def test_whom_the_records_trust_decides_what_epsilon_means():
     )
     assert (local.guarantee.trust, local.guarantee.epsilon, local.guarantee.delta) == ("local", 1.0, 0.0)
     assert (shuffled.guarantee.trust, shuffled.guarantee.epsilon, shuffled.guarantee.delta) == ("shuffle", 1.0, 1e-6)
-    amplified = amplification.local_epsilon(1.0, 40, 1e-6)
+    ratio = lambda epsilon: Collision(epsilon, 6, 4).total_variation  # noqa: E731
+    amplified = amplification.local_epsilon(1.0, 40, 1e-6, "variation ratio", ratio)
     assert amplified > 1
     expected = Collision(amplified, 6, 4).stddev(shuffled.counts, 40)
     np.testing.assert_allclose(shuffled.stddev, expected, rtol=1e-5)
     assert shuffled.stddev.max() < local.stddev.max()
+
+
+def test_the_tighter_bound_is_the_default_and_the_general_one_can_be_named():
+    """Golden: 60,000 messages of Collision for ten queries and ten classes at (0.1, 1e-6)."""
+    shuffled = {"epsilon": 0.1, "delta": 1e-6, "mechanism": "collision", "trust": "shuffle"}
+    for config, local, spread in (
+        (rknn.Config(**shuffled), 3.8742, 76.14),
+        (rknn.Config(**shuffled, amplification="general"), 3.2413, 103.82),
+    ):
+        found = rknn.mechanism(10, 10, 60_000, config)
+        assert found.epsilon == pytest.approx(local, abs=1e-4)
+        assert found.mean_variance * 60_000 == pytest.approx(spread**2, rel=1e-3)
+    assert Experiment().amplification == rknn.Config().amplification == "variation ratio"
+
+
+@pytest.mark.parametrize(
+    ("name", "neighbors", "words"),
+    [
+        ("collision", 1, "variation ratio bound for an ideal hash"),
+        ("wheel", 1, "variation ratio bound for an ideal hash"),
+        ("local_hashing", 2, "variation ratio bound for an ideal hash"),
+        ("collision", 2, "variation ratio bound"),
+        ("subset_selection", 1, "variation ratio bound"),
+    ],
+)
+def test_a_guarantee_tells_whether_its_bound_takes_the_hash_for_ideal(name, neighbors, words):
+    config = rknn.Config(epsilon=0.5, delta=1e-6, num_neighbors=neighbors, mechanism=name, trust="shuffle")
+    cost = rknn.guarantee(rknn.mechanism(6, 4, 1000, config), 1000, config)
+    assert cost.accountant == f"amplification by shuffling, {words}"
+    general = dataclasses.replace(config, amplification="general")
+    assert rknn.guarantee(rknn.mechanism(6, 4, 1000, general), 1000, general).accountant == "amplification by shuffling, general bound"
 
 
 @pytest.mark.parametrize("name", ["collision", "wheel", "randomized_response"])

@@ -35,6 +35,7 @@ import numpy as np
 
 from rknn_jax import augment, labelers, mechanisms
 from rknn_jax.disk import is_partial, write_arrays, write_whole
+from rknn_jax.labelers import rknn
 from rknn_jax.labelers.dpdfd import Config as DPDFD
 from rknn_jax.labelers.noisy_sgd import HEADS, Head
 from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
@@ -113,7 +114,7 @@ class Experiment:
         queries, and self_trained has a cluster a class.
       representation_dir: where simclr, scan and dti save their training, and go on with it.
       trust: central, a curator sees the votes; local, epsilon is of each record's own message; shuffle, of all messages once shuffled.
-      amplification: bound by which shuffling amplifies a local mechanism; variation ratio is tighter, and its proof is ours.
+      amplification: bound by which shuffling amplifies a local mechanism; variation ratio looks at the mechanism, general holds for all.
       mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision without where it is not given.
       relation: which data sets are neighbours.
       smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads labels between similar public records.
@@ -156,7 +157,7 @@ class Experiment:
     dti: DTI = field(default_factory=DTI)
     representation_dir: Path | None = None
     trust: Trust = "central"
-    amplification: Literal["general", "variation ratio"] = "general"
+    amplification: rknn.Amplification = "variation ratio"
     mechanism: Mechanism | None = None
     relation: Relation = "replace-one"
     smoothing: Literal["auto", "none"] = "auto"

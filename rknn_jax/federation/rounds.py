@@ -80,8 +80,9 @@ class Round:
             value, default = getattr(self.config, setting.name), setting.default
             if type(value) is not type(default) and not (type(default) is float and type(value) is int):
                 raise ValueError(f"Expected {setting.name} of type {type(default).__name__}, got {setting.name}={value!r}.")
-        if self.config.metric not in get_args(Metric):
-            raise ValueError(f"Expected metric to be one of {get_args(Metric)}, got metric={self.config.metric!r}.")
+        for name, choices in (("metric", get_args(Metric)), ("amplification", get_args(rknn.Amplification))):
+            if getattr(self.config, name) not in choices:
+                raise ValueError(f"Expected {name} to be one of {choices}, got {name}={getattr(self.config, name)!r}.")
         if not isinstance(self.classes, tuple) or not all(isinstance(name, str) for name in self.classes):
             raise ValueError(f"Expected the names of the classes, got classes={self.classes!r}.")
         queries = np.asarray(self.queries)

@@ -22,6 +22,8 @@ from rknn_jax.privacy import amplification
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
+Amplification = Literal["variation ratio", "general"]
+
 
 @dataclass(frozen=True)
 class Config:
@@ -34,7 +36,8 @@ class Config:
       mechanism: a file of `rknn_jax.mechanisms`.
       trust: `central`, a curator sees the votes; `local`, every record randomizes its own and epsilon is that of one message; `shuffle`,
         likewise, and epsilon and delta are those of all messages once they are shuffled, of a local mechanism by `amplification`.
-      amplification: which bound tells how private each message must be; see `privacy.amplification`.
+      amplification: bound that tells how private each message must be; `variation ratio` looks at the mechanism and lets messages say
+        more, `general` holds for all of them alike. See `privacy.amplification`.
       relation: which data sets are neighbours.
       metric: of the features.
       smoothing: `auto` borrows votes from similar queries as far as the noise asks for it, and spreads labels over the neighbour graph of
@@ -48,7 +51,7 @@ class Config:
     num_neighbors: int = 1
     mechanism: str = "discrete_laplace"
     trust: Trust = "central"
-    amplification: Literal["general", "variation ratio"] = "general"
+    amplification: Amplification = "variation ratio"
     relation: Relation = "replace-one"
     metric: Metric = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
@@ -96,7 +99,8 @@ def guarantee(private_step: mechanisms.base.Mechanism, num_records: int, config:
             f"Expected enough records for epsilon={config.epsilon} and delta={config.delta} once messages of {private_step} are shuffled, "
             f"got {num_records}; calibrate the mechanism for them."
         )
-    accountant = f"amplification by shuffling, {config.amplification} bound"
+    averaged = variation is not None and private_step.averages_over_hashes
+    accountant = f"amplification by shuffling, {config.amplification} bound{' for an ideal hash' if averaged else ''}"
     return Guarantee(config.epsilon, config.delta, "replace-one", "shuffle", (), accountant=accountant)
 
 

@@ -81,6 +81,11 @@ class Collision(PureProtocol):
         return -min(self.votes_per_record, 1 / self.q - self.votes_per_record) * expm1(-self.epsilon) * self.p
 
     @property
+    def averages_over_hashes(self) -> bool:
+        """Whether `total_variation` is the ideal hash's average: of a single vote."""
+        return self.votes_per_record == 1
+
+    @property
     def message_bits(self) -> int:
         """Of the bucket; the seed is 64 more."""
         return math.ceil(math.log2(self.num_buckets))

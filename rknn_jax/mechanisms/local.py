@@ -66,6 +66,11 @@ class LocalRandomizer(CalibratedMechanism):
         return math.tanh(self.epsilon / 2)
 
     @property
+    def averages_over_hashes(self) -> bool:
+        """Whether `total_variation` is an average that holds for an ideal hash."""
+        return False
+
+    @property
     def num_totals(self) -> int:
         """Length of what `support` returns and `aggregate` sums."""
         return self.num_cells

@@ -61,6 +61,11 @@ class LocalHashing(PureProtocol):
         return self.votes_per_record * self.advantage
 
     @property
+    def averages_over_hashes(self) -> bool:
+        """Always: `total_variation` is the ideal hash's average."""
+        return True
+
+    @property
     def message_bits(self) -> int:
         """Of the bucket; the seed is 64 more."""
         return math.ceil(math.log2(self.num_buckets))

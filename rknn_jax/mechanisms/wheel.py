@@ -83,6 +83,11 @@ class Wheel(PureProtocol):
         return -min(self.votes_per_record, 1 / self.q - self.votes_per_record) * expm1(-self.epsilon) * self.p
 
     @property
+    def averages_over_hashes(self) -> bool:
+        """Whether `total_variation` is the ideal hash's average: of a single vote."""
+        return self.votes_per_record == 1
+
+    @property
     def message_bits(self) -> int:
         """Of the point; the seed is 64 more."""
         return self.circle_bits

@@ -5,14 +5,17 @@ and neighbours that replace one client's record:
 
 | bound             | what it is                                                      | where it holds               |
 |-------------------|-----------------------------------------------------------------|------------------------------|
-| `general`         | the stronger clones of Feldman, McMillan & Talwar, summed       | everywhere; the default      |
-| `variation ratio` | the same for mechanisms whose messages tell less than ε₀ allows | for a given total variation  |
+| `variation ratio` | the clones below, for messages that tell less than ε₀ allows    | for a given total variation  |
+| `general`         | the stronger clones of Feldman, McMillan & Talwar, summed       | everywhere                   |
 | `closed form`     | the formula of 2021, which the papers print                     | ε₀ <= ln(n / (16 ln(2/δ)))   |
 
 With p = e^ε₀ and β a bound on the total variation distance of the messages of any two inputs, let α = β/(p - 1). Among n independent
 draws that are of either kind with probability α each, and blank with probability (1 - α(p + 1))/p, count a, b and m. Then
 
     δ(ε) = E[((p - e^ε)a + (1 - p·e^ε)b + p(1 - e^ε)m)₊] / n.
+
+Labelers and federations count by `variation ratio` if they are not told otherwise, because they know their mechanism. The functions here
+take a total variation with that bound, and without one they count by `general`.
 
 It grows with β, and β = (p - 1)/(p + 1), the most that ε₀ allows, gives the general bound, which has no blanks. `docs/amplification.md`
 proves both. The bound that the literature calls variation ratio is smaller and is not offered: it takes a blank first message as hidden

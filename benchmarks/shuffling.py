@@ -1,0 +1,52 @@
+"""Shuffled messages by the general bound and by the one that looks at the mechanism: their ε₀, ε and noise."""
+
+import time
+from typing import Any
+
+from benchmarks._measure import save
+from rknn_jax import mechanisms
+from rknn_jax.labelers import rknn
+from rknn_jax.privacy import amplification
+
+CLIENTS, DELTA = 60_000, 1e-6
+SIZES = {"num_queries": 10, "num_classes": 10}
+MECHANISMS = ("collision", "subset_selection", "wheel", "local_hashing", "randomized_response")
+EPSILONS = (0.1, 1.0)
+CROWD, MESSAGES = 10_000, (1.0, 3.0)
+"""Clients whose messages of a fixed ε₀ are shuffled, and these ε₀."""
+
+
+def calibrated() -> list[dict[str, Any]]:
+    """Return the messages that each bound allows for a given ε, and the noise of all of them on a count."""
+    rows = []
+    for name in MECHANISMS:
+        for epsilon in EPSILONS:
+            row: dict[str, Any] = {"mechanism": name, "epsilon": epsilon}
+            for bound in ("general", "variation ratio"):
+                named: dict[str, Any] = {"mechanism": name, "trust": "shuffle", "amplification": bound}
+                config = rknn.Config(epsilon=epsilon, delta=DELTA, **named)
+                start = time.perf_counter()
+                found: Any = rknn.mechanism(*SIZES.values(), CLIENTS, config)
+                seconds = time.perf_counter() - start
+                spread = (CLIENTS * found.mean_variance) ** 0.5
+                row[bound] = {"local_epsilon": found.epsilon, "stddev": spread, "seconds": seconds}
+            rows.append(row)
+    return rows
+
+
+def amplified() -> list[dict[str, Any]]:
+    """Return what both bounds say that messages of a given ε₀ cost once they are shuffled."""
+    rows = []
+    for name in MECHANISMS:
+        for local in MESSAGES:
+            made: Any = mechanisms.make(name, epsilon=local, **SIZES)
+            variation = made.total_variation
+            general = amplification.epsilon(local, CROWD, DELTA)
+            tighter = amplification.epsilon(local, CROWD, DELTA, "variation ratio", lambda _, of=variation: of)
+            rows.append({"mechanism": name, "local_epsilon": local, "general": general, "variation ratio": tighter})
+    return rows
+
+
+if __name__ == "__main__":
+    results = {"calibrated": calibrated(), "amplified": amplified()}
+    save("shuffling", results, clients=CLIENTS, crowd=CROWD, delta=DELTA, queries=10, classes=10)
