@@ -1,0 +1,91 @@
+"""Canaries for one-run audits of noisy SGD.
+
+A canary has a feature of its own and one of two labels, chosen by its secret sign. Under a linear
+head its gradient moves the two weights of that feature, in opposite directions for the two
+labels, and nothing but the biases besides. So canaries do not disturb each other, a clipped
+gradient has norm C in a known direction, and what the labeler releases shows each canary's sign
+in the difference of two weights with the noise of all steps: nobody could see more of it.
+
+The whole labeler runs, from `votes` to `tally`; nothing is read but the weights it releases.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from rknn_jax.labelers import noisy_sgd
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.types import Array, Queries, Records
+
+CANARIES = 1000
+RUNS = 20
+STEPS = 4
+LENGTH = 10.0
+"""Length of a canary's features: its gradient is clipped, and biases have 1% of its square."""
+
+
+def noisy_sgd_config(epsilon: float, delta: float, canaries: int = CANARIES) -> noisy_sgd.Config:
+    """Return settings under which the weights show all that the steps release.
+
+    Every step takes all records, weights are not averaged, and the descent has no momentum, so
+    that the final weights, which begin at 0, are the sum of all noisy gradients.
+    """
+    return noisy_sgd.Config(
+        epsilon=epsilon,
+        delta=delta,
+        batch_size=canaries,
+        epochs=float(STEPS),
+        momentum=0.0,
+        ema_decay=0.0,
+    )
+
+
+def noisy_sgd_runs(key: jax.Array, runs: int, config: noisy_sgd.Config) -> tuple[np.ndarray, np.ndarray, Guarantee]:
+    """Train on canaries with secret signs, and score the signs by what is released.
+
+    Args:
+      key: Key of signs, first weights, samples and noise; is consumed.
+      runs: Number of independent runs.
+      config: Settings from `noisy_sgd_config`, one canary for each record of a batch.
+
+    Returns:
+      Signs `[runs, m]`, 1 or -1; scores `[runs, m]`; and the guarantee of a run.
+
+    Raises:
+      ValueError: If the relation is add-remove, under which the number of canaries is private.
+    """
+    if config.relation != "replace-one":
+        raise ValueError(f"Expected relation=replace-one, got {config.relation}; a canary has one of two labels.")
+    results = list(_runs(key, runs, config))
+    signs, scores = (np.stack(rows) for rows in list(zip(*results, strict=True))[:2])
+    return signs, scores, results[0][2]
+
+
+def _runs(key: jax.Array, runs: int, config: noisy_sgd.Config) -> Iterator[tuple[np.ndarray, np.ndarray, Guarantee]]:
+    """Yield the signs, the scores and the guarantee of each run."""
+    canaries = config.batch_size
+    numbers = np.arange(canaries, dtype="<u4").view(np.uint8).reshape(canaries, 1, 1, 4)
+    public = np.full((2, 1, 1, 4), 255, np.uint8)
+
+    def encode(images: Array) -> np.ndarray:
+        """Return a feature for each canary, and one more for the two public images."""
+        rows = np.asarray(images, np.uint8).reshape(len(images), 4).view("<u4")[:, 0]
+        features = np.zeros((len(rows), canaries + 1), np.float32)
+        if len(rows) and rows.max() >= canaries:
+            features[:, -1] = (1, -1)  # mean 0 and variance 1: features stay as they are
+        else:
+            features[np.arange(len(rows)), rows] = LENGTH
+        return features
+
+    features: Any = encode(public)
+    queries = Queries(features, np.arange(2), np.ones(2, np.int32), np.arange(2))
+    for run in range(runs):
+        sign_key, votes_key, noise_key = jax.random.split(jax.random.fold_in(key, run), 3)
+        labels = np.asarray(jax.random.bernoulli(sign_key, 0.5, (canaries,)), np.int32)
+        votes = noisy_sgd.votes(votes_key, Records(numbers, labels), encode, queries, 2, config)
+        answers = noisy_sgd.tally(noise_key, votes, queries, 2, config)
+        head: Any = answers.model
+        weights = next(leaf for leaf in jax.tree.leaves(head.params) if leaf.ndim == 2)
+        yield 2 * labels - 1, np.asarray(weights[:-1, 1] - weights[:-1, 0]), answers.guarantee
