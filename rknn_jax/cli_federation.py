@@ -31,7 +31,7 @@ class Serve:
 
     Attributes:
       public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f].
-      epsilon: of one record, or with --unit client of one client.
+      epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
       classes: their number, or their names with commas between them.
       clients: that are waited for.
       out: folder of the round.
@@ -56,6 +56,7 @@ class Serve:
       port: likewise.
       certificates: folder of ca.pem, server.pem and server.key.
       keys: file of the clients' public keys, one a line, as OpenSSH writes them.
+      allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
@@ -85,6 +86,7 @@ class Serve:
     port: int = PORT
     certificates: Path | None = None
     keys: Path | None = None
+    allow_large_epsilon: bool = False
     json: bool = False
 
 
@@ -102,6 +104,10 @@ class Join:
       unit: what the ledger protects, likewise: a record, or all that is in the file.
       most_epsilon: that one round may cost.
       most_delta: likewise.
+      allow_large_epsilon: answer a round that costs an epsilon above 50, which protects next to nothing.
+      most_cells: cells, queries times classes, that one round may have.
+      most_bytes: bytes that one question may have, and one answer.
+      most_work: cells times records that one round may have; an answer of the default's size takes some minutes.
       trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
       honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
       dishonest: clients of a sum that you believe may not follow it, for --trust central.
@@ -119,6 +125,10 @@ class Join:
     unit: Unit = "record"
     most_epsilon: float | None = None
     most_delta: float | None = None
+    allow_large_epsilon: bool = False
+    most_cells: int = 2**20
+    most_bytes: int = 2**28
+    most_work: int = 2**30
     trust: Literal["local", "shuffle", "central"] = "local"
     honest: int | None = None
     dishonest: int = 0
@@ -235,6 +245,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     """
     from rknn_jax import tables
     from rknn_jax.federation.publish import Asked
+    from rknn_jax.federation.rounds import LARGE_EPSILON
     from rknn_jax.labelers import rknn
     from rknn_jax.students import fit as students
 
@@ -244,6 +255,11 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         raise ValueError(
             f"Expected 1 <= quorum <= clients and deadline > 0, got --quorum {settings.quorum}, --clients {settings.clients} and "
             f"--deadline {settings.deadline}."
+        )
+    if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon and simulated is None:
+        raise ValueError(
+            f"Expected --epsilon <= {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}, which protects next to nothing; pass "
+            "--allow-large-epsilon if that is meant, and every client has to pass it too."
         )
     config = rknn.Config(
         epsilon=settings.epsilon,
@@ -310,7 +326,17 @@ def _client(settings: Join) -> "Client":
         ledger = Ledger.create(path, dataset, settings.budget, settings.budget_delta, unit=settings.unit)
     else:
         ledger = Ledger.open(path, dataset)
-    agreement = Agreement(settings.trust, settings.honest, settings.dishonest, settings.most_epsilon, settings.most_delta)
+    agreement = Agreement(
+        settings.trust,
+        settings.honest,
+        settings.dishonest,
+        settings.most_epsilon,
+        settings.most_delta,
+        large_epsilon=settings.allow_large_epsilon,
+        most_cells=settings.most_cells,
+        most_bytes=settings.most_bytes,
+        most_work=settings.most_work,
+    )
     return Client(inputs, labels, ledger, settings.rounds or settings.beside("rounds"), agreement)
 
 

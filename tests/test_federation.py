@@ -1,5 +1,6 @@
 """The protocol without its transport: what travels, what clients keep to, what a server counts, and what crashes and liars cannot do."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -8,6 +9,7 @@ import os
 import signal
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import chex
 import jax
@@ -385,7 +387,7 @@ def test_nothing_in_the_data_decides_whether_there_is_an_answer(tmp_path):
     lengths = {len(client.answer(a_round().data)[2]) for client in (plain, strange)}
     assert len(lengths) == 1
     assert (strange._cells(a_round())[:4] == -1).all()
-    beyond = a_round(epsilon=100.0)
+    beyond = a_round(epsilon=40.0)
     for client in (plain, strange):
         with pytest.raises(BudgetExceededError):  # before the data is looked at
             dataclasses.replace(client, labels=None).answer(beyond.data)
@@ -449,6 +451,102 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
     with pytest.raises(LedgerMismatchError):  # a ledger of records is not charged for clients
         client.answer(a_round(epsilon=0.5, unit="client", records_per_client=1).data)
     client.answer(a_round(epsilon=0.5).data)
+
+
+@pytest.mark.parametrize(
+    ("bound", "fields", "words"),
+    [
+        ({"most_cells": 11}, {}, "at most 11 cells in a round, got 12; agree to more with --most-cells 12"),
+        ({"most_bytes": 200}, {}, "at most 200 bytes in a question"),
+        ({"most_work": 71}, {}, "at most 71 work of cells times records in a round, got 72"),
+        ({"most_bytes": 2000}, {"records_per_client": 1001, "unit": "client"}, "2,000 bytes in an answer, got 2,002"),
+        ({"most_work": 12_000}, {"records_per_client": 1001, "unit": "client"}, "got 12,012; agree to more with --most-work"),
+    ],
+)
+def test_what_would_exhaust_a_client_is_refused_before_anything_is_spent(tmp_path, bound, fields, words):
+    round = a_round(mechanism="randomized_response", **fields)
+    client = a_client(tmp_path, agreement=Agreement(**bound), unit=round.unit)
+    with pytest.raises(RefusedError, match=words):
+        client.answer(round.data)
+    assert client.ledger.spent.epsilon == 0
+    ((name, most),) = bound.items()
+    enough = max(most + 1, len(round.data)) if name == "most_bytes" and not fields else most + 12
+    dataclasses.replace(client, agreement=Agreement(**{name: enough})).answer(round.data)
+    assert client.ledger.spent.epsilon == 1
+
+
+def test_a_client_is_bounded_unless_its_owner_says_otherwise():
+    """A million cells for each of 2,000 records, an answer of 250 MB, are too much work; a thousand cells of 60,000 are not."""
+    classes = tuple(map(str, range(100)))
+    ask = functools.partial(Round, classes=classes, config=rknn.Config(mechanism="optimized_unary_encoding", trust="local"))
+    heavy, usual = (ask(np.zeros((count, 5), np.float32)) for count in (10_000, 10))
+    few, many, digits = (Client(np.zeros((count, 5), np.float32), np.zeros(count, np.int32), None, Path()) for count in (200, 2000, 60_000))
+    assert few.parsed(heavy.data).answer_bytes(200) == 25_000_000
+    assert digits.parsed(usual.data).answer_bytes(60_000) == 7_500_000
+    with pytest.raises(RefusedError, match="work of cells times records in a round, got 2,000,000,000"):
+        many.parsed(heavy.data)
+    with pytest.raises(ValueError, match="queries times classes <= 4194304"):
+        ask(np.zeros((2**16, 5), np.float32))
+    with pytest.raises(ValueError, match="most_work >= 1"):
+        Agreement(most_work=0)
+
+
+def test_the_bounds_do_not_tell_how_many_records_a_client_has(tmp_path):
+    round = a_round(mechanism="randomized_response", unit="client", records_per_client=2)
+    for most, fits in ((24, True), (23, False)):
+        for count in (1, 2, 200):
+            mine = Client(np.zeros((count, 5), np.float32), np.zeros(count, np.int32), None, tmp_path, Agreement(most_work=most))
+            with contextlib.nullcontext() if fits else pytest.raises(RefusedError):
+                mine.parsed(round.data)
+
+
+def test_coins_of_a_sum_count_as_work():
+    config = rknn.Config(epsilon=0.05, delta=1e-9, mechanism="binomial", trust="central")
+    round = Round(QUERIES, CLASSES, config, honest=3)
+    assert round.work(6) == 12 * -(-round.shares.coins_per_share // 64) > 12 * 500
+    assert round.work(10**6) == 12 * 10**6
+    assert round.answer_bytes(6) == 8 * 12
+
+
+def test_bits_of_many_cells_are_drawn_for_few_records_at_a_time(monkeypatch):
+    round = a_round(mechanism="optimized_unary_encoding")
+    cells = np.arange(10, dtype=np.int32)[:, None]
+    sealed = clients._seal(bytes(32), cells, clients._at_once(round))
+    assert sealed == clients._seal(bytes(32), cells), "notes of earlier versions hold"
+    monkeypatch.setattr(clients, "BITS_AT_ONCE", 40)
+    assert clients._seal(bytes(32), cells, clients._at_once(round)) != sealed, "no two messages of one seed"
+    drawn, respond = [], type(round.mechanism).respond
+
+    def counted(self, entropy, block):
+        drawn.append(len(block))
+        return respond(self, entropy, block)
+
+    monkeypatch.setattr(type(round.mechanism), "respond", counted)
+    assert len(clients._messages(round, cells, Entropy(bytes(32)))) == round.answer_bytes(10)
+    assert drawn == [3, 3, 3, 1]
+
+
+def test_an_epsilon_that_protects_next_to_nothing_wants_a_word(tmp_path):
+    round = a_round(epsilon=50.5)
+    client = a_client(tmp_path, budget=100)
+    with pytest.raises(RefusedError, match="epsilon <= 50 a round, got epsilon=50.5.*--allow-large-epsilon"):
+        client.answer(round.data)
+    assert client.ledger.spent.epsilon == 0
+    dataclasses.replace(client, agreement=Agreement(large_epsilon=True)).answer(round.data)
+    client.answer(a_round(epsilon=49.5).data)
+    settings = cli_federation.Serve(tmp_path, 50.5, "3", 2, tmp_path)
+    with pytest.raises(ValueError, match="--epsilon <= 50, got --epsilon 50.5.*--allow-large-epsilon"):
+        cli_federation.asked(settings)
+    assert cli_federation.asked(dataclasses.replace(settings, allow_large_epsilon=True)).config.epsilon == 50.5
+
+
+def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
+    np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32))
+    usual = cli_federation.Join(tmp_path / "R.npz", budget=1)
+    assert cli_federation._client(usual).agreement == Agreement()
+    bounds = {"most_cells": 5, "most_bytes": 6, "most_work": 7}
+    asked = dataclasses.replace(usual, **bounds, allow_large_epsilon=True)
+    assert cli_federation._client(asked).agreement == Agreement(**bounds, large_epsilon=True)
 
 
 # Units and trust

@@ -33,14 +33,14 @@ import numpy as np
 from rknn_jax import disk
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
-from rknn_jax.federation.rounds import Round
+from rknn_jax.federation.rounds import LARGE_EPSILON, Round
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
 from rknn_jax.privacy.guarantee import Guarantee, Trust
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
 from rknn_jax.tables import LARGEST
 
-RECORDS_AT_ONCE = 4096  # whose bits are drawn together
+RECORDS_AT_ONCE, BITS_AT_ONCE = 4096, 2**22  # that are drawn together
 NOTED, ANSWERED = "noted", "answer"  # suffixes of a round's file: before it is spent, and once it is answered
 
 
@@ -60,6 +60,10 @@ class Agreement:
       epsilon: that one round may cost; None leaves it to the ledger.
       delta: likewise.
       simulated: whether to answer with simulated noise, which protects nothing. For experiments on data that is public.
+      large_epsilon: Whether one round may cost an epsilon above `rounds.LARGE_EPSILON`. Defaults to no.
+      most_cells: Most queries times classes of one round. Defaults to 2^20.
+      most_bytes: Most bytes of one question, and of one answer. Defaults to 2^28, a quarter of a gigabyte.
+      most_work: Most cells times records of one round, see `Round.work`. Defaults to 2^30.
     """
 
     trust: Trust = "local"
@@ -68,6 +72,15 @@ class Agreement:
     epsilon: float | None = None
     delta: float | None = None
     simulated: bool = False
+    large_epsilon: bool = False
+    most_cells: int = 2**20
+    most_bytes: int = 2**28
+    most_work: int = 2**30
+
+    def __post_init__(self) -> None:
+        for name in ("most_cells", "most_bytes", "most_work"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ class Client:
           RefusedError: where the owner has not agreed to such a question, or it does not fit the data.
           LedgerError: where the budget does not allow it.
         """
-        round = _parsed(question)
+        round = self.parsed(question)
         if round.config.trust == "central":
             raise RefusedError("Expected a round of messages, got trust=central, which asks for a sum.")
         cost = self._cost(round)
@@ -126,7 +139,7 @@ class Client:
           RefusedError: where the owner has not agreed to such a question, or it does not fit the data.
           LedgerError: where the budget does not allow it.
         """
-        round = _parsed(question)
+        round = self.parsed(question)
         if round.config.trust != "central":
             raise RefusedError("Expected a round with trust=central, got one of messages.")
         cost = self._cost(round)
@@ -135,6 +148,25 @@ class Client:
                 raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
             self._affordable(cost, round)
         return Prepared(self, round, cost, self._cells(round))
+
+    def parsed(self, question: bytes) -> Round:
+        """Return the round of a question that this client could answer within its owner's bounds.
+
+        It depends on the question alone and, with unit=record, on how many records there are, which an answer tells.
+
+        Raises:
+          RefusedError: If the bytes are no question, or the question or its answer is too large.
+        """
+        mine, count = self.agreement, len(self.inputs)
+        _at_most("bytes", mine.most_bytes, len(question), "in a question")
+        try:
+            round = Round.of(question)
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
+        _at_most("cells", mine.most_cells, round.num_cells, "in a round")
+        _at_most("bytes", mine.most_bytes, round.answer_bytes(count), "in an answer")
+        _at_most("work", mine.most_work, round.work(count), "of cells times records in a round")
+        return round
 
     def _cost(self, round: Round) -> Guarantee:
         """Return what the round costs as the owner sees it, which is what the ledger is charged."""
@@ -151,6 +183,11 @@ class Client:
             cost = round.guarantee(mine.honest)
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        if cost.epsilon > LARGE_EPSILON and not mine.large_epsilon and round.simulated is None:
+            raise RefusedError(
+                f"Expected epsilon <= {LARGE_EPSILON:g} a round, got epsilon={cost.epsilon}, which protects next to nothing; "
+                "agree with --allow-large-epsilon if that is meant."
+            )
         for name in ("epsilon", "delta"):
             most = getattr(mine, name)
             if most is not None and getattr(cost, name) > most:
@@ -209,14 +246,14 @@ class Client:
             )
         if not spent:
             seed = secrets.token_bytes(SEED_BYTES)
-            noted = {"round": round.id, "seed": seed.hex(), "seal": _seal(seed, cells)}
+            noted = {"round": round.id, "seed": seed.hex(), "seal": _seal(seed, cells, _at_once(round))}
             disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
             try:
                 self.ledger.charge(cost, _purpose(round))
             except LedgerError:
                 note.unlink()  # of no use, and a server may ask for ever
                 raise
-        return _noted(note, cells)
+        return _noted(note, cells, _at_once(round))
 
     def _path(self, round: Round, suffix: str) -> Path:
         return self.folder / f"{round.id}.{suffix}"
@@ -277,11 +314,9 @@ class Prepared:
         return max(self.round.honest + dishonest, (clients + dishonest) // 2 + 1)
 
 
-def _parsed(question: bytes) -> Round:
-    try:
-        return Round.of(question)
-    except ValueError as error:
-        raise RefusedError(str(error)) from error
+def _at_most(name: str, most: int, asked: int, where: str) -> None:
+    if asked > most:
+        raise RefusedError(f"Expected at most {most:,} {name} {where}, got {asked:,}; agree to more with --most-{name} {asked}.")
 
 
 def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
@@ -294,7 +329,7 @@ def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
     return made[0] if made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32 else None
 
 
-def _noted(note: Path, cells: np.ndarray) -> Entropy:
+def _noted(note: Path, cells: np.ndarray, at_once: int) -> Entropy:
     """Return the entropy that a note keeps for these cells.
 
     Raises:
@@ -303,7 +338,7 @@ def _noted(note: Path, cells: np.ndarray) -> Entropy:
     try:
         kept = json.loads(note.read_bytes())
         seed = bytes.fromhex(kept["seed"])
-        same = kept["seal"] == _seal(seed, cells)
+        same = kept["seal"] == _seal(seed, cells, at_once)
         entropy = Entropy(seed)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise RefusedError(f"Expected the note {note} as it was written, got something else; the round is not answered.") from error
@@ -312,16 +347,28 @@ def _noted(note: Path, cells: np.ndarray) -> Entropy:
     return entropy
 
 
-def _seal(seed: bytes, cells: np.ndarray) -> str:
-    """Return a hash of the votes that tells nothing of them without the seed."""
-    return hashlib.sha256(seed + str(cells.shape).encode() + np.ascontiguousarray(cells, np.int64).tobytes()).hexdigest()
+def _seal(seed: bytes, cells: np.ndarray, at_once: int = RECORDS_AT_ONCE) -> str:
+    """Return a hash of the votes that tells nothing of them without the seed.
+
+    It holds for the blocks in which messages are drawn too, because other blocks draw other messages from one seed.
+    """
+    drawn = "" if at_once == RECORDS_AT_ONCE else f" by {at_once}"
+    return hashlib.sha256(seed + f"{cells.shape}{drawn}".encode() + np.ascontiguousarray(cells, np.int64).tobytes()).hexdigest()
 
 
 def _messages(round: Round, cells: np.ndarray, entropy: Entropy) -> bytes:
     if round.unit == "client":
         cells = _drawn(entropy, cells, round.records_per_client)
-    blocks = [cells[start : start + RECORDS_AT_ONCE] for start in range(0, len(cells), RECORDS_AT_ONCE)]
+    at_once = _at_once(round)
+    blocks = [cells[start : start + at_once] for start in range(0, len(cells), at_once)]
     return b"".join(wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks)
+
+
+def _at_once(round: Round) -> int:
+    """Return for how many records messages are drawn together, few of long ones, so that memory is bounded."""
+    if round.config.trust == "central":
+        return RECORDS_AT_ONCE
+    return max(1, min(RECORDS_AT_ONCE, BITS_AT_ONCE // round.mechanism.message_bits))
 
 
 def _purpose(round: Round) -> str:

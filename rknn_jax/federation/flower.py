@@ -101,9 +101,9 @@ def client_app(
 def _tell_question(question: bytes, client: Client, tell: Tell) -> None:
     """Tell the owner, before anything is spent, what is asked and how many records cannot answer it. Nobody else hears of it."""
     try:
-        round = Round.of(question)
-    except ValueError:
-        return  # is refused
+        round = client.parsed(question)
+    except RefusedError:
+        return
     config, labels = round.config, client.labels
     tell("asked", f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, trust={config.trust}, of {len(labels):,} records")
     if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):

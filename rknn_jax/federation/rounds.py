@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 SMALLEST_EPSILON, LARGEST_EPSILON = 2.0**-30, 1000.0
 """Below, thresholds of 64 digits are too coarse; above, nothing is protected."""
 
+LARGE_EPSILON = 50.0
+"""Above, a message tells what it would tell without noise, and whoever wants that says so."""
+
+MOST_CELLS = 2**22
+"""Queries times classes. Checked first, because a mechanism of many more takes minutes to make."""
+
 MOST_RECORDS = 2**20
 """Messages of one client; one with more records joins as several."""
 
@@ -112,8 +118,11 @@ class Round:
                 "Expected one message of what is protected with trust=shuffle, got "
                 f"records_per_client={self.records_per_client}; pass 1, or unit=record."
             )
-        if len(self.classes) < 2 or len(self.classes) * len(queries) >= 2**31:
-            raise ValueError(f"Expected at least 2 classes and fewer than 2^31 cells, got {len(self.classes)} and {len(queries)} queries.")
+        if len(self.classes) < 2 or self.num_cells > MOST_CELLS:
+            raise ValueError(
+                f"Expected at least 2 classes and queries times classes <= {MOST_CELLS}, got {len(self.classes)} classes and "
+                f"{len(queries)} queries."
+            )
         if self.config.trust == "central" and self.shares.coins_per_share > MOST_COINS:
             raise ValueError(
                 f"Expected at most {MOST_COINS} coins of a client and cell, got {self.shares.coins_per_share}; raise epsilon or honest."
@@ -167,6 +176,31 @@ class Round:
         if not isinstance(made, LocalRandomizer):
             raise ValueError(f"Expected a local mechanism, got mechanism={self.config.mechanism}; collision is a good choice.")
         return made
+
+    @property
+    def num_cells(self) -> int:
+        """Queries times classes."""
+        return len(self.queries) * len(self.classes)
+
+    def answer_bytes(self, num_records: int) -> int:
+        """Return the length of the answer of a client of so many records, without transport and masks.
+
+        With unit=client it does not depend on the number of records, which is private then.
+        """
+        if self.config.trust == "central":
+            return 8 * self.num_cells
+        return (self.records_per_client or num_records) * wire.message_bytes(self.mechanism)
+
+    def work(self, num_records: int) -> int:
+        """Return cells times records that answer, which bounds how long an answer takes, up to a constant.
+
+        With trust=central 64 coins of a cell count as a record. With unit=client the records that answer are
+        `records_per_client`, however many the client has, because that is private.
+        """
+        answering = self.records_per_client or num_records
+        if self.config.trust == "central":
+            answering = max(answering, -(-self.shares.coins_per_share // 64))
+        return self.num_cells * answering
 
     @property
     def message_epsilon(self) -> float:

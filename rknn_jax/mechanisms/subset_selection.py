@@ -10,6 +10,7 @@ Discrete Distribution Estimation under Locally Differential Privacy", 2018.
 """
 
 import bisect
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -98,10 +99,8 @@ class SubsetSelection(PureProtocol):
         cells = np.asarray(bsvs.once(jnp.asarray(cells, jnp.int32)))
         votes = np.where(cells < 0, self.num_cells + np.arange(cells.shape[1]), cells)
         n, width, d = len(cells), cells.shape[1], self.num_cells
-        ways = [math.comb(width, j) * math.comb(d, self.subset_size - j) for j in range(min(width, self.subset_size) + 1)]
-        share = at_most_odds(Fraction(sum(ways[1:])), Fraction(ways[0]), self.epsilon)
+        share, upto = _sets_with_votes(width, d, self.subset_size, self.epsilon)
         meets = entropy.words(n) < np.uint64(share)
-        upto = list(itertools.accumulate(ways[1:]))
         held = np.array([1 + bisect.bisect_right(upto, draw) for draw in entropy.large_below(upto[-1], n)])
         held = np.where(meets, held, 0)
         # Ranks of random words: the first `held` of the votes and the first of the rest, so many that there are m in all.
@@ -177,6 +176,17 @@ def smallest(keys: jax.Array, count: Any) -> jax.Array:
     last = jax.lax.fori_loop(0, 32, digit, jnp.uint32(0))  # the count-th smallest
     below, equal = keys < last, keys == last
     return below | equal & (jnp.cumsum(equal) <= count - jnp.sum(below))
+
+
+@functools.lru_cache(maxsize=4)
+def _sets_with_votes(num_votes: int, num_cells: int, size: int, epsilon: float) -> tuple[int, list[int]]:
+    """Return the threshold, out of 2^64, of a set with votes, and how many sets have 1, at most 2, ... votes.
+
+    The numbers have as many digits as there are cells, so blocks of records share them.
+    """
+    ways = [math.comb(num_votes, j) * math.comb(num_cells, size - j) for j in range(min(num_votes, size) + 1)]
+    share = at_most_odds(Fraction(sum(ways[1:])), Fraction(ways[0]), epsilon)
+    return share, list(itertools.accumulate(ways[1:]))
 
 
 EXAMPLES = (SubsetSelection(1.0, 2, 3), SubsetSelection(2.0, 3, 2, num_neighbors=2))
