@@ -36,7 +36,11 @@ from rknn_jax.cli_audit import Audit
 from rknn_jax.cli_federation import Join, Serve
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerCorruptError
+from rknn_jax.release_folder import RESULTS
 from rknn_jax.terminal import err, out, tell, whole
+
+NO_MEMORY = "RESOURCE_EXHAUSTED"
+"""How an error of XLA says that there is no memory left."""
 
 if TYPE_CHECKING:  # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them
     from rknn_jax.label import Plan, Release
@@ -47,7 +51,7 @@ if TYPE_CHECKING:  # JAX, scikit-learn and OpenDP take seconds to import, and --
 class Label:
     """Label public embeddings with private records: a real release at epsilon, charged to the private data set's ledger.
 
-    Both files hold embeddings by one model: .npz (arrays `embeddings` and, for the private side, `labels`), .npy or .parquet. A label that is NaN, null, negative or '' is missing, and its record casts no vote. The set of classes is public: name it with --classes or in an array `classes` of the private .npz; otherwise it is read from the private labels, which epsilon does not cover.
+    Both files hold embeddings by one model: .npz (arrays `embeddings` and, for the private side, `labels`), .npy or .parquet. A label that is NaN, null, negative or '' is missing, and its record casts no vote; nor does a record whose embedding is no finite number or whose label is none of the classes. The set of classes is public: name it with --classes or in an array `classes` of the private .npz. If the program is stopped after the budget was charged, the same command finishes the release and costs nothing.
 
     Attributes:
       public: file of the public embeddings.
@@ -62,10 +66,13 @@ class Label:
       metric: of the embeddings.
       smoothing: auto lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; none does neither.
       classes: number of classes, or their names with commas between them.
+      infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
+      allow_large_epsilon: allow an epsilon above 50, which protects nobody.
       budget: epsilon that may be spent on this data set in all, set at its first release; this epsilon where it is not given.
       budget_delta: likewise for delta.
       ledger: file of the budget; <private file>.ledger.jsonl where it is not given. Keep one for all copies of the same records.
       out: folder for the results; a new one under runs/ where it is not given.
+      patience: seconds to wait for another process that holds the ledger.
       seed: of the clustering, which is public. No option fixes the noise.
       dry_run: tell what error to expect. Reads no private labels, spends nothing, draws nothing.
       json: end with one line of JSON on stdout.
@@ -83,10 +90,13 @@ class Label:
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
     classes: str | None = None
+    infer_classes: bool = False
+    allow_large_epsilon: bool = False
     budget: float | None = None
     budget_delta: float | None = None
     ledger: Path | None = None
     out: Path | None = None
+    patience: float = 60.0
     seed: int = 0
     dry_run: bool = False
     json: bool = False
@@ -227,8 +237,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = _run(action)
         status = cli_audit.BROKEN if result.get("broken") else 0
-    except (KeyboardInterrupt, ValueError, OSError) as error:
+    except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and NO_MEMORY not in str(error):
+            raise  # a fault of this program, with where it happened
         words = str(error) or "stopped"
+        if isinstance(error, MemoryError | RuntimeError):
+            words = f"There is not enough memory ({words.splitlines()[0]}); use fewer queries, classes or public rows."
         result, status = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}, _status(error)
         err.print(f"rknn: error: {result['error']}")
     if action.json:
@@ -250,11 +264,17 @@ def label(settings: Label) -> dict[str, Any]:
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {"num_queries": plan.mechanism.num_queries, "num_classes": plan.data.classes.count, "num_records": plan.num_records}
         return {"dry_run": True, "affordable": plan.affordable, **counts, **told}
+    if plan.paid:
+        tell(err, "finishing", f"the release that was paid for and stopped, in {plan.folder}; it costs nothing more")
+    if plan.data.ignored:
+        tell(err, "ignored", f"{plan.data.ignored:,} labelled private records that cannot be used cast no vote; tell nobody how many")
+    if plan.data.labels is not None and not np.any(plan.data.labels >= 0):
+        tell(err, "warning", "no private record casts a vote, so noise alone is released; tell nobody")
     with err.status("releasing"):
         done = job.release(plan)
     unsure = None if done.counts is None else job.unsure_share(plan, done.counts)
     _tell_release(plan, done, unsure)
-    files = {"page" if name.endswith(".html") else name.split(".")[0]: str(plan.folder / name) for name in job.RESULTS}
+    files = {"page" if name.endswith(".html") else name.split(".")[0]: str(plan.folder / name) for name in RESULTS}
     return {"files": files, "unsure": unsure, **done.card}
 
 
@@ -411,8 +431,6 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
 
 
 def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
-    from rknn_jax.label import RESULTS
-
     classes, account = plan.data.classes, done.card["ledger"]
     per_class = np.bincount(done.labels, minlength=classes.count)
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])

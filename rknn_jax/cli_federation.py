@@ -298,6 +298,7 @@ def public(path: Path, test: Path | None) -> "Public":
     Raises:
       ValueError: for whatever cannot be used.
     """
+    from rknn_jax import tables
     from rknn_jax.federation.publish import Public
 
     inputs = read_inputs(path, "--public")
@@ -308,13 +309,16 @@ def public(path: Path, test: Path | None) -> "Public":
         raise ValueError(
             f"Expected images as in --public and one label for each in --test {test}, got {images.shape} and {len(labels)} labels."
         )
+    if np.any(labels == tables.FOREIGN):
+        raise ValueError(f"Expected class numbers as 'labels' in --test {test}, got other numbers; number the classes 0..C-1.")
     return Public(inputs, (images, labels))
 
 
 def _client(settings: Join) -> "Client":
     from rknn_jax.federation.client import Agreement, Client
 
-    inputs, labels = read_inputs(settings.private, "--private"), read_labels(settings.private, "--private")
+    inputs = read_inputs(settings.private, "--private", private=True)
+    labels = read_labels(settings.private, "--private")
     if len(inputs) != len(labels):
         raise ValueError(
             f"Expected one label a record in --private {settings.private}, got {len(labels)} labels for {len(inputs)} records."
@@ -340,8 +344,13 @@ def _client(settings: Join) -> "Client":
     return Client(inputs, labels, ledger, settings.rounds or settings.beside("rounds"), agreement)
 
 
-def read_inputs(path: Path, argument: str) -> np.ndarray:
+def read_inputs(path: Path, argument: str, *, private: bool = False) -> np.ndarray:
     """Read `images` uint8 `[n, h, w, c]`, or else `embeddings` float32 `[n, f]`, from an .npz file.
+
+    Args:
+      path: File to read.
+      argument: Command-line argument that named the file, for the errors.
+      private: Whether a row that cannot be used is NaN and no error: one record must not decide whether a client takes part.
 
     Raises:
       ValueError: for whatever cannot be used.
@@ -350,14 +359,14 @@ def read_inputs(path: Path, argument: str) -> np.ndarray:
 
     images = tables.read_optional(path, argument, "images") if path.suffix == ".npz" else None
     if images is None:
-        return tables.read_embeddings(path, argument)
+        return tables.read_records(path, argument) if private else tables.read_embeddings(path, argument)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
         raise ValueError(f"Expected images uint8 [n, h, w, c] in {argument} {path}, got {images.dtype} {images.shape}.")
     return images if images.ndim == 4 else images[..., None]
 
 
 def read_labels(path: Path, argument: str) -> np.ndarray:
-    """Read class numbers `labels`, int32 `[n]`, negative where there is none.
+    """Read class numbers `labels`, int32 `[n]`, negative if there is none and `tables.FOREIGN` if it is no class number.
 
     Raises:
       ValueError: for whatever cannot be used.

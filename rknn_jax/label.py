@@ -1,24 +1,23 @@
 """A release on a user's own embeddings, from the files to the files: `rknn label` without its words.
 
-`prepare` reads, and `plan` checks and clusters; whatever can be refused is refused there. `release` makes sure of a place to write to, and
-`draw` charges the ledger before it draws exact noise on the operating system's entropy: a run that is refused changes nothing, and a spend
-is never forgotten. Private labels are seen by `rknn.connect`, record by record, and by `release_counts` alone. `rknn_jax.tabular` goes
-through `plan` and `draw` too, with arrays in the place of files.
+`prepare` reads, and `plan` checks and clusters; whatever can be refused is refused there. `release` makes sure of memory and of a place to
+write to, and `draw` charges the ledger before it draws exact noise on the operating system's entropy: a run that is refused changes
+nothing, a spend is never forgotten, and what was paid for is not lost (`rknn_jax.release_folder`). Private labels are seen by
+`rknn.connect`, record by record, and by `release_counts` alone. `rknn_jax.tabular` goes through `plan` and `draw` too, with arrays in
+the place of files.
 """
 
-import fcntl
+import hashlib
 import importlib.metadata
 import json
 import math
 import os
 import shlex
-import shutil
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,8 @@ import jax
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rknn_jax import mechanisms, preview, tables, voting
+from rknn_jax import mechanisms, preview, release_folder, tables, voting
+from rknn_jax.disk import write_arrays, write_text
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import CentralMechanism, release_counts
@@ -35,16 +35,24 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
 from rknn_jax.privacy.statement import Account, Statement, page
 from rknn_jax.queries import kmeans
-from rknn_jax.tables import Classes
+from rknn_jax.release_folder import ReleaseFolder
+from rknn_jax.tables import MISSING, Classes
 from rknn_jax.types import Answers, Array, Queries
 
 if TYPE_CHECKING:
     from rknn_jax.cli import Label
 
-STAGING = ".rknn-"  # how the hidden folder begins in which results are written before they are shown
-RESULTS = ("labels.npz", "queries.npz", "privacy.html", "privacy.json")
 ASSUMED_CLASSES = 10
 """For a dry run that is told no classes: it reads no private labels, and what it tells depends on the logarithm of their number."""
+
+LARGE_EPSILON = 50.0
+"""Above this a guarantee says nothing: one record may change the odds of a result by a factor of 10^21."""
+
+ROOM_FOR_WORDS = 2**20  # bytes of the statement and of what holds the arrays
+BYTES_PER_CELL, BYTES_PER_LABEL = 200, 40  # measured at most, of memory, after the charge
+
+UNSEEN = ("out", "json", "dry_run", "private", "public", "private_labels", "budget", "budget_delta", "patience")
+"""Settings on which the noisy counts of a release do not depend."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,8 @@ class Data:
       labels: int32 `[n]`, private; None in a dry run.
       classes: the set of labels, taken as public.
       dataset: fingerprint of the private embeddings: a corrected label does not make a new budget.
+      ignored: Number of private records with a label that cast no vote, for the owner's eyes alone: their embedding is no
+        finite number, or their label is none of the classes.
     """
 
     public: np.ndarray
@@ -64,6 +74,7 @@ class Data:
     labels: np.ndarray | None
     classes: Classes
     dataset: str
+    ignored: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,7 @@ class Plan:
       queries: public.
       graph: of the public rows, along which labels are spread; see `voting.public_graph`.
       ledger: that would be charged; None where it has to be made.
+      paid: Whether a process that was stopped has paid for this release.
     """
 
     settings: "Label"
@@ -85,6 +97,7 @@ class Plan:
     queries: Queries
     graph: csr_matrix | None
     ledger: Ledger | None
+    paid: bool = False
 
     @property
     def folder(self) -> Path:
@@ -107,7 +120,7 @@ class Plan:
     def affordable(self) -> bool:
         """Whether the ledger has this release's cost left."""
         left = self.ledger.remaining if self.ledger else first_budget(self.settings)
-        return _cost(self.settings).epsilon <= left.epsilon and _cost(self.settings).delta <= left.delta
+        return self.paid or (_cost(self.settings).epsilon <= left.epsilon and _cost(self.settings).delta <= left.delta)
 
 
 @dataclass(frozen=True)
@@ -139,51 +152,62 @@ def prepare(settings: "Label") -> Plan:
       ValueError: for whatever cannot be used. Nothing was changed or spent then.
     """
     check(settings)
-    folder = settings.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
-    _refuse_results(folder)
-    return plan(replace(settings, out=folder), read(settings))
+    data = read(settings)
+    wanted = request(settings, data)
+    new = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
+    folder = settings.out or release_folder.find_unfinished(Path("runs"), wanted) or new
+    paid = release_folder.is_paid(folder, wanted)
+    if not paid:
+        release_folder.refuse_results(folder)
+    return plan(replace(settings, out=folder), data, paid=paid)
 
 
-def plan(settings: "Label", data: Data) -> Plan:
+def plan(settings: "Label", data: Data, *, paid: bool = False) -> Plan:
     """Open the ledger, calibrate the mechanism and cluster the public rows.
 
     Raises:
       ValueError: as `prepare`, for settings that `check` has passed.
     """
-    if np.array_equal(data.public, data.private):
-        raise ValueError(
-            f"Expected --public to hold public data, got the private embeddings in {settings.public}; bring data that is public."
-        )
-    if len(data.private) < settings.neighbors:
-        raise ValueError(
-            f"Expected at least as many private records as --neighbors {settings.neighbors}, got {len(data.private)} in "
-            f"{settings.private}; use fewer neighbors."
-        )
-    ledger = open_ledger(settings, data.dataset)
+    if np.array_equal(data.public, data.private):  # not refused: whether there is a release would tell of one record
+        warnings.warn("The public rows are the private ones; whoever sees the labels sees which rows they are of.", stacklevel=2)
+    ledger = open_ledger(settings, data.dataset, paid=paid)
     mechanism = calibrated(settings, data)
     queries = cluster(settings, data.public, mechanism.num_queries)
     # Before anything is spent, because it takes long; a dry run spreads nothing.
     graph = None if settings.dry_run else _graph(settings, data.public, mechanism.num_queries)
-    return Plan(settings, data, mechanism, queries, graph, ledger)
+    return Plan(settings, data, mechanism, queries, graph, ledger, paid)
 
 
 def release(plan: Plan) -> Release:
-    """Charge the ledger, release and write: `draw`, with a place to write to that was made sure of before.
+    """Charge the ledger, release and write: `draw`, with memory and a place to write to that were made sure of before.
+
+    A release that was paid for by a process that was stopped is finished, and costs nothing.
 
     Raises:
       LedgerError: as `draw`.
-      OSError: where the results cannot be written; the spend stands then, and a note on the error says so.
+      ValueError: If there is not enough memory or room; nothing was spent then.
+      OSError: If the results cannot be written. A note on the error tells how to finish the release, at no further cost.
     """
-    with _staging(plan.folder) as staging, spend_stands(plan.settings.ledger_path, str(plan.folder / RESULTS[0])):
-        done = draw(plan)
-        write(staging, plan, done)
+    _reserve_memory(plan)
+
+    def ledger() -> Ledger:
+        return plan.ledger or _new_ledger(plan.settings, plan.data.dataset)
+
+    wanted = request(plan.settings, plan.data)
+    with release_folder.held(plan.folder, wanted, ledger, _room(plan)) as folder:
+        done = draw(plan, folder)
+        folder.publish(lambda staging: write(staging, plan, done))
     return done
 
 
-def draw(plan: Plan) -> Release:
+def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
     """Charge the ledger and release.
 
     Guarantee: the labels and the noisy counts are what the returned card says, and the ledger has it on disk before noise is drawn.
+
+    Args:
+      plan: Release to make.
+      folder: Folder that keeps the noisy counts and pays. Defaults to none: the ledger is charged, and an error loses the release.
 
     Raises:
       LedgerError: where the ledger cannot be charged; nothing was released then.
@@ -192,11 +216,16 @@ def draw(plan: Plan) -> Release:
     if data.labels is None:
         raise ValueError("Expected private labels, got the plan of a dry run; prepare without dry_run.")
     config = _labeler(settings)
-    cells = rknn.connect(data.private, data.labels, queries, data.classes.count, config)
-    purpose = f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, {settings.mechanism}"
-    ledger = plan.ledger or _new_ledger(settings, data.dataset)
-    counts, guarantee = release_counts(plan.mechanism, cells, ledger, purpose)
-    answers = rknn.answer(counts, plan.mechanism.stddev(counts, len(cells)), guarantee, queries, config)
+    ledger = folder.ledger if folder else plan.ledger or _new_ledger(settings, data.dataset)
+    counts = folder.kept() if folder else None
+    if counts is None:
+        cells = rknn.connect(data.private, data.labels, queries, data.classes.count, config)
+        purpose = f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, {settings.mechanism}"
+        counts, _ = release_counts(plan.mechanism, cells, folder or ledger, purpose)
+        if folder:
+            folder.keep(counts)
+    guarantee = plan.mechanism.release_guarantee(len(data.private))
+    answers = rknn.answer(counts, plan.mechanism.stddev(counts, len(data.private)), guarantee, queries, config)
     shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
     probabilities = voting.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
     return Release(answers, probabilities, shown, card(plan, guarantee, ledger))
@@ -206,6 +235,11 @@ def check(settings: "Label") -> None:
     """Refuse what no data could make right."""
     if not 0 < settings.epsilon < math.inf:
         raise ValueError(f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite privacy budget, such as 1.")
+    if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon:
+        raise ValueError(
+            f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}, which protects nobody; choose one "
+            "below 10, or pass --allow-large-epsilon if the records need no protection."
+        )
     for name in ("delta", "budget_delta"):
         value = getattr(settings, name)
         if value is not None and not 0 <= value < 1:
@@ -231,9 +265,14 @@ def check(settings: "Label") -> None:
 
 
 def read(settings: "Label") -> Data:
-    """Read and check both files; the private labels too, unless it is a dry run."""
+    """Read and check both files; the private labels too, unless it is a dry run.
+
+    A private record that cannot be used casts no vote. It is no error, because whether there is a release would tell of it.
+    """
+    if os.path.lexists(settings.public) and os.path.lexists(settings.private) and settings.public.samefile(settings.private):
+        raise ValueError(f"Expected --public to hold public data, got the private file {settings.private}; bring data that is public.")
     public = tables.read_embeddings(settings.public, "--public")
-    private = tables.read_embeddings(settings.private, "--private")
+    private = tables.read_records(settings.private, "--private", public.shape[1])
     if public.shape[1] != private.shape[1]:
         raise ValueError(
             f"Expected embeddings of one width, got --public {settings.public} of {public.shape[1]} and --private {settings.private} of "
@@ -241,15 +280,48 @@ def read(settings: "Label") -> Data:
         )
     given = tables.parse_classes(settings.classes) if settings.classes is not None else tables.read_classes(settings.private)
     if settings.dry_run:
-        return Data(public, private, None, given or Classes(ASSUMED_CLASSES, source="assumed"), fingerprint(private))
+        return data_of(public, private, None, given or Classes(ASSUMED_CLASSES, source="assumed"))
     labels = tables.read_labels(settings.private, settings.private_labels)
     if len(labels) != len(private):
         raise ValueError(
             f"Expected one label a private record, got {len(labels)} labels for {len(private)} embeddings of {settings.private}; save both "
             "in the same order."
         )
+    if given is None and not settings.infer_classes:
+        raise ValueError(
+            "Expected --classes, got none; name all classes, or pass --infer-classes to read them from the private labels, which "
+            "epsilon does not cover."
+        )
     classes = given or tables.infer_classes(labels)
-    return Data(public, private, tables.label_ids(labels, classes), classes, fingerprint(private))
+    return data_of(public, private, tables.label_ids(labels, classes), classes, num_given=tables.num_given(labels))
+
+
+def data_of(public: np.ndarray, private: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int = 0) -> Data:
+    """Return the data of a release. A private record with a row of NaN casts no vote.
+
+    Args:
+      public: float32 `[m, f]`.
+      private: float32 `[n, f]`, from `tables.usable_rows`.
+      labels: int32 `[n]`, private, `MISSING` if a record casts no vote; None in a dry run.
+      classes: Set of labels.
+      num_given: Number of private records that have a label, whatever it is.
+    """
+    dataset = fingerprint(private)
+    usable = ~np.isnan(private[:, 0])
+    private = np.where(usable[:, None], private, np.float32(0))
+    if labels is None:
+        return Data(public, private, None, classes, dataset)
+    labels = np.where(usable, labels, MISSING).astype(np.int32)
+    return Data(public, private, labels, classes, dataset, num_given - int(np.sum(labels != MISSING)))
+
+
+def request(settings: "Label", data: Data) -> str:
+    """Return a hash of all that is public and that the noisy counts of a release depend on."""
+    public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
+    public["ledger"] = settings.ledger_path.resolve()
+    public["records"] = len(data.private) if settings.relation == "replace-one" else None
+    words = repr([sorted(public.items()), data.classes, fingerprint(data.public)])
+    return hashlib.sha256(words.encode()).hexdigest()
 
 
 def calibrated(settings: "Label", data: Data) -> CentralMechanism:
@@ -295,7 +367,7 @@ def cluster(settings: "Label", public: np.ndarray, num_queries: int) -> Queries:
     return queries
 
 
-def open_ledger(settings: "Label", dataset: str) -> Ledger | None:
+def open_ledger(settings: "Label", dataset: str, *, paid: bool = False) -> Ledger | None:
     """Open and check the ledger that this release would be charged to; None where there is none yet.
 
     Raises:
@@ -307,7 +379,7 @@ def open_ledger(settings: "Label", dataset: str) -> Ledger | None:
         if budget.epsilon < _cost(settings).epsilon or budget.delta < _cost(settings).delta:
             raise BudgetExceededError(f"This release costs {_cost(settings)}, and the first budget is to be {budget}; ask for less.")
         return None
-    ledger = Ledger.open(path, dataset)
+    ledger = Ledger.open(path, dataset, settings.patience)
     raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
     for flag, given, wanted, recorded in (
         ("--budget", settings.budget, budget.epsilon, ledger.budget.epsilon),
@@ -319,7 +391,7 @@ def open_ledger(settings: "Label", dataset: str) -> Ledger | None:
                 f"{raising} E --reason TEXT"
             )
     left, cost = ledger.remaining, _cost(settings)
-    if not settings.dry_run and (cost.epsilon > left.epsilon or cost.delta > left.delta):
+    if not settings.dry_run and not paid and (cost.epsilon > left.epsilon or cost.delta > left.delta):
         raise BudgetExceededError(
             f"This release costs {cost}, and {path} has {left} left of {ledger.budget}; ask for less, or let those who answer for the data "
             f"decide: {raising} {float(ledger.spent.epsilon + cost.epsilon):g} --reason TEXT"
@@ -339,7 +411,7 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
     # The ledger's fingerprint of the data is private, and stays there.
     amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
     return {
-        "statement": str(guarantee),
+        "statement": f"{guarantee}{_inferred(plan)}",
         "guarantee": guarantee.asdict(),
         "ledger": {"file": ledger.path.name, "head": ledger.head, **amounts},  # its folder may name a person
         "not_covered": not_covered(plan),
@@ -364,6 +436,13 @@ def not_covered(plan: Plan) -> list[str]:
         "the embedding model or other preprocessing, if private data had a part in training or choosing it",
         "the choice of these settings, if it was made in view of private data, or of results that were never charged to the budget",
     ]
+
+
+def _inferred(plan: Plan) -> str:
+    """Return the words of a statement on classes that were read from private labels, if they were."""
+    if plan.data.classes.source != "inferred":
+        return ""
+    return "; epsilon does not cover the set of classes, which was read from the private labels"
 
 
 def statement(plan: Plan, done: Release) -> Statement:
@@ -422,7 +501,7 @@ def confidence(plan: Plan, done: Release) -> np.ndarray:
 
 
 def write(staging: Path, plan: Plan, done: Release) -> None:
-    """Write the results, each file whole or not at all, and `privacy.json` last: it says that the release is complete."""
+    """Write the results, each file whole or not at all."""
     names = plan.data.classes.names
     rows = {
         "label": done.labels,
@@ -431,12 +510,10 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
         "probability": done.probabilities,
     }
     asked = {"index": plan.queries.index, "label": done.answers.labels}
-    _save(staging / "labels.npz", rows | ({"class_names": np.array(names)} if names else {}))
-    _save(staging / "queries.npz", asked | ({} if done.counts is None else {"noisy_counts": done.counts}))
-    (staging / "privacy.html").write_text(page(statement(plan, done)), encoding="utf-8")
-    (staging / "privacy.json").write_text(json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n")
-    for name in RESULTS:
-        os.replace(staging / name, plan.folder / name)
+    write_arrays(staging / "labels.npz", rows | ({"class_names": np.array(names)} if names else {}))
+    write_arrays(staging / "queries.npz", asked | ({} if done.counts is None else {"noisy_counts": done.counts}))
+    write_text(staging / "privacy.html", page(statement(plan, done)))
+    write_text(staging / "privacy.json", json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n")
 
 
 def _graph(settings: "Label", public: Array, num_queries: int) -> csr_matrix | None:
@@ -460,58 +537,30 @@ def _new_ledger(settings: "Label", dataset: str) -> Ledger:
     return Ledger.create(settings.ledger_path, dataset, *first_budget(settings), relation=settings.relation)
 
 
-@contextmanager
-def _staging(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder inside `folder`, made now, so that a place that cannot be written is found out before anything is spent."""
-    made = not folder.exists()
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if made:
-                stack.callback(_remove_if_empty, folder)
-            stack.enter_context(_held(folder))
-            _refuse_results(folder)  # another release may have ended meanwhile
-            for left in folder.glob(f"{STAGING}*"):
-                shutil.rmtree(left, ignore_errors=True)  # by a process that was killed
-            staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=folder))
-        except OSError as error:
-            raise ValueError(
-                f"Expected --out to be a folder that can be written, got --out {folder} ({error.strerror}); nothing was spent, name "
-                "another."
-            ) from error
-        stack.callback(shutil.rmtree, staging, ignore_errors=True)
-        yield staging
+def _room(plan: Plan) -> int:
+    """Return the bytes that the counts and the results take at most on disk."""
+    cells = plan.mechanism.num_queries * plan.mechanism.num_classes
+    rows = len(plan.data.public)
+    arrays = 20 * cells + rows * (16 + 4 * plan.mechanism.num_classes) + 16 * plan.mechanism.num_queries
+    return ROOM_FOR_WORDS + arrays + 300 * plan.mechanism.num_classes  # of names, in both files of the statement
 
 
-def _remove_if_empty(folder: Path) -> None:
-    if not any(folder.iterdir()):
-        folder.rmdir()
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keep other releases out of the folder; the lock goes with the process, also on `kill -9`.
+def _reserve_memory(plan: Plan) -> None:
+    """Take as much memory as the release will, and give it back, so that too little is found before anything is spent.
 
     Raises:
-      ValueError: If another process writes to the folder.
+      ValueError: If there is not so much.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    cells = plan.mechanism.num_queries * plan.mechanism.num_classes
+    labels = len(plan.data.public) * plan.mechanism.num_classes
+    size = BYTES_PER_CELL * cells + BYTES_PER_LABEL * labels
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"Expected --out that no other process writes to, got --out {folder}, to which one does; nothing was spent, name another."
-            ) from error
-        yield
-    finally:
-        os.close(handle)
-
-
-def _refuse_results(folder: Path) -> None:
-    held = [name for name in RESULTS if os.path.lexists(folder / name)]
-    if held:
-        raise ValueError(f"Expected --out without an earlier release, got --out {folder}, which holds {held[0]}; name another folder.")
+        np.ones(size, np.uint8)  # touched: an address alone is no memory
+    except MemoryError as error:
+        raise ValueError(
+            f"Expected {size / 1e9:.2g} GB of free memory for {plan.mechanism.num_queries} queries and {len(plan.data.public)} "
+            f"public rows of {plan.mechanism.num_classes} classes, got less; nothing was spent, use fewer."
+        ) from error
 
 
 @contextmanager
@@ -528,10 +577,3 @@ def spend_stands(ledger: Path, where: str) -> Iterator[None]:
 
 def _num_spends(path: Path) -> int:
     return sum(entry.kind == "spend" for entry in Ledger.open(path).entries()) if path.exists() else 0
-
-
-def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with open(path, "wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())

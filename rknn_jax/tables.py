@@ -21,6 +21,9 @@ import numpy as np
 MISSING = -1
 """The class number of a record without a label."""
 
+FOREIGN = 2**31 - 1
+"""The class number of a label that no set of classes holds, such as 1.5."""
+
 LARGEST = 1e15
 """Squared distances of larger float32 features overflow."""
 
@@ -73,7 +76,40 @@ def read_embeddings(path: Path, argument: str) -> np.ndarray:
     Raises:
       ValueError: for whatever cannot be used.
     """
-    return _checked_embeddings(_read(path, argument, "embeddings"), f"{argument} {path}")
+    where = f"{argument} {path}"
+    array = _real_rows(_read(path, argument, "embeddings"), where)
+    if not np.isfinite(array).all():
+        row = int(np.argmin(np.isfinite(array).all(axis=1)))
+        raise ValueError(f"Expected finite embeddings in {where}, got NaN or infinity, first in row {row}; remove or repair such rows.")
+    if max(float(array.max()), -float(array.min())) > LARGEST:
+        row = int(np.argmax(np.abs(array.astype(np.float64)).max(axis=1)))
+        raise ValueError(f"Expected embeddings within {LARGEST:g} of 0 in {where}, got larger in row {row}; rescale them.")
+    return array.astype(np.float32)
+
+
+def read_records(path: Path, argument: str, width: int | None = None) -> np.ndarray:
+    """Read embeddings of private records. Nothing that one record holds is an error: that would tell of it.
+
+    Args:
+      path: File to read.
+      argument: Command-line argument that named the file, for the errors.
+      width: Dimensions f that are wanted. Defaults to those of the file.
+
+    Returns:
+      float32 `[n, f]`. A record that holds NaN, infinity, more than `LARGEST` or another number of values is a row of NaN.
+
+    Raises:
+      ValueError: If the file as a whole cannot be used.
+    """
+    return usable_rows(_real_rows(_read(path, argument, "embeddings", width), f"{argument} {path}"))
+
+
+def usable_rows(array: np.ndarray) -> np.ndarray:
+    """Return float32 `[n, f]` with rows of NaN where a row of `array` holds NaN, infinity or more than `LARGEST`."""
+    with np.errstate(over="ignore"):  # what is too large for float32 is too large
+        rows = array.astype(np.float32)
+    rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan
+    return rows
 
 
 def read_optional(path: Path, argument: str, name: str) -> np.ndarray | None:
@@ -101,7 +137,8 @@ def read_labels(path: Path, labels_path: Path | None) -> np.ndarray:
       labels_path: of a file of its own for the labels, which then are the ones that count.
 
     Returns:
-      int64 `[n]` with `MISSING`, or text `[n]` with "", where a record has no label.
+      int64 `[n]` with `MISSING`, or text `[n]` with "", where a record has no label. A number that is no class number, such as
+      1.5, is `FOREIGN`: one record's label is no error, which would tell of it.
 
     Raises:
       ValueError: for whatever cannot be used.
@@ -157,6 +194,8 @@ def infer_classes(labels: np.ndarray) -> Classes:
             )
         return Classes(len(names), names, source="inferred")
     count = int(labels.max(initial=MISSING)) + 1
+    if count > FOREIGN:
+        raise ValueError("Expected class numbers from 0 on to infer the classes from, got other numbers; number the classes 0..C-1.")
     if count > MOST_INFERRED:
         raise ValueError(f"Expected labels in 0..C-1, got a label {count - 1}; number the classes from 0, or pass --classes {count}.")
     return Classes(count, source="inferred")
@@ -170,10 +209,10 @@ def label_ids(labels: np.ndarray, classes: Classes) -> np.ndarray:
       classes: the set that they come from.
 
     Returns:
-      int32 `[n]`, `MISSING` where a record has no label.
+      int32 `[n]`, `MISSING` if a record has no label, or one that is not among the classes: it casts no vote then.
 
     Raises:
-      ValueError: where a label is not among the classes, naming its row.
+      ValueError: If the labels are text and the classes have no names.
     """
     if labels.dtype.kind == "U":
         if classes.names is None:
@@ -181,31 +220,23 @@ def label_ids(labels: np.ndarray, classes: Classes) -> np.ndarray:
                 f"Expected --classes to name the text labels, got --classes {classes.count}; pass names, as in --classes a,b,c."
             )
         number = {name: i for i, name in enumerate(classes.names)} | {"": MISSING}
-        ids = np.array([number.get(str(label), classes.count) for label in labels], np.int64)
-        allowed = f"one of {', '.join(classes.names[:20])}"
+        ids = np.array([number.get(str(label), MISSING) for label in labels], np.int64)
     else:
-        ids, allowed = labels, f"from 0 to {classes.count - 1}"
-    wrong = ids >= classes.count
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ValueError(
-            f"Expected labels {allowed}, got {labels[row]!s} in row {row}; correct the label, or pass --classes with all classes."
-        )
+        ids = np.where(labels < classes.count, labels, MISSING)
     return ids.astype(np.int32)
 
 
-def _checked_embeddings(array: np.ndarray, where: str) -> np.ndarray:
+def num_given(labels: np.ndarray) -> int:
+    """Return how many records have a label, whatever it is."""
+    return int(np.sum(labels != ("" if labels.dtype.kind == "U" else MISSING)))
+
+
+def _real_rows(array: np.ndarray, where: str) -> np.ndarray:
     if array.dtype.kind not in "fiu":
         raise ValueError(f"Expected embeddings of real numbers in {where}, got dtype {array.dtype}; save them as float32.")
     if array.ndim != 2 or 0 in array.shape:
         raise ValueError(f"Expected embeddings [n > 0, f > 0] in {where}, got shape {array.shape}; save one row a record.")
-    if not np.isfinite(array).all():
-        row = int(np.argmin(np.isfinite(array).all(axis=1)))
-        raise ValueError(f"Expected finite embeddings in {where}, got NaN or infinity, first in row {row}; remove or repair such rows.")
-    if max(float(array.max()), -float(array.min())) > LARGEST:
-        row = int(np.argmax(np.abs(array.astype(np.float64)).max(axis=1)))
-        raise ValueError(f"Expected embeddings within {LARGEST:g} of 0 in {where}, got larger in row {row}; rescale them.")
-    return array.astype(np.float32)
+    return array
 
 
 def _plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
@@ -217,19 +248,16 @@ def _plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
     if kind not in "biuf":
         raise ValueError(f"Expected labels as class numbers or text in {where}, got dtype {labels.dtype}; save labels.astype(str).")
     values = labels.astype(np.float64)
-    wrong = ~np.isnan(values) & ((values != np.round(values)) | (values >= 2**31))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ValueError(f"Expected class numbers from 0 on in {where}, got {labels[row]} in row {row}; number the classes 0..C-1.")
-    return np.where(values >= 0, values, MISSING).astype(np.int64)
+    foreign = (values > 0) & ((values != np.round(values)) | (values >= FOREIGN))
+    return np.where(foreign, FOREIGN, np.where(values >= 0, values, MISSING)).astype(np.int64)
 
 
-def _read(path: Path, argument: str, name: str) -> np.ndarray:
-    """Read the array or the column `name`."""
+def _read(path: Path, argument: str, name: str, width: int | None = None) -> np.ndarray:
+    """Read the array or the column `name`; lists of another length than `width` are NaN, if one is wanted."""
     if path.suffix in NUMPY:
         return _read_numpy(path, argument, name)
     if path.suffix in PARQUET:
-        return _read_parquet(path, argument, name)
+        return _read_parquet(path, argument, name, width)
     raise ValueError(f"Expected {argument} to name a {', '.join(NUMPY + PARQUET)} file, got {argument} {path}; save it in one of these.")
 
 
@@ -244,7 +272,7 @@ def _read_numpy(path: Path, argument: str, name: str) -> np.ndarray:
     return _present(array, name, f"{argument} {path}", found)
 
 
-def _read_parquet(path: Path, argument: str, name: str) -> np.ndarray:
+def _read_parquet(path: Path, argument: str, name: str, width: int | None) -> np.ndarray:
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -260,7 +288,7 @@ def _read_parquet(path: Path, argument: str, name: str) -> np.ndarray:
     if name not in table.column_names:
         return _present(None, name, where, found)
     with _clear_errors(path, argument):
-        return _label_column(table.column(name)) if name == "labels" else _list_column(table.column(name))
+        return _label_column(table.column(name)) if name == "labels" else _list_column(table.column(name), width)
 
 
 def _present(array: np.ndarray | None, name: str, where: str, found: Sequence[str]) -> np.ndarray:
@@ -292,11 +320,17 @@ def _check_one_kind(schema: Any, where: str) -> None:
         )
 
 
-def _list_column(column: Any) -> np.ndarray:
+def _list_column(column: Any, width: int | None) -> np.ndarray:
     from pyarrow import compute, types
 
     if not (types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type)):
         raise ValueError(f"column 'embeddings' holds {column.type} where lists of numbers are expected")
+    if width is not None:
+        fits = compute.equal(compute.list_value_length(column), width).fill_null(fill_value=False).to_numpy()
+        rows = np.full((len(column), width), np.nan)
+        kept = column.filter(fits).combine_chunks().flatten()
+        rows[fits] = compute.cast(kept, "float64").to_numpy(zero_copy_only=False).reshape(-1, width)
+        return rows
     widths = set(compute.unique(compute.list_value_length(column)).to_pylist())
     if len(widths) > 1 or None in widths:
         raise ValueError(f"column 'embeddings' holds lists of lengths {sorted(widths, key=str)[:5]} where one length is expected")

@@ -12,6 +12,7 @@ does here: what a scaler learns from private rows, no epsilon covers.
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +36,6 @@ from rknn_jax.cli import Label
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.preview import Preview
 from rknn_jax.privacy.guarantee import Relation
-from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.tables import MISSING, Classes
 
 NO_LABEL = ("None", "nan", "<NA>")
@@ -74,13 +74,15 @@ class ReverseKNNLabeler(BaseEstimator):
       metric: `sqeuclidean` or `cosine`.
       smoothing: `auto` lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; `none` does
         neither.
-      classes: array-like of all classes that a label can be, which is public; None reads them off the private labels, which epsilon does
-        not cover, and `not_covered_` says so.
+      classes: array-like of all classes that a label can be, which is public. Required by `label`, unless they are inferred.
+      infer_classes: read the classes off the private labels, which epsilon does not cover. `not_covered_` and `card_` say so.
+      allow_large_epsilon: allow an epsilon above 50, which protects nobody.
       ledger: path of the file that keeps the budget of the private data set, made at its first release. Required by `label` and
         `preview`. It knows the data set by the columns that it was first used with, so keep the pipeline before this as it is: after
         another scaler the ledger refuses the same records rather than take them for new ones.
       budget: epsilon that may be spent on this data set in all, set at its first release; that release's epsilon where it is None.
       budget_delta: likewise for delta.
+      patience: seconds to wait for another process that holds the ledger.
       random_state: of the clustering, which is public.
 
     Attributes:
@@ -103,9 +105,12 @@ class ReverseKNNLabeler(BaseEstimator):
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         **{name: [StrOptions(set(choices))] for name, choices in _CHOICES.items()},
         "classes": ["array-like", None],
+        "infer_classes": ["boolean"],
+        "allow_large_epsilon": ["boolean"],
         "ledger": [str, os.PathLike, None],
         "budget": [Interval(Real, 0, None, closed="neither"), None],
         "budget_delta": [Interval(Real, 0, 1, closed="left"), None],
+        "patience": [Interval(Real, 0, None, closed="left")],
         "random_state": ["random_state"],
     }
 
@@ -121,9 +126,12 @@ class ReverseKNNLabeler(BaseEstimator):
         metric: Metric = "sqeuclidean",
         smoothing: str = "auto",
         classes: ArrayLike | None = None,
+        infer_classes: bool = False,
+        allow_large_epsilon: bool = False,
         ledger: str | os.PathLike[str] | None = None,
         budget: float | None = None,
         budget_delta: float | None = None,
+        patience: float = 60.0,
         random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.epsilon = epsilon
@@ -135,9 +143,12 @@ class ReverseKNNLabeler(BaseEstimator):
         self.metric = metric
         self.smoothing = smoothing
         self.classes = classes
+        self.infer_classes = infer_classes
+        self.allow_large_epsilon = allow_large_epsilon
         self.ledger = ledger
         self.budget = budget
         self.budget_delta = budget_delta
+        self.patience = patience
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "ReverseKNNLabeler":
@@ -167,9 +178,9 @@ class ReverseKNNLabeler(BaseEstimator):
           LedgerError: where the ledger is of another data set or damaged.
           ValueError: for whatever cannot be used.
         """
-        X = self._checked(X)
+        X = self._private(X)
         classes = Classes(job.ASSUMED_CLASSES, source="assumed") if self.classes is None else _named(_sorted(self.classes))
-        plan = self._plan(X, None, classes)
+        plan = self._plan(X, None, classes, 0)
         expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes))
         return replace(expected, advice=_in_parameters(expected.advice))
 
@@ -181,7 +192,8 @@ class ReverseKNNLabeler(BaseEstimator):
         Args:
           X: `[n, f]`, private.
           y: `[n]`, private. A record without a label casts no vote: None, NaN, pandas' NA, '' and, as in `sklearn.semi_supervised`, -1 or
-            any other negative number, unless `classes` names it.
+            any other negative number, unless `classes` names it. Nor does one whose label is none of the classes, or whose row holds NaN
+            or infinity: an error would tell of it. A warning tells how many there are, for the owner's eyes alone.
 
         Returns:
           `[m]`, `labels_`.
@@ -190,10 +202,18 @@ class ReverseKNNLabeler(BaseEstimator):
           LedgerError: where the ledger does not allow it (`BudgetExceededError`: not enough is left); nothing was drawn then.
           ValueError: for whatever cannot be used; nothing was spent then.
         """
-        X = self._checked(X)
-        ids, values = _class_ids(y, self.classes)
+        X = self._private(X)
+        if self.classes is None and not self.infer_classes:
+            raise ValueError(
+                "Expected classes, got classes=None; name all classes, or set infer_classes=True to read them off the private labels, "
+                "which epsilon does not cover."
+            )
+        ids, values, num_given = _class_ids(y, self.classes)
         check_consistent_length(X, ids)
-        plan = self._plan(X, ids, _named(values, "inferred" if self.classes is None else "given"))
+        plan = self._plan(X, ids, _named(values, "inferred" if self.classes is None else "given"), num_given)
+        if plan.data.ignored:
+            words = "labelled private records that cannot be used cast no vote; tell nobody how many."
+            warnings.warn(f"{plan.data.ignored} {words}", stacklevel=2)
         with job.spend_stands(plan.settings.ledger_path, "the caller"):
             done = job.draw(plan)
             self.classes_, self.labels_, self.label_distributions_ = values, values[done.labels], done.probabilities
@@ -226,7 +246,12 @@ class ReverseKNNLabeler(BaseEstimator):
         check_is_fitted(self)
         return validate_data(self, X, dtype=np.float32, reset=False)
 
-    def _plan(self, X: np.ndarray, labels: np.ndarray | None, classes: Classes) -> job.Plan:
+    def _private(self, X: ArrayLike) -> np.ndarray:
+        """Return private rows float32 `[n, f]`, of NaN if a row cannot be used."""
+        check_is_fitted(self)
+        return tables.usable_rows(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False))
+
+    def _plan(self, X: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int) -> job.Plan:
         """Plan a release, or a dry run where there are no labels."""
         self._validate_params()
         if self.ledger is None:
@@ -245,29 +270,29 @@ class ReverseKNNLabeler(BaseEstimator):
             ledger=Path(self.ledger),
             seed=self._seed,
             delta=self.delta,
+            allow_large_epsilon=self.allow_large_epsilon,
+            patience=self.patience,
             dry_run=labels is None,
             **{name: getattr(self, name) for name in _CHOICES},
         )
         with _errors_in_parameters():
             job.check(settings)
-            return job.plan(settings, job.Data(self.X_, X, labels, classes, fingerprint(X)))
+            return job.plan(settings, job.data_of(self.X_, X, labels, classes, num_given))
 
 
-def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return class numbers int32 `[n]`, `MISSING` where a record has no label, and the sorted classes `[num_classes]`."""
+def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return class numbers int32 `[n]`, the sorted classes `[num_classes]` and how many records have a label, whatever it is.
+
+    A record without a label, or with one that is none of the classes, has the number `MISSING`.
+    """
     labels = column_or_1d(np.asarray(y, dtype=object)).tolist()
     known = _sorted([label for label in labels if not _is_missing(label)] if classes is None else classes)
     if classes is None and known.dtype.kind == "U":
         tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
     number = {value: i for i, value in enumerate(known.tolist())}
-    ids = np.array([number.get(label, MISSING if _is_missing(label) else len(known)) for label in labels], np.int32)
-    wrong = np.flatnonzero(ids == len(known))
-    if len(wrong):
-        raise ValueError(
-            f"Expected labels among the classes {known[:20].tolist()}, got {labels[wrong[0]]!r} in row {wrong[0]}; correct the label, or "
-            "name all classes."
-        )
-    return ids, known
+    ids = np.array([number.get(label, MISSING) for label in labels], np.int32)
+    num_given = sum(label in number or not _is_missing(label) for label in labels)
+    return ids, known, num_given
 
 
 def _sorted(values: ArrayLike) -> np.ndarray:

@@ -36,8 +36,11 @@ def make_files(folder: Path):
 
 def arguments(**changes):
     """Return a good command line, but for `changes`; None leaves an argument out."""
-    given = {"public": "P.npz", "private": "R.npz", "epsilon": 1, "queries": 4, "out": "new"} | changes
-    return ["label", *(word for name, value in given.items() if value is not None for word in (f"--{name.replace('_', '-')}", value))]
+    given = {"public": "P.npz", "private": "R.npz", "epsilon": 1, "queries": 4, "classes": 3, "out": "new"} | changes
+    if given["epsilon"] in (ALMOST_NO_NOISE, 1000):
+        given["allow_large_epsilon"] = True
+    named = [(f"--{name.replace('_', '-')}", value) for name, value in given.items() if value is not None]
+    return ["label", *(word for name, value in named for word in ((name,) if value is True else (name, value)))]
 
 
 @pytest.fixture
@@ -84,7 +87,8 @@ def digits(tmp_path_factory):
 
 
 def test_defaults_label_the_digits(digits, rknn, tmp_path):
-    done = rknn("label", "--public", digits / "P.npz", "--private", digits / "R.npz", "--epsilon", 1, "--budget", 2, "--json")
+    files = ("--public", digits / "P.npz", "--private", digits / "R.npz", "--classes", 10)
+    done = rknn("label", *files, "--epsilon", 1, "--budget", 2, "--json")
     assert done.status == 0, done.err
     folder = Path(done.json["files"]["labels"]).parent
     rows, asked = arrays(folder / "labels.npz"), arrays(folder / "queries.npz")
@@ -109,7 +113,8 @@ def test_defaults_label_the_digits(digits, rknn, tmp_path):
 
 
 def test_without_smoothing_a_row_has_the_label_of_its_query(digits, rknn):
-    done = rknn("label", "--public", digits / "P.npz", "--private", digits / "R.npz", "--epsilon", 1, "--smoothing", "none", "--json")
+    files = ("--public", digits / "P.npz", "--private", digits / "R.npz", "--classes", 10)
+    done = rknn("label", *files, "--epsilon", 1, "--smoothing", "none", "--json")
     rows, asked = arrays(done.json["files"]["labels"]), arrays(done.json["files"]["queries"])
     np.testing.assert_array_equal(rows["label"], asked["label"][rows["query"]])
     np.testing.assert_array_equal(asked["label"], asked["noisy_counts"].argmax(axis=1))
@@ -135,7 +140,7 @@ def test_the_first_budget_is_one_release_and_a_second_needs_the_owner(files, rkn
     assert rknn(*arguments(out="b", epsilon=0.3)).status == 0
     shown = rknn("budget", "show", ledger, "--json").json
     assert (shown["budget"]["epsilon"], shown["spent"]["epsilon"], shown["remaining"]["epsilon"]) == (0.6, 0.6, 0)
-    assert [entry["kind"] for entry in shown["entries"]] == ["create", "spend", "budget", "spend"]
+    assert [entry["kind"] for entry in shown["entries"]] == ["create", "spend", "drawn", "budget", "spend", "drawn"]
     assert "the board said so" in rknn("budget", "show", ledger).out
 
 
@@ -175,7 +180,7 @@ def test_text_labels_come_back_by_name(files, rknn):
     embeddings, labels = blobs(90, 1)
     names = np.array(["wolf", "ant", "bee"])
     np.savez(files / "R.npz", embeddings=embeddings, labels=names[labels])
-    done = rknn(*arguments(epsilon=ALMOST_NO_NOISE))
+    done = rknn(*arguments(epsilon=ALMOST_NO_NOISE, classes=None, infer_classes=True))
     rows = arrays(files / "new/labels.npz")
     assert rows["class_names"].tolist() == ["ant", "bee", "wolf"]
     np.testing.assert_array_equal(rows["class_names"][rows["label"]], names[np.arange(60) % 3])
@@ -225,7 +230,9 @@ def test_under_add_remove_n_is_not_told(files, rknn):
     ("classes", "words"), [(None, "read from the private labels"), ("3", "taken as public"), ("a,b,c", "taken as public")]
 )
 def test_the_statement_says_where_the_classes_come_from(files, rknn, classes, words):
-    assert words in rknn(*arguments(classes=classes)).err
+    done = rknn(*arguments(classes=classes, infer_classes=True if classes is None else None), "--json")
+    assert words in done.err
+    assert ("epsilon does not cover the set of classes" in done.json["statement"]) == (classes is None)
 
 
 def test_the_fingerprint_of_the_private_data_stays_in_the_ledger(files, rknn):
@@ -259,7 +266,7 @@ def test_a_dry_run_reads_no_private_label_and_changes_nothing(files, rknn):
 
 
 def test_a_dry_run_without_classes_says_what_it_assumes(files, rknn):
-    assert "10 classes assumed" in rknn(*arguments(), "--dry-run").err
+    assert "10 classes assumed" in rknn(*arguments(classes=None), "--dry-run").err
 
 
 def test_a_dry_run_tells_that_a_release_would_be_refused(copy, rknn):
@@ -285,11 +292,12 @@ def test_a_spend_stands_where_the_labels_could_not_be_written(copy, rknn, monkey
     monkeypatch.setattr(label, "write", fail)
     done = rknn(*arguments(), "--json")
     assert done.status == status
-    assert "new/labels.npz" in done.err
-    assert "the spend stands" in done.err
-    assert "the spend stands" in done.json["error"]
+    assert "the same command with --out new finishes the release and pays nothing" in done.err
+    assert "The spend stands" in done.json["error"]
+    monkeypatch.undo()
+    monkeypatch.chdir(copy)
+    assert rknn(*arguments()).status == 0
     assert Ledger.open(copy / "R.npz.ledger.jsonl").spent.epsilon == 2
-    assert not (copy / "new").exists()
 
 
 def test_what_fails_before_the_charge_says_nothing_of_a_spend(copy, rknn, monkeypatch):
@@ -309,7 +317,7 @@ def test_the_ledger_is_charged_before_the_noise_is_drawn(files, rknn, monkeypatc
         raise ValueError("drawn")
 
     monkeypatch.setattr(release, "discrete_laplace", spent)
-    assert "drawn The labels did not reach" in rknn(*arguments()).err
+    assert "drawn The spend stands" in rknn(*arguments()).err
 
 
 def changed(**fields):
@@ -366,17 +374,18 @@ def lonely_npy(folder):
 
 EMBEDDINGS, LABELS = blobs(90, 1)
 NAN = np.where(np.arange(4) == 2, np.nan, EMBEDDINGS)
+INFER = {"classes": None, "infer_classes": True}
 HUGE = np.where(np.arange(4) == 2, 1e30, EMBEDDINGS)
 BAD = {
-    "NaN": (changed(embeddings=NAN), ["--private bad.npz", "NaN", "row 0", "repair"]),
-    "infinite": (changed(embeddings=np.where(np.isnan(NAN), -np.inf, NAN)), ["--private bad.npz", "infinity", "repair"]),
-    "public NaN": (public(NAN), ["--public bad.npz", "NaN"]),
-    "huge": (changed(embeddings=HUGE), ["--private bad.npz", "rescale"]),
+    "NaN": (public(NAN), ["--public bad.npz", "NaN", "row 0", "repair"]),
+    "infinite": (public(np.where(np.isnan(NAN), -np.inf, NAN)), ["--public bad.npz", "infinity", "repair"]),
+    "huge": (public(HUGE), ["--public bad.npz", "rescale"]),
     "width": (changed(embeddings=EMBEDDINGS[:, :3]), ["--public P.npz of 4", "bad.npz of 3", "same model"]),
-    "label too large": (dict(classes="2"), ["from 0 to 1", "got 2 in row 2", "--classes"]),
-    "label a fraction": (changed(labels=LABELS + 0.5), ["bad.npz", "got 0.5 in row 0"]),
+    "no classes": (dict(classes=None), ["--classes, got none", "--infer-classes", "epsilon does not cover"]),
+    "classes from fractions": (lambda folder: changed(labels=LABELS + 0.5)(folder) | INFER, ["other numbers", "number the classes"]),
+    "text and a number of classes": (changed(labels=LABELS.astype(str)), ["name the text labels", "--classes a,b,c"]),
     "labels missing": (changed(labels=None), ["'labels'", "bad.npz", "found embeddings", "--private-labels"]),
-    "labels of no record": (changed(labels=np.full(90, -1)), ["classes", "got 0", "--classes"]),
+    "labels of no record": (lambda folder: changed(labels=np.full(90, -1))(folder) | INFER, ["classes", "got 0", "--classes"]),
     "embeddings missing": (changed(embeddings=None, X=EMBEDDINGS), ["'embeddings'", "found labels, X", "rename"]),
     "labels too few": (changed(labels=LABELS[:-1]), ["89 labels", "90 embeddings", "same order"]),
     "k > s": (dict(neighbors=5), ["--neighbors 5", "--queries 4", "fewer neighbors"]),
@@ -384,7 +393,6 @@ BAD = {
     "s = 0": (dict(queries=0), ["--queries 0"]),
     "s > public rows": (dict(queries=61), ["61 queries", "60 rows", "P.npz", "fewer --queries"]),
     "s > distinct public rows": (public(np.repeat(EMBEDDINGS[:3], 20, axis=0)), ["4 distinct", "got 3", "--queries 3"]),
-    "k > n": (lambda folder: changed(embeddings=EMBEDDINGS[:2], labels=LABELS[:2])(folder) | {"neighbors": 3}, ["--neighbors 3", "got 2"]),
     "no record": (changed(embeddings=EMBEDDINGS[:0], labels=LABELS[:0]), ["--private bad.npz", "(0, 4)", "one row a record"]),
     "no public row": (public(EMBEDDINGS[:0]), ["--public bad.npz", "(0, 4)"]),
     "no dimension": (changed(embeddings=EMBEDDINGS[:, :0]), ["--private bad.npz", "(90, 0)"]),
@@ -393,11 +401,12 @@ BAD = {
     "text embeddings": (changed(embeddings=EMBEDDINGS.astype(str)), ["--private bad.npz", "<U"]),
     "pickled embeddings": (changed(embeddings=EMBEDDINGS.astype(object)), ["--private bad.npz", "never loaded", "can run code"]),
     "pickled labels": (changed(labels=LABELS.astype(object)), ["--private bad.npz", "never loaded", "astype(str)"]),
-    "one class": (changed(labels=LABELS * 0), ["2 classes", "got 1", "--classes"]),
+    "one class": (lambda folder: changed(labels=LABELS * 0)(folder) | INFER, ["2 classes", "got 1", "--classes"]),
     "public is private": (dict(public="R.npz"), ["--public", "R.npz", "is public"]),
     "epsilon 0": (dict(epsilon="0"), ["--epsilon 0.0", "finite"]),
     "epsilon negative": (dict(epsilon="-1"), ["--epsilon -1.0"]),
     "epsilon NaN": (dict(epsilon="nan"), ["--epsilon nan"]),
+    "epsilon large": (dict(epsilon="50.1"), ["at most 50", "--epsilon 50.1", "--allow-large-epsilon"]),
     "epsilon infinite": (dict(epsilon="inf"), ["--epsilon inf"]),
     "epsilon a word": (dict(epsilon="much"), ["--epsilon"]),
     "delta 1": (dict(delta="1", mechanism="gaussian"), ["--delta 1.0", "1e-5"]),

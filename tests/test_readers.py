@@ -59,17 +59,34 @@ def test_a_damaged_file_is_a_value_error_for_every_command(private, tmp_path):
 
 @pytest.mark.parametrize(
     ("label", "expected"),
-    [(2**32 + 3, None), (np.uint64(2**63), None), (-1, -1), (-(2**40), -1), (2, 2), (np.nan, -1), (2.5, None)],
+    [
+        (2**32 + 3, tables.FOREIGN),
+        (np.uint64(2**63), tables.FOREIGN),
+        (-1, -1),
+        (-(2**40), -1),
+        (2, 2),
+        (np.nan, -1),
+        (2.5, tables.FOREIGN),
+    ],
 )
 def test_federation_and_label_read_a_label_alike(tmp_path, label, expected):
     labels = np.array([0, 1, label])
     path = npz(tmp_path / "R.npz", embeddings=np.zeros((3, 2), np.float32), labels=labels)
     for read in (lambda: cli_federation.read_labels(path, "--private"), lambda: tables.read_labels(path, None)):
-        if expected is None:
-            with pytest.raises(ValueError, match="Expected class numbers"):
-                read()
-        else:
-            assert read().tolist() == [0, 1, expected]
+        assert read().tolist() == [0, 1, expected]
+
+
+def test_one_record_that_cannot_be_used_keeps_no_client_away(tmp_path):
+    rows = np.float32([[0, 1], [np.nan, 1], [2, 3]])
+    path = npz(tmp_path / "R.npz", embeddings=rows, labels=np.array([0, 1, 2.5]))
+    found = cli_federation.read_inputs(path, "--private", private=True)
+    np.testing.assert_array_equal(found, np.where([[False], [True], [False]], np.float32(np.nan), rows))
+    with pytest.raises(ValueError, match="row 1"):
+        cli_federation.read_inputs(path, "--public")
+    public = npz(tmp_path / "P.npz", embeddings=np.zeros((4, 2), np.float32))
+    test = npz(tmp_path / "T.npz", embeddings=np.zeros((3, 2), np.float32), labels=np.array([0, 1, 2.5]))
+    with pytest.raises(ValueError, match="Expected class numbers as 'labels' in --test"):
+        cli_federation.public(public, test)
 
 
 def test_text_labels_are_refused_where_classes_are_numbers(tmp_path):

@@ -1,25 +1,221 @@
-"""One folder, one release: other processes are kept out, and what a killed one left behind is cleared."""
+"""One folder, one release: paid for once, drawn once, shown when it is whole, and finished if the program was stopped."""
 
+import errno
 import fcntl
 import os
+import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rknn_jax.label import RESULTS
+from rknn_jax import disk, label, release_folder, voting
+from rknn_jax.cli import Label
+from rknn_jax.labelers import rknn as labeler
+from rknn_jax.privacy import ledger as ledgers
+from rknn_jax.privacy import release
+from rknn_jax.privacy.ledger import Ledger, LedgerError
+from rknn_jax.release_folder import RESULTS, STAGING
+
+FLAGS = ("--public", "P.npz", "--private", "R.npz", "--classes", 2, "--queries", 2, "--epsilon", 1, "--out", "new")
+SETTINGS = Label(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"))
 
 
 @pytest.fixture
-def files(tmp_path):
+def files(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 90)
     embeddings = (rng.normal(size=(90, 3)) + 20 * labels[:, None]).astype(np.float32)
     np.savez(tmp_path / "P.npz", embeddings=embeddings[:30])
     np.savez(tmp_path / "R.npz", embeddings=embeddings[30:], labels=labels[30:])
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-FLAGS = ("--public", "P.npz", "--private", "R.npz", "--classes", 2, "--queries", 2, "--epsilon", 1, "--out", "new")
+def run(settings=SETTINGS):
+    return label.release(label.prepare(settings))
+
+
+def kinds(folder):
+    return [entry.kind for entry in Ledger.open(folder / "R.npz.ledger.jsonl").entries()]
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def restore(folder, state):
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    for name, data in state.items():
+        if data is None:
+            (folder / name).mkdir(exist_ok=True)
+        else:
+            (folder / name).write_bytes(data)
+
+
+def complete(folder, name="new"):
+    """Return the noisy counts of a release that is complete and was paid for and drawn once."""
+    assert sorted(path.name for path in (folder / name).iterdir()) == sorted(RESULTS)
+    assert kinds(folder) == ["create", "spend", "drawn"]
+    with np.load(folder / name / "queries.npz") as asked, np.load(folder / name / "labels.npz") as rows:
+        assert len(rows["label"]) == 30
+        return asked["noisy_counts"]
+
+
+def states_of_a_release(folder):
+    """Return what is on disk before each line of a release: what `kill -9` there leaves."""
+    traced = {module.__file__ for module in (label, release_folder, disk, ledgers)}
+    found = []
+
+    def line(frame, event, _):
+        if frame.f_code.co_filename not in traced:
+            return None
+        if event == "line":
+            state = contents(folder)
+            if not found or found[-1] != state:
+                found.append(state)
+        return line
+
+    plan = label.prepare(SETTINGS)
+    before = sys.gettrace()
+    sys.settrace(line)
+    try:
+        label.release(plan)
+    finally:
+        sys.settrace(before)
+    return [*found, contents(folder)]
+
+
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(files, step):
+    states = states_of_a_release(files)
+    counts = complete(files)
+    assert len(states) > 20
+    for number, state in list(enumerate(states))[::step]:
+        restore(files, state)
+        shown = [name for name in RESULTS if (files / "new" / name).exists()]
+        if "privacy.json" in shown:
+            with pytest.raises(ValueError, match="without an earlier release"):
+                run()
+            assert kinds(files) == ["create", "spend", "drawn"], f"state {number}"
+            continue
+        kept = files / "new" / STAGING / "counts.npy"
+        was_kept = kept.exists()
+        assert was_kept or not shown, f"state {number}: nothing is shown before the counts are kept"
+        run()
+        finished = complete(files)
+        if was_kept:
+            np.testing.assert_array_equal(finished, counts, err_msg=f"state {number}: the noise is drawn once")
+
+
+def test_an_old_copy_of_the_hidden_folder_draws_no_second_noise(files):
+    noted = [state for state in states_of_a_release(files) if any(path.name == "note.json" for path in state)]
+    old = {path: data for path, data in noted[0].items() if STAGING in path.parts}
+    shutil.rmtree(files / "new")
+    (files / "new" / STAGING).mkdir(parents=True)
+    for path, data in old.items():
+        if data is not None:
+            (files / path).write_bytes(data)
+    with pytest.raises(LedgerError, match="not drawn again"):
+        run()
+    assert kinds(files) == ["create", "spend", "drawn"]
+
+
+CALLS = (
+    (os, ("open", "fsync", "replace", "link", "posix_fallocate", "fdopen")),
+    (np, ("save", "savez_compressed", "load")),
+    (release, ("discrete_laplace",)),
+    (voting, ("public_labels",)),
+    (labeler, ("connect", "answer")),
+    (label, ("page", "card")),
+)
+ERRORS = ((OSError, errno.ENOSPC, "No space left"), (OSError, errno.EIO, "Input/output error"), (MemoryError,))
+
+
+def fails_at(monkeypatch, number, kind, *words):
+    """Let the call of this number fail; return how many there were."""
+    count = [0]
+
+    def counted(real):
+        def call(*args, **kwargs):
+            count[0] += 1
+            if count[0] == number:
+                raise kind(*words)
+            return real(*args, **kwargs)
+
+        return call
+
+    for module, names in CALLS:
+        for name in names:
+            monkeypatch.setattr(module, name, counted(getattr(module, name)))
+    return count
+
+
+def check_fault(files, monkeypatch, number, error):
+    """Let one call of a release fail, run it again, and return whether the call was reached."""
+    plan = label.prepare(SETTINGS)
+    with monkeypatch.context() as patched:
+        count = fails_at(patched, number, *error)
+        try:
+            label.release(plan)
+        except (ValueError, OSError, MemoryError) as raised:
+            notes = " ".join(getattr(raised, "__notes__", []))
+            paid = (files / "R.npz.ledger.jsonl").exists() and "spend" in kinds(files)
+            shown = (files / "new/privacy.json").exists()
+            assert ("pays nothing" in notes) == (paid and not shown), f"call {number}: the error says what is lost"
+    if not (files / "new/privacy.json").exists():
+        run()
+    shutil.rmtree(files / "new" / STAGING, ignore_errors=True)
+    complete(files)
+    return count[0] >= number
+
+
+@pytest.mark.parametrize(("first", "step"), [(3, 7), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2, 3))])
+def test_no_fault_of_disk_or_memory_loses_a_release_or_pays_twice(files, monkeypatch, first, step):
+    number = first
+    inputs = contents(files)
+    while check_fault(files, monkeypatch, number, ERRORS[(first + number) % len(ERRORS)]):
+        restore(files, inputs)
+        number += step
+    assert number > 50
+
+
+def test_without_out_the_unfinished_folder_is_found(files, rknn, monkeypatch):
+    flags = FLAGS[:-2]
+    with monkeypatch.context() as patched:
+        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        assert rknn("label", *flags).status == 2
+    (folder,) = (files / "runs").iterdir()
+    done = rknn("label", *flags)
+    assert done.status == 0, done.err
+    assert "finishing" in done.err
+    complete(files, folder.relative_to(files))
+    assert rknn("label", *flags, "--out", "another").status == 3, "the next one is another release"
+
+
+def test_a_paid_release_is_not_given_up_for_another(files, rknn, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        assert "not enough memory" in rknn("label", *FLAGS).err
+    refused = rknn("label", *FLAGS, "--seed", 1)
+    assert refused.status == 2
+    assert "finish it by its own command" in " ".join(refused.err.split())
+    assert rknn("label", *FLAGS).status == 0
+    complete(files)
+
+
+@pytest.mark.parametrize(("name", "value"), [("BYTES_PER_CELL", 10**15), ("ROOM_FOR_WORDS", 2**62)])
+def test_too_little_memory_or_room_is_found_before_anything_is_spent(files, rknn, monkeypatch, name, value):
+    monkeypatch.setattr(label, name, value)
+    refused = rknn("label", *FLAGS)
+    assert refused.status == 2
+    assert "nothing was spent" in " ".join(refused.err.split())
+    assert sorted(path.name for path in files.iterdir()) == ["P.npz", "R.npz"]
 
 
 def test_a_folder_that_another_process_writes_to_is_refused_before_anything_is_spent(files, rknn):
@@ -34,9 +230,25 @@ def test_a_folder_that_another_process_writes_to_is_refused_before_anything_is_s
 
 
 def test_what_a_killed_release_left_is_cleared_and_a_users_files_stay(files, rknn):
-    (files / "new/.rknn-left").mkdir(parents=True)
-    (files / "new/.rknn-left/labels.npz").write_text("half")
+    (files / "new" / STAGING).mkdir(parents=True)
+    (files / "new" / STAGING / "labels.npz").write_text("half")
     (files / "new/notes.txt").write_text("mine")
     assert rknn("label", *FLAGS).status == 0
     assert sorted(path.name for path in (files / "new").iterdir()) == sorted([*RESULTS, "notes.txt"])
     assert rknn("label", *FLAGS, "--budget", 1).status == 2, "a second release into the folder"
+
+
+def test_a_damaged_note_or_count_is_named(files, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            run()
+    counts, note = (files / "new" / STAGING / name for name in ("counts.npy", "note.json"))
+    for path in (counts, note):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:20])
+        with pytest.raises(ValueError, match=path.name):
+            run()
+        path.write_bytes(whole)
+    run()
+    complete(files)

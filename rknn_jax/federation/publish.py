@@ -36,6 +36,7 @@ from typing import Any
 import jax
 import jinja2
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from rknn_jax import voting
@@ -185,8 +186,12 @@ def end(folder: Path) -> None:
 def keep_sum(folder: Path, found: Sum) -> None:
     """Keep a sum before anything is made of it."""
     refused = sum(found.rejected.values())
-    counts = {"num_clients": np.int64(found.num_clients), "refused": np.int64(refused)}
-    write_arrays(folder / SUM, {"totals": np.asarray(found.totals)} | counts)
+    kept: dict[str, ArrayLike] = {
+        "totals": found.totals,
+        "num_clients": found.num_clients,
+        "refused": refused,
+    }
+    write_arrays(folder / SUM, kept)
 
 
 def kept_sum(folder: Path, round: Round) -> Sum | None:

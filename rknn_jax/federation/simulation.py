@@ -98,4 +98,5 @@ def _client(context: Context) -> Client:
 
 @functools.cache
 def _records(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    return cli_federation.read_inputs(path, "private"), cli_federation.read_labels(path, "private")
+    inputs = cli_federation.read_inputs(path, "private", private=True)
+    return inputs, cli_federation.read_labels(path, "private")

@@ -20,7 +20,6 @@ import numpy as np
 
 from rknn_jax import bsvs, pytree
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Trust
-from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.types import Array
 
 CLIENTS_PER_BLOCK = 8192
@@ -184,7 +183,14 @@ def estimate_counts(mechanism: Mechanism, key: jax.Array, cells: Array) -> jax.A
     return _estimate_counts(mechanism, key, cells)
 
 
-def release_counts(mechanism: CentralMechanism, cells: Array, ledger: Ledger, purpose: str) -> tuple[np.ndarray, Guarantee]:
+class Payer(Protocol):
+    """What a release is charged to: a `Ledger`, or what charges one."""
+
+    def charge(self, guarantee: Guarantee, purpose: str) -> object:
+        """Have the charge on disk when this returns, or raise `LedgerError`."""
+
+
+def release_counts(mechanism: CentralMechanism, cells: Array, ledger: Payer, purpose: str) -> tuple[np.ndarray, Guarantee]:
     """Release the counts: charge the ledger, then draw exact noise on the operating system's entropy.
 
     Args:
