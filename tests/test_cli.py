@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
-from rknn_jax import bsvs, label, mechanisms, simulate
-from rknn_jax.cli import main
+from rknn_jax import bsvs, label, mechanisms, preview, simulate
+from rknn_jax.cli import Label, main
 from rknn_jax.privacy.ledger import Ledger
 
 ALMOST_NO_NOISE = "1e6"  # a draw other than 0 has probability below exp(-1e5): counts come out exact
@@ -211,6 +211,14 @@ def test_other_mechanisms_release_and_say_what_they_cost(files, rknn, mechanism,
     assert np.isnan(confidence).all() if mechanism == "permute_and_flip" else ((confidence > 0.1) & (confidence <= 1)).all()
     spent = Ledger.open(files / "R.npz.ledger.jsonl").spent
     assert (float(spent.epsilon), float(spent.delta)) == (1, delta)
+
+
+def test_rows_are_unsure_whose_query_leads_by_less_than_noise_turns(files):
+    plan = label.prepare(Label(files / "P.npz", files / "R.npz", 1.0, classes="3", queries=4, smoothing="none", out=files / "new"))
+    gap = preview.required_gap(plan.mechanism, preview.LINE)
+    counts = np.int64([[0, 5, 5 + gap], [9, 4 + gap, 5 + gap], [0, 0, gap], [gap, gap, 0]])
+    expected = plan.queries.size[[1, 3]].sum() / 60
+    assert label.unsure_share(plan, counts) == pytest.approx(expected, rel=1e-6)
 
 
 def test_under_add_remove_n_is_not_told(files, rknn):
