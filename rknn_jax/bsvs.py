@@ -35,13 +35,24 @@ LARGE_SCALE = 1000.0
 """Noise beyond this many votes is scale free to 0.1%, and enumerating it vote by vote would only cost memory."""
 
 
+def voting_labels(labels: Array, num_classes: Any) -> Any:
+    """Replace each label that no class has by `NO_CELL`: its record casts no vote, and changes no other's.
+
+    Args:
+      labels: Integers of any shape, private.
+      num_classes: |Y|.
+    """
+    where = jnp.where if isinstance(labels, jax.Array) else np.where
+    return where((labels >= 0) & (labels < num_classes), labels, NO_CELL)
+
+
 def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
     """Return the cells that every record votes for.
 
     Args:
       near: int32 `[n, k]`, queries of each record; negative where a record has fewer than k.
       labels: int32 `[n]` or, for several labels a record, `[n, r]`; negative where a record has fewer than r.
-      num_classes: |Y|.
+      num_classes: |Y|. A label that no class has casts no vote.
 
     Returns:
       int32 `[n, k·r]`, ascending in each row; `NO_CELL` where a query or a label is missing or named twice, because a
@@ -52,7 +63,7 @@ def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
 
 @jax.jit
 def _cells(near: jax.Array, labels: jax.Array, num_classes: Any) -> jax.Array:
-    labels = labels[:, None] if labels.ndim == 1 else labels
+    labels = voting_labels(labels[:, None] if labels.ndim == 1 else labels, num_classes)
     query, label = near[:, :, None], labels[:, None, :]
     cell = jnp.where((query >= 0) & (label >= 0), query * num_classes + label, NO_CELL)
     return once(cell.reshape(len(near), -1))

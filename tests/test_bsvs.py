@@ -94,6 +94,14 @@ def test_a_record_never_adds_more_than_one_to_a_cell_however_it_is_encoded():
     np.testing.assert_array_equal(counts, queries[:, :, None] & named[:, None])
 
 
+@pytest.mark.parametrize("label", [-7, -1, 2, 3, 2**31 - 1])
+def test_a_label_that_no_class_has_casts_no_vote(label):
+    """In particular none for the next query's classes."""
+    cells = np.asarray(bsvs.cells(np.array([[0, 1], [1, 2]]), np.array([label, 1]), 2))
+    np.testing.assert_array_equal(cells, [[bsvs.NO_CELL] * 2, [3, 5]])
+    assert bsvs.voting_labels(np.array([label, 0, 1]), 2).tolist() == [bsvs.NO_CELL, 0, 1]
+
+
 def test_votes_outside_the_cells_are_not_counted():
     cells = np.array([[0, 5], [-1, 6], [99, -7]])
     np.testing.assert_array_equal(bsvs.sum_votes(cells, 6), [1, 0, 0, 0, 0, 1])

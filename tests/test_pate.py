@@ -61,6 +61,18 @@ def test_a_teacher_sees_its_own_part_alone():
     assert np.any(again[part[7]] != said[part[7]])
 
 
+@pytest.mark.parametrize("label", [-1, 3])
+def test_nobody_learns_from_a_record_whose_label_no_class_has(label):
+    part = pate.parts_of(jax.random.key(1), records(), QUICK)
+    said = []
+    for other in (0, 1):
+        features, labels = FEATURES.copy(), LABELS.copy()
+        features[7] *= 100 if other else 1
+        labels[7] = label - other * 10 if label < 0 else label + other
+        said.append(pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK))
+    np.testing.assert_array_equal(*said)
+
+
 def test_teachers_do_not_depend_on_how_many_devices_train_them(monkeypatch):
     part = pate.parts_of(jax.random.key(1), records(), QUICK)
     many = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)

@@ -59,6 +59,13 @@ def test_short_samples_are_counted_and_cast_fewer_votes():
     assert cast.max() == 18
 
 
+@pytest.mark.parametrize("label", [-7, -1, 3, 4, 100])
+def test_a_label_that_no_class_has_casts_no_vote(label):
+    near = np.array([[0, 1], [1, 2], [2, -1]])
+    counts = private_knn.counts_of(near, np.array([label, 1, 2]), 3)
+    np.testing.assert_array_equal(counts, [[0, 1, 0], [0, 1, 1], [0, 0, 1]])
+
+
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_one_record_moves_one_vote(relation):
     """Every sample of six records, each changed in every way of a small grid: L2 distance sqrt(2), the greatest count by 1."""

@@ -221,9 +221,9 @@ def test_the_note_of_a_sum_keeps_no_seed(tmp_path, monkeypatch):
     seeds = []
     entropy_of = client_side._noted
 
-    def remember(note, cells):
+    def remember(note, *votes):
         seeds.append(json.loads(note.read_bytes())["seed"])
-        return entropy_of(note, cells)
+        return entropy_of(note, *votes)
 
     monkeypatch.setattr(client_side, "_noted", remember)
     party = a_party(tmp_path, 1)

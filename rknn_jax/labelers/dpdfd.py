@@ -56,7 +56,7 @@ import numpy as np
 import optax
 from scipy.optimize import brentq
 
-from rknn_jax import checkpoints
+from rknn_jax import bsvs, checkpoints
 from rknn_jax.distillation import Bound, logit_gradients, release
 from rknn_jax.labelers import pate
 from rknn_jax.privacy import accounting
@@ -265,7 +265,7 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
 
     Args:
       key: of the parts; is consumed.
-      private: records.
+      private: records. Nobody learns from one whose label no class has.
       encode: not used, as teachers see images that the generator makes up.
       queries: not used.
       num_classes: |Y|.
@@ -275,22 +275,20 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
       The teachers, private: they answer in `tally` alone, which adds the noise.
 
     Raises:
-      ValueError: where a teacher would have no record and the number of records is public, or labels are of more classes.
+      ValueError: where a teacher would have no record and the number of records is public.
     """
     del encode, queries
-    if len(private.labels) and (private.labels.min() < 0 or private.labels.max() >= num_classes):
-        raise ValueError(
-            f"Expected private labels from 0 to {num_classes - 1}, got one of {private.labels.max()}; pass num_classes of all."
-        )
     part = pate.parts_of(key, private, pate.Config(num_teachers=config.teachers, relation=config.relation))
     index, present = pate.rows_of(part, config.teachers)
     blocks = [described(private.images[start : start + 1000].astype(np.float32)) for start in range(0, len(part), 1000)]
     features = np.vstack([np.asarray(block) for block in blocks])
     features = np.vstack([features, np.zeros_like(features[:1])])
-    labels = np.append(np.asarray(private.labels, np.int32), 0)
-    weights = _trained(features[index], labels[index], present, num_classes, _traced(config))
+    known = bsvs.voting_labels(np.asarray(private.labels, np.int32), num_classes)
+    labels = np.append(known, 0)[index]
+    learned = present * (labels >= 0).astype(np.float32)
+    weights = _trained(features[index], np.maximum(labels, 0), learned, num_classes, _traced(config))
     if config.as_published == "direct_training":
-        return Votes(weights, jnp.asarray(private.images), jnp.asarray(private.labels, jnp.int32))
+        return Votes(weights, jnp.asarray(private.images), jnp.asarray(known))
     return Votes(weights)
 
 

@@ -39,7 +39,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rknn_jax import screening
+from rknn_jax import bsvs, screening
 from rknn_jax.privacy import accounting, smooth_sensitivity
 from rknn_jax.privacy import pate as accounts
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation, Unit
@@ -219,7 +219,7 @@ def predictions(
     Args:
       key: of the first weights; is consumed.
       features: float32 `[n, f]`, private.
-      labels: int32 `[n]`.
+      labels: int32 `[n]`. Nobody learns from a record whose label no class has.
       part: int64 `[n]`, from 0 to num_teachers - 1.
       num_teachers: one without records says what its first weights say.
       asked: float32 `[s, f]`, public, by which features are centred and scaled.
@@ -232,10 +232,12 @@ def predictions(
     asked = np.asarray(asked, np.float32)
     centre, scale = asked.mean(axis=0), np.sqrt(asked.var(axis=0).mean()) + 1e-12
     index, present = rows_of(part, num_teachers)
+    known = np.append(bsvs.voting_labels(np.asarray(labels, np.int32), num_classes), 0)[index]
     devices = jax.devices()[: max(count for count in range(1, jax.device_count() + 1) if len(index) % count == 0)]
     over_teachers = NamedSharding(Mesh(np.array(devices), (TEACHERS,)), PartitionSpec(TEACHERS))
     scaled = np.vstack([(np.asarray(features, np.float32) - centre) / scale, np.zeros_like(asked[:1])])
-    shards = jax.device_put((scaled[index], np.append(np.asarray(labels, np.int32), 0)[index], present), over_teachers)
+    learned = present * (known >= 0).astype(np.float32)
+    shards = jax.device_put((scaled[index], np.maximum(known, 0), learned), over_teachers)
     keys = jax.device_put(jax.random.split(key, len(index)), over_teachers)
     return np.asarray(_predictions(keys, *shards, (asked - centre) / scale, num_classes, _traced(config)))
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from rknn_jax import screening
+from rknn_jax import bsvs, screening
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.screening import Noise, Release
 from rknn_jax.subsampling import nearest_in_samples
@@ -122,8 +122,18 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
 
 
 def counts_of(near: np.ndarray, labels: Array, num_classes: int) -> np.ndarray:
-    """Count the labels of neighbours, int32 `[s, num_classes]`, of indices `[s, k]` in which -1 casts no vote."""
-    voted = np.append(np.asarray(labels, np.int64), num_classes)[near]
+    """Count the labels of neighbors.
+
+    Args:
+      near: Indices of records, int `[s, k]`; -1 casts no vote.
+      labels: Integers `[n]`. A label that no class has casts no vote.
+      num_classes: |Y|.
+
+    Returns:
+      int32 `[s, num_classes]`.
+    """
+    known = bsvs.voting_labels(np.asarray(labels, np.int64), num_classes)
+    voted = np.append(np.where(known < 0, num_classes, known), num_classes)[near]
     rows = np.arange(len(near))[:, None] * (num_classes + 1)
     counts = np.bincount((rows + voted).ravel(), minlength=len(near) * (num_classes + 1))
     return counts.reshape(len(near), num_classes + 1)[:, :num_classes].astype(np.int32)
