@@ -61,16 +61,17 @@ def test_a_teacher_sees_its_own_part_alone():
     assert np.any(again[part[7]] != said[part[7]])
 
 
-@pytest.mark.parametrize("label", [-1, 3])
-def test_nobody_learns_from_a_record_whose_label_no_class_has(label):
-    part = pate.parts_of(jax.random.key(1), records(), QUICK)
-    said = []
-    for other in (0, 1):
+def test_nobody_learns_from_records_whose_label_no_class_has():
+    """Every other record has one, and whatever else is in it, all teachers say the same; -1 is not the last class."""
+    part, said = pate.parts_of(jax.random.key(1), records(), QUICK), []
+    for label, scale in ((-1, 1), (-1, 3), (3, 1), (100, 0)):
         features, labels = FEATURES.copy(), LABELS.copy()
-        features[7] *= 100 if other else 1
-        labels[7] = label - other * 10 if label < 0 else label + other
+        features[::2] *= scale
+        labels[::2] = label
         said.append(pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK))
-    np.testing.assert_array_equal(*said)
+    for other in said[1:]:
+        np.testing.assert_array_equal(other, said[0])
+    assert np.mean(said[0] == TRUTH) > 0.5
 
 
 def test_teachers_do_not_depend_on_how_many_devices_train_them(monkeypatch):
