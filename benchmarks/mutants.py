@@ -57,6 +57,7 @@ TESTS = {
     "rknn_jax/bsvs.py": ("tests/test_bsvs.py", "tests/test_error_bounds.py", "tests/test_preview.py"),
     "rknn_jax/neighbors.py": ("tests/test_neighbors.py",),
     "rknn_jax/label.py": ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py"),
+    "rknn_jax/release_folder.py": ("tests/test_release_folder.py",),
     "rknn_jax/federation/client.py": ("tests/test_federation.py", "tests/test_federation_notes.py", "tests/test_secure_sum.py"),
     "rknn_jax/federation/collector.py": ("tests/test_federation.py",),
 }
@@ -96,7 +97,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What identifies the fault while the line stays as it is."""
+        """Name of the fault, the same while the line stays as it is."""
         return f"{self.path}: {self.before} -> {self.after}"
 
 
