@@ -131,11 +131,13 @@ def replay() -> list[dict[str, Any]]:
             for start in range(0, MESSAGES, BATCH):
                 collector.receive(replies[start : start + BATCH])
             seconds = time.perf_counter() - started
-            again, started = Collector(Path(folder) / "server", round), time.perf_counter()
+            collector.close()
+            for _ in range(2):  # the first one compiles
+                started = time.perf_counter()
+                again = Collector(Path(folder) / "server", round)
+                resumed = time.perf_counter() - started
+                again.close()
             assert np.array_equal(again.totals, collector.totals)
-            again, started = None, time.perf_counter()
-            again = Collector(Path(folder) / "server", round)
-            resumed = time.perf_counter() - started
             del again
         alone = one_by_one(round, replies[:PLAIN])
         rows.append(

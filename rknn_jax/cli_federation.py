@@ -6,12 +6,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
+from rknn_jax.disk import locked
 from rknn_jax.privacy.guarantee import Unit
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.terminal import err, tell
@@ -151,17 +153,28 @@ def serve(settings: Serve) -> NoReturn:
         raise ValueError(f"Expected 1 <= port <= {2**16 - 1}, got --port {settings.port}.")
     _needs_flower()
     with err.status("loading"):
-        from rknn_jax.federation import flower, processes, publish
-        from rknn_jax.federation.collector import Collector
-    mine, wanted = public(settings.public, settings.test), asked(settings)
+        mine, wanted = public(settings.public, settings.test), asked(settings)
 
     def told(name: str, text: str) -> None:
         tell(err, name, text)
 
+    settings.out.mkdir(parents=True, exist_ok=True)
+    busy = f"Expected --out that no other server has, got --out {settings.out}; wait for it, or name a new folder."
+    with locked(settings.out, busy):
+        _serve_held(settings, mine, wanted, keys, told)
+
+
+def _serve_held(settings: Serve, mine: "Public", wanted: "Asked", keys: list[str], told: Callable[[str, str], None]) -> NoReturn:
+    """Serve one round in a folder that this process holds. Ends the process."""
+    with err.status("loading"):
+        from rknn_jax.federation import flower, processes, publish
+        from rknn_jax.federation.collector import Collector
     round, queries = publish.prepare(settings.out, mine, wanted, told)
     central = wanted.config.trust == "central"
     collector = None if central else Collector(settings.out, round)
     found = publish.kept_sum(settings.out, round) if central else None
+    if collector and collector.cut:
+        tell(err, "cut", f"{collector.cut:,} bytes of answers that were not whole; whoever is missing is asked again")
     closes = publish.closes_at(settings.out, settings.deadline)
     if closes < time.time():
         tell(err, "deadline", f"it passed {time.time() - closes:,.0f} s ago: it counts from when the round began; pass a larger --deadline")

@@ -1,10 +1,14 @@
-"""Files that are on disk whole, or not there."""
+"""Files that are on disk whole, or not there, and folders that one process writes to."""
 
+import fcntl
 import io
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,6 +53,47 @@ def write_arrays(path: Path, arrays: Mapping[str, ArrayLike], *, mode: int = PUB
     save = np.savez_compressed if compress else np.savez
     save(buffer, **arrays)  # type: ignore[arg-type]
     write_whole(path, buffer.getvalue(), mode)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file that `write_whole` wrote.
+
+    Raises:
+      ValueError: If it holds something else, because another program or a damaged disk changed it.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"Expected JSON in {path} as it was written, got something else ({error}); restore the file from a copy."
+        ) from error
+
+
+def lock(descriptor: int, busy: str) -> None:
+    """Lock an open file or folder for this process. The lock goes with the process, even on `kill -9`.
+
+    Args:
+      descriptor: Open file or folder, which keeps the lock until it is closed.
+      busy: Message of the error.
+
+    Raises:
+      ValueError: If somebody else holds the lock.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ValueError(busy) from error
+
+
+@contextmanager
+def locked(folder: Path, busy: str) -> Iterator[None]:
+    """Keep other processes out of a folder that exists; see `lock`."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        lock(descriptor, busy)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_partial(name: str, whole: str) -> bool:

@@ -56,3 +56,20 @@ def test_what_a_killed_write_left_is_known_by_its_name():
     assert not disk.is_partial(partial, "labels")
     assert not disk.is_partial("labels.npz", "labels.npz")
     assert not disk.is_partial(".labels.npz.mine.new", "labels.npz")
+
+
+def test_a_folder_has_one_process_at_a_time(tmp_path):
+    with disk.locked(tmp_path, "one other"):
+        with pytest.raises(ValueError, match="one other"), disk.locked(tmp_path, "one other"):
+            pass
+    with disk.locked(tmp_path, "free again"):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_damaged_json_names_its_file(tmp_path, content):
+    disk.write_whole(tmp_path / "a.json", content)
+    with pytest.raises(ValueError, match="a.json as it was written"):
+        disk.read_json(tmp_path / "a.json")
+    disk.write_whole(tmp_path / "a.json", b'{"b": 1}')
+    assert disk.read_json(tmp_path / "a.json") == {"b": 1}

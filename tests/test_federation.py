@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax import cli_federation, mechanisms, representations
+from rknn_jax import cli_federation, disk, mechanisms, representations
 from rknn_jax.federation import client as clients
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import wire
@@ -213,7 +213,7 @@ def test_a_round_that_cannot_keep_its_word_is_not_made(wrong, words):
 def test_the_same_votes_and_seed_give_the_totals_of_a_simulation(tmp_path, name):
     """Through three clients of 18 records each, bytes, and a collector that is closed and opened between them."""
     round = a_round(mechanism=name, simulated=7)
-    total, cells, first = Collector(tmp_path, round), [], 0
+    cells, first = [], 0
     for number in range(3):
         client = a_client(tmp_path / f"{number}", 18, seed=number, agreement=Agreement(simulated=True), first=first)
         id, ticket, payload = client.answer(round.data)
@@ -634,6 +634,7 @@ def test_what_cannot_be_counted_is_rejected_by_name_and_the_rest_is_counted(tmp_
     told = [good[0], *good[:3], good[3], good[1]]
     expected = round.mechanism.aggregate(wire.decode(round.mechanism, b"".join(told)))
     np.testing.assert_array_equal(collector.totals, expected)
+    collector.close()
     assert Collector(tmp_path, round).rejected == dict.fromkeys([*reasons, "late"], 1) | {"again": 2}
 
 
@@ -701,7 +702,9 @@ def test_a_batch_that_a_crash_cut_short_never_counted(tmp_path, kept, tail):
     again = Collector(tmp_path, round)
     np.testing.assert_array_equal(again.totals, totals)
     assert len(again.clients) == again.num_messages == 20
+    assert again.cut == int(kept * (whole - size)) + len(tail)
     again.receive(replies_of(round, honest(round, 17, seed=1), first=50))
+    again.close()
     np.testing.assert_array_equal(Collector(tmp_path, round).totals, collector.totals)
 
 
@@ -719,6 +722,34 @@ def test_answers_that_rot_on_the_disk_are_found(tmp_path):
         Collector(tmp_path, round)
     with pytest.raises(ValueError, match="another round"):
         Collector(tmp_path, a_round())
+
+
+def test_two_servers_never_count_in_one_folder(tmp_path):
+    """In this process and in another; the lock of a server that was killed goes with it."""
+    round = a_round()
+    collector = Collector(tmp_path, round)
+    collector.receive(replies_of(round, honest(round, 3)))
+    with pytest.raises(ValueError, match="no other server counts in"):
+        Collector(tmp_path, round)
+    assert exit_status(in_a_fork(lambda: Collector(tmp_path, round))) != 0
+    collector.close()
+
+    def die_with_the_lock():
+        disk.lock(os.open(tmp_path / collectors.ANSWERS, os.O_RDWR), "busy")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = in_a_fork(die_with_the_lock)
+    assert exit_status(killed) == -signal.SIGKILL
+    assert Collector(tmp_path, round).num_clients == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"late": -1}', b'{"late": "many"}', b"null", b"{"])
+def test_a_damaged_count_of_the_rejected_names_its_file(tmp_path, content):
+    round = a_round()
+    Collector(tmp_path, round).close()
+    (tmp_path / collectors.REJECTED).write_bytes(content)
+    with pytest.raises(ValueError, match=collectors.REJECTED):
+        Collector(tmp_path, round)
 
 
 def test_any_order_and_any_batches_give_one_total(tmp_path):

@@ -12,6 +12,8 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from rknn_jax import cli_federation, disk
+from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import flower
 from rknn_jax.federation.client import Agreement
 from rknn_jax.federation.collector import Collector
@@ -116,6 +118,38 @@ def test_a_client_that_comes_back_is_asked_again_and_counted_once(tmp_path, hear
     assert [name for name, _ in heard.lines] == ["counted", "again", "counted"]
     assert collector.num_messages == 12
     assert party.ledger.spent.epsilon == 1
+
+
+@pytest.mark.parametrize("authenticated", [False, True])
+def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard, authenticated):
+    """At every kind of cut: in a head, in a hash, in a body, and between two batches. They say the same, and pay once."""
+    round = a_round()
+    parties = [a_client(tmp_path / str(i), seed=i) for i in range(2)]
+    said, server = {i: by_app(party) for i, party in enumerate(parties)}, tmp_path / "server"
+
+    def counted():
+        collector = Collector(server, round)
+        flower.collect(Grid(said), collector, 2, time.time() + 20, authenticated=authenticated, tell=heard)
+        collector.close()
+        return collector.totals, sorted(collector.clients)
+
+    totals, clients = counted()
+    whole = (server / collectors.ANSWERS).read_bytes()
+    for size in (0, 10, 40, len(whole) // 2, len(whole) // 2 + 20, len(whole) - 1):
+        (server / collectors.ANSWERS).write_bytes(whole[:size])
+        again = counted()
+        np.testing.assert_array_equal(again[0], totals)
+        assert again[1] == clients
+    assert [party.ledger.spent.epsilon for party in parties] == [1, 1]
+
+
+def test_a_second_server_on_one_folder_writes_nothing(tmp_path):
+    np.savez(tmp_path / "P.npz", embeddings=np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
+    settings = cli_federation.Serve(tmp_path / "P.npz", 1.0, "3", 2, tmp_path / "out", student="none")
+    settings.out.mkdir()
+    with disk.locked(settings.out, "busy"), pytest.raises(ValueError, match="--out that no other server has"):
+        cli_federation.serve(settings)
+    assert not list(settings.out.iterdir())
 
 
 def test_a_node_with_a_key_is_counted_once_whatever_ticket_it_shows(tmp_path, heard):

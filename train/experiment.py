@@ -16,7 +16,6 @@ runs/<name>/
 ```
 """
 
-import fcntl
 import json
 import math
 import os
@@ -34,7 +33,7 @@ import jax
 import numpy as np
 
 from rknn_jax import augment, labelers, mechanisms
-from rknn_jax.disk import is_partial, write_arrays, write_whole
+from rknn_jax.disk import is_partial, locked, write_arrays, write_whole
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.dpdfd import Config as DPDFD
 from rknn_jax.labelers.noisy_sgd import HEADS, Head
@@ -299,15 +298,8 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
       ValueError: If another process runs there.
     """
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"Another process runs in out={folder}; wait for it, or choose another folder with --out.") from error
+    with locked(folder, f"Another process runs in out={folder}; wait for it, or choose another folder with --out."):
         yield
-    finally:
-        os.close(handle)
 
 
 def begin(experiment: Experiment, folder: Path, *, again: bool) -> None:

@@ -1,8 +1,12 @@
 """What a server does with answers: check them, have them on disk, add them up. Killed at any time, it goes on from its folder.
 
-Answers come in batches. Of a batch, those that can be counted are appended to one file in one frame and are on disk before they count, so
-that what a server has added up is what its file holds, each client once. A frame that a crash cut short was not acknowledged and is cut
-off. Who is rejected is told, by the client's number, and counted by reason.
+One process has the folder at a time: the file of the answers is locked until the collector is closed, because two that count
+from one file would count a client twice.
+
+Answers come in batches. Of a batch, those that can be counted are appended to one file in one frame and are on disk before
+they count, so that what a server has added up is what its file holds, each client once. A frame that a crash cut short was
+not acknowledged. It is cut off, and whoever is missing is asked again and says the same. Who is rejected is told, by the
+client's number, and counted by reason.
 
 **What a liar can do.** A message in the alphabet moves the estimate of a cell by `most_shift` at most and no client sends more of them than
 the round allows, so f messages of liars move it by f times that: as far as f honest ones may, and no further. At a small epsilon that is
@@ -22,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rknn_jax.disk import write_whole
+from rknn_jax.disk import lock, read_json, write_whole
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import MOST_RECORDS, Round
 from rknn_jax.mechanisms.local import LocalRandomizer
@@ -56,30 +60,47 @@ class Collector:
       num_messages: that were counted.
       clients: that were counted.
       rejected: how many answers were not counted, by reason.
+      cut: bytes of an unfinished batch that were cut off when the folder was opened.
     """
 
     def __init__(self, folder: Path, round: Round, most_records: int = MOST_RECORDS) -> None:
         """Open the folder of a round; a new one keeps the question, an old one must hold the same and is gone through.
 
         Raises:
-          ValueError: where it holds another round.
+          ValueError: If it holds another round or a damaged file, or another collector has it.
         """
         self.round, self._path, self._most = round, folder / ANSWERS, most_records
         self._size = wire.message_bytes(round.mechanism)
         self.totals = np.zeros(round.mechanism.num_totals, np.int64)
         self.num_messages, self.clients = 0, set[int]()
         self._rejected_path = folder / REJECTED
-        self.rejected: Counter[str] = Counter(json.loads(self._rejected_path.read_text()) if self._rejected_path.exists() else {})
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / QUESTION).exists():
-            write_whole(folder / QUESTION, round.data)
-        elif (folder / QUESTION).read_bytes() != round.data:
-            raise ValueError(f"Expected the folder of this round, got another round in {folder}; name a new folder.")
         self._file = open(self._path, "a+b")
+        try:
+            lock(self._file.fileno(), f"Expected a folder that no other server counts in, got {folder}; stop it, or name a new folder.")
+            self.rejected, self.cut = self._rejected(), 0
+            self._go_through(folder)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _rejected(self) -> Counter[str]:
+        found = read_json(self._rejected_path) if self._rejected_path.exists() else {}
+        if not isinstance(found, dict) or any(type(count) is not int or count < 0 for count in found.values()):
+            raise ValueError(f"Expected a number for each reason in {self._rejected_path}, got {found!r}; restore the file from a copy.")
+        return Counter(found)
+
+    def _go_through(self, folder: Path) -> None:
+        """Keep the question, or see that it is the same, and count what the file holds."""
+        if not (folder / QUESTION).exists():
+            write_whole(folder / QUESTION, self.round.data)
+        elif (folder / QUESTION).read_bytes() != self.round.data:
+            raise ValueError(f"Expected the folder of this round, got another round in {folder}; name a new folder.")
         size = 0
         for clients, payload in _frames(self._path):
-            self._count(clients, _parts(round.mechanism, payload))
+            self._count(clients, _parts(self.round.mechanism, payload))
             size += _frame_bytes(len(clients), len(payload))
+        self.cut = os.path.getsize(self._path) - size
         self._file.truncate(size)
 
     def receive(self, replies: Sequence[Reply], *, late: bool = False) -> list[str]:
@@ -155,7 +176,7 @@ class Collector:
         return counts, mechanism.stddev(counts, self.num_messages)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, so that another collector may open the folder."""
         self._file.close()
 
     def _fair(self, payloads: Sequence[bytes], messages: Sequence[tuple[Any, int]]) -> np.ndarray:

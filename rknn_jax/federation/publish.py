@@ -40,7 +40,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from rknn_jax import voting
-from rknn_jax.disk import write_arrays, write_whole
+from rknn_jax.disk import read_json, write_arrays, write_whole
 from rknn_jax.federation import wire
 from rknn_jax.federation.collector import QUESTION, Collector, Sum, most_shift
 from rknn_jax.federation.rounds import Round
@@ -131,7 +131,7 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
     if asked.student != "none" and not public.images:
         raise ValueError(f"Expected images for a student, got embeddings and student={asked.student}; pass --student none.")
     settings = json.dumps(_plain(asked), indent=2)
-    if (folder / "settings.json").exists() and (begun := json.loads((folder / "settings.json").read_text())) != json.loads(settings):
+    if (folder / "settings.json").exists() and (begun := read_json(folder / "settings.json")) != json.loads(settings):
         changed = [name for name, value in json.loads(settings).items() if begun.get(name) != value]
         raise ValueError(
             f"Expected the settings that --out {folder} was begun with, got others for {', '.join(changed)}; change them back, or name "
@@ -170,7 +170,7 @@ def closes_at(folder: Path, deadline: float) -> float:
     path = folder / "opened.json"
     if not path.exists():
         write_whole(path, json.dumps({"opened": time.time()}).encode())
-    return json.loads(path.read_text())["opened"] + deadline
+    return read_json(path)["opened"] + deadline
 
 
 def begin_sum(folder: Path) -> None:
