@@ -1,8 +1,10 @@
-"""`rknn audit`: try to break the guarantee of a mechanism or a labeler.
+"""`rknn audit`: try to break the guarantee of a mechanism, a labeler or a release.
 
 rknn audit --mechanism collision --epsilon 1
 rknn audit --mechanism gaussian --epsilon 1 --delta 1e-5 --sampler release
 rknn audit --labeler private_knn --epsilon 1 --delta 1e-5
+rknn audit --labeler noisy_sgd --one-run --epsilon 1
+rknn audit --release --epsilon 1
 """
 
 import math
@@ -15,39 +17,45 @@ from rknn_jax.terminal import err, tell, whole
 BROKEN = 4
 """Exit status."""
 
-RUNS, LABELER_RUNS = 200_000, 2000
+RUNS = {"mechanism": 200_000, "labeler": 2000, "release": 100, "one_run": 20}
+"""Runs of each input, by what is audited."""
+
 DELTA = 1e-5
-SIZES = {"neighbors": 1, "queries": 4, "classes": 2}
+SIZES = {"neighbors": 1, "queries": 12, "classes": 3}
 CLIENTS = 20
-"""Of a mechanism whose noise they bring in shares."""
+"""Clients of a mechanism whose noise they bring in shares."""
 
 
 @dataclass(frozen=True)
 class Audit:
     """Try to break a guarantee: a lower bound on epsilon from what comes out, to be held against the epsilon that is claimed.
 
-    Looks for the two neighbouring inputs, and the event, that tell most apart, and counts the event in fresh runs. Of local mechanisms with few cells the law is enumerated too. Not broken is no proof; the power says what would have been found. Exit status 4: broken.
+    Looks for the two neighboring inputs, and the event, that tell most apart, and counts the event in fresh runs. The stated law of a local mechanism is enumerated too. Not broken is no proof: the power tells what would have been found of one fault, half the noise. Exit status 4: broken.
 
     Attributes:
-      epsilon: that is claimed.
-      mechanism: a file of rknn_jax/mechanisms; give this or a labeler.
+      epsilon: claimed epsilon.
+      mechanism: a file of rknn_jax/mechanisms; give this, a labeler or --release.
       labeler: a file of rknn_jax/labelers, on 24 small pictures of three classes, of which one is a canary.
-      delta: that is claimed; 1e-5 where noise needs one and none is given.
-      relation: which data sets are neighbours.
+      release: audit `rknn label` itself, from a plan to the files it writes, on a small table with a canary.
+      one_run: plant 1,000 canaries in every run of --labeler noisy_sgd, and guess which they are.
+      delta: claimed delta; 1e-5 if noise needs one and none is given.
+      relation: which data sets are neighbors.
       neighbors: number of queries k that a record votes for.
       queries: number of queries s.
       classes: number of classes.
-      runs: of each input; 200,000 of a mechanism and 2,000 of a labeler where it is not given.
-      confidence: with which the lower bound holds; an honest mechanism is called broken with 1 less that, at most.
+      runs: runs of each input; if not given, 200,000 of a mechanism, 2,000 of a labeler, 100 of a release, and 20 with --one-run.
+      confidence: confidence of the lower bound; an honest mechanism is called broken with 1 less that, at most.
       sampler: release audits the exact noise of a mechanism, on the operating system's entropy.
-      skip_power: do not audit the same with noise as for twice the epsilon.
-      seed: of the audit's own draws.
+      skip_power: do not audit the same with half the noise.
+      seed: seed of the audit's own draws.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     epsilon: float
     mechanism: str | None = None
     labeler: str | None = None
+    release: bool = False
+    one_run: bool = False
     delta: float | None = None
     relation: Relation = "replace-one"
     neighbors: int = SIZES["neighbors"]
@@ -63,32 +71,28 @@ class Audit:
 
 def run(settings: Audit) -> dict[str, Any]:
     """Audit, and print the verdict. Returns what `--json` prints."""
-    if (settings.mechanism is None) == (settings.labeler is None):
-        raise ValueError(
-            f"Expected --mechanism or --labeler, got --mechanism {settings.mechanism} and --labeler {settings.labeler}; name one of them."
-        )
-    if not 0 < settings.epsilon < math.inf:
-        raise ValueError(f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; there must be a guarantee to break.")
-    if settings.labeler and settings.sampler == "release":
-        raise ValueError("Expected --mechanism with --sampler release, got --labeler; labelers are simulations, a release is `rknn label`.")
-    given = [name for name, usual in SIZES.items() if settings.labeler and getattr(settings, name) != usual]
-    if given:
-        raise ValueError(
-            f"Expected --mechanism with --{given[0]}, got --labeler {settings.labeler}, whose small task has sizes of its own."
-        )
+    _check(settings)
     with err.status("loading"):
         import jax
 
-        from rknn_jax import compilation, games
+        from rknn_jax import compilation
         from rknn_jax.privacy import audit
     compilation.keep()
-    runs = whole("runs", settings.runs or (RUNS if settings.mechanism else LABELER_RUNS))
-    exact = None
-    if settings.mechanism:
+    if settings.one_run:
+        return _one_run(settings)
+    kind = "release" if settings.release else "mechanism" if settings.mechanism else "labeler"
+    runs, exact, leaks = whole("runs", settings.runs or RUNS[kind]), None, None
+    if settings.release:
+        leaks = _leaks(settings)
+        played, guarantee = release_games(settings)
+        weaker: Any = None
+    elif settings.mechanism:
+        from rknn_jax import games
+
         subject = mechanism(settings)
         guarantee, played = claimed(subject, settings.sampler), games.of_mechanism(subject, settings.sampler)
         weaker = games.of_mechanism(replace(subject, epsilon=2 * settings.epsilon), settings.sampler)
-        exact = games.exact(subject)
+        exact = games.exact(mechanism(replace(settings, queries=_enumerable(settings))))
         tell(err, "mechanism", str(subject))
     else:
         played, guarantee = labeler_games(settings, settings.epsilon)
@@ -96,19 +100,88 @@ def run(settings: Audit) -> dict[str, Any]:
         tell(err, "labeler", str(configured(settings, settings.epsilon)))
     tell(err, "claimed", str(guarantee))
     if exact:
-        tell(err, "enumerated", f"{exact}  {exact.neighbours}")
+        tell(err, "stated law", f"{exact}  {exact.inputs}")
     with err.status(f"playing {len(played)} games"):
         try:
-            control = None if settings.skip_power else weaker
+            control = None if settings.skip_power or weaker is None else audit.Control(audit.HALF_THE_NOISE, weaker)
             found = audit.audit(jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control)
         except NotImplementedError as error:  # no exact form
             raise ValueError(f"Expected --sampler simulation with --mechanism {settings.mechanism}, got release. {error}") from error
     tell(err, "drawn", str(found))
-    tell(err, "inputs", found.neighbours)
+    tell(err, "inputs", found.inputs)
     tell(err, "event", found.event)
-    # What is enumerated is sure, unless what is drawn does not keep to it.
-    told = exact if exact and (exact.broken or not found.broken) else found
-    return told.asdict() | {"broken": found.broken or (exact is not None and exact.broken), "power": found.power, "drawn": found.asdict()}
+    broken = found.broken or (exact is not None and exact.broken) or bool(leaks)
+    return found.asdict() | {"broken": broken, "stated_law": exact and exact.asdict(), "leaks": leaks}
+
+
+def _check(settings: Audit) -> None:
+    """Refuse settings that make no sense."""
+    named = [settings.mechanism is not None, settings.labeler is not None, settings.release]
+    if sum(named) != 1:
+        raise ValueError(
+            f"Expected --mechanism or --labeler or --release, got --mechanism {settings.mechanism}, --labeler {settings.labeler} and "
+            f"{'' if settings.release else 'no '}--release; name one of them."
+        )
+    if not 0 < settings.epsilon < math.inf:
+        raise ValueError(f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; there must be a guarantee to break.")
+    if settings.labeler and settings.sampler == "release":
+        raise ValueError("Expected --mechanism with --sampler release, got --labeler; labelers are simulations, audit --release instead.")
+    given = [name for name, usual in SIZES.items() if not settings.mechanism and getattr(settings, name) != usual]
+    if given:
+        what = f"--labeler {settings.labeler}" if settings.labeler else "--release"
+        raise ValueError(f"Expected --mechanism with --{given[0]}, got {what}, whose small task has sizes of its own.")
+    if settings.one_run and settings.labeler != "noisy_sgd":
+        raise ValueError(f"Expected --labeler noisy_sgd with --one-run, got --labeler {settings.labeler}; it needs records with gradients.")
+    if settings.release and settings.delta:
+        raise ValueError(f"Expected no delta with --release, got --delta {settings.delta}; its discrete Laplace noise is pure.")
+
+
+def _enumerable(settings: Audit) -> int:
+    """Return a number of queries at which the law of a local mechanism is enumerated."""
+    from rknn_jax import games
+
+    return max(min(settings.queries, games.MOST_CELLS // settings.classes), settings.neighbors)
+
+
+def release_games(settings: Audit) -> tuple[Any, Guarantee]:
+    """Return games of `rknn label`, and its guarantee."""
+    from rknn_jax.games_release import of_release
+
+    return of_release(settings.epsilon, settings.relation)
+
+
+def _leaks(settings: Audit) -> list[str]:
+    """Return what the checks of `rknn label` find that need no statistics."""
+    from rknn_jax.games_release import differing, read_after, worlds
+
+    tell(err, "release", "rknn label, from its plan to its files")
+    played = worlds(settings.epsilon, settings.relation)
+    leaks = sorted({name for world in played for name in differing(world)})
+    read = sorted({found for world in played for plan in world.plans if (found := read_after(plan))})
+    told = f"with the same noisy counts, one record decides {', '.join(leaks)}"
+    tell(err, "same noisy counts", f"BROKEN: {told}" if leaks else "the same files, whatever one record says")
+    tell(err, "after the noise", f"BROKEN: {read[0]}" if read else "no private record or vote is read")
+    return [*leaks, *read]
+
+
+def _one_run(settings: Audit) -> dict[str, Any]:
+    """Audit noisy SGD by many canaries in every run."""
+    import jax
+
+    from rknn_jax import games_training
+    from rknn_jax.privacy import one_run
+
+    runs = whole("runs", settings.runs or RUNS["one_run"])
+    config = games_training.noisy_sgd_config(settings.epsilon, DELTA if settings.delta is None else settings.delta)
+    tell(err, "labeler", str(config))
+    with err.status(f"training {runs} times"):
+        signs, scores, guarantee = games_training.noisy_sgd_runs(
+            jax.random.key(settings.seed), runs, replace(config, relation=settings.relation)
+        )
+    found = one_run.judge(signs, scores, guarantee, settings.confidence)
+    tell(err, "claimed", str(guarantee))
+    tell(err, "drawn", str(found))
+    return found.asdict()
 
 
 def claimed(subject: Any, sampler: Sampler) -> Guarantee:
@@ -137,16 +210,16 @@ def mechanism(settings: Audit) -> Any:
 
 def labeler_games(settings: Audit, epsilon: float) -> tuple[Any, Any]:
     """Return games of the labeler at an epsilon, and its guarantee."""
-    from rknn_jax import games
+    from rknn_jax import games_labeler
 
-    task = games.small_task()
-    encode, queries = games.small_queries(task)
-    return games.of_labeler(task, encode, queries, settings.labeler or "", configured(settings, epsilon))
+    task = games_labeler.small_task()
+    encode, queries = games_labeler.small_queries(task)
+    return games_labeler.of_labeler(task, encode, queries, settings.labeler or "", configured(settings, epsilon))
 
 
 def configured(settings: Audit, epsilon: float) -> Any:
     """Return the labeler's settings."""
-    from rknn_jax import games
+    from rknn_jax import games_labeler
 
     delta = DELTA if settings.delta is None else settings.delta
-    return games.telling(settings.labeler or "", epsilon=epsilon, relation=settings.relation, delta=delta)
+    return games_labeler.telling(settings.labeler or "", epsilon=epsilon, relation=settings.relation, delta=delta)

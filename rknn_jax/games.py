@@ -1,96 +1,131 @@
-"""Neighbouring inputs of mechanisms and labelers, and what is seen of them: what `privacy.audit` plays.
+"""Neighboring inputs of mechanisms, and what is seen of them: what `privacy.audit` plays.
 
-A canary is the record in which two inputs differ. What is seen is all that a release shows and nothing else: counts, labels, soft labels,
-confidences and, of a labeler that trains one, the network's weights; of a client in the local model its message.
+Inputs are drawn at random over all cells. One record moves to other queries, gets other labels,
+does both, loses some of its votes or all of them, or is not there. It is alone with a few others
+that vote alike, in a crowd that does, or in a crowd of any votes: what a mechanism does may
+depend on a count. Crowds go up to `MOST_RECORDS`.
 
-Of local randomizers with few cells the law itself is enumerated, `exact`: every input, missing votes too, and every message. That is about
-the mathematics of a file, and the game about the code that draws.
+What is seen is all that a mechanism shows, and functions of it that anybody can compute who knows
+both inputs: of counts their parity, in how many cells they equal the true counts of either input,
+and how far they are from these; of a client's message every bit of its integers, public coins
+included, the cells that it supports, and how likely the stated law makes it from either input.
+Messages and noise are drawn by the code that is audited.
+
+The law of a local randomizer with few cells is enumerated too, by `exact`: every input, missing
+votes as well, and every message. That is about the mathematics that a file states, and no more.
 """
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import labelers
 from rknn_jax.mechanisms.base import CentralMechanism, estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.mechanisms.multi_message import MultiMessage
 from rknn_jax.privacy.audit import Bound, Finding, Game
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.guarantee import Guarantee, Sampler
-from rknn_jax.queries import kmeans
-from rknn_jax.types import Answers, Array, Card, Public, Records, Task
+from rknn_jax.privacy.guarantee import Sampler
+from rknn_jax.types import Array
+
+Observe = Callable[[jax.Array, int, int], np.ndarray]
 
 RUNS_AT_ONCE = 2000
-"""Drawn together, so that one program is compiled for searches and long runs."""
+"""Runs that are drawn together, so that one program serves searches and long runs."""
+
+MOST_RECORDS = 1000
+"""Largest crowd: other records beside the one in which two inputs differ."""
+
+MOST_PAIRS = 24
+"""Pairs of records, at most, that take one another's place; each is played in every crowd.
+
+They are as many as it takes for every cell to be voted for, up to this.
+"""
+
+SEVERAL = 4
+"""Pairs, at least: one of each kind of change."""
 
 COINS = 4
 """Draws of the public coins under which a law is enumerated."""
 
 MOST_CELLS = 12
-"""Of a law that is enumerated: its messages may be all sets of cells."""
+"""Cells of a law that is enumerated: its messages may be all sets of cells."""
 
 ROUNDING = 1e-9
 """Relative error of epsilon that an enumeration in float64 may have."""
 
-TELLING: dict[str, dict[str, Any]] = {
-    "private_knn": {"num_neighbors": 3, "sampling_prob": 0.5, "threshold": 0.5},
-    "pate": {"num_teachers": 12, "hidden": 0, "steps": 20, "threshold": 0.5},
-    "noisy_sgd": {"batch_size": 12, "epochs": 1.0},
-    "dpdfd": {"num_teachers": 12, "steps": 1, "batch_size": 4, "updates": 1, "teacher_steps": 20},
-}
-"""Settings under which one record of `small_task` counts for much; a labeler without is audited as its first example."""
-
-OTHERS = 2
-"""Queries of other classes whose pictures a canary takes instead."""
-
-CROWDS = (1, 3)
-"""Other records, all of whom vote as the canary does: what is released may depend on how close a race is."""
+BITS = 32
+"""Bits of an integer of a message that become columns."""
 
 
-def of_mechanism(mechanism: Any, sampler: Sampler = "simulation") -> list[Game]:
-    """Return games of a mechanism: a record that changes its queries, its label or both, or casts no vote, alone or in a close race.
+def of_mechanism(mechanism: Any, sampler: Sampler = "simulation", seed: int = 0) -> list[Game]:
+    """Return games of a mechanism, between random neighboring inputs.
 
     Args:
-      mechanism: any.
-      sampler: `simulation` for `jax.random`'s noise, `release` for exact noise on the operating system's entropy.
+      mechanism: Any mechanism.
+      sampler: `simulation` for the noise of `jax.random`, `release` for exact noise on the
+        operating system's entropy.
+      seed: Seed of the inputs.
     """
-    votes = _votes(mechanism)
+    rng = np.random.default_rng(seed)
+    pairs = list(changes(rng, mechanism))
     if isinstance(mechanism, LocalRandomizer):
-        pairs = [(f"a client that votes for {_told(a)} or for {_told(b)}", a, b) for a, b in itertools.combinations(votes, 2)]
-        return [Game(words, _messages(mechanism, a, b, sampler)) for words, a, b in pairs]
+        return [_of_client(mechanism, a, b, sampler) for a, b in pairs]
     if isinstance(mechanism, MultiMessage):
         if sampler == "release":
             raise ValueError("Expected sampler=simulation for MultiMessage, got release; it is simulated, and has no exact form.")
-        crowd = np.repeat(votes[:1], mechanism.num_clients - 1, axis=0)
-        changes = [(f"a client among {mechanism.num_clients}, for {_told(votes[0])} or {_told(b)}", votes[0], b) for b in votes[1:]]
-        return [Game(words, _shuffled(mechanism, np.stack([[*crowd, a], [*crowd, b]]))) for words, a, b in changes]
+        size = mechanism.num_clients - 1
+        return [_of_shuffled(mechanism, others, a, b) for a, b in pairs[:SEVERAL] for others in _crowds(rng, mechanism, a, size)[1:]]
     games = []
-    for size in CROWDS:
-        crowd = np.where(np.arange(max(CROWDS))[:, None] < size, votes[:1], -1)  # of one shape
-        others = f"{size} for {_told(votes[0])}"
-        if mechanism.relation == "replace-one":
-            for a, b in itertools.combinations(votes, 2):
-                worlds = [np.stack([*crowd, a]), np.stack([*crowd, b])]
-                games.append(of_cells(f"{others}, and one for {_told(a)} or {_told(b)}", mechanism, worlds, sampler))
-        else:
-            for a in votes[:-1]:
-                worlds = [crowd, np.stack([*crowd, a])]
-                games.append(of_cells(f"{others}, and one more for {_told(a)} or none", mechanism, worlds, sampler))
+    for a, b in pairs:
+        for others in _crowds(rng, mechanism, a, MOST_RECORDS):
+            words = f"{_crowd_words(others)}, and one "
+            if mechanism.relation == "replace-one":
+                worlds = [np.stack([*others, a]), np.stack([*others, b])]
+                games.append(of_cells(f"{words}for {_told(a)} or {_told(b)}", mechanism, worlds, sampler))
+                continue
+            for votes in (a, b) if (b >= 0).any() else (a,):
+                worlds = [others, np.stack([*others, votes])]
+                games.append(of_cells(f"{words}more for {_told(votes)} or none", mechanism, worlds, sampler))
     return games
 
 
-def exact(mechanism: Any) -> Finding | None:
-    """Return the largest log ratio of probabilities of any message from any two inputs; None for laws that are not enumerated.
+def changes(rng: np.random.Generator, mechanism: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the votes of one record and of what may be in its place, int32 `[k·r]` each.
 
-    These are the laws of local randomizers with `MOST_CELLS` cells at most. Inputs are every choice of up to k·r cells, and messages all
-    that share public coins, under `COINS` draws of the coins.
+    In turn: other queries, other labels of the same queries, some votes of either, and none.
+    Together they vote for every cell, or for as many as `MOST_PAIRS` pairs can.
+    """
+    s, c = mechanism.num_queries, mechanism.num_classes
+    left = list(rng.permutation(s * c))
+    for number in range(MOST_PAIRS):
+        if not left and number >= SEVERAL:
+            return
+        kind = number % 4
+        first = _record(rng, mechanism, left.pop() if left else int(rng.integers(s * c)))
+        second = np.full_like(first, -1)
+        if kind == 1 and mechanism.labels_per_record < c:
+            second = (first // c * c + (first % c + rng.integers(1, c)) % c).astype(np.int32)
+        elif kind != 3:
+            second = _record(rng, mechanism, left.pop() if left else int(rng.integers(s * c)))
+        if kind == 2 and len(first) > 1:
+            first, second = _thinned(rng, first), _thinned(rng, second)
+        if (np.sort(first) == np.sort(second)).all():
+            second = np.full_like(first, -1)
+        left = [cell for cell in left if cell not in first and cell not in second]
+        yield first, second
+
+
+def exact(mechanism: Any) -> Finding | None:
+    """Return the largest log ratio of probabilities of any message from any two inputs, by the stated law.
+
+    None for laws that are not enumerated: these are the laws of local randomizers with
+    `MOST_CELLS` cells at most. Inputs are every choice of up to k·r cells, and messages all that
+    share public coins, under `COINS` draws of the coins.
     """
     if not isinstance(mechanism, LocalRandomizer) or mechanism.num_cells > MOST_CELLS:
         return None
@@ -105,7 +140,7 @@ def exact(mechanism: Any) -> Finding | None:
             epsilon, words = largest, f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
     broken = epsilon > claimed * (1 + ROUNDING)
     bound, event = Bound(0.0, claimed, epsilon), f"the most telling of all messages, under {COINS} draws of public coins"
-    return Finding(claimed, 0.0, epsilon, 1.0, exact=True, broken=broken, evidence=bound, neighbours=words, event=event, runs=0)
+    return Finding(claimed, 0.0, epsilon, 1.0, exact=True, broken=broken, evidence=bound, inputs=words, event=event, runs=0)
 
 
 def inputs(mechanism: Any) -> list[np.ndarray]:
@@ -118,120 +153,80 @@ def inputs(mechanism: Any) -> list[np.ndarray]:
     ]
 
 
-@dataclass(frozen=True)
-class Canary:
-    """A record by which two data sets differ.
+def of_cells(words: str, mechanism: CentralMechanism, worlds: Sequence[Array], sampler: Sampler = "simulation") -> Game:
+    """Return the game of a central mechanism between two tables of votes, int32 `[n, k·r]` each."""
+    longest = max(len(world) for world in worlds)
+    tables = [np.pad(np.asarray(world, np.int32), ((0, longest - len(world)), (0, 0)), constant_values=-1) for world in worlds]
+    totals = [np.asarray(mechanism.aggregate(jnp.asarray(table)), np.int64).ravel() for table in tables]
 
-    Attributes:
-      words: what it is.
-      images: uint8 `[2, height, width, channels]`, in either data set.
-      labels: int32 `[2]`.
+    def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
+        if sampler == "release":
+            # Cells have noise of their own, so that one release of many queries is many releases of a few.
+            many = np.tile(totals[world].reshape(mechanism.shape), (runs, 1))
+            counts = np.asarray(replace(mechanism, num_queries=len(many)).release(many)).reshape(runs, -1)
+        else:
+            cells = jnp.asarray(tables[world])
+            counts = np.concatenate([np.asarray(_noisy(mechanism, k, cells))[:size] for k, size in _blocks(key, runs)])
+        return described_counts(counts, totals)
+
+    d = len(totals[0])
+    names = [f"cell {cell}" for cell in range(d)] + [f"the parity of cell {cell}" for cell in range(d)]
+    names += [f"{what} input {world}" for world in (0, 1) for what in ("the number of cells as in", "the distance from")]
+    return Game(words, observe, tuple(names), tuple(range(2 * d, 2 * d + 4)))
+
+
+def described_counts(counts: np.ndarray, totals: Sequence[np.ndarray]) -> np.ndarray:
+    """Return counts `[n, d]`, their parities, and for either input how many equal its true counts and the L1 distance."""
+    counts = counts.astype(np.float64)
+    told = [counts, np.floor(counts) % 2]
+    for true in totals:
+        apart = np.abs(counts - true[None])
+        told += [np.sum(apart == 0, axis=1)[:, None], np.sum(apart, axis=1)[:, None]]
+    return np.concatenate(told, axis=1)
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """Return every bit of integers `[n, ...]` and their parity, float64 `[n, f]`."""
+    words = np.asarray(array).reshape(len(array), -1).astype(np.int64)
+    apart = words[:, :, None] >> np.arange(BITS)[None, None] & 1
+    return np.concatenate([apart, apart.sum(axis=2, keepdims=True) % 2], axis=2).reshape(len(words), -1).astype(np.float64)
+
+
+def _record(rng: np.random.Generator, mechanism: Any, cell: int) -> np.ndarray:
+    """Return the votes of a random record that votes for a cell, int32 `[k·r]`."""
+    c, r = mechanism.num_classes, mechanism.labels_per_record
+    others = rng.permutation(np.delete(np.arange(mechanism.num_queries), cell // c))[: mechanism.num_neighbors - 1]
+    labels = np.append(rng.permutation(np.delete(np.arange(c), cell % c))[: r - 1], cell % c)
+    near = np.append(others, cell // c)
+    return np.sort(np.ravel(near[:, None] * c + labels[None])).astype(np.int32)
+
+
+def _thinned(rng: np.random.Generator, votes: np.ndarray) -> np.ndarray:
+    """Return votes of which about half are missing, but neither none nor all."""
+    missing = rng.random(len(votes)) < 0.5
+    missing[rng.permutation(len(votes))[:2]] = (True, False)
+    return np.where(missing, -1, votes).astype(np.int32)
+
+
+def _crowds(rng: np.random.Generator, mechanism: Any, votes: np.ndarray, most: int) -> list[np.ndarray]:
+    """Return tables of other records: a few that vote alike, many that do, and any, int32 `[most, k·r]` each.
+
+    Tables have one shape, so that one program serves all; rows of -1 cast no vote.
     """
-
-    words: str
-    images: np.ndarray
-    labels: np.ndarray
-
-
-def of_labeler(task: Task, encode: Any, queries: Any, name: str, config: Any) -> tuple[list[Game], Guarantee]:
-    """Return games of a labeler on a task: its last private record is a canary, or is not there; and the guarantee of its answers.
-
-    Args:
-      task: small, as every run labels it anew.
-      encode: images to features.
-      queries: public, with their images.
-      name: a file of `rknn_jax.labelers`.
-      config: its `Config`.
-    """
-    labeler = labelers.named(name)
-
-    def answers(key: jax.Array, private: Records) -> Answers:
-        votes_key, noise_key = jax.random.split(key)
-        votes = labeler.votes(votes_key, private, encode, queries, task.card.num_classes, config)
-        return labeler.tally(noise_key, votes, queries, task.card.num_classes, config)
-
-    games, without = [], Records(task.private.images[:-1], task.private.labels[:-1])
-    for number, canary in enumerate(canaries(task, queries)):
-        first, second = (with_record(task.private, canary.images[world], int(canary.labels[world])) for world in (0, 1))
-        if config.relation == "replace-one":
-            games.append(Game(canary.words, _answers(answers, [first, second])))
-            continue
-        records = (first, second) if number == 0 else (second,)  # the first picture is always the same
-        games += [Game(f"there or not: one of {canary.words}", _answers(answers, [without, record])) for record in records]
-    return games, answers(jax.random.key(0), task.private).guarantee
+    few, many = int(rng.integers(1, 4)), int(np.exp(rng.uniform(np.log(12), np.log(max(most, 13)))))
+    rows = np.arange(most)[:, None]
+    alike = [np.where(rows < min(size, most), votes[None], -1).astype(np.int32) for size in (few, many)]
+    cells = rng.integers(mechanism.num_cells, size=most)
+    anything = np.stack([_record(rng, mechanism, int(cell)) for cell in cells[: min(most, many)]])
+    thin = rng.random(anything.shape) < 0.1 if anything.shape[1] > 1 else np.zeros(anything.shape, bool)
+    padding = np.full((most - len(anything), anything.shape[1]), -1, np.int32)
+    return [*alike, np.concatenate([np.where(thin, -1, anything), padding]).astype(np.int32)]
 
 
-def telling(name: str, **given: Any) -> Any:
-    """Return the `Config` of a labeler under which one record counts for much, with what is given, such as epsilon."""
-    return replace(labelers.named(name).EXAMPLES[0], **{**TELLING.get(name, {}), **given})
-
-
-def canaries(task: Task, queries: Any) -> list[Canary]:
-    """Return canaries: the picture of a query, and in its place another label, the picture of another query, or one like nothing."""
-    labels = task.public.true_labels[queries.index]
-    pictures = task.public.images[queries.index]
-    elsewhere = np.flatnonzero(labels != labels[0])[:OTHERS]
-    other = (labels[0] + 1) % task.card.num_classes
-    noise = np.random.default_rng(0).integers(0, 2, pictures.shape[1:]).astype(np.uint8) * 255
-    own = "the picture of a query with its label, "
-    found = [Canary(own + "or with another", pictures[[0, 0]], np.array([labels[0], other]))]
-    found += [Canary(own + "or that of another with its own", pictures[[0, i]], labels[[0, i]]) for i in elsewhere]
-    found += [Canary(own + "or that of another with the same", pictures[[0, i]], labels[[0, 0]]) for i in elsewhere]
-    return [*found, Canary(own + "or a picture like nothing", np.stack([pictures[0], noise]), np.array([labels[0], other]))]
-
-
-def with_record(private: Records, image: np.ndarray, label: int) -> Records:
-    """Return the records with another in the last one's place."""
-    images, labels = private.images.copy(), private.labels.copy()
-    images[-1], labels[-1] = image, label
-    return replace(private, images=images, labels=labels)
-
-
-def small_task(num_records: int = 24) -> Task:
-    """Return three classes of pictures of 6 x 6, each with a bright quarter: 12 public, `num_records` private and 3 test records."""
-    rng = np.random.default_rng(0)
-    sizes = np.cumsum([0, 12, num_records, 3])
-    labels = np.arange(sizes[-1]) % 3
-    images = rng.integers(0, 60, (len(labels), 6, 6, 1))
-    for image, label in zip(images, labels, strict=True):
-        image[3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 180
-    index = [np.arange(start, end) for start, end in itertools.pairwise(sizes)]
-    parts = [(images[rows].astype(np.uint8), labels[rows].astype(np.int32)) for rows in index]
-    return Task(
-        Card("bright quarters", "made here", "none", ("a", "b", "c")), Public(*parts[0]), Records(*parts[1]), Records(*parts[2]), *index
-    )
-
-
-def small_queries(task: Task, num_queries: int = 3) -> tuple[Any, Any]:
-    """Return an encoder of plain pixels, and queries about a small task."""
-
-    def encode(images: Array) -> jax.Array:
-        return jnp.asarray(images, jnp.float32).reshape(len(images), -1) / 255
-
-    queries = kmeans.select(jax.random.key(1), encode(task.public.images), num_queries)
-    return encode, replace(queries, images=task.public.images[queries.index])
-
-
-def seen(answers: Answers) -> np.ndarray:
-    """Return all that answers show, float64 `[f]`."""
-    shown = [answers.labels, answers.answered, answers.probabilities, answers.confidence, answers.counts, answers.stddev]
-    weights = [getattr(answers.model, name) for name in ("params", "batch_stats") if hasattr(answers.model, name)]
-    return np.concatenate([np.ravel(np.asarray(array, np.float64)) for array in [*shown, *jax.tree.leaves(weights)]])
-
-
-def _votes(mechanism: Any) -> np.ndarray:
-    """Return ways to vote, int32 `[4, k·r]`: some cells, other labels there, other queries as far as there are any, and none."""
-    k, r, s, c = mechanism.num_neighbors, mechanism.labels_per_record, mechanism.num_queries, mechanism.num_classes
-    ways = [
-        np.ravel(near[:, None] * c + said[None])
-        for near, said in (
-            (np.arange(k), np.arange(r)),
-            (np.arange(k), c - 1 - np.arange(r)),
-            (s - 1 - np.arange(k), np.arange(r)),
-            (s - 1 - np.arange(k), c - 1 - np.arange(r)),
-        )
-    ]
-    return np.unique(np.stack([*ways, np.full(k * r, -1)]).astype(np.int32), axis=0)[::-1]
+def _crowd_words(others: np.ndarray) -> str:
+    voting = others[(others >= 0).any(axis=1)]
+    alike = (voting == voting[:1]).all()
+    return f"{len(voting)} for {_told(voting[0])}" if alike else f"{len(voting)} for any cells"
 
 
 def _told(cells: np.ndarray) -> str:
@@ -269,27 +264,15 @@ def _sent(mechanism: MultiMessage, key: jax.Array, votes: jax.Array) -> jax.Arra
     return jax.lax.map(run, jax.random.split(key, RUNS_AT_ONCE), batch_size=100)
 
 
-def of_cells(words: str, mechanism: CentralMechanism, worlds: Sequence[Array], sampler: Sampler = "simulation") -> Game:
-    """Return the game of a central mechanism between two tables of votes, int32 `[n, k·r]` each."""
-
-    def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
-        cells = jnp.asarray(worlds[world])
-        if sampler == "release":
-            # Cells have noise of their own, so that one release of many queries is many releases of a few.
-            totals = np.tile(np.asarray(mechanism.aggregate(cells), np.int64).reshape(mechanism.shape), (runs, 1))
-            return np.asarray(replace(mechanism, num_queries=len(totals)).release(totals)).reshape(runs, -1)
-        return np.concatenate([np.asarray(_noisy(mechanism, k, cells))[:size] for k, size in _blocks(key, runs)])
-
-    return Game(words, observe)
-
-
-def _messages(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray, sampler: Sampler) -> Any:
-    """See a client's message: its bits, the cells that it supports, and how much likelier the law makes it from either input."""
+def _of_client(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray, sampler: Sampler) -> Game:
+    """Return the game of a client's message: see the module."""
 
     def described(messages: Any, support: Any) -> np.ndarray:
-        ratio = mechanism.log_prob(messages, second) - mechanism.log_prob(messages, first)
-        bits = [np.asarray(leaf, np.float64).reshape(len(ratio), -1) for leaf in jax.tree.leaves(messages)]
-        return np.concatenate([*bits, np.asarray(support, np.float64), ratio[:, None]], axis=1)
+        laws = np.stack([mechanism.log_prob(messages, cells) for cells in (first, second)], axis=1)
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(messages)]
+        values = [leaf.reshape(len(laws), -1).astype(np.float64) for leaf in leaves]
+        apart = [bits(leaf) for leaf in leaves if leaf.dtype.kind in "iu"]
+        return np.concatenate([laws[:, 1:] - laws[:, :1], laws, np.asarray(support, np.float64), *values, *apart], axis=1)
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         cells = (first, second)[world]
@@ -299,20 +282,30 @@ def _messages(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray,
         parts = [(_randomized(mechanism, k, jnp.asarray(cells)), size) for k, size in _blocks(key, runs)]
         return np.concatenate([described(*drawn)[:size] for drawn, size in parts])
 
-    return observe
+    words = f"a client that votes for {_told(first)} or for {_told(second)}"
+    return Game(words, observe, _message_names(mechanism, first), always=(0,))
 
 
-def _shuffled(mechanism: MultiMessage, worlds: np.ndarray) -> Any:
-    """See all clients' messages in no order: how often each cell came with either sign."""
+def _message_names(mechanism: LocalRandomizer, cells: np.ndarray) -> tuple[str, ...]:
+    """Return the names of the columns of a client's message."""
+    message, support = jax.eval_shape(
+        lambda key: (drawn := mechanism.randomize(key, jnp.asarray(cells)), mechanism.support(drawn)), jax.random.key(0)
+    )
+    leaves = [(f"leaf {number}", leaf) for number, leaf in enumerate(jax.tree.leaves(message))]
+    words = [(f"{name}[{i}]", leaf.dtype.kind in "iu") for name, leaf in leaves for i in range(leaf.size)]
+    names = ["the log ratio of the stated laws", "the stated law of input 0", "the stated law of input 1"]
+    names += [f"support {cell}" for cell in range(support.size)] + [name for name, _ in words]
+    for name, has_bits in words:
+        names += [*(f"bit {bit} of {name}" for bit in range(BITS)), f"the parity of {name}"] if has_bits else []
+    return tuple(names)
+
+
+def _of_shuffled(mechanism: MultiMessage, others: np.ndarray, first: np.ndarray, second: np.ndarray) -> Game:
+    """Return the game of all clients' messages in no order: how often each cell came with either sign."""
+    worlds = [np.stack([*others, votes]) for votes in (first, second)]
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         return np.concatenate([np.asarray(_sent(mechanism, k, jnp.asarray(worlds[world])))[:size] for k, size in _blocks(key, runs)])
 
-    return observe
-
-
-def _answers(answers: Any, worlds: Sequence[Records]) -> Any:
-    def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
-        return np.stack([seen(answers(k, worlds[world])) for k in map(partial(jax.random.fold_in, key), range(runs))])
-
-    return observe
+    words = f"a client among {mechanism.num_clients}, {_crowd_words(others)}, and one for {_told(first)} or {_told(second)}"
+    return Game(words, observe)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from rknn_jax import bsvs, games, labelers, mechanisms, neighbors, pytree
+from rknn_jax import bsvs, games, games_labeler, labelers, mechanisms, neighbors
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms import base
 from rknn_jax.mechanisms.base import CentralMechanism
@@ -23,10 +23,11 @@ from rknn_jax.mechanisms.local import LocalRandomizer, voted_bits
 from rknn_jax.mechanisms.multi_message import MultiMessage
 from rknn_jax.mechanisms.randomized_response import RandomizedResponse
 from rknn_jax.privacy import accounting, audit
-from rknn_jax.privacy.audit import Game
+from rknn_jax.privacy.audit import Control, Game
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.students import dpsgd
 from tests.conftest import modules
+from tests.plants import planted
 from train import audit as train_audit
 from train import distill
 
@@ -52,8 +53,8 @@ def first(examples, *kinds):
 
 
 def few(played):
-    """Two of many games: an audit of all of them takes as long as they are many."""
-    return [played[0], played[-1]]
+    """Two of many games, of different changes: an audit of all takes as long as they are many."""
+    return [played[0], played[3]]
 
 
 def drawn_by(key):
@@ -128,11 +129,11 @@ def test_what_was_chosen_is_judged_on_other_runs():
 
 
 def test_of_many_games_the_one_that_tells_is_played():
-    played = [normals(0.0)] * 5 + [normals(0.3)._replace(neighbours="far apart")] + [normals(0.1)] * 3
+    played = [normals(0.0)] * 5 + [normals(0.3)._replace(inputs="far apart")] + [normals(0.1)] * 3
     tight = Guarantee(0.1, 0.0, "replace-one", "central", (Event("pure", 0.1),))
     found = found_in(played, tight, 40_000)
     assert found.broken
-    assert found.neighbours == "far apart"
+    assert found.inputs == "far apart"
 
 
 def test_a_gaussian_is_told_from_a_weaker_one_by_common_events():
@@ -171,7 +172,9 @@ def test_power_is_that_of_the_events_of_the_weaker_noise():
     guarantee = Gaussian(1.0, 3, 2).guarantee(5)
     multiplier = multiplier_of(guarantee)
     powers = [
-        audit.audit(jax.random.key(0), [normals(1.0, multiplier)], guarantee, runs, 0.999, [normals(1.0, multiplier / 2)]).power
+        audit.audit(
+            jax.random.key(0), [normals(1.0, multiplier)], guarantee, runs, 0.999, Control("half", [normals(1.0, multiplier / 2)])
+        ).power.probability
         for runs in (100, 1600, 20_000)
     ]
     assert powers[0] < 0.2
@@ -193,27 +196,57 @@ def test_what_cannot_be_audited_is_refused():
 # Honest mechanisms and labelers
 
 
-def test_games_are_all_pairs_of_ways_to_vote_alone_and_in_a_close_race():
-    """Other cells of the same query, of another one, of both, and none: whatever a neighbouring record may do."""
-    ways = ["cell 5", "cell 4", "cell 1", "cell 0", "none"]
-    pairs = list(itertools.combinations(ways, 2))
+@pytest.mark.parametrize(
+    "mechanism", [DiscreteLaplace(1.0, 4, 3), DiscreteLaplace(1.0, 5, 3, 2, 2), RandomizedResponse(1.0, 4, 3)], ids=str
+)
+def test_games_vote_for_every_cell_and_miss_some_votes(mechanism):
+    """Each record is one that `bsvs.cells` could make: r labels of each of k queries, or some of these."""
+    pairs = list(games.changes(np.random.default_rng(0), mechanism))
+    voted = np.concatenate([np.concatenate(pair) for pair in pairs])
+    assert set(voted[voted >= 0]) == set(range(mechanism.num_cells))
+    for votes in itertools.chain(*pairs):
+        cast = votes[votes >= 0]
+        assert len(set(cast)) == len(cast)
+        assert (np.bincount(cast // mechanism.num_classes, minlength=1) <= mechanism.labels_per_record).all()
+    assert any((b < 0).all() for _, b in pairs)
+    partly = [(votes < 0).any() and (votes >= 0).any() for votes in itertools.chain(*pairs)]
+    assert any(partly) == (mechanism.votes_per_record > 1)
+    for a, b in pairs:
+        assert (np.sort(a) != np.sort(b)).any()
 
-    def words(mechanism):
-        return [game.neighbours for game in games.of_mechanism(mechanism)]
 
-    replaced = [f"{crowd} for cell 5, and one for {a} or {b}" for crowd in (1, 3) for a, b in pairs]
-    added = [f"{crowd} for cell 5, and one more for {way} or none" for crowd in (1, 3) for way in ways[:-1]]
-    assert words(DiscreteLaplace(1.0, 3, 2)) == replaced
-    assert words(DiscreteLaplace(1.0, 3, 2, relation="add-remove")) == added
-    assert words(RandomizedResponse(1.0, 3, 2)) == [f"a client that votes for {a} or for {b}" for a, b in pairs]
-    crowded = MultiMessage(1.0, 3, 2, num_clients=7)
-    assert words(crowded) == [f"a client among 7, for cell 5 or {way}" for way in ways[1:]]
+def test_each_change_is_played_among_a_few_and_in_two_crowds():
+    played = games.of_mechanism(DiscreteLaplace(1.0, 4, 3))
+    others = [int(game.inputs.split()[0]) for game in played]
+    assert all(few < 4 for few in others[::3])
+    assert all(12 <= many <= games.MOST_RECORDS for many in others[1::3])
+    assert max(others) > 200
+    assert all("for any cells" in game.inputs for game in played[2::3])
+    words = [game.inputs for game in games.of_mechanism(DiscreteLaplace(1.0, 4, 3, relation="add-remove"))]
+    assert all(word.endswith(" or none") for word in words)
+    assert all("a client that votes for" in game.inputs for game in games.of_mechanism(RandomizedResponse(1.0, 4, 3)))
+    crowded = games.of_mechanism(MultiMessage(1.0, 3, 2, num_clients=7))
+    assert all(game.inputs.startswith("a client among 7") for game in crowded)
+
+
+def test_what_is_seen_of_counts_and_integers():
+    seen = games.described_counts(np.array([[3, -1], [2, 5]]), [np.array([3, 0]), np.array([2, 5])])
+    np.testing.assert_array_equal(seen, [[3, -1, 1, 1, 1, 1, 0, 7], [2, 5, 0, 1, 0, 6, 2, 0]])
+    shown = games.bits(np.array([[5, 2**31]], np.uint32))
+    assert list(np.flatnonzero(shown[0])) == [0, 2, 33 + 31, 65], "and the second word's parity"
+
+
+def test_every_column_has_a_name():
+    for mechanism in (DiscreteLaplace(1.0, 4, 3), Collision(1.0, 4, 3), RandomizedResponse(1.0, 4, 3)):
+        game = games.of_mechanism(mechanism)[0]
+        assert game.observe(jax.random.key(0), 0, 5).shape == (5, len(game.names))
+        assert set(game.always) < set(range(len(game.names)))
 
 
 def test_the_games_of_a_central_mechanism_are_between_neighbours(monkeypatch):
     """One record less or another one, each in a table of one shape; and every pair of ways to vote is told apart by the votes."""
     seen = []
-    monkeypatch.setattr(games, "of_cells", lambda words, mechanism, worlds, sampler: seen.append(worlds))
+    monkeypatch.setattr(games, "of_cells", lambda words, mechanism, worlds, sampler: seen.append([np.asarray(world) for world in worlds]))
     for relation in ("replace-one", "add-remove"):
         games.of_mechanism(DiscreteLaplace(1.0, 4, 3, num_neighbors=2, relation=relation))
         for first, second in seen:
@@ -294,12 +327,12 @@ def test_every_labeler_is_audited():
 
 def test_canaries_are_the_picture_of_a_query_and_what_may_be_in_its_place():
     """Another label, two other pictures with either label, and a picture like nothing; the first record is always the same."""
-    task = games.small_task()
-    _, queries = games.small_queries(task)
+    task = games_labeler.small_task()
+    _, queries = games_labeler.small_queries(task)
     pictures = queries.images
     labels = task.public.true_labels[queries.index]
     assert sorted(labels.tolist()) == [0, 1, 2]
-    found = games.canaries(task, queries)
+    found = games_labeler.canaries(task, queries)
     assert len({canary.words for canary in found}) == 4
     for canary in found:
         np.testing.assert_array_equal(canary.images[0], pictures[0])
@@ -320,6 +353,9 @@ def test_canaries_are_the_picture_of_a_query_and_what_may_be_in_its_place():
 
 
 # Planted bugs
+
+
+RIGHT = audit.Finding(1.0, 0.0, 1.0, 1.0, True, False, audit.Bound(0.0, 1.0, 1.0), "", "", 0)
 
 
 def broken(played, guarantee, runs=RUNS):
@@ -349,11 +385,6 @@ def free(mechanism):
     """What a mechanism has calibrated for its epsilon, to be calibrated anew."""
     names = {field.name for field in dataclasses.fields(mechanism)}
     return {name: None for name in ("noise_multiplier", "coins", "num_buckets", "subset_size") if name in names}
-
-
-def planted(kind, **members):
-    """The class of a mechanism with a bug."""
-    return pytree.register(dataclasses.dataclass(frozen=True)(type(f"Planted{kind.__name__}", (kind,), members)))
 
 
 @pytest.mark.parametrize("kind", [DiscreteLaplace, pytest.param(Laplace, marks=pytest.mark.slow), Gaussian])
@@ -401,8 +432,8 @@ def test_a_noise_key_that_two_rounds_share_is_found(kind):
 
 
 def labeler_games(name, epsilon=1.0, **given):
-    task = games.small_task()
-    return games.of_labeler(task, *games.small_queries(task), name, games.telling(name, epsilon=epsilon, **given))
+    task = games_labeler.small_task()
+    return games_labeler.of_labeler(task, *games_labeler.small_queries(task), name, games_labeler.telling(name, epsilon=epsilon, **given))
 
 
 FEW_RUNS = 80
@@ -435,8 +466,8 @@ def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
 
 def test_joint_balancing_is_found():
     """Every query takes its nearest eight records and sends the others on: a record that pushes in moves others, and their votes."""
-    task = games.small_task()
-    encode, queries = games.small_queries(task)
+    task = games_labeler.small_task()
+    encode, queries = games_labeler.small_queries(task)
     mechanism = DiscreteLaplace(1.0, len(queries.index), task.card.num_classes)
 
     def balanced(records):
@@ -449,8 +480,8 @@ def test_joint_balancing_is_found():
 
     def played(connect):
         found = []
-        for canary in games.canaries(task, queries):
-            worlds = [connect(games.with_record(task.private, canary.images[w], int(canary.labels[w]))) for w in (0, 1)]
+        for canary in games_labeler.canaries(task, queries):
+            worlds = [connect(games_labeler.with_record(task.private, canary.images[w], int(canary.labels[w]))) for w in (0, 1)]
             found.append(games.of_cells(canary.words, mechanism, worlds))
         return found
 
@@ -523,13 +554,25 @@ def _private(prepared):
 
 
 def test_the_command_says_what_was_claimed_and_found(rknn):
-    result = rknn("audit", "--mechanism", "randomized_response", "--epsilon", 1, "--queries", 1, "--runs", 4000, "--json")
+    sizes = ("--queries", 1, "--classes", 2)
+    result = rknn("audit", "--mechanism", "randomized_response", "--epsilon", 1, *sizes, "--runs", 4000, "--json")
     assert result.status == 0
     told = result.json
-    assert (told["claimed_epsilon"], told["exact"], told["broken"], told["confidence"]) == (1.0, True, False, 1.0)
-    assert told["lower_bound"] == pytest.approx(1.0, rel=1e-9)
-    assert 0.5 < told["drawn"]["lower_bound"] <= 1.0 < told["drawn"]["control_lower_bound"]
-    assert told["power"] > 0.99
+    assert (told["claimed_epsilon"], told["exact"], told["broken"], told["confidence"]) == (1.0, False, False, 0.9999)
+    assert told["stated_law"]["lower_bound"] == pytest.approx(1.0, rel=1e-9)
+    assert told["stated_law"]["exact"]
+    assert 0.5 < told["lower_bound"] <= 1.0 < told["power"]["lower_bound"]
+    assert told["power"]["probability"] > 0.99
+    assert told["power"]["against"] == audit.HALF_THE_NOISE
+    assert "against half the noise" in told["statement"]
+
+
+def test_a_law_that_is_stated_wrongly_is_broken_whatever_is_drawn(rknn, monkeypatch):
+    """And the other way round: what is drawn decides, where the stated law is right."""
+    monkeypatch.setattr(games, "exact", lambda mechanism: dataclasses.replace(RIGHT, broken=True, lower_bound=9.0))
+    result = rknn("audit", "--mechanism", "randomized_response", "--epsilon", 1, "--queries", 1, "--runs", 100, "--skip-power", "--json")
+    assert result.status == 4
+    assert result.json["stated_law"]["lower_bound"] == 9.0
 
 
 def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
@@ -539,7 +582,9 @@ def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
         guarantee=lambda self, n: Guarantee(self.epsilon, 0.0, self.relation, "central", ()),
     )
     monkeypatch.setattr(mechanisms, "named", lambda name: half)
-    result = rknn("audit", "--mechanism", "half", "--epsilon", 1, "--queries", 1, "--runs", 20_000, "--skip-power", "--json")
+    result = rknn(
+        "audit", "--mechanism", "half", "--epsilon", 1, "--queries", 1, "--classes", 2, "--runs", 20_000, "--skip-power", "--json"
+    )
     assert result.status == 4
     assert result.json["broken"]
     assert result.json["lower_bound"] > 1
@@ -550,6 +595,11 @@ def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
     [
         (("--epsilon", 1), "--mechanism or --labeler"),
         (("--epsilon", 1, "--mechanism", "laplace", "--labeler", "rknn"), "--mechanism or --labeler"),
+        (("--epsilon", 1, "--release", "--labeler", "rknn"), "and --release; name one"),
+        (("--epsilon", 1, "--release", "--neighbors", 2), "--neighbors"),
+        (("--epsilon", 1, "--release", "--delta", 0.1), "--delta 0.1"),
+        (("--epsilon", 1, "--labeler", "rknn", "--one-run"), "--one-run"),
+        (("--epsilon", 1, "--labeler", "noisy_sgd", "--one-run", "--relation", "add-remove"), "add-remove"),
         (("--epsilon", "inf", "--mechanism", "laplace"), "--epsilon inf"),
         (("--epsilon", 1, "--mechanism", "laplacian"), "mechanism='laplacian'"),
         (("--epsilon", 1, "--mechanism", "laplace", "--delta", 0.1), "--delta 0.1"),

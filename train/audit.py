@@ -27,7 +27,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rknn_jax import compilation, games
+from rknn_jax import compilation, games_labeler
 from rknn_jax.cli_audit import BROKEN
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.privacy import audit
@@ -92,8 +92,8 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
     nothing = Labels.none(len(task.public.images), task.card.num_classes)
     key = stage_key(jax.random.key(experiment.seed), Stage.QUERIES, 0)
     queries = distill.select_queries(key, task, encode(task.public.images), num_queries, nothing, None, experiment)
-    canary = games.canaries(task, queries)[0]
-    both = [games.with_record(task.private, canary.images[world], int(canary.labels[world])) for world in (0, 1)]
+    canary = games_labeler.canaries(task, queries)[0]
+    both = [games_labeler.with_record(task.private, canary.images[world], int(canary.labels[world])) for world in (0, 1)]
     if experiment.relation == "add-remove":
         private = task.private
         clients = None if private.clients is None else private.clients[:-1]

@@ -1,6 +1,6 @@
 """Try to break a guarantee: a lower bound on epsilon from what a mechanism really puts out.
 
-A game has two neighbouring inputs and shows what an adversary sees of either. (epsilon, delta)-differential privacy says of every event E
+A game has two neighboring inputs and shows what an adversary sees of either. (epsilon, delta)-differential privacy says of every event E
 of what is seen, and of both inputs in either order,
 
     P1(E) <= e^epsilon * P0(E) + delta.
@@ -23,58 +23,93 @@ Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of th
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from scipy.stats import beta
-from sklearn.tree import DecisionTreeClassifier
 
 from rknn_jax.privacy import accounting
+from rknn_jax.privacy.distinguishers import MOST_CORRELATED, Score, correlated, distinguishers, most_telling
 from rknn_jax.privacy.guarantee import Guarantee
 
 DELTAS = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)
 """Where the claimed curve is looked at, beside the claimed delta."""
 
-SEARCH_RUNS = 1000  # of each input, for a first look at a game
-SCREENED_RUNS = 4000  # of each input, to choose columns by
-LEAST_POWER = 0.5  # of an audit that says something
-COLUMNS, PAIRS, ALONE = 24, 8, 6  # of what is seen: looked at together, differences of two, looked at alone
-CORRELATED, MOST_CORRELATED = 64, 1000  # pairs to choose those differences from, and columns to choose these from
-BINS = 32
-OUTCOMES = 256  # different rows that are few enough to be counted one by one
-TREE_RUNS, LEAVES = 20_000, 64
-THRESHOLDS = 512
-BOOTSTRAPS = 10_000
+SEARCH_RUNS = 1000
+"""Runs of each input for a first look at a game."""
 
+GLANCE_ERROR = 0.1
+"""Error of the bounds by which games are ranked at first sight; nothing is concluded from them."""
+
+FINALISTS = 8
+"""Games that are looked at closely after the first look."""
+
+LEAST_POWER = 0.5
+"""Power, against the control, of an audit that says something."""
+
+THRESHOLDS, FEW_THRESHOLDS = 512, 16
+"""Levels at which a score is cut in the search, and a column in the first look."""
+
+BOOTSTRAPS = 10_000
 
 Curve = tuple[tuple[float, float], ...]
 """Delta and epsilon that are claimed together."""
 
-Score = Callable[[np.ndarray], np.ndarray]
-"""What is seen, `[n, f]`, to floats `[n]`: large where input 1 is likely."""
-
 
 class Game(NamedTuple):
-    """Two neighbouring inputs, and what is seen of them.
+    """Two neighboring inputs, and what an adversary sees of them.
 
     Attributes:
-      neighbours: the inputs, in words.
-      observe: `observe(key, world, runs)` returns what is seen in fresh, independent runs on input 0 or 1, `[runs, f]`. `key` is consumed.
+      inputs: The two inputs, in words.
+      observe: `observe(key, world, runs)` returns what is seen in fresh, independent runs on input
+        0 or 1, `[runs, f]`. `key` is consumed.
+      names: Names of the f columns; none if they have no names.
+      always: Columns that are looked at alone however little they seem to tell: what is rare.
     """
 
-    neighbours: str
+    inputs: str
     observe: Callable[[jax.Array, int, int], np.ndarray]
+    names: tuple[str, ...] = ()
+    always: tuple[int, ...] = ()
+
+
+class Control(NamedTuple):
+    """The same games of a mechanism with a known fault, by which power is told.
+
+    Attributes:
+      against: The fault, in words.
+      games: Games of the mechanism that has it.
+    """
+
+    against: str
+    games: Sequence[Game]
+
+
+class Power(NamedTuple):
+    """Ability to find one known fault. It says nothing of other faults.
+
+    Attributes:
+      against: The fault, in words.
+      probability: Estimated probability that this audit calls a mechanism with it broken.
+      lower_bound: Lower bound of epsilon, at the claimed delta, of the mechanism that has it.
+    """
+
+    against: str
+    probability: float
+    lower_bound: float
+
+
+HALF_THE_NOISE = "half the noise: the same mechanism made for twice the epsilon"
 
 
 class Bound(NamedTuple):
-    """What is known of epsilon at one delta.
+    """Bound of epsilon at one delta.
 
     Attributes:
-      delta: at which.
-      claimed: epsilon that the guarantee promises.
-      lower: epsilon that what was seen implies at least.
+      delta: Delta.
+      claimed: Epsilon that the guarantee promises there.
+      lower: Epsilon that what was seen implies at least.
     """
 
     delta: float
@@ -84,21 +119,21 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit has found.
+    """Result of an audit.
 
     Attributes:
-      claimed_epsilon: of the guarantee.
-      delta: likewise.
-      lower_bound: of epsilon at that delta.
-      confidence: with which the bounds hold; 1 where they are exact.
-      exact: whether every input and message was enumerated, under a few draws of public coins where there are any.
-      broken: whether a bound contradicts the guarantee, at its delta or elsewhere on its curve.
-      evidence: the bound that lies farthest above the claim; that at the claimed delta where none does.
-      neighbours: the two inputs that told most.
-      event: what told them apart, in words.
-      runs: of each input that the bounds rest on; more were spent on the search.
-      power: probability of finding the noise broken that `control` has weakened, as its own runs let it be estimated; None without one.
-      control_lower_bound: of epsilon, for that noise.
+      claimed_epsilon: Epsilon of the guarantee.
+      delta: Delta of the guarantee.
+      lower_bound: Lower bound of epsilon at that delta.
+      confidence: Probability, at least, with which all bounds hold; 1 if they are exact.
+      exact: True if a stated law was enumerated, under a few draws of public coins.
+      broken: True if a bound contradicts the guarantee, at its delta or elsewhere on its curve.
+      evidence: Bound that lies farthest above the claim; that at the claimed delta if none does.
+      inputs: The two inputs that told most.
+      event: Event that told them apart, in words.
+      runs: Runs of each input that the bounds rest on; more were spent on the search.
+      games: Pairs of inputs that were tried.
+      power: Power against the control; None without one.
     """
 
     claimed_epsilon: float
@@ -108,28 +143,29 @@ class Finding:
     exact: bool
     broken: bool
     evidence: Bound
-    neighbours: str
+    inputs: str
     event: str
     runs: int
-    power: float | None = None
-    control_lower_bound: float | None = None
+    games: int = 0
+    power: Power | None = None
 
     def __str__(self) -> str:
         at = f" at delta = {self.delta:g}" if self.delta else ""
         known = "is, by enumeration," if self.exact else f"is at least, with confidence {self.confidence:.6g},"
-        weak = not self.broken and self.power is not None and self.power < LEAST_POWER
+        weak = not self.broken and self.power is not None and self.power.probability < LEAST_POWER
         verdict = "BROKEN: " if self.broken else "Inconclusive, take more runs: " if weak else "Not broken: "
         sentence = f"{verdict}epsilon{at} {known} {self.lower_bound:.4g}, and {self.claimed_epsilon:.4g} is claimed."
         if self.broken and self.lower_bound <= self.claimed_epsilon:
             shown = self.evidence
             sentence += f" At delta = {shown.delta:g} it is at least {shown.lower:.4g}, where the same noise promises {shown.claimed:.4g}."
         if self.power is not None:
-            sentence += f" Of noise as for twice the epsilon this audit finds out with a probability of about {self.power:.2g}."
+            sentence += f" Power {self.power.probability:.2g} against {self.power.against}; other faults may go unseen."
         return sentence
 
     def asdict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
         told = asdict(self) | {"evidence": self.evidence._asdict(), "statement": str(self)}
+        told["power"] = None if self.power is None else self.power._asdict()
         if math.isinf(self.lower_bound):  # which JSON lacks
             told |= {"lower_bound": "infinity", "evidence": told["evidence"] | {"lower": "infinity"}}
         return told
@@ -153,23 +189,24 @@ def audit(
     guarantee: Guarantee,
     runs: int,
     confidence: float = 0.9999,
-    control: Sequence[Game] | None = None,
+    control: Control | None = None,
 ) -> Finding:
     """Try to break a guarantee.
 
-    Half of the runs are spent on the search: a few on each game, more on those that tell more, and most on the best. The other half is
-    looked at once.
+    Half of the runs are spent on the search: a few on each game, more on those that tell more, and
+    most on the best. The other half is looked at once.
 
     Args:
-      key: is consumed.
-      games: neighbouring inputs to try, of one mechanism and one guarantee.
-      guarantee: that is claimed.
-      runs: of each input of the best game.
-      confidence: with which the lower bound holds; 1 less that is the probability that an honest mechanism is called broken.
-      control: the same games of a mechanism with weaker noise, for the power.
+      key: Key of the audit's own draws; is consumed.
+      games: Neighboring inputs to try, of one mechanism and one guarantee.
+      guarantee: Guarantee that is claimed.
+      runs: Runs of each input of the best game.
+      confidence: Probability, at least, that an honest mechanism is not called broken.
+      control: Games of a mechanism with a known fault, for the power against it.
 
     Raises:
-      ValueError: for an infinite epsilon, fewer than 40 runs, no games or a confidence outside (0, 1).
+      ValueError: For an infinite epsilon, fewer than 40 runs, no games or a confidence outside
+        (0, 1).
     """
     if not games:
         raise ValueError("Expected at least one game, got none; there is no pair of inputs to tell apart.")
@@ -181,11 +218,11 @@ def audit(
     keys = jax.random.split(key, 4)
     game, events = _search(keys[0], games, curve, runs, error)
     bounds, hits = _judge(keys[1], game, events, curve, runs, error)
-    power = weakened = None
+    power = None
     if control is not None:
-        other, found = _search(keys[2], control, curve, runs, error)
+        other, found = _search(keys[2], control.games, curve, runs, error)
         its_bounds, its_hits = _judge(keys[3], other, found, curve, runs, error)
-        weakened, power = its_bounds[0].lower, _power(its_hits, runs - runs // 2, curve, error)
+        power = Power(control.against, _power(its_hits, runs - runs // 2, curve, error), its_bounds[0].lower)
     best = int(np.argmax([bound.lower - bound.claimed for bound in bounds]))
     best = best if bounds[best].lower > bounds[best].claimed else 0
     at = lower_bounds(np.stack(hits), runs - runs // 2, error / len(hits), [bounds[best].delta])[:, 0].argmax()
@@ -198,11 +235,11 @@ def audit(
         exact=False,
         broken=any(bound.lower > bound.claimed for bound in bounds),
         evidence=bounds[best],
-        neighbours=game.neighbours,
+        inputs=game.inputs,
         event=f"{events[at].distinguisher}, at {events[at].threshold:.6g} and above: a share of {happened} of the runs",
         runs=runs - runs // 2,
+        games=len(games),
         power=power,
-        control_lower_bound=weakened,
     )
 
 
@@ -248,36 +285,64 @@ def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[flo
 
 
 def _search(key: jax.Array, games: Sequence[Game], curve: Curve, runs: int, error: float) -> tuple[Game, list[Event]]:
-    """Return the game that tells most, and its best events: at the claimed delta, and on the curve. Half of the games go in every round."""
+    """Return the game that tells most, and its best events: at the claimed delta, and on the curve.
+
+    All games are looked at once, a few of them closely, and then half of them go in every round.
+    """
+    first_key, key = jax.random.split(key)
     left, spent, final = list(games), SEARCH_RUNS, runs // 2
+    if len(left) > FINALISTS:
+        keys = [jax.random.fold_in(first_key, number) for number in range(len(left))]
+        left = _best(left, [_glance(k, game, min(spent, final), curve) for k, game in zip(keys, left, strict=True)], FINALISTS)
     while len(left) > 1:
         keys = [jax.random.fold_in(jax.random.fold_in(key, len(left)), number) for number in range(len(left))]
         told = [_events(k, game, min(spent, final), curve, error)[1] for k, game in zip(keys, left, strict=True)]
-        best = sorted(range(len(left)), key=lambda number: -told[number])
-        left, spent = [left[number] for number in best[: -(-len(left) // 2)]], 2 * spent
+        left, spent = _best(left, told, -(-len(left) // 2)), 2 * spent
     return left[0], list(_events(jax.random.fold_in(key, 0), left[0], final, curve, error)[0])
 
 
+def _best(games: Sequence[Game], told: Sequence[float], count: int) -> list[Game]:
+    """Return the games that tell most."""
+    return [games[number] for number in sorted(range(len(games)), key=lambda number: -told[number])[:count]]
+
+
+def _glance(key: jax.Array, game: Game, runs: int, curve: Curve) -> float:
+    """Return how far above the claim the best cut of a column or a difference of two seems to come."""
+    seen = [_seen(game, k, world, runs) for world, k in enumerate(jax.random.split(key, 2))]
+    a, b = correlated(seen[0], seen[1], most_telling(seen[0], seen[1])[:MOST_CORRELATED])
+    first, second = (np.concatenate([rows, rows[:, a] - rows[:, b]], axis=1) for rows in seen)
+    levels = np.concatenate([first, second])
+    levels = np.quantile(levels, np.linspace(0, 1, FEW_THRESHOLDS)[1:], axis=0, method="nearest")
+    hits = np.stack([[np.sum(rows >= level[None], axis=0) for level in levels] for rows in (first, second)], axis=-1)
+    deltas, claims = (np.array(values) for values in zip(*curve, strict=True))
+    return float((lower_bounds(hits, runs, GLANCE_ERROR, deltas) - claims).max())
+
+
 def _events(key: jax.Array, game: Game, runs: int, curve: Curve, error: float) -> tuple[tuple[Event, ...], float]:
-    """Return the best event at the claimed delta and the best one on the rest of the curve, and how far above the claim they come."""
+    """Return the best event at the claimed delta, the best one on the rest of the curve, and a rank of the game.
+
+    The rank is how far above the claim a bound with `GLANCE_ERROR` comes: at the audit's own error, events that
+    always happen would seem better than events that tell a little.
+    """
     keys = jax.random.split(key, 2)
     seen = [_seen(game, k, world, runs) for world, k in enumerate(keys)]
     half = runs // 2
     fitted, held = [rows[:half] for rows in seen], [rows[half:] for rows in seen]
     deltas, claims = (np.array(values) for values in zip(*curve, strict=True))
-    found = []
-    for name, score in distinguishers(*fitted):
+    found, ranks = [], []
+    for name, score in distinguishers(fitted[0], fitted[1], game.names, game.always):
         scores = [np.sort(score(rows)) for rows in held]
         both = np.sort(np.concatenate(scores))
         thresholds = np.unique(both[np.round(_levels(len(both)) * (len(both) - 1)).astype(int)])
         hits = np.stack([len(s) - np.searchsorted(s, thresholds, side="left") for s in scores], axis=-1)
         above = lower_bounds(hits, len(held[0]), error, deltas) - claims
+        ranks.append(float((lower_bounds(hits, len(held[0]), GLANCE_ERROR, deltas) - claims).max()))
         for column in (above[:, 0], above.max(axis=1)):
             best = int(column.argmax())
             found.append((column[best], Event(name, score, float(thresholds[best]))))
     at_delta, on_curve = max(found[::2], key=lambda pair: pair[0]), max(found[1::2], key=lambda pair: pair[0])
     events = (at_delta[1],) if len(curve) == 1 else (at_delta[1], on_curve[1])
-    return events, float(on_curve[0])
+    return events, max(ranks)
 
 
 def _judge(
@@ -307,47 +372,6 @@ def _power(hits: Sequence[np.ndarray], runs: int, curve: Curve, error: float) ->
     return float(np.mean((lower > claims).any(axis=2), axis=0).max())
 
 
-def distinguishers(first: np.ndarray, second: np.ndarray) -> list[tuple[str, Score]]:
-    """Learn to tell two inputs apart.
-
-    Args:
-      first: `[n, f]`, what was seen of input 0.
-      second: `[n, f]`, of input 1.
-
-    Returns:
-      Names and scores, large where input 1 is likely: of single columns and differences of two, of all columns as if they were
-      independent, of their best linear combination, of a decision tree, and of whole rows where there are few.
-    """
-    screened = first[:SCREENED_RUNS], second[:SCREENED_RUNS]
-    ranked = _most_telling(*screened)
-    a, b = _correlated(*screened, ranked[:MOST_CORRELATED])
-    telling = _most_telling(*(rows[:, a] - rows[:, b] for rows in screened))[:PAIRS]
-    pairs = a[telling], b[telling]
-    columns = ranked[:COLUMNS]
-
-    def described(rows: np.ndarray) -> np.ndarray:
-        return np.concatenate([rows[:, columns], rows[:, pairs[0]] - rows[:, pairs[1]]], axis=1)
-
-    names = [f"value {c}" for c in columns] + [f"value {i} less value {j}" for i, j in zip(*pairs, strict=True)]
-    worlds = described(first), described(second)
-    laws = [_histogram(*(world[:, c] for world in worlds)) for c in range(len(names))]
-    order = _most_telling(*(world[:SCREENED_RUNS] for world in worlds))[:ALONE]
-    found: list[tuple[str, Score]] = []
-    for c in order:
-        found.append((f"likelihood of {names[c]}", partial(_likelihood, described, int(c), laws[c])))
-    direction = _linear(*worlds)
-    tree = _tree(*(world[:TREE_RUNS] for world in worlds))
-    found += [
-        ("likelihood of all values apart", lambda rows: np.sum([laws[i](rows[:, c]) for i, c in enumerate(columns)], axis=0)),
-        ("a linear combination", lambda rows: described(rows) @ direction),
-        ("a decision tree", lambda rows: tree(described(rows))),
-    ]
-    outcomes = np.unique(np.concatenate(screened), axis=0)
-    if len(outcomes) <= OUTCOMES:
-        found.append(("likelihood of whole outcomes", _outcomes(first, second)))
-    return found
-
-
 def _seen(game: Game, key: jax.Array, world: int, runs: int) -> np.ndarray:
     rows = np.asarray(game.observe(key, world, runs), np.float64)
     if rows.ndim != 2 or len(rows) != runs:
@@ -360,71 +384,3 @@ def _levels(count: int) -> np.ndarray:
     evenly = min(THRESHOLDS, count // 16 + 16)
     tails = np.geomspace(1 / count, 1 / evenly, evenly // 8)
     return np.concatenate([np.linspace(0, 1, evenly), tails, 1 - tails])
-
-
-def _most_telling(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the columns, those first in which the two are farthest apart in distribution function."""
-    distance = np.zeros(first.shape[1])
-    for c in range(first.shape[1]):
-        both = np.sort(np.concatenate([first[:, c], second[:, c]]))
-        if both[0] < both[-1]:
-            edges = both[:: max(1, len(both) // (4 * BINS))]
-            shares = [np.searchsorted(np.sort(rows[:, c]), edges, side="right") / len(rows) for rows in (first, second)]
-            distance[c] = np.abs(shares[0] - shares[1]).max()
-    return np.argsort(-distance, kind="stable")
-
-
-def _correlated(first: np.ndarray, second: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of columns that vary most alike, whose noise may cancel, and all pairs of the first few."""
-    centred = np.concatenate([rows[:, columns] - rows[:, columns].mean(axis=0) for rows in (first, second)])
-    length = np.linalg.norm(centred, axis=0)
-    centred = centred / np.where(length > 0, length, 1)
-    alike = np.triu(np.abs(centred.T @ centred), 1)
-    most = np.argsort(-alike, axis=None, kind="stable")[:CORRELATED]
-    few = np.ravel_multi_index(np.triu_indices(min(len(columns), ALONE), 1), alike.shape)
-    a, b = np.unravel_index(np.union1d(most, few), alike.shape)
-    return columns[a[a != b]], columns[b[a != b]]
-
-
-def _likelihood(described: Score, column: int, law: Score, rows: np.ndarray) -> np.ndarray:
-    return law(described(rows)[:, column])
-
-
-def _histogram(first: np.ndarray, second: np.ndarray) -> Score:
-    """Return the log ratio of frequencies, second to first, of the bin that a value is in."""
-    both = np.concatenate([first, second])
-    values = np.unique(both)
-    edges = (values[1:] + values[:-1]) / 2 if len(values) <= BINS else np.unique(np.quantile(both, np.linspace(0, 1, BINS + 1)[1:-1]))
-    counts = [np.bincount(np.searchsorted(edges, rows), minlength=len(edges) + 1) + 0.5 for rows in (first, second)]
-    ratio = np.log(counts[1]) - np.log(counts[0])
-    return lambda rows: ratio[np.searchsorted(edges, rows)]
-
-
-def _linear(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Fisher's direction. Noise that cancels in a combination leaves it nearly no variance, and makes it large."""
-    spread = np.maximum(np.concatenate([first, second]).std(axis=0), 1e-12)
-    scaled = [rows / spread for rows in (first, second)]
-    within = sum(np.cov(rows, rowvar=False, ddof=0).reshape(rows.shape[1], -1) for rows in scaled)
-    shift = scaled[1].mean(axis=0) - scaled[0].mean(axis=0)
-    return np.linalg.solve(within + 1e-9 * np.eye(len(shift)), shift) / spread
-
-
-def _tree(first: np.ndarray, second: np.ndarray) -> Score:
-    """Return the share of input 1 in the leaf of a decision tree."""
-    model = DecisionTreeClassifier(max_leaf_nodes=LEAVES, min_samples_leaf=20, random_state=0)
-    model.fit(np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)]))
-    return lambda rows: model.predict_proba(rows)[:, 1]
-
-
-def _outcomes(first: np.ndarray, second: np.ndarray) -> Score:
-    """Return the log ratio of frequencies of whole rows; 0 of rows that were not seen."""
-    rows, inverse = np.unique(np.concatenate([first, second]), axis=0, return_inverse=True)
-    world = np.repeat([0, 1], [len(first), len(second)])
-    counts = np.array([np.bincount(inverse.ravel()[world == w], minlength=len(rows)) for w in (0, 1)]) + 0.5
-    ratio = {row.tobytes(): value for row, value in zip(rows, np.log(counts[1]) - np.log(counts[0]), strict=True)}
-
-    def score(seen: np.ndarray) -> np.ndarray:
-        rows, inverse = np.unique(seen, axis=0, return_inverse=True)
-        return np.array([ratio.get(row.tobytes(), 0.0) for row in rows])[inverse.ravel()]
-
-    return score

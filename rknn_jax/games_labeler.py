@@ -1,0 +1,141 @@
+"""Neighboring inputs of labelers, and what is seen of them.
+
+A canary is the record in which two data sets differ. What is seen is all that a labeler releases
+and nothing else: counts, labels, soft labels, confidences and, if it trains one, the network's
+weights. Every run labels a small task anew.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax import labelers
+from rknn_jax.privacy.audit import Game
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.queries import kmeans
+from rknn_jax.types import Answers, Array, Card, Public, Records, Task
+
+TELLING: dict[str, dict[str, Any]] = {
+    "private_knn": {"num_neighbors": 3, "sampling_prob": 0.5, "threshold": 0.5},
+    "pate": {"num_teachers": 12, "hidden": 0, "steps": 20, "threshold": 0.5},
+    "noisy_sgd": {"batch_size": 12, "epochs": 1.0},
+    "dpdfd": {"num_teachers": 12, "steps": 1, "batch_size": 4, "updates": 1, "teacher_steps": 20},
+}
+"""Settings under which one record of `small_task` counts for much; the first example of a labeler that is not listed."""
+
+OTHERS = 2
+"""Number of queries of other classes whose pictures a canary takes instead."""
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A record by which two data sets differ.
+
+    Attributes:
+      words: what it is.
+      images: uint8 `[2, height, width, channels]`, in either data set.
+      labels: int32 `[2]`.
+    """
+
+    words: str
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def of_labeler(task: Task, encode: Any, queries: Any, name: str, config: Any) -> tuple[list[Game], Guarantee]:
+    """Return games of a labeler on a task: its last private record is a canary, or is not there; and the guarantee of its answers.
+
+    Args:
+      task: small, as every run labels it anew.
+      encode: images to features.
+      queries: public, with their images.
+      name: a file of `rknn_jax.labelers`.
+      config: its `Config`.
+    """
+    labeler = labelers.named(name)
+
+    def answers(key: jax.Array, private: Records) -> Answers:
+        votes_key, noise_key = jax.random.split(key)
+        votes = labeler.votes(votes_key, private, encode, queries, task.card.num_classes, config)
+        return labeler.tally(noise_key, votes, queries, task.card.num_classes, config)
+
+    games, without = [], Records(task.private.images[:-1], task.private.labels[:-1])
+    for number, canary in enumerate(canaries(task, queries)):
+        first, second = (with_record(task.private, canary.images[world], int(canary.labels[world])) for world in (0, 1))
+        if config.relation == "replace-one":
+            games.append(Game(canary.words, _answers(answers, [first, second])))
+            continue
+        records = (first, second) if number == 0 else (second,)  # the first picture is always the same
+        games += [Game(f"there or not: one of {canary.words}", _answers(answers, [without, record])) for record in records]
+    return games, answers(jax.random.key(0), task.private).guarantee
+
+
+def telling(name: str, **given: Any) -> Any:
+    """Return the `Config` of a labeler under which one record counts for much, with what is given, such as epsilon."""
+    return replace(labelers.named(name).EXAMPLES[0], **{**TELLING.get(name, {}), **given})
+
+
+def canaries(task: Task, queries: Any) -> list[Canary]:
+    """Return canaries: the picture of a query, and in its place another label, the picture of another query, or one like nothing."""
+    labels = task.public.true_labels[queries.index]
+    pictures = task.public.images[queries.index]
+    elsewhere = np.flatnonzero(labels != labels[0])[:OTHERS]
+    other = (labels[0] + 1) % task.card.num_classes
+    noise = np.random.default_rng(0).integers(0, 2, pictures.shape[1:]).astype(np.uint8) * 255
+    own = "the picture of a query with its label, "
+    found = [Canary(own + "or with another", pictures[[0, 0]], np.array([labels[0], other]))]
+    found += [Canary(own + "or that of another with its own", pictures[[0, i]], labels[[0, i]]) for i in elsewhere]
+    found += [Canary(own + "or that of another with the same", pictures[[0, i]], labels[[0, 0]]) for i in elsewhere]
+    return [*found, Canary(own + "or a picture like nothing", np.stack([pictures[0], noise]), np.array([labels[0], other]))]
+
+
+def with_record(private: Records, image: np.ndarray, label: int) -> Records:
+    """Return the records with another in the last one's place."""
+    images, labels = private.images.copy(), private.labels.copy()
+    images[-1], labels[-1] = image, label
+    return replace(private, images=images, labels=labels)
+
+
+def small_task(num_records: int = 24) -> Task:
+    """Return three classes of pictures of 6 x 6, each with a bright quarter: 12 public, `num_records` private and 3 test records."""
+    rng = np.random.default_rng(0)
+    sizes = np.cumsum([0, 12, num_records, 3])
+    labels = np.arange(sizes[-1]) % 3
+    images = rng.integers(0, 60, (len(labels), 6, 6, 1))
+    for image, label in zip(images, labels, strict=True):
+        image[3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 180
+    index = [np.arange(start, end) for start, end in itertools.pairwise(sizes)]
+    parts = [(images[rows].astype(np.uint8), labels[rows].astype(np.int32)) for rows in index]
+    return Task(
+        Card("bright quarters", "made here", "none", ("a", "b", "c")), Public(*parts[0]), Records(*parts[1]), Records(*parts[2]), *index
+    )
+
+
+def small_queries(task: Task, num_queries: int = 3) -> tuple[Any, Any]:
+    """Return an encoder of plain pixels, and queries about a small task."""
+
+    def encode(images: Array) -> jax.Array:
+        return jnp.asarray(images, jnp.float32).reshape(len(images), -1) / 255
+
+    queries = kmeans.select(jax.random.key(1), encode(task.public.images), num_queries)
+    return encode, replace(queries, images=task.public.images[queries.index])
+
+
+def seen(answers: Answers) -> np.ndarray:
+    """Return all that answers show, float64 `[f]`."""
+    shown = [answers.labels, answers.answered, answers.probabilities, answers.confidence, answers.counts, answers.stddev]
+    weights = [getattr(answers.model, name) for name in ("params", "batch_stats") if hasattr(answers.model, name)]
+    return np.concatenate([np.ravel(np.asarray(array, np.float64)) for array in [*shown, *jax.tree.leaves(weights)]])
+
+
+def _answers(answers: Callable[[jax.Array, Records], Answers], worlds: Sequence[Records]) -> Callable[[jax.Array, int, int], np.ndarray]:
+    def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
+        return np.stack([seen(answers(k, worlds[world])) for k in map(partial(jax.random.fold_in, key), range(runs))])
+
+    return observe

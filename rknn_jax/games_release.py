@@ -1,0 +1,255 @@
+"""Neighboring inputs of `rknn label`, and all that it writes: an audit through the release path.
+
+Every run is a release by `rknn_jax.label`, from a plan to the files, with a ledger of its own and
+fresh noise. What is seen is every array, number and text in the folder: floats also by their
+decimals and bits, integers by their bits, texts by the bits of a checksum, and the files' sizes.
+The time of the release, and the head of the ledger, which hashes the time, are left out.
+
+Two checks need no statistics. `differing` makes releases of both inputs with the same noisy
+counts: whatever differs between them was told by the private records and not by the noisy counts.
+`read_after` names private arrays that are read after the mechanism, whether or not it shows.
+"""
+
+import json
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rknn_jax import label as job
+from rknn_jax.cli import Label
+from rknn_jax.games import bits
+from rknn_jax.labelers import rknn
+from rknn_jax.privacy.audit import Game
+from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.taint import Seal, Sealed, TaintError, closing
+from rknn_jax.tables import Classes
+
+NUM_CLASSES, NUM_QUERIES = 3, 3
+OWN = 8
+"""Private records of each query, beside the canary."""
+
+DECIMALS = 6
+"""Decimals of a float that become columns of their own."""
+
+MEMORY = Path("/dev/shm")
+"""Folder in memory, if there is one: a release waits for the disk a dozen times."""
+
+CLOCKS = ("time", "head")
+"""Entries of `privacy.json` that tell the time, or a hash of it."""
+
+Columns = dict[str, np.ndarray]
+"""Names, and what is seen under each, `[1, f]`."""
+
+
+class World(NamedTuple):
+    """Plans of two releases whose private records differ in one.
+
+    Attributes:
+      inputs: The two private tables, in words.
+      plans: Their plans.
+    """
+
+    inputs: str
+    plans: tuple[job.Plan, job.Plan]
+
+
+def of_release(epsilon: float, relation: Relation = "replace-one", **settings: Any) -> tuple[list[Game], Guarantee]:
+    """Return games of `rknn label` on a small table, and the guarantee that its card states.
+
+    Args:
+      epsilon: Epsilon of the release.
+      relation: Which data sets are neighbors.
+      **settings: Other settings of `rknn label`.
+    """
+    played = worlds(epsilon, relation, **settings)
+    guarantee = Guarantee.of(json.loads(_released(played[0].plans[0], _card))["guarantee"])
+    return [_game(world) for world in played], guarantee
+
+
+def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) -> list[World]:
+    """Return plans of releases of neighboring tables.
+
+    The canary is a record near a cluster, where half of the others have one label and half
+    another: with any label or none, near this cluster or that, with an embedding that is not
+    finite, and under add-remove there or not. It votes for every cell in turn.
+    """
+    rng = np.random.default_rng(0)
+    centers = 4 * np.eye(NUM_QUERIES, dtype=np.float32)
+    public = np.repeat(centers, 4, axis=0) + rng.normal(0, 0.1, (4 * NUM_QUERIES, NUM_QUERIES))
+    others = np.repeat(centers, OWN, axis=0) + rng.normal(0, 0.1, (OWN * NUM_QUERIES, NUM_QUERIES))
+    labels = np.tile(np.arange(OWN) % 2, NUM_QUERIES)
+    given = Label(
+        Path("public"),
+        Path("private"),
+        epsilon,
+        queries=NUM_QUERIES,
+        relation=relation,
+        **settings,
+    )
+
+    def planned(*record: tuple[np.ndarray, int]) -> job.Plan:
+        rows = np.array([*others, *(row for row, _ in record)], np.float32)
+        classes = np.array([*labels, *(said for _, said in record)], np.int32)
+        data = job.data_of(public.astype(np.float32), rows, classes, Classes(NUM_CLASSES))
+        with tempfile.TemporaryDirectory() as folder:  # has no ledger yet
+            return job.plan(_placed(given, Path(folder)), data)
+
+    found = []
+    for cluster, center in enumerate(centers):
+        nobody = planned() if relation == "add-remove" else planned((center, -1))
+        missing = "none" if relation == "add-remove" else "without a label"
+        for said in range(NUM_CLASSES):
+            words = f"a record with label {said} near cluster {cluster}, or {missing}"
+            found.append(World(words, (planned((center, said)), nobody)))
+    if relation == "add-remove":
+        return found
+    first = found[0].plans[0]
+    where = "a record with label 0 near cluster 0, or "
+    return [
+        *found,
+        World(where + "with label 1", (first, planned((centers[0], 1)))),
+        World(where + "with label 1 near cluster 1", (first, planned((centers[1], 1)))),
+        World(where + "that is not finite", (first, planned((np.nan * centers[0], 0)))),
+    ]
+
+
+def differing(world: World) -> list[str]:
+    """Return what differs between releases of both inputs with the same noisy counts."""
+    counts = np.random.default_rng(1).integers(-3, 12, (NUM_QUERIES, NUM_CLASSES))
+    first, second = (_released(_with_release(plan, lambda _: counts), columns) for plan in world.plans)
+    if first.keys() != second.keys():
+        return sorted(first.keys() ^ second.keys())
+    return [name for name in first if not np.array_equal(first[name], second[name], equal_nan=True)]
+
+
+def read_after(plan: job.Plan) -> str | None:
+    """Return what a release reads of its private records after the mechanism; None if nothing."""
+    seal = Seal()
+    data = replace(
+        plan.data,
+        private=_sealed(plan.data.private, "private embeddings", seal),
+        labels=_sealed(plan.data.labels, "private labels", seal),
+    )
+    try:
+        with _sealed_cells(seal):
+            _released(replace(plan, data=data, mechanism=closing(plan.mechanism, seal)), columns)
+    except TaintError as error:
+        return str(error)
+    return None
+
+
+def columns(folder: Path) -> Columns:
+    """Return all that a folder shows."""
+    texts = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+    card = json.loads(texts["privacy.json"])
+    clocks = [card["time"], card["ledger"]["head"]]
+    found: Columns = {}
+    for name, content in texts.items():
+        if name.endswith(".npz"):
+            with np.load(folder / name) as saved:
+                for array in saved:
+                    found |= _described(f"{name}: {array}", saved[array])
+        elif name.endswith(".json"):
+            for entry, value in _leaves(json.loads(content)):
+                if entry.split(".")[-1] not in CLOCKS:
+                    found |= _described(f"{name}: {entry}", np.array(value))
+        else:
+            text = content.decode(errors="replace")
+            for clock in clocks:
+                text = text.replace(clock, "")
+            found |= _described(name, np.array(text))
+        found[f"size of {name}"] = np.array([[len(content)]])
+    return found
+
+
+def _described(name: str, array: np.ndarray) -> Columns:
+    """Return the values of an array, and the decimals and bits that they are written with."""
+    flat = array.reshape(1, -1)
+    if array.dtype.kind in "fiub":
+        found = {name: flat.astype(np.float64)}
+    else:
+        found, flat = {}, np.array([[zlib.crc32(str(value).encode()) for value in flat[0]]])
+    if array.dtype.kind != "f":
+        return found | {f"bits of {name}": bits(flat)}
+    finite = np.nan_to_num(flat.astype(np.float64), posinf=0, neginf=0)
+    scaled = np.round(np.abs(finite) * 10**DECIMALS).astype(np.int64)
+    for decimal in range(1, DECIMALS + 1):
+        digits = scaled // 10 ** (DECIMALS - decimal) % 10
+        found[f"decimal {decimal} of {name}"] = digits
+        found[f"parity of decimal {decimal} of {name}"] = digits % 2
+    return found | {f"bits of {name}": bits(flat.astype(np.float32).view(np.int32))}
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the numbers and texts of a JSON value, with their names."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _leaves(item, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, str(value) if value is None else value
+
+
+def _game(world: World) -> Game:
+    names = _names(_released(world.plans[0], columns))
+
+    def observe(key: jax.Array, which: int, runs: int) -> np.ndarray:
+        del key  # the noise is the release's own
+        rows = [_released(world.plans[which], columns) for _ in range(runs)]
+        return np.concatenate([np.concatenate(list(row.values()), axis=1) for row in rows])
+
+    return Game(world.inputs, observe, names)
+
+
+def _names(found: Columns) -> tuple[str, ...]:
+    return tuple(f"{name} [{i}]" if values.size > 1 else name for name, values in found.items() for i in range(values.size))
+
+
+def _released(plan: job.Plan, look: Any) -> Any:
+    """Release in a folder of its own, and return what is seen there."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        placed = replace(plan, settings=_placed(plan.settings, Path(folder)), ledger=None)
+        job.release(placed)
+        return look(placed.folder)
+
+
+def _card(folder: Path) -> str:
+    return (folder / "privacy.json").read_text()
+
+
+def _placed(settings: Label, folder: Path) -> Label:
+    """Return the settings with results and ledger in a folder."""
+    return replace(settings, out=folder / "results", ledger=folder / "ledger.jsonl")
+
+
+def _with_release(plan: job.Plan, release: Any) -> job.Plan:
+    """Return the plan with a mechanism whose noisy counts are given."""
+    mechanism = closing(plan.mechanism, Seal())
+    object.__setattr__(mechanism, "release", release)
+    return replace(plan, mechanism=mechanism)
+
+
+def _sealed(array: Any, name: str, seal: Seal) -> Any:
+    return Sealed(array, name, seal)
+
+
+@contextmanager
+def _sealed_cells(seal: Seal) -> Iterator[None]:
+    """Seal the votes that `rknn.connect` returns, as long as the context lasts."""
+    honest = rknn.connect
+
+    def connect(*arguments: Any, **options: Any) -> Any:
+        return Sealed(honest(*arguments, **options), "votes", seal)
+
+    rknn.connect = connect
+    try:
+        yield
+    finally:
+        rknn.connect = honest

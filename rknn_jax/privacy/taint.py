@@ -1,0 +1,73 @@
+"""Private arrays that raise when they are read after the mechanism.
+
+A `Sealed` array reads as the array that it holds until its `Seal` is closed, which a mechanism
+from `closing` does as soon as it has drawn its noise. What follows is to be post-processing: it
+may ask how many records there are, if that is public, and no more.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rknn_jax.mechanisms.base import CentralMechanism
+
+
+class TaintError(RuntimeError):
+    """Private values were read after the mechanism."""
+
+
+@dataclass
+class Seal:
+    """Switch that all private arrays of one release share.
+
+    Attributes:
+      closed: True once the mechanism has drawn its noise.
+    """
+
+    closed: bool = False
+
+
+class Sealed(np.lib.mixins.NDArrayOperatorsMixin):
+    """Array whose values cannot be read once its seal is closed; its shape and type can."""
+
+    def __init__(self, array: Any, name: str, seal: Seal) -> None:
+        self._array, self._name, self._seal = np.asarray(array), name, seal
+        self.shape, self.dtype, self.ndim = self._array.shape, self._array.dtype, self._array.ndim
+
+    def _read(self) -> np.ndarray:
+        if self._seal.closed:
+            raise TaintError(f"{self._name} were read after the mechanism, and no noise covers that.")
+        return self._array
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._read(), dtype=dtype)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        return self._read()[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what NumPy, JAX and copy look for
+            raise AttributeError(name)
+        return getattr(self._read(), name)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        read = [value._read() if isinstance(value, Sealed) else value for value in inputs]
+        return getattr(ufunc, method)(*read, **options)
+
+
+def closing(mechanism: CentralMechanism, seal: Seal) -> CentralMechanism:
+    """Return the mechanism, which closes a seal as soon as its `release` has drawn the noise."""
+    watched = copy.copy(mechanism)
+
+    def release(totals: np.ndarray) -> np.ndarray:
+        counts = mechanism.release(totals)
+        seal.closed = True
+        return counts
+
+    object.__setattr__(watched, "release", release)
+    return watched

@@ -1,0 +1,220 @@
+"""An audit through the release path: all that `rknn label` writes, and bugs planted behind its noise."""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax import games_release, label
+from rknn_jax.games_release import differing, of_release, read_after, worlds
+from rknn_jax.labelers import rknn as labeler
+from rknn_jax.privacy import audit
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.taint import Seal, Sealed, TaintError, closing
+
+CONFIDENCE = 1 - 1e-5
+EPSILON, RUNS = 0.25, 48
+"""Sizes at which a value that tells the input for certain is found."""
+
+
+@pytest.fixture(scope="module")
+def replaced():
+    """Plans of releases of neighboring tables, which take a second."""
+    return worlds(0.5)
+
+
+def true_counts(plan):
+    """Votes of a plan's private records, without noise."""
+    data = plan.data
+    cells = labeler.connect(data.private, data.labels, plan.queries, data.classes.count, label._labeler(plan.settings))
+    return np.asarray(plan.mechanism.aggregate(np.asarray(cells))).reshape(plan.mechanism.shape)
+
+
+def found_in(number):
+    """Audit one of the games: each takes a hundred releases."""
+    games, guarantee = of_release(EPSILON)
+    return audit.audit(jax.random.key(0), [games[number]], guarantee, RUNS, CONFIDENCE)
+
+
+# Without a bug
+
+
+def test_nothing_but_the_noisy_counts_depends_on_private_records(replaced):
+    assert [differing(world) for world in replaced[::3]] == [[]] * 4
+    assert [read_after(plan) for plan in replaced[-1].plans] == [None, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("settings", [{}, {"smoothing": "none"}, {"mechanism": "permute_and_flip"}, {"metric": "cosine"}], ids=str)
+def test_nothing_does_under_other_settings(relation, settings):
+    for world in worlds(0.5, relation, **settings):
+        assert differing(world) == []
+        assert [read_after(plan) for plan in world.plans] == [None, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_an_honest_release_is_not_broken_in_any_game(relation):
+    games, guarantee = of_release(0.5, relation)
+    assert guarantee.relation == relation
+    assert not audit.audit(jax.random.key(0), games, guarantee, 60, CONFIDENCE).broken
+
+
+def test_every_file_and_number_of_a_release_is_looked_at(replaced):
+    names = games_release._released(replaced[0].plans[0], games_release.columns)
+    for shown in (
+        "labels.npz: label",
+        "labels.npz: probability",
+        "decimal 3 of labels.npz: confidence",
+        "bits of labels.npz: confidence",
+        "bits of queries.npz: noisy_counts",
+        "privacy.json: num_records",
+        "bits of privacy.json: statement",
+        "bits of privacy.html",
+        "size of privacy.html",
+    ):
+        assert shown in names, shown
+    assert not any(name.endswith(clock) for name in names for clock in ("json: time", "ledger.head"))
+    assert {len(values) for values in names.values()} == {1}
+
+
+def test_decimals_bits_and_texts_are_columns():
+    found = games_release._described("x", np.array([0.1253, -2.0], np.float32))
+    assert [int(found[f"decimal {n} of x"][0, 0]) for n in (1, 2, 3, 4)] == [1, 2, 5, 3]
+    assert found["parity of decimal 3 of x"].tolist() == [[1, 0]]
+    assert found["bits of x"].shape == (1, 2 * 33)
+    one, other = (games_release._described("t", np.array(text))["bits of t"] for text in ("a", "b"))
+    assert (one != other).any()
+
+
+# Planted behind the noise
+
+
+def parity_in_the_third_decimal(monkeypatch):
+    """The finding that no audit saw: the parity of the true winner's count in `confidence`."""
+    honest = label.draw
+
+    def draw(plan, *rest):
+        done = honest(plan, *rest)
+        winner = true_counts(plan).max(axis=1).sum() % 2
+        sure = np.floor(done.answers.confidence * 100) / 100 + 0.001 * winner + 0.0004
+        return label.replace(done, answers=label.replace(done.answers, confidence=sure.astype(np.float32)))
+
+    monkeypatch.setattr(label, "draw", draw)
+
+
+def lowest_bit_of_a_probability(monkeypatch):
+    """A float that is right to seven digits, whose last bit tells a vote."""
+    honest = label.draw
+
+    def draw(plan, *rest):
+        done = honest(plan, *rest)
+        bits = done.probabilities.astype(np.float32).view(np.int32) & ~1 | int(true_counts(plan)[2, 1] % 2)
+        return label.replace(done, probabilities=bits.view(np.float32))
+
+    monkeypatch.setattr(label, "draw", draw)
+
+
+def records_that_voted_in_the_card(monkeypatch):
+    """The number of records with a usable label, in `privacy.json`."""
+    honest = label.card
+
+    def card(plan, guarantee, ledger):
+        return honest(plan, guarantee, ledger) | {"voted": int((plan.data.labels == 0).sum())}
+
+    monkeypatch.setattr(label, "card", card)
+
+
+def a_word_in_the_page(monkeypatch):
+    """A sentence of `privacy.html` that depends on a true count."""
+    honest = label.page
+
+    def page(told):
+        return honest(told) + (" " if WINNERS[-1] % 2 else "\n")
+
+    first = labeler.connect
+
+    def connect(features, labels, *rest):
+        WINNERS.append(int((np.asarray(labels) == 0).sum()))
+        return first(features, labels, *rest)
+
+    monkeypatch.setattr(label.rknn, "connect", connect)
+    monkeypatch.setattr(label, "page", page)
+
+
+WINNERS = []
+GAMES = {"lowest_bit_of_a_probability": 1}
+"""Games in which a plant shows, if not in the first one: that bug looks at one cell."""
+
+PLANTS = [parity_in_the_third_decimal, lowest_bit_of_a_probability, records_that_voted_in_the_card, a_word_in_the_page]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_bug_behind_the_noise_shows_at_the_same_noisy_counts(monkeypatch, replaced, plant):
+    plant(monkeypatch)
+    assert any(differing(world) for world in replaced)
+
+
+@pytest.mark.slow  # a hundred releases each
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_bug_behind_the_noise_is_found_by_statistics(monkeypatch, plant):
+    plant(monkeypatch)
+    found = found_in(GAMES.get(plant.__name__, 0))
+    assert found.broken, found
+
+
+@pytest.mark.parametrize("plant", PLANTS[:3], ids=lambda plant: plant.__name__)
+def test_a_read_of_private_records_after_the_mechanism_raises(monkeypatch, replaced, plant):
+    plant(monkeypatch)
+    assert "after the mechanism" in read_after(replaced[0].plans[0])
+
+
+def test_a_read_of_the_votes_after_the_mechanism_raises(monkeypatch, replaced):
+    """Even if nothing of it shows: `draw` keeps the votes, and looks at them again."""
+    honest = label.release_counts
+
+    def release_counts(mechanism, cells, *rest):
+        released = honest(mechanism, cells, *rest)
+        assert len(cells) == 25, "how many there are is public"
+        np.asarray(cells).sum()
+        return released
+
+    monkeypatch.setattr(label, "release_counts", release_counts)
+    assert read_after(replaced[0].plans[0]) == "votes were read after the mechanism, and no noise covers that."
+
+
+def test_a_sealed_array_reads_until_its_seal_is_closed(replaced):
+    seal = Seal()
+    sealed = Sealed(np.arange(6).reshape(3, 2), "votes", seal)
+    reads = [lambda: np.asarray(sealed), lambda: sealed[0], lambda: sealed + 1, lambda: sealed.sum(), lambda: jax.numpy.asarray(sealed)]
+    assert [int(np.asarray(read()).ravel()[-1]) for read in reads] == [5, 1, 6, 15, 5]
+    mechanism = closing(replaced[0].plans[0].mechanism, seal)
+    assert not seal.closed
+    mechanism.release(np.zeros(mechanism.shape, np.int64))
+    assert seal.closed
+    for read in reads:
+        with pytest.raises(TaintError, match="votes were read"):
+            read()
+    assert (len(sealed), sealed.shape, sealed.ndim) == (3, (3, 2), 2)
+
+
+# The command line
+
+
+def test_the_command_audits_a_release(rknn, monkeypatch, replaced):
+    """The games are slow; here one of nothing is played in their place, behind the checks that need none."""
+    guarantee = Guarantee(0.5, 0.0, "replace-one", "central", (), sampler="release")
+    game = audit.Game("nothing", lambda key, world, runs: np.zeros((runs, 1)))
+    monkeypatch.setattr(games_release, "of_release", lambda *given: ([game], guarantee))
+    monkeypatch.setattr(games_release, "worlds", lambda *given: replaced[:2])
+    result = rknn("audit", "--release", "--epsilon", 0.5, "--json")
+    assert result.status == 0
+    assert (result.json["broken"], result.json["leaks"], result.json["power"]) == (False, [], None)
+    assert not os.listdir("."), "nothing is left behind"
+    parity_in_the_third_decimal(monkeypatch)
+    result = rknn("audit", "--release", "--epsilon", 0.5, "--json")
+    assert result.status == 4
+    assert any("confidence" in leak for leak in result.json["leaks"])
+    assert "BROKEN: with the same noisy counts" in " ".join(result.err.split())
