@@ -35,7 +35,7 @@ from rknn_jax.cli_account import Account
 from rknn_jax.cli_audit import Audit
 from rknn_jax.cli_federation import Join, Serve
 from rknn_jax.privacy.guarantee import Relation
-from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerCorruptError
+from rknn_jax.privacy.ledger import PATIENCE, Amount, BudgetExceededError, Ledger, LedgerCorruptError
 from rknn_jax.release_folder import RESULTS
 from rknn_jax.terminal import err, out, tell, whole
 
@@ -132,6 +132,7 @@ class Repair:
       reason: what happened to the file, and who decided what it counts as.
       epsilon: what the damaged bytes count as. Defaults to what they tell, or to all that remained.
       delta: likewise for delta.
+      patience: seconds to wait for another process that holds the ledger.
       json: end with one line of JSON on stdout.
     """
 
@@ -139,6 +140,7 @@ class Repair:
     reason: str
     epsilon: float | None = None
     delta: float | None = None
+    patience: float = PATIENCE
     json: bool = False
 
 
@@ -151,6 +153,7 @@ class Raise:
       epsilon: that may be spent in all, what was spent before counted in.
       reason: why more may be spent on these people's data than was promised at first, and who decided it.
       delta: that may be spent in all; left as it is where it is not given.
+      patience: seconds to wait for another process that holds the ledger.
       json: end with one line of JSON on stdout.
     """
 
@@ -158,6 +161,7 @@ class Raise:
     epsilon: float
     reason: str
     delta: float | None = None
+    patience: float = PATIENCE
     json: bool = False
 
 
@@ -297,7 +301,7 @@ def show_budget(settings: Show) -> dict[str, Any]:
 
 def repair_budget(settings: Repair) -> dict[str, Any]:
     """Close the damage of a ledger and print it. Returns what `--json` prints."""
-    ledger = Ledger(settings.ledger, None)
+    ledger = Ledger(settings.ledger, None, settings.patience)
     ledger.repair(settings.reason, settings.epsilon, settings.delta)
     _tell_account(err if settings.json else out, ledger)
     return _account(ledger)
@@ -305,7 +309,7 @@ def repair_budget(settings: Repair) -> dict[str, Any]:
 
 def raise_budget(settings: Raise) -> dict[str, Any]:
     """Set the budget anew and print it. Returns what `--json` prints."""
-    ledger = Ledger.open(settings.ledger)
+    ledger = Ledger.open(settings.ledger, patience=settings.patience)
     delta = ledger.budget.delta if settings.delta is None else settings.delta
     ledger.raise_budget(settings.epsilon, delta, settings.reason)
     _tell_account(err if settings.json else out, ledger)

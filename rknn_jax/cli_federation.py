@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from rknn_jax.disk import locked
 from rknn_jax.privacy.guarantee import Unit
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.ledger import PATIENCE, Ledger, fingerprint
 from rknn_jax.terminal import err, tell
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class Join:
       honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
       dishonest: clients of a sum that you believe may not follow it, for --trust central.
       ledger: file of the budget; <private file>.ledger.jsonl where it is not given.
+      patience: seconds to wait for another process that holds the ledger; after that the round is refused.
       rounds: folder where each round's answer is kept, as it was sent; <private file>.rounds where it is not given.
       ca: the server's root certificate.
       key: private key by which the server knows this client.
@@ -135,6 +136,7 @@ class Join:
     honest: int | None = None
     dishonest: int = 0
     ledger: Path | None = None
+    patience: float = PATIENCE
     rounds: Path | None = None
     ca: Path | None = None
     key: Path | None = None
@@ -343,6 +345,7 @@ def _client(settings: Join) -> "Client":
         ledger = Ledger.create(path, dataset, settings.budget, settings.budget_delta, unit=settings.unit)
     else:
         ledger = Ledger.open(path, dataset)
+    ledger = replace(ledger, patience=settings.patience)
     agreement = Agreement(
         settings.trust,
         settings.honest,

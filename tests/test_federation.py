@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import itertools
 import json
@@ -28,7 +29,7 @@ from rknn_jax.mechanisms.base import client_totals
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerMismatchError, fingerprint
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError, LedgerMismatchError, fingerprint
 from rknn_jax.representations import dti, pca, pixels, scan, simclr, spectral
 from tests.conftest import modules
 
@@ -547,6 +548,18 @@ def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
     bounds = {"most_cells": 5, "most_bytes": 6, "most_work": 7}
     asked = dataclasses.replace(usual, **bounds, allow_large_epsilon=True)
     assert cli_federation._client(asked).agreement == Agreement(**bounds, large_epsilon=True)
+
+
+def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
+    np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32))
+    for budget in (3, None):  # of a new ledger, and of one that is there
+        client = cli_federation._client(cli_federation.Join(tmp_path / "R.npz", budget=budget, patience=0.1))
+        with open(client.ledger.path, "rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            with pytest.raises(LedgerError, match="was not free within 0 s"):
+                client.answer(a_round().data)
+        client.answer(a_round().data)
+    assert client.ledger.spent.epsilon == 2
 
 
 # Units and trust

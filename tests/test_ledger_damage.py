@@ -1,5 +1,6 @@
 """What a ledger cannot read counts as spent: cuts, faults, odd lines, replaced files and waiting for another process."""
 
+import fcntl
 import json
 import os
 import random
@@ -231,6 +232,29 @@ def test_a_waiter_says_whom_it_waits_for_and_gives_up(ledger, path, monkeypatch,
     assert f"waiting for process {process.pid}" in caplog.text
     assert ledger.spent.epsilon == Fraction(1, 10)
     ledger.charge(released(0.1), "now")
+
+
+@pytest.mark.parametrize("command", [("raise", "--epsilon", 2), ("repair",)], ids=lambda command: command[0])
+def test_a_command_waits_as_long_as_it_was_told_to(rknn, ledger, path, command):
+    (verb, *amounts), reason = command, ("--reason", "the board said so", "--json")
+    if verb == "repair":
+        path.write_bytes(path.read_bytes()[:-5])
+    before = path.read_bytes()
+    with open(path, "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        began = time.monotonic()
+        done = rknn("budget", verb, path, *amounts, *reason, "--patience", 0.2)
+        assert 0.2 <= time.monotonic() - began < 10
+    assert done.status == 2
+    assert "was not free within 0 s" in done.json["error"]
+    assert path.read_bytes() == before
+    assert rknn("budget", verb, path, *amounts, *reason, "--patience", 0).status == 0
+
+
+@pytest.mark.parametrize("patience", [-1.0, float("nan")])
+def test_a_patience_that_is_no_time_is_refused(path, ledger, patience):
+    with pytest.raises(LedgerError, match="patience >= 0"):
+        Ledger.open(path, DATA, patience)
 
 
 def test_a_ledger_that_was_replaced_while_a_charge_waited_is_charged_and_not_the_old_one(ledger, path):

@@ -165,6 +165,10 @@ class Ledger:
     dataset: str | None
     patience: float = PATIENCE
 
+    def __post_init__(self) -> None:
+        if not self.patience >= 0:
+            raise LedgerError(f"Expected patience >= 0, got patience={self.patience}; give seconds, such as 60.")
+
     @classmethod
     def create(
         cls,
