@@ -47,6 +47,7 @@ TESTS = {
     "rknn_jax/privacy/guarantee.py": ("tests/test_guarantee.py", "tests/test_accounting.py", "tests/test_ledger.py"),
     "rknn_jax/privacy/release.py": ("tests/test_release.py",),
     "rknn_jax/privacy/ledger.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
+    "rknn_jax/privacy/ledger_lines.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
     "rknn_jax/privacy/accounting.py": ("tests/test_accounting.py", "tests/test_sampled_accounting.py", "tests/test_binomial.py"),
     "rknn_jax/privacy/entropy.py": ("tests/test_entropy.py",),
     "rknn_jax/mechanisms/base.py": ("tests/test_mechanisms.py", CONTRACTS[0], "tests/test_cli.py"),

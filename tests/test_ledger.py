@@ -278,7 +278,7 @@ def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path, content):
 
 
 def test_a_ledger_of_another_format_is_refused(ledger, path, monkeypatch):
-    monkeypatch.setattr("rknn_jax.privacy.ledger.FORMAT", "rknn-jax privacy ledger 2")
+    monkeypatch.setattr("rknn_jax.privacy.ledger_lines.FORMAT", "rknn-jax privacy ledger 2")
     with pytest.raises(LedgerCorruptError, match="does not begin"):
         Ledger.open(path, DATA)
 

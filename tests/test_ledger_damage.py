@@ -14,6 +14,7 @@ import pytest
 
 import rknn_jax
 from rknn_jax.privacy import ledger as module
+from rknn_jax.privacy import ledger_lines
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerCorruptError, LedgerError
 
@@ -179,7 +180,7 @@ def test_a_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change
     record = json.loads(line)
     head = json.loads(before.splitlines()[-1])["hash"]
     del record["hash"]
-    path.write_bytes(before + module._sealed(record | change, head) + b"\n")
+    path.write_bytes(before + ledger_lines.sealed(record | change, head) + b"\n")
     with pytest.raises(LedgerCorruptError):
         Ledger.open(path, DATA)
 
@@ -188,7 +189,7 @@ def test_a_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change
 def test_a_first_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change):
     header = json.loads(path.read_bytes().splitlines()[0])
     del header["hash"]
-    path.write_bytes(module._sealed(header | change, "") + b"\n")
+    path.write_bytes(ledger_lines.sealed(header | change, "") + b"\n")
     with pytest.raises(LedgerCorruptError):
         Ledger.open(path, DATA)
 
@@ -197,7 +198,7 @@ def test_a_line_that_is_no_object_or_too_deep_is_corrupt(ledger, path):
     sound = path.read_bytes()
     head = ledger.head
     for body in (b"[1]", b"[" * 100_000 + b"]" * 100_000, b'"text"'):
-        path.write_bytes(sound + module._seal(body, head) + b"\n")
+        path.write_bytes(sound + ledger_lines.seal(body, head) + b"\n")
         with pytest.raises(LedgerCorruptError):
             Ledger.open(path, DATA)
 

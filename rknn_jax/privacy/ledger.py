@@ -24,131 +24,58 @@ import hashlib
 import json
 import logging
 import os
-import re
 import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from io import FileIO
-from operator import methodcaller
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
+from rknn_jax.privacy.ledger_lines import (
+    FORMAT,
+    Amount,
+    BudgetExceededError,
+    Chain,
+    Entry,
+    LedgerCorruptError,
+    LedgerError,
+    LedgerMismatchError,
+    body_of,
+    entry_of,
+    parse,
+    repaired,
+    sealed,
+    sound_part,
+)
 
-FORMAT = "rknn-jax privacy ledger 1"
+__all__ = [
+    "PATIENCE",
+    "Amount",
+    "BudgetExceededError",
+    "Entry",
+    "Ledger",
+    "LedgerCorruptError",
+    "LedgerError",
+    "LedgerMismatchError",
+    "fingerprint",
+]
+
 BLOCK = 2**20  # array elements hashed at once
 PATIENCE = 60.0  # seconds to wait for another process that holds the ledger
 SILENCE = 1.0  # seconds to wait before saying so
-KINDS = ("create", "spend", "budget", "repair", "drawn")
-FREE = ("repair", "drawn")  # kinds that may cost nothing
-_CORRUPT = (
-    "it is no ledger, or something else has changed it. Nothing can be spent until the last good copy is back, or until "
-    "`rknn budget repair` has closed the damage on the record."
-)
-_AMOUNT = re.compile(r"\d{1,400}(/\d{1,400})?")
-_READABLE = re.compile(rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?')
 _log = logging.getLogger(__name__)
-_SUFFIX = len(',"hash":""}') + 64  # what closes every line
 _CANONICAL = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "<i8"}  # by NumPy's kind of dtype
 
 Number = int | float | str | Decimal | Fraction
-
-
-class LedgerError(ValueError):
-    """The ledger cannot be used; nothing was charged, so nothing may be released."""
-
-
-class BudgetExceededError(LedgerError):
-    """The budget does not allow the charge."""
-
-
-class LedgerMismatchError(LedgerError):
-    """The ledger is of another data set, relation or unit."""
-
-
-class LedgerCorruptError(LedgerError):
-    """The file is no ledger, or was changed by something else than this library."""
-
-
-class Amount(NamedTuple):
-    """Exact epsilon and delta."""
-
-    epsilon: Fraction
-    delta: Fraction
-
-    def __str__(self) -> str:
-        return f"epsilon={float(self.epsilon)}, delta={float(self.delta)}"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of a ledger.
-
-    Attributes:
-      kind: `spend`; `create` and `budget`, which set the budget; `repair`, which counts damaged bytes as spent; or `drawn`,
-        which says that the noise of a spend was drawn.
-      time: UTC, ISO 8601.
-      amount: spent or counted as spent, or the whole budget from here on.
-      purpose: why.
-      guarantee: what was spent on; None for a budget.
-      hash: of this line and all before it.
-    """
-
-    kind: Literal["create", "spend", "budget", "repair", "drawn"]
-    time: str
-    amount: Amount
-    purpose: str
-    guarantee: Guarantee | None
-    hash: str
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """The verified content of a ledger file: its first `size` bytes are sound, and `damage` follows."""
-
-    dataset: str
-    relation: Relation
-    unit: Unit
-    entries: tuple[Entry, ...]
-    size: int
-    damage: bytes
-
-    @property
-    def head(self) -> str:
-        return self.entries[-1].hash
-
-    @property
-    def budget(self) -> Amount:
-        return next(entry.amount for entry in reversed(self.entries) if entry.kind in ("create", "budget"))
-
-    @property
-    def recorded(self) -> Amount:
-        """Amount spent on the sound lines."""
-        amounts = [entry.amount for entry in self.entries if entry.kind in ("spend", "repair")]
-        return Amount(sum((a.epsilon for a in amounts), Fraction()), sum((a.delta for a in amounts), Fraction()))
-
-    @property
-    def unread(self) -> Amount:
-        """Amount that the damage counts as, at most what remained."""
-        left = _less(self.budget, self.recorded)
-        return _less(left, _left_after(self.damage, left, self.recorded)) if self.damage else Amount(Fraction(), Fraction())
-
-    @property
-    def spent(self) -> Amount:
-        return Amount(self.recorded.epsilon + self.unread.epsilon, self.recorded.delta + self.unread.delta)
-
-    @property
-    def remaining(self) -> Amount:
-        return _less(self.budget, self.spent)
 
 
 @dataclass(frozen=True)
@@ -198,7 +125,7 @@ class Ledger:
         if not dataset:
             raise LedgerError("Expected the fingerprint of a data set, got an empty dataset; use fingerprint(embeddings, labels).")
         header = {"format": FORMAT, "dataset": dataset, "relation": relation, "unit": unit, "salt": secrets.token_hex(16)}
-        line = _sealed(header | _body("create", _amount(budget_epsilon, budget_delta), "the first budget"), "")
+        line = sealed(header | body_of("create", _amount(budget_epsilon, budget_delta), "the first budget"), "")
         _write_new(Path(path), line)
         return cls.open(path, dataset)
 
@@ -266,7 +193,7 @@ class Ledger:
         """
         amount = _chargeable(guarantee)
 
-        def body(chain: _Chain) -> dict[str, Any]:
+        def body(chain: Chain) -> dict[str, Any]:
             if self.dataset is None:
                 raise LedgerMismatchError(f"{self.path} was opened without a data set, to look at; open it with the data's fingerprint.")
             for name in ("relation", "unit"):
@@ -279,7 +206,7 @@ class Ledger:
                     f"This release costs {amount}, and {self.path} has {chain.remaining} left of {chain.budget}{damaged}; ask for less, "
                     "or raise the budget, which the ledger records."
                 )
-            return _body("spend", amount, purpose) | {"guarantee": asdict(guarantee)}
+            return body_of("spend", amount, purpose) | {"guarantee": asdict(guarantee)}
 
         return self._append(body)
 
@@ -298,10 +225,10 @@ class Ledger:
         if not reason.strip():
             raise LedgerError("Expected a reason for the new budget, got an empty one; say who decided it and why.")
 
-        def body(chain: _Chain) -> dict[str, Any]:
+        def body(chain: Chain) -> dict[str, Any]:
             if amount.epsilon < chain.spent.epsilon or amount.delta < chain.spent.delta:
                 raise LedgerError(f"Expected a budget of at least the {chain.spent} that {self.path} has spent, got {amount}.")
-            return _body("budget", amount, reason)
+            return body_of("budget", amount, reason)
 
         return self._append(body)
 
@@ -315,12 +242,12 @@ class Ledger:
           LedgerError: If no charge has this purpose, its noise was drawn before, or the file cannot be written.
         """
 
-        def body(chain: _Chain) -> dict[str, Any]:
+        def body(chain: Chain) -> dict[str, Any]:
             kinds = [entry.kind for entry in chain.entries if entry.purpose == purpose]
             if kinds != ["spend"]:
                 found = ", ".join(kinds) or "none"
                 raise LedgerError(f"Expected one spend on {purpose!r} in {self.path}, got {found}; nothing was marked.")
-            return _body("drawn", Amount(Fraction(), Fraction()), purpose)
+            return body_of("drawn", Amount(Fraction(), Fraction()), purpose)
 
         return self._append(body)
 
@@ -343,7 +270,7 @@ class Ledger:
             raise LedgerError("Expected a reason for the repair, got an empty one; say what happened to the file.")
         with _clear_errors(self.path, "written"), self._locked() as file:
             data = file.read()
-            chain = _sound_part(data, self.path)
+            chain = sound_part(data, self.path)
             self._check_dataset(chain)
             if not chain.damage:
                 raise LedgerError(f"Expected damage in {self.path}, found none; there is nothing to repair.")
@@ -354,28 +281,28 @@ class Ledger:
             )
             if amount.epsilon < 0 or not 0 <= amount.delta < 1:
                 raise LedgerError(f"Expected epsilon >= 0 and 0 <= delta < 1, got epsilon={epsilon}, delta={delta}.")
-            line = _repaired(chain, amount, reason)
+            line = repaired(chain, amount, reason)
             _append(file, data, b"\n" + line + b"\n")
-            return _entry(json.loads(line), self.path)
+            return entry_of(json.loads(line), self.path)
 
-    def _chain(self) -> _Chain:
+    def _chain(self) -> Chain:
         with _clear_errors(self.path, "read"), open(self.path, "rb") as file:
-            return _parsed(file.read(), self.path)
+            return parse(file.read(), self.path)
 
-    def _append(self, body: Callable[[_Chain], dict[str, Any]]) -> Entry:
+    def _append(self, body: Callable[[Chain], dict[str, Any]]) -> Entry:
         """Append what `body` makes of the chain, or nothing if it raises."""
         with _clear_errors(self.path, "written"), self._locked() as file:
             data = file.read()
-            chain = _parsed(data, self.path)
+            chain = parse(data, self.path)
             self._check_dataset(chain)
             record = body(chain)
             text, head = b"" if data.endswith(b"\n") else b"\n", chain.head
             if chain.damage:
-                closing = _repaired(chain, chain.unread, "an unfinished last line counts as spent")
+                closing = repaired(chain, chain.unread, "an unfinished last line counts as spent")
                 text, head = b"\n" + closing + b"\n", json.loads(closing)["hash"]
-            line = _sealed(record, head)
+            line = sealed(record, head)
             _append(file, data, text + line + b"\n")
-            return _entry(json.loads(line), self.path)
+            return entry_of(json.loads(line), self.path)
 
     @contextmanager
     def _locked(self) -> Iterator[FileIO]:
@@ -389,7 +316,7 @@ class Ledger:
                     yield file
                     return
 
-    def _check_dataset(self, chain: _Chain) -> None:
+    def _check_dataset(self, chain: Chain) -> None:
         if self.dataset not in (None, chain.dataset):
             raise LedgerMismatchError(f"{self.path} is the ledger of another data set; name the ledger of this one, or create one.")
 
@@ -441,144 +368,6 @@ def _exact(value: Number, name: str) -> Fraction:
         return Fraction(str(value))  # a float by its shortest decimal
     except (ValueError, ZeroDivisionError) as error:
         raise LedgerError(f"Expected a finite number or fraction as {name}, got {name}={value}; no budget covers it.") from error
-
-
-def _body(kind: str, amount: Amount, purpose: str) -> dict[str, Any]:
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"kind": kind, "time": time, "epsilon": str(amount.epsilon), "delta": str(amount.delta), "purpose": purpose}
-
-
-def _sealed(record: dict[str, Any], previous: str) -> bytes:
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False, default=methodcaller("item"))
-    return _seal(text.encode(), previous)
-
-
-def _seal(body: bytes, previous: str) -> bytes:
-    """Close a JSON object with the hash of its bytes and of the line before it."""
-    return body[:-1] + f',"hash":"{hashlib.sha256(previous.encode() + body).hexdigest()}"}}'.encode()
-
-
-def _parsed(data: bytes, path: Path) -> _Chain:
-    """Return the chain of a ledger that may be used: sound, or cut short in its last line.
-
-    A whole object without its newline is a line. With anything behind it, the newline itself was changed, so that what
-    follows is no unfinished line.
-    """
-    chain = _sound_part(data, path)
-    if b"\n" in chain.damage or _is_whole(chain.damage):
-        number = data[: chain.size].count(b"\n") + 1
-        raise LedgerCorruptError(f"Line {number} of {path} does not follow from those before it: {_CORRUPT}")
-    return chain
-
-
-def _sound_part(data: bytes, path: Path) -> _Chain:
-    """Follow the chain as far as it goes.
-
-    Lines that do not fit are skipped if a `repair` line commits to their bytes. What is left at the end is the damage.
-    """
-    records: list[dict[str, Any]] = []
-    size, start = 0, 0
-    for line in data.split(b"\n"):
-        skipped = data[size:start]
-        start += len(line) + 1
-        if line != _seal(line[:-_SUFFIX] + b"}", records[-1]["hash"] if records else ""):
-            continue
-        record = _read(line, path)
-        commits = record.get("torn") == hashlib.sha256(skipped[:-1]).hexdigest()
-        if (skipped and commits) if record.get("kind") == "repair" else not skipped:
-            records.append(record)
-            size = min(start, len(data))
-    if not records or records[0].get("format") != FORMAT:
-        raise LedgerCorruptError(f"{path} does not begin as a {FORMAT!r} does: {_CORRUPT}")
-    entries = tuple(_entry(record, path) for record in records)
-    header = records[0]
-    kinds = [entry.kind for entry in entries]
-    known = header.get("relation") in RELATIONS and header.get("unit") in UNITS and isinstance(header.get("dataset"), str)
-    if not known or kinds.index("create") != 0 or kinds.count("create") != 1:
-        raise LedgerCorruptError(f"{path} names no data set, relation or unit that is known: {_CORRUPT}")
-    return _Chain(header["dataset"], header["relation"], header["unit"], entries, size, data[size:])
-
-
-def _read(line: bytes, path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise LedgerCorruptError(f"A line of {path} is no JSON: {_CORRUPT}") from error
-    return record if isinstance(record, dict) else {}
-
-
-def _is_whole(tail: bytes) -> bool:
-    """Return whether the bytes begin with a whole JSON value."""
-    try:
-        json.JSONDecoder().raw_decode(tail.decode("latin-1"))
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
-    """Return the amount that an unfinished line tells, and its kind if that can be read; None if it tells no amount."""
-    found = None if b"\n" in damage or _is_whole(damage) else _READABLE.match(damage)
-    if found is None:
-        return None
-    delta, epsilon = (_told_amount(found[number].decode()) for number in (1, 2))
-    if delta is None or epsilon is None:
-        return None
-    kind = "spend" if found[3] else found[4].decode() if found[4] else None
-    return Amount(epsilon, delta), kind
-
-
-def _left_after(damage: bytes, left: Amount, recorded: Amount) -> Amount:
-    """Return what remains of `left`, with the damage taken for the worst that it can have been."""
-    torn = _torn(damage)
-    if torn is None:
-        return Amount(Fraction(), Fraction())
-    amount, kind = torn
-    if_spent = _less(left, amount)
-    if_budget = Amount(*map(min, left, _less(amount, recorded)))
-    if kind is None and amount.epsilon:  # a budget is positive
-        return Amount(*map(min, if_spent, if_budget))
-    return if_budget if kind == "budget" else if_spent
-
-
-def _less(amount: Amount, other: Amount) -> Amount:
-    """Return the difference, but not below zero."""
-    return Amount(max(amount.epsilon - other.epsilon, Fraction()), max(amount.delta - other.delta, Fraction()))
-
-
-def _told_amount(text: Any) -> Fraction | None:
-    """Return an amount as a ledger writes it, or None."""
-    if not isinstance(text, str) or not _AMOUNT.fullmatch(text):
-        return None
-    above, _, below = text.partition("/")
-    return None if below and int(below) == 0 else Fraction(int(above), int(below or 1))
-
-
-def _entry(record: dict[str, Any], path: Path) -> Entry:
-    """Return the entry of a line whose hash is right.
-
-    Raises:
-      LedgerCorruptError: If a kind or an amount is none that this library writes.
-    """
-    epsilon, delta = _told_amount(record.get("epsilon")), _told_amount(record.get("delta"))
-    kind = record.get("kind")
-    words = [record.get(name) for name in ("time", "purpose")]
-    possible = kind in KINDS and epsilon is not None and delta is not None and all(isinstance(word, str) for word in words)
-    if possible and epsilon is not None and delta is not None:
-        possible = delta < 1 and (epsilon > 0 or kind in FREE)
-    if not possible or epsilon is None or delta is None:
-        raise LedgerCorruptError(f"A line of {path} has no kind or amount that this library writes: {_CORRUPT}")
-    try:
-        guarantee = Guarantee.of(record["guarantee"]) if kind == "spend" else None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise LedgerCorruptError(f"A line of {path} holds no guarantee: {_CORRUPT}") from error
-    return Entry(record["kind"], record["time"], Amount(epsilon, delta), record["purpose"], guarantee, record["hash"])
-
-
-def _repaired(chain: _Chain, amount: Amount, reason: str) -> bytes:
-    """Return the line that closes the chain's damage."""
-    record = _body("repair", amount, reason) | {"torn": hashlib.sha256(chain.damage).hexdigest()}
-    return _sealed(record, chain.head)
 
 
 def _append(file: FileIO, data: bytes, text: bytes) -> None:
