@@ -123,6 +123,15 @@ def test_a_record_that_is_not_finite_counts_as_nothing():
         assert np.linalg.norm(moved) <= 1 + dpsgd.SLACK, bad
 
 
+@pytest.mark.parametrize("label", [-7, -1, CLASSES, 100])
+def test_a_record_whose_label_no_class_has_counts_as_nothing(label):
+    inputs, labels = records(n=6)
+    params = drawn_params(0.3)
+    without = one_sum(inputs[1:], labels[1:], params, 0.5)
+    labels[0] = label
+    np.testing.assert_allclose(one_sum(inputs, labels, params, 0.5), without, rtol=1e-5, atol=1e-7)
+
+
 def test_clipped_norms_of_a_million_weights_are_within_the_slack():
     """float32 sums of squares against float64, on M5's 1.1 million gradients of a record each."""
     rng = np.random.default_rng(3)

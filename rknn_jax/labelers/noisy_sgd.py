@@ -182,7 +182,8 @@ def _train_head(key: jax.Array, votes: Votes, queries: Queries, num_classes: int
 def _train_network(key: jax.Array, votes: Votes, public: np.ndarray, num_classes: int, config: Config) -> tuple[students.Student, Any]:
     name, learned = pretrained(votes.encode) if config.network == "encoder" else (config.network, {})
     student = students.Config(model=name)
-    students.checked(student, votes.inputs[:2], np.eye(num_classes, dtype=np.float32)[votes.labels[:2]], None)  # large enough?
+    shown = votes.inputs[:2]
+    students.checked(student, shown, np.eye(num_classes, dtype=np.float32)[: len(shown)], None)  # large enough?
     network = _network(name, num_classes)
     drawn = students.drawn(network, votes.key, votes.inputs[:1])
     head = dpsgd.head_of(drawn["params"])  # that of other classes stays behind

@@ -39,7 +39,7 @@ import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from rknn_jax import checkpoints
+from rknn_jax import bsvs, checkpoints
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.students import fit as students
@@ -390,7 +390,8 @@ def _add_clipped(
     def loss_of(trained: Any, record: jax.Array, label: jax.Array, present: jax.Array) -> jax.Array:
         variables = {"params": _joined(trained, fixed)} | ({"batch_stats": statistics} if statistics else {})
         logits = network.apply(variables, scaled(record)[None], train=False)[0]
-        return jnp.where(present, -jax.nn.log_softmax(logits)[label], 0)
+        learned = present & (bsvs.voting_labels(label, len(logits)) >= 0)
+        return jnp.where(learned, -jax.nn.log_softmax(logits)[label], 0)
 
     inputs, labels = (array[index] for array in records)
     gradients = jax.vmap(jax.grad(loss_of), (None, 0, 0, 0))(trained, inputs, labels, present)
