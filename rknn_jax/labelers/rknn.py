@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+import scipy.sparse
 
-from rknn_jax import bsvs, mechanisms, voting
+from rknn_jax import bsvs, confidence, mechanisms, voting
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, nearest
@@ -159,19 +160,22 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
       config: see `Config`.
     """
     counts, stddev = np.asarray(counts, np.float32), np.asarray(stddev, np.float32)
-    heard, spread = counts, stddev
+    # The number of votes is read off the noisy counts: under add-remove n itself is private.
+    num_votes = float(max(counts.sum(), 0))
+    expected = num_votes * queries.size / np.sum(queries.size)
+    weights: Any = scipy.sparse.eye_array(len(counts), dtype=np.float32, format="csr")
     if config.smoothing == "auto":
-        # The number of votes is read off the noisy counts: under add-remove n itself is private.
-        weights = voting.smoothing_weights(queries.features, queries.size, float(max(counts.sum(), 0)), float(stddev.max()))
-        heard, spread = weights @ counts, np.sqrt(weights**2 @ stddev**2)
+        weights = voting.smoothing_weights(queries.features, queries.size, num_votes, float(stddev.max()))
+    heard = weights @ counts
     if config.decode == "assignment":
         labels = voting.assignment(heard)
-        chosen = np.arange(counts.shape[1]) == labels[:, None]
-        probabilities, confidence = chosen.astype(np.float32), np.ones(len(labels), np.float32)
+        probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
+        sure = confidence.of_assignment(counts, stddev, expected, weights, labels)
     else:
         labels, probabilities = voting.noisy_max(heard), voting.soft_labels(heard)
-        confidence = voting.posterior(heard, spread)[np.arange(len(labels)), labels]
-    return Answers(labels, np.ones(len(counts), bool), probabilities, confidence, counts, stddev, guarantee)
+        spread = np.sqrt(weights**2 @ stddev**2)
+        sure = confidence.of_argmax(heard, spread, weights @ expected, labels)
+    return Answers(labels, np.ones(len(counts), bool), probabilities, sure, counts, stddev, guarantee)
 
 
 EXAMPLES = (
