@@ -37,7 +37,7 @@ class Audit:
       mechanism: a file of rknn_jax/mechanisms; give this, a labeler or --release.
       labeler: a file of rknn_jax/labelers, on 24 small pictures of three classes, of which one is a canary.
       release: audit `rknn label` itself, from a plan to the files it writes, on a small table with a canary.
-      one_run: plant 1,000 canaries in every run of --labeler noisy_sgd, and guess which they are.
+      one_run: plant 3,000 canaries in every run of --labeler noisy_sgd, and guess which they are.
       delta: claimed delta; 1e-5 if noise needs one and none is given.
       relation: which data sets are neighbors.
       neighbors: number of queries k that a record votes for.

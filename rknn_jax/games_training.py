@@ -19,7 +19,7 @@ from rknn_jax.labelers import noisy_sgd
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array, Queries, Records
 
-CANARIES = 1000
+CANARIES = 3000
 RUNS = 20
 STEPS = 4
 LENGTH = 10.0

@@ -9,7 +9,7 @@ Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Pyth
     DIR                            is a folder of scikit-learn's digits in MNIST's format
 
 and these are **parsed** only, by their own parsers, as they would take minutes or wait for somebody: `rknn serve` and `join` (run by
-tests/test_federation_processes.py), `rknn audit --labeler`, all other `train.distill` (run by tests/test_distill*.py in many forms),
+tests/test_federation_processes.py), `rknn audit --labeler` and `--release`, all other `train.distill` (run by tests/test_distill*.py in many forms),
 `train.audit` and `train.sweep`. `make`, `pytest` and `python -m benchmarks.*` are looked up. Anything else fails. A command ends with
 exit status 0, or with the one that its comment names: `# exit status 3`.
 
@@ -50,7 +50,10 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^ *```$', re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img [^>]*src=\"([^\"]+)\"")
 AUDIT_RUNS = "100"
-"""Of each input; the 20,000 of README.md take half a minute, and tests/test_audit.py says what they find."""
+"""Of each input; the 20,000 of README.md take a minute, and tests/test_audit.py says what they find."""
+
+LONG_AUDITS = {"--labeler", "--release"}
+"""Options of `rknn audit` with which it is parsed only; tests/test_audit*.py run both."""
 
 REQUIRED = {
     "label": "--public P.npz --private R.npz --epsilon 1",
@@ -216,7 +219,7 @@ def distilled(experiment: distill.Experiment) -> None:
 def run(command: Command) -> None:
     """Run a command of the current folder, or parse it where it is known to take long; see above."""
     program, *arguments = command.words
-    if Path(program).name == "rknn" and arguments[0] not in ("serve", "join") and "--labeler" not in arguments:
+    if Path(program).name == "rknn" and arguments[0] not in ("serve", "join") and not LONG_AUDITS & set(arguments):
         assert cli.main(audited(arguments) if arguments[0] == "audit" else arguments) == command.status
     elif arguments[:2] == ["-m", "train.parties"]:
         parties.main(tyro.cli(parties.Parties, args=arguments[2:]))
