@@ -404,8 +404,9 @@ def _server_keys(settings: Serve) -> list[str]:
         return []
     try:
         keys = [line.strip() for line in settings.keys.read_text().splitlines() if line.strip()]
-    except OSError as error:
-        raise ValueError(f"Expected a file of public keys as --keys, got {settings.keys}: {error.strerror}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ValueError(f"Expected a file of public keys as --keys, got {settings.keys}: {reason}.") from error
     if not keys:
         raise ValueError(f"Expected public keys in --keys {settings.keys}, got none; ssh-keygen -t ecdsa -b 384 makes one.")
     return keys

@@ -69,6 +69,36 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
+def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
+    """Read the .npz file that `write_arrays` wrote.
+
+    Args:
+      path: File to read.
+      *names: Arrays that it must hold.
+
+    Raises:
+      ValueError: If it holds something else, because another program or a damaged disk changed it.
+      OSError: If it cannot be opened.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    except Exception as error:  # a damaged file fails in many ways
+        if isinstance(error, OSError) and error.filename:
+            raise
+        reason = " ".join(str(error).split())
+        raise _changed(path, reason) from error
+    if odd := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise _changed(path, f"{odd[0]} is no .npy file")
+    if missing := [name for name in names if name not in arrays]:
+        raise _changed(path, f"it lacks {', '.join(missing)}")
+    return arrays
+
+
+def _changed(path: Path, reason: str) -> ValueError:
+    return ValueError(f"Expected arrays in {path} as they were written, got something else ({reason}); restore the file from a copy.")
+
+
 def lock(descriptor: int, busy: str) -> None:
     """Lock an open file or folder for this process. The lock goes with the process, even on `kill -9`.
 

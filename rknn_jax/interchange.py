@@ -36,7 +36,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from jax import export
 
-from rknn_jax.disk import write_whole
+from rknn_jax.disk import read_arrays, write_whole
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import ensemble
@@ -101,7 +101,9 @@ def read(folder: Path) -> Labels:
         names = arrays.get("class_names", settings.get("classes"))
         guarantee = card["whole"] if "whole" in card else card["guarantee"]
         Guarantee.of(guarantee)  # raises if it is none
+        json.dumps(guarantee, allow_nan=False)  # raises if other programs could not read it
         label, query, sure, probability = (arrays[name] for name in ("label", "query", "confidence", "probability"))
+        _check_rows(label, query, sure, probability)
         known = label >= 0
         said = label if names is None else np.asarray(names, str)[label]  # what is not known is masked
         columns = {
@@ -116,6 +118,15 @@ def read(folder: Path) -> Labels:
         reason = " ".join(str(error).split())
         raise ValueError(f"Expected {FINISHED}, got {folder}, which is damaged or something else ({reason}); name another.") from error
     return Labels(columns | each, guarantee)
+
+
+def _check_rows(label: np.ndarray, query: np.ndarray, sure: np.ndarray, probability: np.ndarray) -> None:
+    kinds = (label.dtype.kind, query.dtype.kind, sure.dtype.kind, probability.dtype.kind)
+    if kinds != ("i", "i", "f", "f") or probability.ndim != 2:
+        raise ValueError(f"label, query, confidence and probability are of the kinds {', '.join(kinds)}")
+    shapes = [array.shape for array in (label, query, sure, probability[:, 0])]
+    if any(shape != (len(probability),) for shape in shapes):
+        raise ValueError(f"label, query, confidence and probability have the shapes {shapes}")
 
 
 def parquet(labels: Labels) -> bytes:
@@ -216,11 +227,19 @@ def _probabilities(student: Student, pixels: jax.Array) -> jax.Array:
 
 
 def _head(path: Path) -> Head:
-    """Read what `Head.save` wrote, as a head that takes features as they are: it does not hold its encoder."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
+    """Read what `Head.save` wrote, as a head that takes features as they are: it does not hold its encoder.
+
+    Raises:
+      ValueError: If the file is damaged or holds something else.
+    """
+    arrays = read_arrays(path, "centre", "scale")
     centre, scale = arrays.pop("centre"), arrays.pop("scale")
-    params = unflatten_dict(arrays, sep=".")
-    last = params[f"Dense_{len(params) - 1}"]["kernel"]
-    network = linear.Model(last.shape[1]) if len(params) == 1 else mlp.Model(last.shape[1], len(last))
+    try:
+        params = unflatten_dict(arrays, sep=".")
+        last = params[f"Dense_{len(params) - 1}"]["kernel"]
+        network = linear.Model(last.shape[1]) if len(params) == 1 else mlp.Model(last.shape[1], len(last))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected the weights of a head in {path}, got {', '.join(arrays) or 'none'}; restore the file from a copy."
+        ) from error
     return Head(params, centre, scale, network, lambda features: features)

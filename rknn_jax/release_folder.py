@@ -95,7 +95,9 @@ class ReleaseFolder:
             return None
         try:
             counts = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError) as error:
+            if counts.ndim != 2 or counts.dtype.kind not in "iuf":
+                raise ValueError(f"{counts.dtype} {counts.shape}")
+        except Exception as error:  # a damaged file fails in many ways
             raise ValueError(
                 f"Expected the noisy counts in {path} as they were written, got something else; put the file back from a backup, "
                 f"or remove {self.staging}, and pay for another release."

@@ -157,10 +157,13 @@ def read_classes(path: Path) -> Classes | None:
         array = _read(path, "--private", "classes")
     except AbsentError:
         return None
-    if array.ndim == 0 and array.dtype.kind in "iu":
-        return Classes(int(array))
-    if array.ndim == 1 and array.dtype.kind == "U":
-        return Classes(len(array), tuple(map(str, array)))
+    try:
+        if array.ndim == 0 and array.dtype.kind in "iu":
+            return Classes(int(array))
+        if array.ndim == 1 and array.dtype.kind == "U":
+            return Classes(len(array), tuple(map(str, array)))
+    except ValueError as error:
+        raise ValueError(f"'classes' in --private {path} cannot be used: {error}") from error
     raise ValueError(
         f"Expected 'classes' in --private {path} to be an integer or text [num_classes], got shape {array.shape} of dtype {array.dtype}; "
         "save the classes' names in the order of their numbers, or leave it out."
@@ -269,6 +272,8 @@ def _read_numpy(path: Path, argument: str, name: str) -> np.ndarray:
         with loaded:  # a plain array under the name of an archive fails here
             found = loaded.files
             array = loaded[name] if name in found else None
+        if not isinstance(array, np.ndarray | None):
+            raise ValueError(f"its member {name} is no .npy file")
     return _present(array, name, f"{argument} {path}", found)
 
 

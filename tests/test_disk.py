@@ -2,6 +2,7 @@
 
 import errno
 import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -73,3 +74,36 @@ def test_damaged_json_names_its_file(tmp_path, content):
         disk.read_json(tmp_path / "a.json")
     disk.write_whole(tmp_path / "a.json", b'{"b": 1}')
     assert disk.read_json(tmp_path / "a.json") == {"b": 1}
+
+
+@pytest.mark.parametrize("spoil", [lambda data: b"", lambda data: data[:60], lambda data: b"\x93NUMPY" + data, lambda data: b"[1]"])
+def test_damaged_arrays_name_their_file(tmp_path, spoil):
+    path = tmp_path / "a.npz"
+    disk.write_arrays(path, {"b": np.arange(3)})
+    assert disk.read_arrays(path, "b")["b"].tolist() == [0, 1, 2]
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(ValueError, match="a.npz as they were written"):
+        disk.read_arrays(path)
+
+
+def test_arrays_that_lack_one_or_hold_something_else_name_their_file(tmp_path):
+    path = tmp_path / "a.npz"
+    disk.write_arrays(path, {"b": np.arange(3)})
+    with pytest.raises(ValueError, match=r"a\.npz .*it lacks c, d"):
+        disk.read_arrays(path, "b", "c", "d")
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("b.npy", b"no array")
+    with pytest.raises(ValueError, match=r"a\.npz .*b is no \.npy file"):
+        disk.read_arrays(path, "b")
+    with pytest.raises(FileNotFoundError, match="none.npz"):
+        disk.read_arrays(tmp_path / "none.npz")
+
+
+def test_the_header_of_an_array_that_never_ends_names_its_file(tmp_path):
+    """NumPy raises TokenError for it."""
+    path = tmp_path / "a.npz"
+    header = b"{" * 64
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("b.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(ValueError, match="a.npz as they were written"):
+        disk.read_arrays(path)

@@ -783,3 +783,24 @@ def test_any_order_and_any_batches_give_one_total(tmp_path):
 def test_every_deployed_mechanism_is_tested():
     able = {name for name in mechanisms.names("local") if mechanisms.named(name).respond is not LocalRandomizer.respond}
     assert able == set(DEPLOYED)
+
+
+def test_an_answer_that_is_in_the_file_twice_is_not_counted_twice(tmp_path):
+    """As in a file that was copied together from two."""
+    round = a_round()
+    collector = Collector(tmp_path, round)
+    collector.receive(replies_of(round, honest(round, 3)))
+    collector.close()
+    path = tmp_path / collectors.ANSWERS
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(ValueError, match=f"of each client once, in .*{collectors.ANSWERS}"):
+        Collector(tmp_path, round)
+
+
+def test_a_frame_of_half_a_message_names_its_file(tmp_path):
+    round = a_round()
+    collector = Collector(tmp_path, round)
+    collector._append(np.array([1], np.uint64), b"x")
+    collector.close()
+    with pytest.raises(ValueError, match=f"Expected whole messages.*{collectors.ANSWERS}"):
+        Collector(tmp_path, round)

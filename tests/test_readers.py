@@ -3,13 +3,21 @@
 import io
 import json
 import random
+import zipfile
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rknn_jax import cli_federation, interchange, tables
+from rknn_jax.data import image_folder
+from rknn_jax.federation import publish
 from rknn_jax.privacy.guarantee import Guarantee
+from tests.fuzz.targets import round_folder
+from train import buy
 
 LABELS = np.arange(20) % 3
 
@@ -89,6 +97,13 @@ def test_one_record_that_cannot_be_used_keeps_no_client_away(tmp_path):
         cli_federation.public(public, test)
 
 
+def test_classes_of_a_file_that_cannot_be_used_name_it(tmp_path):
+    for classes in (["a", ""], ["a", "a"], ["a"], 1, 0, -1):
+        path = npz(tmp_path / "R.npz", classes=classes)
+        with pytest.raises(ValueError, match=r"'classes' in --private .*R\.npz cannot be used"):
+            tables.read_classes(path)
+
+
 def test_text_labels_are_refused_where_classes_are_numbers(tmp_path):
     path = npz(tmp_path / "R.npz", embeddings=np.zeros((2, 2), np.float32), labels=np.array(["a", "b"]))
     with pytest.raises(ValueError, match="got text; number the classes"):
@@ -109,7 +124,8 @@ def test_a_damaged_release_is_a_value_error_for_export(tmp_path):
         words = refusal(interchange.read, folder)
         assert not words or "damaged or something else" in words, f"seed {seed}"
     (folder / "labels.npz").write_bytes(buffer.getvalue())
-    for text in ("1", "null", "[]", "{}", '{"guarantee": 3}', "[" * 100_000, ""):
+    odd = json.dumps({"guarantee": guarantee.asdict() | {"more": float("nan")}})
+    for text in (odd, "1", "null", "[]", "{}", '{"guarantee": 3}', "[" * 100_000, ""):
         (folder / "privacy.json").write_text(text)
         with pytest.raises(ValueError, match="damaged or something else|Expected"):
             interchange.read(folder)
@@ -132,3 +148,114 @@ def test_no_reader_loads_pickles():
     """Neither by name nor by default."""
     for path in Path(tables.__file__).parent.rglob("*.py"):
         assert "allow_pickle=True" not in path.read_text(), path
+
+
+def zipped(path, **members):
+    """Write an .npz file whose members are these bytes."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in members.items():
+            file.writestr(f"{name}.npy", data)
+    return path
+
+
+def test_a_member_that_is_no_array_is_a_value_error_for_every_command(tmp_path):
+    """NumPy returns the bytes of such a member."""
+    path = zipped(tmp_path / "R.npz", embeddings=b"some bytes", labels=b"more", classes=b"", images=b"x")
+    for read in (cli_federation.read_inputs, cli_federation.read_labels, tables.read_embeddings, tables.read_records):
+        assert "is no .npy file" in refusal(read, path, "--private")
+    assert "is no .npy file" in refusal(tables.read_classes, path)
+
+
+def test_a_damaged_image_names_its_file(tmp_path):
+    """A PNG of which a chunk is damaged is a SyntaxError in Pillow, and a huge one DecompressionBombError."""
+    for part in ("train", "test"):
+        (tmp_path / part / "a").mkdir(parents=True)
+        Image.fromarray(np.zeros((5, 5, 3), np.uint8)).save(tmp_path / part / "a" / "0.png")
+    path = tmp_path / "train" / "a" / "0.png"
+    whole = path.read_bytes()
+    huge = whole[:16] + (2**20).to_bytes(4, "big") * 2 + whole[24:]
+    header = huge[12:29]
+    huge = huge[:29] + zlib.crc32(header).to_bytes(4, "big") + huge[33:]
+    for data in (huge, whole[:12] + b"IDAT" + whole[16:], whole[:40], b""):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match="Cannot read the image .*train/a/0.png"):
+            image_folder.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [{}, {"centre": 1}, {"centre": 1, "scale": 1}, {"centre": 1, "scale": 1, "Dense_0.kernel": 3}, {"centre": 1, "scale": 1, "a.b": [1]}],
+)
+def test_a_damaged_head_names_its_file(tmp_path, arrays):
+    (tmp_path / "model").mkdir()
+    path = npz(tmp_path / "model" / "head.npz", **arrays)
+    with pytest.raises(ValueError, match="head.npz"):
+        interchange.networks(tmp_path)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(ValueError, match="head.npz"):
+        interchange.networks(tmp_path)
+
+
+@pytest.mark.parametrize("odd", [{"query": LABELS / 2}, {"label": LABELS[:5]}, {"confidence": LABELS}, {"probability": LABELS / 3}])
+def test_rows_of_other_types_or_lengths_are_not_exported(tmp_path, odd):
+    arrays = {"label": LABELS, "query": LABELS, "confidence": LABELS / 3, "probability": np.eye(3)[LABELS]}
+    npz(tmp_path / "labels.npz", **arrays | odd)
+    guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
+    (tmp_path / "privacy.json").write_text(json.dumps({"guarantee": guarantee.asdict()}))
+    with pytest.raises(ValueError, match="label, query, confidence and probability"):
+        interchange.write(tmp_path, "csv")
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A folder of a round that a server began, with a sum."""
+    for name, data in round_folder.seeds()[0].items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "{}", '{"opened": null}', '{"opened": "1"}', '{"opened": NaN}', '{"opened": 1e300}'])
+def test_a_damaged_clock_of_a_round_names_its_file(begun, text):
+    (begun / "opened.json").write_text(text)
+    with pytest.raises(ValueError, match="opened.json"):
+        publish.closes_at(begun, 60)
+
+
+@pytest.mark.parametrize("name", ["settings.json", "public.npz", "question.bin"])
+@pytest.mark.parametrize("data", [b"", b"null", b"[1]"])
+def test_a_damaged_round_of_a_server_names_its_file(begun, name, data):
+    (begun / name).write_bytes(data)
+    with pytest.raises(ValueError, match=name):
+        round_folder.readers(begun)[2]()
+
+
+@pytest.mark.parametrize("odd", [{"index": [0, 1, 2, 9]}, {"cluster": [0, 1, 2]}, {"features": np.zeros((4, 5))}, {"size": [0.5] * 4}])
+def test_queries_about_other_records_are_refused(begun, odd):
+    with np.load(begun / "public.npz") as file:
+        arrays = dict(file)
+    npz(begun / "public.npz", **arrays | odd)
+    with pytest.raises(ValueError, match="public.npz"):
+        round_folder.readers(begun)[2]()
+
+
+@pytest.mark.parametrize("odd", [{"totals": [1, 2]}, {"totals": [0.5] * 12}, {"num_clients": -1}, {"num_clients": [3]}, {"refused": "a"}])
+def test_a_damaged_sum_names_its_file(begun, odd):
+    arrays = {"totals": np.arange(12), "num_clients": 5, "refused": 0}
+    npz(begun / publish.SUM, **arrays | odd)
+    with pytest.raises(ValueError, match=publish.SUM):
+        round_folder.readers(begun)[1]()
+
+
+def test_an_oracle_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / "oracle.npy"
+    for data in (b"", b"\x93NUMPY\x01\x00\x40\x00" + b"{" * 64, b"PK\x03\x04"):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"oracle\.npy"):
+            buy._read(path)
+
+
+def test_keys_that_are_no_text_are_named(tmp_path):
+    (tmp_path / "keys").write_bytes(b"\xff\xfe\x00")
+    settings = SimpleNamespace(certificates=("a", "b", "c"), keys=tmp_path / "keys")
+    with pytest.raises(ValueError, match="keys: it is no text"):
+        cli_federation._server_keys(settings)

@@ -17,6 +17,7 @@ from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy import release
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release_folder import RESULTS, STAGING
+from tests.fuzz import npy
 
 FLAGS = ("--public", "P.npz", "--private", "R.npz", "--classes", 2, "--queries", 2, "--epsilon", 1, "--out", "new")
 SETTINGS = Label(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"))
@@ -244,9 +245,11 @@ def test_a_damaged_note_or_count_is_named(files, monkeypatch):
         with pytest.raises(MemoryError):
             run()
     counts, note = (files / "new" / STAGING / name for name in ("counts.npy", "note.json"))
-    for path in (counts, note):
+    spoilt = [(path, path.read_bytes()[:20]) for path in (counts, note)]
+    spoilt += [(counts, b"\x93NUMPY\x01\x00\x40\x00" + b"{" * 64), (counts, npy(np.array(3))), (counts, npy(np.array([["a"]])))]
+    for path, data in spoilt:
         whole = path.read_bytes()
-        path.write_bytes(whole[:20])
+        path.write_bytes(data)
         with pytest.raises(ValueError, match=path.name):
             run()
         path.write_bytes(whole)

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -693,6 +694,16 @@ def a_list(path):
     path.write_text("[]\n")
 
 
+def nested(path):
+    path.write_text("[" * 100_000 + "\n")
+
+
+def endless_header(path):
+    """NumPy raises TokenError for it."""
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("label.npy", b"\x93NUMPY\x01\x00\x40\x00" + b"{" * 64)
+
+
 @pytest.mark.parametrize(
     ("name", "spoil"),
     [(name, Path.unlink) for name in report.REQUIRED]
@@ -704,7 +715,9 @@ def a_list(path):
     + [("queries.npz", lambda path: change(path, image=np.zeros((40, 8, 8, 1))))]
     + [("queries.npz", lambda path: change(path, stddev=None))]
     + [("labels.npz", lambda path: change(path, true_label=np.zeros(899)))]
-    + [("config.json", lambda path: change(path, classes=["a", "b"]))],
+    + [("config.json", lambda path: change(path, classes=["a", "b"])), ("config.json", lambda path: change(path, classes=True))]
+    + [(name, nested) for name in ("config.json", "metrics.jsonl")]
+    + [("queries.npz", endless_header)],
 )
 def test_a_file_that_cannot_be_read_is_named_and_the_earlier_page_stays(folder, name, spoil):
     earlier = b"an earlier page"

@@ -99,3 +99,13 @@ def test_what_a_full_disk_left_of_the_settings_is_no_run(experiment):
     assert runs.find_result(experiment) is None
     runs.begin(experiment, folder, again=False)
     assert held_files(folder) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"index": [1], "guarantee": null}', '{"index": {}, "guarantee": {}}', "[" * 100_000])
+def test_a_damaged_choice_of_labels_names_its_file(tmp_path, text):
+    """It was paid for, so that it is not made anew."""
+    path = tmp_path / runs.TRAINING / runs.CHOICE
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(ValueError, match=runs.CHOICE):
+        runs.choice_of(tmp_path, lambda: pytest.fail("chosen anew"))

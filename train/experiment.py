@@ -386,8 +386,14 @@ def choice_of(folder: Path, select: Callable[[], tuple[Queries, Guarantee | None
             return queries.index, None
         path.parent.mkdir(exist_ok=True)
         write_json(path, {"index": queries.index, "guarantee": asdict(chosen)})
-    saved = json.loads(path.read_text())
-    return np.asarray(saved["index"], np.int32), Guarantee.of(saved["guarantee"])
+    try:
+        saved = json.loads(path.read_text())
+        return np.asarray(saved["index"], np.int32), Guarantee.of(saved["guarantee"])
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"Expected the choice of labels to buy in {path}, which was paid for, got something else ({error}); restore the file from a "
+            "copy, or choose another folder with --out."
+        ) from error
 
 
 def environment() -> dict[str, Any]:

@@ -14,8 +14,6 @@ import math
 import re
 import shlex
 import sys
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, Context
@@ -36,7 +34,7 @@ from rich.console import Console
 from scipy import special
 
 from rknn_jax import bsvs
-from rknn_jax.disk import write_text
+from rknn_jax.disk import read_arrays, write_text
 from train.experiment import GIVEN, Experiment
 
 MOST_QUERIES_SHOWN = 60
@@ -234,7 +232,10 @@ def read(folder: Path) -> Run:
     num_classes = queries["noisy_counts"].shape[1]
     _check_classes(folder / "queries.npz", asked, -1, num_classes)
     _check_classes(folder / "labels.npz", labels, -1, num_classes)
-    classes = tuple(map(str, config.get("classes") or range(num_classes)))
+    named = config.get("classes") or range(num_classes)
+    if not isinstance(named, list | range):
+        raise ValueError(f"Expected a list of classes in {folder / 'config.json'}, got {named!r}.")
+    classes = tuple(map(str, named))
     if len(classes) != num_classes:
         raise ValueError(f"Expected {num_classes} classes in {folder / 'config.json'}, as in queries.npz, got {len(classes)}.")
     declined = len(asked["label"]) - len(queries["label"])
@@ -244,16 +245,15 @@ def read(folder: Path) -> Run:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     return _complete(path, value if isinstance(value, dict) else {})
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive)
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        arrays = read_arrays(path)
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     _complete(path, arrays)
     if len({len(array) for array in arrays.values()}) != 1:
@@ -267,7 +267,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     if not all(isinstance(line, dict) for line in lines):
         raise ValueError(f"Expected one JSON object a line in {path}.")

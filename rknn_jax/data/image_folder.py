@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from rknn_jax.data import _pool
 from rknn_jax.types import Card, Task
@@ -81,7 +81,7 @@ def _read(path: Path, size: int | None) -> np.ndarray:
             image: Image.Image = file if file.mode in ("L", "RGB") else file.convert("RGB")
             image = image if size is None else image.resize((size, size), Image.Resampling.BILINEAR)
             pixels = np.asarray(image)
-    except (OSError, UnidentifiedImageError) as error:
+    except Exception as error:  # a damaged file fails in many ways
         raise ValueError(f"Cannot read the image {path}: {error}; repair or remove it.") from error
     return pixels if pixels.ndim == 3 else pixels[..., None]
 

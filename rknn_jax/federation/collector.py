@@ -98,6 +98,10 @@ class Collector:
             raise ValueError(f"Expected the folder of this round, got another round in {folder}; name a new folder.")
         size = 0
         for clients, payload in _frames(self._path):
+            if len(payload) % self._size or len(self.clients.union(clients.tolist())) < len(self.clients) + len(clients):
+                raise ValueError(
+                    f"Expected whole messages, of each client once, in {self._path}, got other frames; restore the file from a copy."
+                )
             self._count(clients, _parts(self.round.mechanism, payload))
             size += _frame_bytes(len(clients), len(payload))
         self.cut = os.path.getsize(self._path) - size

@@ -40,7 +40,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from rknn_jax import voting
-from rknn_jax.disk import read_json, write_arrays, write_whole
+from rknn_jax.disk import read_arrays, read_json, write_arrays, write_whole
 from rknn_jax.federation import wire
 from rknn_jax.federation.collector import QUESTION, Collector, Sum, most_shift
 from rknn_jax.federation.rounds import Round
@@ -58,6 +58,7 @@ BEGUN, SUM, OVER = "begun.json", "sum.npz", "over.json"
 Tell = Callable[[str, str], None]
 
 EXAMPLES_OF_A_CLASS = 12
+LATEST = 1e11  # seconds since 1970
 TRUSTED = {
     "local": "nothing: every message is epsilon-private by itself, whoever sees it",
     "shuffle": "not to tell, nor to look, which client sent which message: the server is the shuffler. If it does, every message is still "
@@ -131,7 +132,7 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
     if asked.student != "none" and not public.images:
         raise ValueError(f"Expected images for a student, got embeddings and student={asked.student}; pass --student none.")
     settings = json.dumps(_plain(asked), indent=2)
-    if (folder / "settings.json").exists() and (begun := read_json(folder / "settings.json")) != json.loads(settings):
+    if (folder / "settings.json").exists() and (begun := _settings(folder / "settings.json")) != json.loads(settings):
         changed = [name for name, value in json.loads(settings).items() if begun.get(name) != value]
         raise ValueError(
             f"Expected the settings that --out {folder} was begun with, got others for {', '.join(changed)}; change them back, or name "
@@ -141,9 +142,7 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
         raise ValueError(f"Expected a round that is not over in --out {folder}, got a finished one; name a new folder.")
     if (folder / QUESTION).exists():
         tell("goes on", f"with the round in {folder}")
-        with np.load(folder / "public.npz") as saved:
-            queries = Queries(*(saved[name] for name in ("features", "index", "cluster", "size")))
-        return Round.of((folder / QUESTION).read_bytes()), queries
+        return _begun(folder, public)
     folder.mkdir(parents=True, exist_ok=True)
     if any(name != "settings.json" for name in (path.name for path in folder.iterdir())) and not (folder / "settings.json").exists():
         raise ValueError(f"Expected a new folder as --out, got {folder}, which holds other files; name another.")
@@ -170,7 +169,10 @@ def closes_at(folder: Path, deadline: float) -> float:
     path = folder / "opened.json"
     if not path.exists():
         write_whole(path, json.dumps({"opened": time.time()}).encode())
-    return read_json(path)["opened"] + deadline
+    opened: Any = _settings(path).get("opened")
+    if type(opened) not in (int, float) or not 0 <= opened < LATEST:
+        raise ValueError(f"Expected the time at which the round began in {path}, got {opened!r}; restore the file from a copy.")
+    return opened + deadline
 
 
 def begin_sum(folder: Path) -> None:
@@ -201,14 +203,55 @@ def kept_sum(folder: Path, round: Round) -> Sum | None:
       ValueError: where one was begun and is not there: its clients have spent, and take part in it once.
     """
     if (folder / SUM).exists():
-        with np.load(folder / SUM) as saved:
-            refused = Counter({"refused by the client": int(saved["refused"])} if saved["refused"] else {})
-            return Sum(round, saved["totals"], int(saved["num_clients"]), refused)
+        return _sum(folder / SUM, round)
     if (folder / BEGUN).exists():
         raise ValueError(
             f"The sum in {folder} was begun and not opened, and its clients add to it once; begin another round with another --out."
         )
     return None
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(f"Expected a JSON object in {path}, got something else; restore the file from a copy.")
+    return found
+
+
+def _begun(folder: Path, public: Public) -> tuple[Round, Queries]:
+    """Return the round that the folder holds, and its queries.
+
+    Raises:
+      ValueError: If a file of them is damaged, or is about other public records.
+    """
+    path = folder / "public.npz"
+    arrays = read_arrays(path, "features", "index", "cluster", "size")
+    try:
+        round = Round.of((folder / QUESTION).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{folder / QUESTION} is damaged, restore the file from a copy: {error}") from error
+    features, index, cluster, size = (arrays[name] for name in ("features", "index", "cluster", "size"))
+    count, rows = len(round.queries), len(public.inputs)
+    shapes = {"features": round.queries.shape, "index": (count,), "cluster": (rows,), "size": (count,)}
+    fits = all(arrays[name].shape == shape for name, shape in shapes.items()) and features.dtype == np.float32
+    fits = fits and all(array.dtype.kind in "iu" for array in (index, cluster, size))
+    if not fits or not _within(index, 0, rows) or not _within(cluster, -1, count):
+        raise ValueError(f"Expected {count} queries about {rows:,} public records in {path}, got others; restore the file from a copy.")
+    return round, Queries(features, index, cluster, size)  # type: ignore[arg-type]
+
+
+def _within(numbers: np.ndarray, low: int, high: int) -> bool:
+    return bool(np.all((numbers >= low) & (numbers < high)))
+
+
+def _sum(path: Path, round: Round) -> Sum:
+    """Read what `keep_sum` wrote."""
+    arrays = read_arrays(path, "totals", "num_clients", "refused")
+    totals, clients, refused = (arrays[name] for name in ("totals", "num_clients", "refused"))
+    fits = totals.shape == (round.num_cells,) and clients.shape == refused.shape == ()
+    if not fits or any(array.dtype.kind not in "iu" for array in arrays.values()) or clients < 0 or refused < 0:
+        raise ValueError(f"Expected {round.num_cells:,} totals of clients in {path}, got something else; restore the file from a copy.")
+    return Sum(round, totals, int(clients), Counter({"refused by the client": int(refused)} if refused else {}))
 
 
 def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collector: Collector | Sum, tell: Tell) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""One file for each reader of bytes; see `tests.fuzz`."""

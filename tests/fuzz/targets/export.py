@@ -1,0 +1,47 @@
+"""`interchange`: a finished folder that `rknn export` is given."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from rknn_jax import interchange
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from tests.fuzz import npz
+
+LABEL = np.array([0, 1, -1, 2], np.int32)
+
+
+def seeds():
+    probability = np.full((4, 3), 1 / 3, np.float32)
+    rows = {
+        "label": LABEL,
+        "query": LABEL,
+        "confidence": np.float32([1, 0.5, np.nan, 0]),
+        "probability": probability,
+    }
+    events = (Event("gaussian", 2.0, 3, 0.1), Event("gaussian", 3.0, screen=(1.5, 4)))
+    guarantee = Guarantee(1.0, 1e-5, "replace-one", "central", events).asdict()
+    params = {
+        "Dense_0.kernel": np.ones((5, 3), np.float32),
+        "Dense_0.bias": np.zeros(3, np.float32),
+    }
+    head = npz(centre=np.zeros(5, np.float32), scale=np.float32(1), **params)
+    label = {
+        "labels.npz": npz(compress=True, **rows),
+        "privacy.json": json.dumps({"guarantee": guarantee}).encode(),
+    }
+    served = {"labels.npz": npz(**rows, class_names=["a", "b", "c"])}
+    distilled = {
+        "privacy.json": json.dumps({"whole": guarantee}).encode(),
+        "config.json": b'{"classes": ["a", "b", "c"]}',
+    }
+    return [label, label | served, label | distilled | {"model/head.npz": head}]
+
+
+def readers(folder: Path):
+    return [
+        lambda: interchange.write(folder, "csv"),
+        lambda: interchange.write(folder, "parquet"),
+        lambda: interchange.networks(folder),
+    ]

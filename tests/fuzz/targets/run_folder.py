@@ -1,0 +1,61 @@
+"""`train.experiment` on a run's folder: settings, result and the choice of labels to buy."""
+
+import functools
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from tests.fuzz import npy, workplace
+from train import buy
+from train import experiment as runs
+
+SETTINGS = {
+    "dataset": "digits",
+    "epsilon": 1.0,
+    "representation": "pixels",
+    "queries": 12,
+    "student": "none",
+}
+
+
+def _experiment(folder):
+    return runs.Experiment(**SETTINGS, noise_seed=0, out=folder)
+
+
+@functools.cache
+def _written():
+    experiment = _experiment(workplace() / "run")
+    told = runs.settings(experiment) | {"mechanism": experiment.private_step}
+    folder = runs.make_folder(experiment)
+    runs.write_json(folder / "config.json", told)
+    return (folder / "config.json").read_bytes()
+
+
+def seeds():
+    guarantee = asdict(Guarantee(1.0, 0.0, "replace-one", "central", (Event("pure", 1.0),)))
+    choice = json.dumps({"index": [3, 1], "guarantee": guarantee}).encode()
+    result = json.dumps({"interrupted": False, "epsilon": 1.0, "label_accuracy": 0.9}).encode()
+    labels = npy(np.arange(4))
+    return [
+        {
+            "oracle.npy": labels,
+            "config.json": _written(),
+            "result.json": result,
+            f"{runs.TRAINING}/{runs.CHOICE}": choice,
+        }
+    ]
+
+
+def readers(folder: Path):
+    def chosen():
+        if (folder / runs.TRAINING / runs.CHOICE).exists():
+            runs.choice_of(folder, lambda: None)
+
+    return [
+        lambda: runs.find_result(_experiment(folder)),
+        chosen,
+        lambda: buy._read(folder / "oracle.npy"),
+    ]

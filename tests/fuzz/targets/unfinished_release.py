@@ -1,0 +1,59 @@
+"""`release_folder` on a release that was paid for and stopped: the note and the counts."""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from rknn_jax import release_folder
+from rknn_jax.privacy.ledger import Ledger, LedgerError
+from tests.fuzz import npy, workplace
+from tests.fuzz.targets.ledger import DATA, released
+
+REQUEST = "sha256:settings"
+PURPOSE = "labels; release 01"
+PATHLESS = (LedgerError,)  # names the ledger that the note names
+
+
+@functools.cache
+def _account():
+    path = workplace() / "release.ledger"
+    ledger = Ledger.create(path, DATA, 2)
+    ledger.charge(released(0.5), PURPOSE)
+    return path, path.read_bytes()
+
+
+def seeds():
+    note = {"request": REQUEST, "purpose": PURPOSE, "ledger": str(_account()[0])}
+    name = f"new/{release_folder.STAGING}"
+    return [
+        {
+            f"{name}/note.json": json.dumps(note).encode(),
+            f"{name}/counts.npy": npy(np.arange(6).reshape(2, 3)),
+        }
+    ]
+
+
+def readers(folder: Path):
+    path, account = _account()
+    path.write_bytes(account)
+    new = folder / "new"
+    new.mkdir(exist_ok=True)
+    held = release_folder.ReleaseFolder(new, REQUEST, Ledger.open(path, DATA))
+
+    def kept():
+        counts = held.kept()
+        assert counts is None or isinstance(counts, np.ndarray)
+
+    def charged():
+        before = held.ledger.spent.epsilon
+        held.charge(released(0.5), "labels")
+        assert held.ledger.spent.epsilon >= before
+
+    return [
+        lambda: release_folder.is_paid(new, REQUEST),
+        lambda: release_folder.find_unfinished(folder, REQUEST),
+        kept,
+        charged,
+    ]
