@@ -4,9 +4,10 @@ UV_VERSION = 0.12.24
 VENV = .venv
 RUN = $(VENV)/bin/python
 DEMO_OUT = runs/demo
+SECONDS = 20
 export UV_PROJECT_ENVIRONMENT = $(VENV)
 
-.PHONY: demo test processes test-all lint docs compare regression bench mutants clean
+.PHONY: demo test processes test-all lint docs compare regression fuzz bench mutants clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
@@ -36,8 +37,11 @@ compare: $(VENV)/.dev  ## every method on scikit-learn's digits, side by side: r
 regression: $(VENV)/.dev  ## the hot functions against peers at small sizes: ratios of CPU time in one run
 	$(RUN) -m benchmarks.regression
 
+fuzz: $(VENV)/.dev  ## mutated files for every reader of bytes, SECONDS each, two readers at a time: what fails is kept in runs/fuzz
+	$(RUN) -m benchmarks.fuzz --seconds $(SECONDS)
+
 bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
-	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e regression -e mutants); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e fuzz -e regression -e mutants); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: an hour
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras --group mutants

@@ -240,7 +240,10 @@ def _read_note(path: Path) -> dict[str, str] | None:
     note = path / STAGING / _NOTE
     try:
         found = json.loads(note.read_bytes())
-        return {name: str(found[name]) for name in ("request", "purpose", "ledger")}
+        told = {name: str(found[name]) for name in ("request", "purpose", "ledger")}
+        if b"\0" in os.fsencode(told["ledger"]):  # raises too if no file can have such a name
+            raise ValueError("a ledger that no file can be")
+        return told
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, LookupError, RecursionError) as error:

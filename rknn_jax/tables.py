@@ -106,7 +106,7 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
 
 def usable_rows(array: np.ndarray) -> np.ndarray:
     """Return float32 `[n, f]` with rows of NaN where a row of `array` holds NaN, infinity or more than `LARGEST`."""
-    with np.errstate(over="ignore"):  # what is too large for float32 is too large
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float32 is too large, and a signaling NaN is NaN
         rows = array.astype(np.float32)
     rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan
     return rows

@@ -97,6 +97,15 @@ def test_one_record_that_cannot_be_used_keeps_no_client_away(tmp_path):
         cli_federation.public(public, test)
 
 
+def test_a_record_of_a_signaling_nan_makes_no_warning(tmp_path, recwarn):
+    """Nothing that one record holds is told."""
+    rows = np.zeros((3, 2))
+    rows.view(np.uint64)[1] = 0x7FF0000000000001
+    found = tables.read_records(npz(tmp_path / "R.npz", embeddings=rows), "--private")
+    assert np.isnan(found).all(axis=1).tolist() == [False, True, False]
+    assert not recwarn.list
+
+
 def test_classes_of_a_file_that_cannot_be_used_name_it(tmp_path):
     for classes in (["a", ""], ["a", "a"], ["a"], 1, 0, -1):
         path = npz(tmp_path / "R.npz", classes=classes)

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import sys
@@ -246,6 +247,7 @@ def test_a_damaged_note_or_count_is_named(files, monkeypatch):
             run()
     counts, note = (files / "new" / STAGING / name for name in ("counts.npy", "note.json"))
     spoilt = [(path, path.read_bytes()[:20]) for path in (counts, note)]
+    spoilt += [(note, json.dumps(json.loads(note.read_text()) | {"ledger": odd}).encode()) for odd in ("\ud800", "a\0b")]
     spoilt += [(counts, b"\x93NUMPY\x01\x00\x40\x00" + b"{" * 64), (counts, npy(np.array(3))), (counts, npy(np.array([["a"]])))]
     for path, data in spoilt:
         whole = path.read_bytes()
