@@ -369,8 +369,40 @@ def mutants() -> str:
     return table(header, rows, "mutants")
 
 
+def calibration() -> str:
+    """Confidence that is said, and the part of labels that noise left alone, by data set and epsilon."""
+    found = load("calibration")["results"]
+    rows = []
+    for data in dict.fromkeys(row["data"] for row in found):
+        for decode in ("argmax", "assignment"):
+            mine = [row for row in found if row["data"] == data and row["decode"] == decode]
+            mine = [row for row in mine if row["smoothing"] == ("auto" if decode == "argmax" else "none")]
+            queries = max(row["queries"] for row in mine)
+            mine = [row for row in mine if row["queries"] == queries]
+            told = [f"{row['said']:.2f} / {row['true']:.2f}" for row in mine]
+            kind = " (development)" if mine[0]["development"] else ""
+            rows.append([f"{data}{kind}", f"`{decode}`", str(queries), *told, f"{max(row['too_much'] for row in mine):.2f}"])
+    epsilons = sorted({row["epsilon"] for row in found})
+    header = ["data", "decode", "queries", *(f"said / true, ε = {epsilon:g}" for epsilon in epsilons), "too much, worst ε"]
+    return table(header, rows, "calibration")
+
+
+def fuzz() -> str:
+    """Mutated inputs that each reader was given, and what became of them."""
+    rows = []
+    for row in load("fuzz")["results"]:
+        outcomes = dict(row["outcomes"])
+        read = outcomes.pop("read", 0)
+        counts = [row["inputs"], read, sum(outcomes.values()), sum(row["failures"].values())]
+        worst, memory = f"{row['worst_seconds']:.2f} s", f"{row['most_bytes'] / 2**20:.0f} MiB"
+        rows.append([f"`{row['target']}`", *(f"{count:,}" for count in counts), worst, memory])
+    sums = [sum(int(row[column].replace(",", "")) for row in rows) for column in range(1, 5)]
+    rows.append(["all", *(f"{count:,}" for count in sums), "", ""])
+    return table(["reader", "inputs", "read", "refused in a sentence", "failures", "slowest", "most memory"], rows, "fuzz")
+
+
 MAKERS = (distill, goals, studies, labels, balance, mechanisms, local, accountants, papers, attributes, noisy_sgd, per_example, buying)
-MAKERS += (shuffling, compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants)
+MAKERS += (shuffling, compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants, calibration)
 TABLES = {make.__name__: make for make in MAKERS}
 
 

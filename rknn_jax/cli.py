@@ -30,7 +30,7 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional, subcommand
 
-from rknn_jax import cli_account, cli_audit, cli_federation
+from rknn_jax import cli_account, cli_audit, cli_federation, compilation
 from rknn_jax.cli_account import Account
 from rknn_jax.cli_audit import Audit
 from rknn_jax.cli_federation import Join, Serve
@@ -332,7 +332,7 @@ def simulate(settings: Simulate) -> dict[str, Any]:
     with err.status("loading"):
         import jax
 
-        from rknn_jax import compilation, mechanisms
+        from rknn_jax import mechanisms
         from rknn_jax import simulate as job
     compilation.keep()
     if not 0 <= settings.process < settings.processes:
@@ -362,6 +362,7 @@ def simulate(settings: Simulate) -> dict[str, Any]:
 def _run(action: Label | Show | Raise | Repair | Export | Simulate | Serve | Join | Audit | cli_account.Action) -> dict[str, Any]:
     match action:
         case Label():
+            compilation.keep_none()
             return label(action)
         case Show():
             return show_budget(action)
@@ -376,6 +377,7 @@ def _run(action: Label | Show | Raise | Repair | Export | Simulate | Serve | Joi
         case Serve():
             return cli_federation.serve(action)
         case Join():
+            compilation.keep_none()
             return cli_federation.join(action)
         case Audit():
             return cli_audit.run(action)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy as np
 
 from rknn_jax.disk import locked
-from rknn_jax.privacy.guarantee import Unit
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Unit
 from rknn_jax.privacy.ledger import PATIENCE, Ledger, fingerprint
 from rknn_jax.terminal import err, tell
 
@@ -260,7 +260,6 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     """
     from rknn_jax import tables
     from rknn_jax.federation.publish import Asked
-    from rknn_jax.federation.rounds import LARGE_EPSILON
     from rknn_jax.labelers import rknn
     from rknn_jax.students import fit as students
 

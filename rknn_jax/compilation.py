@@ -9,8 +9,9 @@ from pathlib import Path
 def keep() -> None:
     """Keep compiled programs in `~/.cache/rknn_jax`, or in the folder that JAX_COMPILATION_CACHE_DIR names.
 
-    They hold the constants of the program, so it is for experiments: a release on private data compiles anew, lest a record that a
-    function closes over be left on the disk. XLA compiles for the processor at hand, so every kind of processor has a folder of its own.
+    They hold the constants of the program, so it is for experiments: `rknn label` and `rknn join` call `keep_none`, lest a record
+    that a function closes over be left on the disk. XLA compiles for the processor at hand, so every kind of processor has a folder of its
+    own.
     """
     import jax
 
@@ -18,6 +19,13 @@ def keep() -> None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(home / "rknn_jax" / _processor()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def keep_none() -> None:
+    """Keep no compiled program, whatever the environment says: for commands that see private records."""
+    import jax
+
+    jax.config.update("jax_enable_compilation_cache", False)
 
 
 def _processor() -> str:

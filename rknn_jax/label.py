@@ -31,7 +31,7 @@ from rknn_jax.disk import write_arrays, write_text
 from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import CentralMechanism, release_counts
-from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
 from rknn_jax.privacy.statement import Account, Statement, page
 from rknn_jax.queries import kmeans
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 ASSUMED_CLASSES = 10
 """For a dry run that is told no classes: it reads no private labels, and what it tells depends on the logarithm of their number."""
-
-LARGE_EPSILON = 50.0
-"""Above this a guarantee says nothing: one record may change the odds of a result by a factor of 10^21."""
 
 ROOM_FOR_WORDS = 2**20  # bytes of the statement and of what holds the arrays
 BYTES_PER_CELL, BYTES_PER_LABEL, BYTES_PER_GRID = 100, 40, 50

@@ -15,14 +15,13 @@ depend on what was drawn, so the second draw is the release that was paid for. O
 drawn, it is never drawn again, even if somebody puts an old copy of the hidden folder back.
 """
 
-import fcntl
 import io
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,24 +192,10 @@ def held(path: Path, request: str, ledger: Callable[[], Ledger], room: int) -> I
             raise
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep other processes out of the folder; the lock goes with the process, even on `kill -9`.
-
-    Raises:
-      ValueError: If another process has it.
-    """
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"Expected --out that no other process writes to, got --out {path}, to which one does; nothing was spent, name another."
-            ) from error
-        yield
-    finally:
-        os.close(handle)
+def _locked(path: Path) -> AbstractContextManager[None]:
+    """Keep other processes out of the folder."""
+    busy = f"Expected --out that no other process writes to, got --out {path}, to which one does; nothing was spent, name another."
+    return disk.locked(path, busy)
 
 
 def _reserve(path: Path, size: int) -> None:

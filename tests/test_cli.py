@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -249,6 +250,16 @@ def test_the_fingerprint_of_the_private_data_stays_in_the_ledger(files, rknn):
     fingerprint = header["dataset"].removeprefix("sha256:")
     assert len(fingerprint) == 64
     assert fingerprint not in done.out + done.err + (files / "new/privacy.json").read_text()
+
+
+def test_no_compiled_program_stays_on_the_disk(files, rknn):
+    """It may hold a private record as a constant."""
+    jax.config.update("jax_enable_compilation_cache", True)
+    try:
+        assert rknn(*arguments(), "--dry-run").status == 0
+        assert not jax.config.jax_enable_compilation_cache
+    finally:
+        jax.config.update("jax_enable_compilation_cache", False)
 
 
 def test_a_corrected_label_and_a_link_share_the_budget(copy, rknn):

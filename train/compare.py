@@ -30,6 +30,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from rknn_jax import compilation
+from rknn_jax.disk import write_text
 from rknn_jax.federation import wire
 from rknn_jax.labelers import dpdfd, rknn
 from rknn_jax.labelers.dpdfd import Config as DPDFD
@@ -466,9 +467,7 @@ def write(config: Config, chosen: Plan, cells: Sequence[Cell], measured: dict[Ce
     config.folder.mkdir(parents=True, exist_ok=True)
     runs.write_json(config.folder / "compare.json", found)
     for name, text in (("compare.md", markdown(found, parts)), ("compare.html", page(found, parts))):
-        partial_file = config.folder / f"{name}.partial"
-        partial_file.write_text(text, encoding="utf-8")
-        partial_file.replace(config.folder / name)
+        write_text(config.folder / name, text)
     return found
 
 

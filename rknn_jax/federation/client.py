@@ -33,10 +33,10 @@ import numpy as np
 from rknn_jax import disk
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
-from rknn_jax.federation.rounds import LARGE_EPSILON, Round
+from rknn_jax.federation.rounds import Round
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
-from rknn_jax.privacy.guarantee import Guarantee, Trust
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee, Trust
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
 from rknn_jax.tables import LARGEST
 
@@ -60,7 +60,7 @@ class Agreement:
       epsilon: that one round may cost; None leaves it to the ledger.
       delta: likewise.
       simulated: whether to answer with simulated noise, which protects nothing. For experiments on data that is public.
-      large_epsilon: Whether one round may cost an epsilon above `rounds.LARGE_EPSILON`. Defaults to no.
+      large_epsilon: Whether one round may cost an epsilon above `guarantee.LARGE_EPSILON`. Defaults to no.
       most_cells: Most queries times classes of one round. Defaults to 2^20.
       most_bytes: Most bytes of one question, and of one answer. Defaults to 2^28, a quarter of a gigabyte.
       most_work: Most cells times records of one round, see `Round.work`. Defaults to 2^30.

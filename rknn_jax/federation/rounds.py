@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 SMALLEST_EPSILON, LARGEST_EPSILON = 2.0**-30, 1000.0
 """Below, thresholds of 64 digits are too coarse; above, nothing is protected."""
 
-LARGE_EPSILON = 50.0
-"""Above, a message tells what it would tell without noise, and whoever wants that says so."""
-
 MOST_CELLS = 2**22
 """Queries times classes. Checked first, because a mechanism of many more takes minutes to make."""
 

@@ -21,6 +21,9 @@ EventKind = Literal["laplace", "discrete_laplace", "gaussian", "discrete_gaussia
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 UNITS: tuple[Unit, ...] = get_args(Unit)
+
+LARGE_EPSILON = 50.0
+"""Above, one record may change the odds of a result by a factor of 10^21. A release asks for a flag that says so."""
 _CHOICES = {"relation": RELATIONS, "unit": UNITS, "trust": (*get_args(Trust), "aggregate"), "sampler": get_args(Sampler)}
 _RELATION_WORDS = {
     "replace-one": "one {unit}'s content is replaced by any other",
