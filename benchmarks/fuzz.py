@@ -136,8 +136,7 @@ def attempt(target: ModuleType, files: Files, folder: Path, tally: Tally) -> dic
             error, seconds = _read(target, files, folder, number, tally)
         tally.worst = max(tally.worst, seconds)
         tally.outcomes[MARK if error is None else type(error).__name__] += 1
-        fault = None if error is None else _fault(error, folder, getattr(target, "PATHLESS", ()))
-        if fault:
+        if error is not None and (fault := _fault(error, folder, getattr(target, "PATHLESS", ()))):
             kind = f"{fault} at {_place(error)}"
             failures[kind] = "".join(traceback.format_exception(error))
             tally.failures[kind] += 1

@@ -99,6 +99,7 @@ def read(folder: Path) -> Labels:
         config = folder / "config.json"  # of train.distill, whose classes are named there
         settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
         names = arrays.get("class_names", settings.get("classes"))
+        "".join(map(str, () if names is None else names)).encode()  # raises if a name could not be written
         guarantee = card["whole"] if "whole" in card else card["guarantee"]
         Guarantee.of(guarantee)  # raises if it is none
         json.dumps(guarantee, allow_nan=False)  # raises if other programs could not read it

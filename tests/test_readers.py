@@ -215,6 +215,16 @@ def test_rows_of_other_types_or_lengths_are_not_exported(tmp_path, odd):
         interchange.write(tmp_path, "csv")
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_class_whose_name_is_no_unicode_is_not_exported(tmp_path, form):
+    npz(tmp_path / "labels.npz", label=LABELS, query=LABELS, confidence=LABELS / 3, probability=np.eye(3)[LABELS])
+    guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
+    (tmp_path / "privacy.json").write_text(json.dumps({"guarantee": guarantee.asdict()}))
+    (tmp_path / "config.json").write_text(json.dumps({"classes": ["a", "b", "\ud800"]}))
+    with pytest.raises(ValueError, match="damaged or something else"):
+        interchange.write(tmp_path, form)
+
+
 @pytest.fixture
 def begun(tmp_path):
     """A folder of a round that a server began, with a sum."""

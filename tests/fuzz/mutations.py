@@ -29,7 +29,7 @@ DEEP, LONG, LONE = "@deep@", "@long@", "@lone@"
 WRITTEN = {DEEP: b"[" * 100_000, LONG: b"9" * 5000, LONE: b'"\\ud800"'}
 """Placeholders for JSON that Python would not write."""
 
-VALUES = (
+VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e308, math.nan, math.inf, -math.inf),
     *(2**31, 2**32 + 1, 2**63, -(2**63) - 1, 10**400),
     *(
@@ -220,10 +220,10 @@ def _changed_value(draw: Draw, value: Any) -> Any:
         match draw(st.integers(0, 9)):
             case 0:
                 del value[key]
-            case 1 if isinstance(value, dict):
-                value[draw(st.sampled_from(("", "x", "class", "array", key.upper())))] = value.pop(key)
-            case 1:
+            case 1 if isinstance(value, list):
                 value.insert(key, value[key])
+            case 1:
+                value[draw(st.sampled_from(("", "x", "class", "array", key.upper())))] = value.pop(key)
             case _:
                 value[key] = _changed_value(draw, value[key])
         return value
