@@ -236,6 +236,7 @@ def test_what_is_seen_of_counts_and_integers():
     assert list(np.flatnonzero(shown[0])) == [0, 2, 33 + 31, 65], "and the second word's parity"
 
 
+@pytest.mark.slow  # of all mechanisms
 def test_every_column_has_a_name():
     for mechanism in (DiscreteLaplace(1.0, 4, 3), Collision(1.0, 2, 3)):  # examples, whose programs other tests use
         game = games.of_mechanism(mechanism)[0]
@@ -364,7 +365,7 @@ def broken(played, guarantee, runs=RUNS):
     return found
 
 
-@first([m for m in EXAMPLES if m.votes_per_record == 1 and m.trusts], DiscreteLaplace, Gaussian, Collision)
+@first([m for m in EXAMPLES if m.votes_per_record == 1 and m.trusts], DiscreteLaplace, Collision)
 def test_half_the_noise_is_found_and_all_of_it_is_not(mechanism):
     """Of a local mechanism, noise as for twice the epsilon."""
     guarantee = mechanism.guarantee(getattr(mechanism, "num_clients", 50))
@@ -387,7 +388,7 @@ def free(mechanism):
     return {name: None for name in ("noise_multiplier", "coins", "num_buckets", "subset_size") if name in names}
 
 
-@pytest.mark.parametrize("kind", [DiscreteLaplace, pytest.param(Laplace, marks=pytest.mark.slow), Gaussian])
+@pytest.mark.parametrize("kind", [DiscreteLaplace, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (Laplace, Gaussian))])
 def test_a_sensitivity_of_k_in_place_of_2k_is_found(kind):
     careless = planted(kind, changed_cells=property(lambda self: self.votes_per_record))(2.0, 4, 2, num_neighbors=2)
     broken(few(games.of_mechanism(careless)), kind(2.0, 4, 2, num_neighbors=2).guarantee(50), 20_000)
@@ -492,6 +493,7 @@ def test_joint_balancing_is_found():
     broken(played(balanced), mechanism.guarantee(24), 10_000)
 
 
+@pytest.mark.slow  # half of its noise is found in tests/test_one_run.py
 def test_one_key_for_all_leaves_of_a_gradient_is_found(monkeypatch):
     def same(key, tree):
         return {path: jax.random.normal(key, leaf.shape, leaf.dtype) for path, leaf in tree.items()}

@@ -11,7 +11,8 @@ Clopper-Pearson intervals of the two probabilities, p1 >= l1 and p0 <= u0 but wi
     epsilon >= ln((l1 - delta) / u0)
 
 whatever was looked for and however it was found: what was chosen on some runs is judged on others. An audit that finds nothing proves
-nothing. Its power is told against one known fault, such as half the noise: the probability that it calls a mechanism with that fault broken.
+nothing. Its power is told against one known fault, such as half the noise: the probability that it calls a mechanism with that fault
+broken.
 
 A guarantee that names its noise promises a whole curve of epsilon against delta, so that an event which is too likely for any point of the
 curve breaks it. At the small delta of a Gaussian rare events tell most; at larger ones common events tell more, in fewer runs.
