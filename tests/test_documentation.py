@@ -10,8 +10,8 @@ Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Pyth
 
 and these are **parsed** only, by their own parsers, as they would take minutes or wait for somebody: `rknn serve` and `join` (run by
 tests/test_federation_processes.py), `rknn audit --labeler` and `--release`, all other `train.distill` (run by tests/test_distill*.py in
-many forms), `train.audit` and `train.sweep`. `make`, `pytest` and `python -m benchmarks.*` are looked up. Anything else fails. A command ends with
-exit status 0, or with the one that its comment names: `# exit status 3`.
+many forms), `train.audit` and `train.sweep`. `make`, `pytest` and `python -m benchmarks.*` are looked up. Anything else fails. A command
+ends with exit status 0, or with the one that its comment names: `# exit status 3`.
 
 Of all other documents commands are parsed or looked up, and Python is compiled.
 """
