@@ -712,6 +712,8 @@ def endless_header(path):
     + [(name, spoil) for name in ("config.json", "result.json", "metrics.jsonl") for spoil in (not_json, not_text, a_list)]
     + [("queries.npz", lambda path: change(path, label=np.full(40, 10)))]
     + [("queries.npz", lambda path: change(path, size=np.ones(39)))]
+    + [("queries.npz", lambda path: change(path, size=np.array(40)))]
+    + [(name, lambda path: change(path, label=np.zeros((40, 2), np.int32))) for name in ("queries.npz", "labels.npz")]
     + [("queries.npz", lambda path: change(path, image=np.zeros((40, 8, 8, 1))))]
     + [("queries.npz", lambda path: change(path, stddev=None))]
     + [("labels.npz", lambda path: change(path, true_label=np.zeros(899)))]

@@ -256,8 +256,9 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     _complete(path, arrays)
-    if len({len(array) for array in arrays.values()}) != 1:
-        raise ValueError(f"Expected arrays of one length in {path}, got { ({name: len(array) for name, array in arrays.items()}) }.")
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if len({shape[:1] for shape in shapes.values()}) != 1 or len(shapes["label"]) != 1:
+        raise ValueError(f"Expected arrays of one length, and label of one dimension, in {path}, got {shapes}.")
     return arrays
 
 
