@@ -393,16 +393,17 @@ def fuzz() -> str:
     for row in load("fuzz")["results"]:
         outcomes = dict(row["outcomes"])
         read = outcomes.pop("read", 0)
-        counts = [row["inputs"], read, sum(outcomes.values()), sum(row["failures"].values())]
+        failures = sum(row["failures"].values())
+        counts = [row["inputs"], read, sum(outcomes.values()) - failures, failures]
         worst, memory = f"{row['worst_seconds']:.2f} s", f"{row['most_bytes'] / 2**20:.0f} MiB"
         rows.append([f"`{row['target']}`", *(f"{count:,}" for count in counts), worst, memory])
     sums = [sum(int(row[column].replace(",", "")) for row in rows) for column in range(1, 5)]
     rows.append(["all", *(f"{count:,}" for count in sums), "", ""])
-    return table(["reader", "inputs", "read", "refused in a sentence", "failures", "slowest", "most memory"], rows, "fuzz")
+    return table(["reader", "inputs", "read", "refused in a sentence", "failures", "slowest", "memory taken"], rows, "fuzz")
 
 
 MAKERS = (distill, goals, studies, labels, balance, mechanisms, local, accountants, papers, attributes, noisy_sgd, per_example, buying)
-MAKERS += (shuffling, compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants, calibration)
+MAKERS += (shuffling, compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants, calibration, fuzz)
 TABLES = {make.__name__: make for make in MAKERS}
 
 
