@@ -3,9 +3,10 @@
 Two models of the true counts say it, and both use noisy counts and public quantities only, so they cost no privacy.
 
 - **Any counts** are as likely before the release. The true counts then are normal around the noisy ones. This is right for
-  queries that stand out of the noise. For those that do not it says too much: the greatest of ten noises looks like a lead.
-- **One class leads.** A query has about as many votes as its share of the public records; one class has more of them than
-  the others, which have equal parts. Its share is anything from an equal part to all. This says 1/|Y| where nothing is heard.
+  queries that stand out of the noise. For others it says too much: the greatest of ten noises looks like a lead.
+- **One class leads.** A query has about as many votes as its share of the public records. One class has more of them than
+  the others, which have equal parts. The leader's share is the same in all queries, and before the release it was anything
+  from an equal part to all. This says 1/|Y| if nothing is heard.
 
 A query whose votes are expected to stand out of the noise by less than `voting.STANDS_OUT` gets the smaller of the two.
 `benchmarks/calibration.py` compares what is said with what is true.
@@ -14,6 +15,7 @@ A query whose votes are expected to stand out of the noise by less than `voting.
 from typing import Any
 
 import numpy as np
+from scipy.special import logsumexp
 
 from rknn_jax import voting
 from rknn_jax.types import Array
@@ -90,6 +92,11 @@ def _leader(heard: Array, stddev: Array, expected: Array) -> np.ndarray:
     gain = ((heard - other) / scale) ** 2 - ((heard - leading) / scale) ** 2
     rest = -np.sum(((heard - other) / scale) ** 2, axis=1, keepdims=True)
     log_likely = 0.5 * (rest + gain)
+    # All queries have one share, so each learns it from the others too, whichever class leads there.
+    of_share = logsumexp(log_likely, axis=1)
+    of_share -= of_share.max(axis=1, keepdims=True)
+    others = of_share.sum(axis=0) - of_share
+    log_likely += others[:, None]
     likely = np.exp(log_likely - log_likely.max(axis=(1, 2), keepdims=True))
     return likely / likely.sum(axis=(1, 2), keepdims=True)
 

@@ -365,7 +365,7 @@ def broken(played, guarantee, runs=RUNS):
     return found
 
 
-@first([m for m in EXAMPLES if m.votes_per_record == 1 and m.trusts], DiscreteLaplace, Collision)
+@first([m for m in EXAMPLES if m.votes_per_record == 1 and m.trusts], DiscreteLaplace)
 def test_half_the_noise_is_found_and_all_of_it_is_not(mechanism):
     """Of a local mechanism, noise as for twice the epsilon."""
     guarantee = mechanism.guarantee(getattr(mechanism, "num_clients", 50))
@@ -394,7 +394,8 @@ def test_a_sensitivity_of_k_in_place_of_2k_is_found(kind):
     broken(few(games.of_mechanism(careless)), kind(2.0, 4, 2, num_neighbors=2).guarantee(50), 20_000)
 
 
-@pytest.mark.parametrize("kind", [DiscreteLaplace, pytest.param(Gaussian, marks=pytest.mark.slow)])
+@pytest.mark.slow  # beside two rounds with one key
+@pytest.mark.parametrize("kind", [DiscreteLaplace, Gaussian])
 def test_one_noise_for_all_queries_is_found(kind):
     def estimate(self, key, totals, num_records):
         return totals.reshape(self.shape).astype(jnp.float32) + kind.estimate(self, key, jnp.zeros_like(totals), num_records)[:1]
@@ -452,6 +453,7 @@ def test_a_labeler_with_half_the_noise_is_found():
     broken(labeler_games("rknn", 4.0)[0], labeler_games("rknn", 2.0)[1], 3000)
 
 
+@pytest.mark.slow  # beside the labeler that peeks
 def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
     """Labels and noisy counts are as they should be; how sure a label is, is told by the votes themselves."""
     honest = rknn.tally
@@ -465,6 +467,7 @@ def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
     broken(*one_game("rknn"), FEW_RUNS)
 
 
+@pytest.mark.slow  # two audits of all canaries
 def test_joint_balancing_is_found():
     """Every query takes its nearest eight records and sends the others on: a record that pushes in moves others, and their votes."""
     task = games_labeler.small_task()
@@ -577,6 +580,7 @@ def test_a_law_that_is_stated_wrongly_is_broken_whatever_is_drawn(rknn, monkeypa
     assert result.json["stated_law"]["lower_bound"] == 9.0
 
 
+@pytest.mark.slow  # beside the test of the command's words
 def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
     half = planted(
         DiscreteLaplace,

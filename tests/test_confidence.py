@@ -64,8 +64,9 @@ def test_the_leaders_probability_is_bayes_rule():
     for query, leader, share in np.ndindex(*found.shape):
         mean = np.full(5, other[share])
         mean[leader] = leading[share]
-        slow[query, leader, share] = -0.5 * np.sum(((heard[query] - expected[query] * mean) / stddev[query]) ** 2)
-    slow = np.exp(slow)
+        slow[query, leader, share] = np.exp(-0.5 * np.sum(((heard[query] - expected[query] * mean) / stddev[query]) ** 2))
+    whichever = slow.sum(axis=1)  # the others may be led by any class, with the same share
+    slow *= np.stack([np.prod(np.delete(whichever, query, axis=0), axis=0) for query in range(4)])[:, None]
     np.testing.assert_allclose(found, slow / slow.sum(axis=(1, 2), keepdims=True), rtol=1e-9)
 
 

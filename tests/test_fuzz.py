@@ -97,6 +97,7 @@ def test_rows_of_targets_that_were_not_run_stay(tmp_path, monkeypatch):
     assert [row["inputs"] for row in found] == [1, 2]
 
 
+@pytest.mark.slow  # `make fuzz` does, in CI
 @pytest.mark.parametrize("name", fuzz.names())
 def test_a_target_reads_its_seeds_and_what_is_made_of_them(tmp_path, name):
     target, tally = fuzz.named(name), fuzz.Tally()

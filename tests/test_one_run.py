@@ -164,6 +164,7 @@ def test_half_of_the_noise_is_found_at_other_epsilons(monkeypatch, epsilon):
     assert trained(epsilon, 20, 1000).broken
 
 
+@pytest.mark.slow  # beside half of the noise
 def test_a_clip_that_is_forgotten_is_found(monkeypatch):
     """Gradients of these canaries are five times as long as the clipped ones."""
     monkeypatch.setattr(

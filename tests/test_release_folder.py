@@ -93,7 +93,7 @@ def states_of_a_release(folder):
     return [*found, contents(folder)]
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(files, step):
     states = states_of_a_release(files)
     counts = complete(files)
@@ -177,7 +177,7 @@ def check_fault(files, monkeypatch, number, error):
     return count[0] >= number
 
 
-@pytest.mark.parametrize(("first", "step"), [(3, 7), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize(("first", "step"), [(3, 9), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2, 3))])
 def test_no_fault_of_disk_or_memory_loses_a_release_or_pays_twice(files, monkeypatch, first, step):
     number = first
     inputs = contents(files)

@@ -248,5 +248,7 @@ def fine_tune(
 def _read(path: Path) -> np.ndarray:
     try:
         return np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise
     except Exception as error:  # a damaged file fails in many ways
         raise ValueError(f"Expected an .npy file of labels, got oracle={path}: {error}.") from error

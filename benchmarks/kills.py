@@ -1,0 +1,157 @@
+"""Kills of `rknn label`: SIGKILL at lines of the program, and what the same command makes of what is left.
+
+A process is forked for each kill. It traces the lines of the release (`TRACED`) and kills itself at one of them. Another one
+then runs the same command. Nothing may be forgotten (a result without its spend), overspent (two spends for one release) or
+lost (a spend whose release cannot be finished). XLA's threads do not survive a fork, so neighbors, sums and the arg max are
+NumPy's here; each process gets its own noise by OpenDP.
+"""
+
+import argparse
+import faulthandler
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from benchmarks._measure import save
+from rknn_jax import disk, label, release_folder, voting
+from rknn_jax.cli import Label
+from rknn_jax.labelers import rknn
+from rknn_jax.mechanisms import base
+from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.privacy import ledger as ledgers
+from rknn_jax.privacy import ledger_lines, release
+from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.release_folder import RESULTS
+
+TRACED = {module.__file__ for module in (label, release_folder, disk, ledgers, ledger_lines, base, release)}
+SETTINGS = Label(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"), smoothing="none")
+
+
+def make_files(folder: Path) -> None:
+    """Write public and private rows of two clusters."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 90)
+    embeddings = (rng.normal(size=(90, 3)) + 20 * labels[:, None]).astype(np.float32)
+    np.savez(folder / "P.npz", embeddings=embeddings[:30])
+    np.savez(folder / "R.npz", embeddings=embeddings[30:], labels=labels[30:])
+
+
+def without_xla() -> None:
+    """Let a release run on NumPy alone, in a process that was forked."""
+
+    def connect(features: Any, labels: Any, queries: Any, num_classes: int, config: Any) -> np.ndarray:
+        distances = ((features[:, None] - queries.features[None]) ** 2).sum(axis=2)
+        return (distances.argmin(axis=1) * num_classes + labels)[:, None].astype(np.int32)
+
+    rknn.connect = connect  # type: ignore[assignment]
+    base._checked = lambda mechanism, cells: cells
+    DiscreteLaplace.aggregate = lambda self, cells: np.bincount(cells.ravel(), minlength=self.num_cells)  # type: ignore[assignment,method-assign,return-value]
+    voting.noisy_max = lambda counts: np.argmax(counts, axis=1).astype(np.int32)
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Run `work` in a process of its own, and return its status: 0, 1 after an exception, or minus a signal."""
+    number = os.fork()
+    if number == 0:
+        faulthandler.dump_traceback_later(20, exit=True)
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+
+
+def run(plan: label.Plan, kill_at: int | None, count: Any = None) -> None:
+    """Release, and stop at the traced line of this number; write how many lines there were into `count`."""
+    lines = 0
+
+    def line(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename not in TRACED:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return line
+
+    sys.settrace(line)
+    release_of(plan)
+    sys.settrace(None)
+    if count:
+        Path(count).write_text(str(lines))
+
+
+def release_of(plan: label.Plan) -> None:
+    """Release with a ledger and a folder that are looked at anew."""
+    wanted = label.request(plan.settings, plan.data)
+    paid = release_folder.is_paid(plan.folder, wanted)
+    ledger = label.open_ledger(plan.settings, plan.data.dataset, paid=paid)
+    label.release(label.Plan(plan.settings, plan.data, plan.mechanism, plan.queries, plan.graph, ledger, paid))
+
+
+def fate(folder: Path) -> dict[str, Any]:
+    """Return what is on the disk after a kill."""
+    path = folder / "R.npz.ledger.jsonl"
+    kinds = Counter(entry.kind for entry in Ledger.open(path).entries()) if path.exists() else Counter()
+    shown = [name for name in RESULTS if (folder / "new" / name).exists()]
+    return {"spends": kinds["spend"], "drawn": kinds["drawn"], "shown": len(shown)}
+
+
+def main() -> None:
+    """Kill and finish, and write the counts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=1000)
+    kills = parser.parse_args().kills
+    told: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
+        os.chdir(folder)
+        make_files(folder)
+        plan = label.prepare(SETTINGS)
+        features = np.asarray(plan.queries.features)  # no array of JAX's, which a fork cannot read
+        plan = replace(plan, queries=replace(plan.queries, features=features))
+        without_xla()
+        inputs = {path.name for path in folder.iterdir()}
+        assert forked(lambda: run(plan, None, "lines")) == 0
+        lines = int(Path("lines").read_text())
+        for number in range(kills):
+            for path in folder.iterdir():
+                if path.name not in inputs:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            at = 1 + number * lines // kills if kills <= lines else 1 + number % lines
+            status = forked(lambda at=at: run(plan, at))  # type: ignore[misc]
+            assert status == -signal.SIGKILL, status
+            before = fate(folder)
+            told["killed"] += 1
+            told["after the charge"] += before["spends"]
+            told["forgotten"] += before["shown"] > 0 and not before["spends"]
+            complete = (folder / "new" / RESULTS[-1]).exists()
+            finished = complete or forked(lambda: run(plan, None)) == 0
+            after = fate(folder)
+            told["finished by the same command"] += finished and not complete
+            told["complete before"] += complete
+            told["overspent"] += after["spends"] > 1
+            told["drawn twice"] += after["drawn"] > 1
+            told["lost"] += not finished or after["shown"] < len(RESULTS)
+        os.chdir("/")
+    sys.stdout.write(json.dumps(told, indent=1) + "\n")
+    save("kills", dict(told), lines=lines)
+
+
+if __name__ == "__main__":
+    main()
