@@ -440,7 +440,7 @@ def _inferred(plan: Plan) -> str:
     """Return the words of a statement on classes that were read from private labels, if they were."""
     if plan.data.classes.source != "inferred":
         return ""
-    return "; epsilon does not cover the set of classes, which was read from the private labels"
+    return " Epsilon does not cover the set of classes, which was read from the private labels."
 
 
 def statement(plan: Plan, done: Release) -> Statement:

@@ -241,7 +241,7 @@ def test_under_add_remove_n_is_not_told(files, rknn):
 def test_the_statement_says_where_the_classes_come_from(files, rknn, classes, words):
     done = rknn(*arguments(classes=classes, infer_classes=True if classes is None else None), "--json")
     assert words in done.err
-    assert ("epsilon does not cover the set of classes" in done.json["statement"]) == (classes is None)
+    assert (". Epsilon does not cover the set of classes" in done.json["statement"]) == (classes is None)
 
 
 def test_the_fingerprint_of_the_private_data_stays_in_the_ledger(files, rknn):

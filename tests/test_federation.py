@@ -704,6 +704,7 @@ def test_liars_move_a_count_by_no_more_than_their_sensitivity(tmp_path, name):
 def test_a_batch_that_a_crash_cut_short_never_counted(tmp_path, kept, tail):
     round = a_round(mechanism="randomized_response")
     collector = Collector(tmp_path, round)
+    assert collector.cut == 0
     collector.receive(replies_of(round, honest(round, 20)))
     totals, size = collector.totals.copy(), os.path.getsize(tmp_path / collectors.ANSWERS)
     collector.receive(replies_of(round, honest(round, 17, seed=1), first=50))
