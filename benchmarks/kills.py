@@ -99,7 +99,7 @@ def run(plan: label.Plan, kill_at: int | None, count: Any = None) -> None:
 def release_of(plan: label.Plan) -> None:
     """Release with a ledger and a folder that are looked at anew."""
     wanted = label.request(plan.settings, plan.data)
-    paid = release_folder.is_paid(plan.folder, wanted)
+    paid = release_folder.is_paid(plan.folder, wanted, plan.settings.ledger_path)
     ledger = label.open_ledger(plan.settings, plan.data.dataset, paid=paid)
     label.release(label.Plan(plan.settings, plan.data, plan.mechanism, plan.queries, plan.graph, ledger, paid))
 

@@ -39,12 +39,13 @@ def of_argmax(heard: Array, stddev: Array, expected: Array, labels: np.ndarray) 
     Returns:
       float32 `[num_queries]`.
     """
-    queries = np.arange(len(labels))
-    said = voting.posterior(heard, stddev)[queries, labels]
+    said = voting.posterior(heard, stddev)[np.arange(len(labels)), labels]
     weak = _is_weak(stddev, expected)
     if weak.any():
-        led = _leader(heard, stddev, expected).sum(axis=2)[queries, labels]
-        said = np.where(weak, np.minimum(said, led), said)
+        blocks = _blocks(heard, stddev, expected)
+        others = np.split(_of_others(blocks), np.cumsum([len(block[0]) for block in blocks])[:-1])
+        led = np.concatenate([_leader(*block, of).sum(axis=2) for block, of in zip(blocks, others, strict=True)])
+        said = np.where(weak, np.minimum(said, led[np.arange(len(labels)), labels]), said)
     return said.astype(np.float32)
 
 
@@ -83,28 +84,55 @@ def _shares(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     return leading, (1 - leading) / (num_classes - 1)
 
 
-def _leader(heard: Array, stddev: Array, expected: Array) -> np.ndarray:
-    """Return how probably each class leads with each share, `[num_queries, num_classes, SHARES]`, if one class leads."""
-    heard = np.asarray(heard, np.float64)[..., None]
-    scale = np.where(np.asarray(stddev) > 0, stddev, 1).astype(np.float64)[..., None]
-    leading, other = (np.asarray(expected)[:, None, None] * share for share in _shares(heard.shape[1]))
+def _blocks(heard: Array, stddev: Array, expected: Array) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return the queries in blocks whose tables of leaders and shares fit into memory."""
+    heard = np.asarray(heard, np.float64)
+    parts = min(-(-heard.size * SHARES // voting.LARGEST_GRID), len(heard))
+    scale = np.where(np.asarray(stddev) > 0, stddev, 1).astype(np.float64)
+    arrays = (np.array_split(array, parts) for array in (heard, scale, np.asarray(expected, np.float64)))
+    return list(zip(*arrays, strict=True))
+
+
+def _log_likely(heard: np.ndarray, scale: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return the log-likelihood of each leader and share, but for a constant, `[num_queries, num_classes, SHARES]`."""
+    heard, scale = heard[..., None], scale[..., None]
+    leading, other = (expected[:, None, None] * share for share in _shares(heard.shape[1]))
     # The other classes' terms are the same for all leaders but for the leader's own.
-    gain = ((heard - other) / scale) ** 2 - ((heard - leading) / scale) ** 2
-    rest = -np.sum(((heard - other) / scale) ** 2, axis=1, keepdims=True)
-    log_likely = 0.5 * (rest + gain)
-    # All queries have one share, so each learns it from the others too, whichever class leads there.
-    of_share = logsumexp(log_likely, axis=1)
+    found = ((heard - other) / scale) ** 2
+    rest = -np.sum(found, axis=1, keepdims=True)
+    found -= ((heard - leading) / scale) ** 2
+    found += rest
+    found *= 0.5
+    return found
+
+
+def _of_others(blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Return the log-likelihood of each share by all other queries, whichever class leads there, `[num_queries, SHARES]`."""
+    of_share = np.concatenate([logsumexp(_log_likely(*block), axis=1) for block in blocks])
     of_share -= of_share.max(axis=1, keepdims=True)
-    others = of_share.sum(axis=0) - of_share
-    log_likely += others[:, None]
-    likely = np.exp(log_likely - log_likely.max(axis=(1, 2), keepdims=True))
-    return likely / likely.sum(axis=(1, 2), keepdims=True)
+    return of_share.sum(axis=0) - of_share
+
+
+def _leader(heard: np.ndarray, scale: np.ndarray, expected: np.ndarray, of_others: np.ndarray) -> np.ndarray:
+    """Return how probably each class leads with each share, `[num_queries, num_classes, SHARES]`, if one class leads.
+
+    All queries have one share, so each learns it from the others too.
+    """
+    likely = _log_likely(heard, scale, expected)
+    likely += of_others[:, None]
+    likely -= likely.max(axis=(1, 2), keepdims=True)
+    np.exp(likely, out=likely)
+    likely /= likely.sum(axis=(1, 2), keepdims=True)
+    return likely
 
 
 def _led(rng: np.random.Generator, counts: np.ndarray, stddev: np.ndarray, expected: Array) -> np.ndarray:
     """Return drawn true counts of which one class leads in each query, `[DRAWS, num_queries, num_classes]`."""
     num_queries, num_classes = counts.shape
-    below = np.cumsum(_leader(counts, stddev, expected).reshape(num_queries, -1), axis=1)
+    blocks = _blocks(counts, stddev, expected)
+    others = np.split(_of_others(blocks), np.cumsum([len(block[0]) for block in blocks])[:-1])
+    likely = np.concatenate([_leader(*block, of) for block, of in zip(blocks, others, strict=True)])
+    below = np.cumsum(likely.reshape(num_queries, -1), axis=1)
     drawn = rng.random((num_queries, DRAWS)) * below[:, -1:]
     picked = np.stack([np.searchsorted(row, at) for row, at in zip(below, drawn, strict=True)], axis=1)
     leader, share = np.divmod(picked, SHARES)

@@ -49,7 +49,7 @@ ROOM_FOR_WORDS = 2**20  # bytes of the statement and of what holds the arrays
 BYTES_PER_CELL, BYTES_PER_LABEL, BYTES_PER_GRID = 100, 40, 50
 """Memory after the charge: above the 52 to 765 MB that were measured of 400 to 10^6 cells and 8 * 10^5 to 2 * 10^7 labels."""
 
-UNSEEN = ("out", "json", "dry_run", "private", "public", "private_labels", "budget", "budget_delta", "patience")
+UNSEEN = ("ledger", "out", "json", "dry_run", "private", "public", "private_labels", "budget", "budget_delta", "patience")
 """Settings on which the noisy counts of a release do not depend."""
 
 
@@ -153,8 +153,8 @@ def prepare(settings: "Label") -> Plan:
     data = read(settings)
     wanted = request(settings, data)
     new = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
-    folder = settings.out or release_folder.find_unfinished(Path("runs"), wanted) or new
-    paid = release_folder.is_paid(folder, wanted)
+    folder = settings.out or release_folder.find_unfinished(Path("runs"), wanted, settings.ledger_path) or new
+    paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
     if not paid:
         release_folder.refuse_results(folder)
     return plan(replace(settings, out=folder), data, paid=paid)
@@ -188,11 +188,11 @@ def release(plan: Plan) -> Release:
     """
     _reserve_memory(plan)
 
-    def ledger() -> Ledger:
+    def opened() -> Ledger:
         return plan.ledger or _new_ledger(plan.settings, plan.data.dataset)
 
     wanted = request(plan.settings, plan.data)
-    with release_folder.held(plan.folder, wanted, ledger, _room(plan)) as folder:
+    with release_folder.held(plan.folder, wanted, plan.settings.ledger_path, opened, _room(plan)) as folder:
         done = draw(plan, folder)
         folder.publish(lambda staging: write(staging, plan, done))
     return done
@@ -215,7 +215,7 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
         raise ValueError("Expected private labels, got the plan of a dry run; prepare without dry_run.")
     config = _labeler(settings)
     ledger = folder.ledger if folder else plan.ledger or _new_ledger(settings, data.dataset)
-    counts = folder.kept() if folder else None
+    counts = folder.kept(plan.mechanism.shape) if folder else None
     if counts is None:
         cells = rknn.connect(data.private, data.labels, queries, data.classes.count, config)
         purpose = f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, {settings.mechanism}"
@@ -316,7 +316,6 @@ def data_of(public: np.ndarray, private: np.ndarray, labels: np.ndarray | None, 
 def request(settings: "Label", data: Data) -> str:
     """Return a hash of all that is public and that the noisy counts of a release depend on."""
     public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
-    public["ledger"] = settings.ledger_path.resolve()
     public["records"] = len(data.private) if settings.relation == "replace-one" else None
     words = repr([sorted(public.items()), data.classes, fingerprint(data.public)])
     return hashlib.sha256(words.encode()).hexdigest()

@@ -6,15 +6,17 @@ The steps are those of a client of the federation, and each is on disk before th
 2. A note says which release this is.
 3. The ledger is charged. Its line names the release.
 4. The noise is drawn, and the noisy counts are kept in a hidden folder, for the owner alone.
-5. The ledger says that the noise of this release was drawn.
+5. The ledger says that the noise of this release was drawn, with a hash of the counts.
 6. The results are made of the counts and moved to where they can be seen, `privacy.json` last.
 
 A process that is stopped leaves the hidden folder if it has paid. The same command goes on from there and pays nothing. If
 the counts were not kept, they are drawn anew. Nothing became visible of the first draw, and whether it was lost does not
 depend on what was drawn, so the second draw is the release that was paid for. Once the ledger says that the noise was
-drawn, it is never drawn again, even if somebody puts an old copy of the hidden folder back.
+drawn, it is never drawn again, and no other counts are shown: not even if somebody copies the hidden folder, or puts an old
+copy of it back.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -66,42 +68,43 @@ class ReleaseFolder:
         note = _read_note(self.path)
         if note is None:
             named = f"{purpose}; release {secrets.token_hex(8)}"
-            note = {"request": self.request, "purpose": named, "ledger": str(self.ledger.path.resolve())}
+            note = {"request": self.request, "purpose": named, "ledger": self.ledger.entries()[0].hash}
             disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
             self.ledger.charge(guarantee, named)
-        elif "drawn" in _kinds(note):
+        elif _drawn(self.ledger, note) is not None:
             raise LedgerError(
                 f"Expected the noisy counts that {self.ledger.path} has paid for in {self.staging}, got none. They were drawn, "
                 "and are not drawn again; remove that folder, and pay for another release."
             )
 
     def keep(self, counts: np.ndarray) -> None:
-        """Keep the noisy counts, and put on the record that they were drawn."""
+        """Keep the noisy counts, and put on the record which ones were drawn."""
         (self.staging / _ROOM).unlink(missing_ok=True)
         buffer = io.BytesIO()
         np.save(buffer, counts, allow_pickle=False)
         disk.write_whole(self.staging / _COUNTS, buffer.getvalue(), disk.OWNER)
-        self._mark_drawn()
+        self._check_drawn(buffer.getvalue())
 
-    def kept(self) -> np.ndarray | None:
-        """Return the noisy counts that a process kept before it was stopped, or None.
+    def kept(self, shape: tuple[int, int]) -> np.ndarray | None:
+        """Return the noisy counts that a process kept before it was stopped, int64 of this shape, or None.
 
         Raises:
-          ValueError: If they cannot be read.
+          ValueError: If they cannot be read, or are not those that the ledger has on record.
         """
         path = self.staging / _COUNTS
         if not path.exists():
             return None
+        data = path.read_bytes()
         try:
-            counts = np.load(path, allow_pickle=False)
-            if counts.ndim != 2 or counts.dtype.kind not in "iuf":
+            counts = np.load(io.BytesIO(data), allow_pickle=False)
+            if counts.shape != shape or counts.dtype != np.int64:
                 raise ValueError(f"{counts.dtype} {counts.shape}")
         except Exception as error:  # a damaged file fails in many ways
             raise ValueError(
                 f"Expected the noisy counts in {path} as they were written, got something else; put the file back from a backup, "
                 f"or remove {self.staging}, and pay for another release."
             ) from error
-        self._mark_drawn()
+        self._check_drawn(data)
         return counts
 
     def publish(self, write: Callable[[Path], None]) -> None:
@@ -112,35 +115,65 @@ class ReleaseFolder:
             disk.sync_folder(self.path)
         shutil.rmtree(self.staging)
 
-    def _mark_drawn(self) -> None:
-        note = _read_note(self.path)
-        if note is not None and "drawn" not in _kinds(note):
-            self.ledger.mark_drawn(note["purpose"])
+    def _check_drawn(self, data: bytes) -> None:
+        """Put the counts on the ledger's record, unless they are there.
+
+        Raises:
+          LedgerError: If other counts are, drawn from a copy of this folder: one charge pays for one draw.
+        """
+        note, digest = _read_note(self.path), hashlib.sha256(data).hexdigest()
+        assert note is not None
+        drawn = _drawn(self.ledger, note)
+        if drawn is None:
+            self.ledger.mark_drawn(note["purpose"], digest)
+        elif drawn != digest:
+            raise LedgerError(
+                f"Expected the noisy counts that {self.ledger.path} has on record in {self.staging}, got others, which are not shown: "
+                "one charge pays for one draw. Remove that folder, and pay for another release."
+            )
 
 
-def is_paid(path: Path, request: str) -> bool:
+def is_paid(path: Path, request: str, ledger: Path) -> bool:
     """Return whether the folder holds a release of these settings that was paid for and is not complete.
 
+    Args:
+      path: Folder of the results.
+      request: Hash of the public settings.
+      ledger: File of the ledger that would be charged.
+
     Raises:
-      ValueError: If it holds one of other settings, or it cannot be told.
+      ValueError: If it holds one of other settings or of another ledger, or it cannot be told.
     """
+    if (path / STAGING).is_symlink():
+        raise ValueError(f"Expected {path / STAGING} to be a folder of this program, got a symbolic link; remove it.")
     note = None if (path / RESULTS[-1]).exists() else _read_note(path)
-    if note is None or "spend" not in _kinds(note):
+    if note is None:
+        return False
+    where = f"--out {path}, with a release that was stopped"
+    mine = Ledger.open(ledger).entries() if ledger.exists() else ()
+    if not mine or mine[0].hash != note["ledger"]:
+        raise ValueError(f"Expected the ledger of {where}, got {ledger}; name it by --ledger, or give it up and remove {path / STAGING}.")
+    if not any(entry.kind == "spend" and entry.purpose == note["purpose"] for entry in mine):
+        if (path / STAGING / _COUNTS).exists():
+            raise ValueError(
+                f"Expected the spend of {where} in {ledger}, got none, though its noise was drawn; put the last good copy of the ledger "
+                f"back, or give the release up and remove {path / STAGING}."
+            )
         return False
     if note["request"] != request:
         raise ValueError(
-            f"Expected --out {path} to be free, got a folder with a release of other settings that {note['ledger']} has paid for and "
-            f"that was stopped; finish it by its own command, name another folder, or give it up and remove {path / STAGING}."
+            f"Expected the settings of {where} and that {ledger} has paid for, got others; finish it by its own command, name another "
+            f"folder, or give it up and remove {path / STAGING}."
         )
     return True
 
 
-def find_unfinished(parent: Path, request: str) -> Path | None:
+def find_unfinished(parent: Path, request: str, ledger: Path) -> Path | None:
     """Return a folder in `parent` with a release of these settings that was paid for and that no process works on, or None."""
     for note in sorted(parent.glob(f"*/{STAGING}/{_NOTE}")):
         folder = note.parents[1]
         with suppress(ValueError), _locked(folder):
-            if is_paid(folder, request):
+            if is_paid(folder, request, ledger):
                 return folder
     return None
 
@@ -153,13 +186,14 @@ def refuse_results(path: Path) -> None:
 
 
 @contextmanager
-def held(path: Path, request: str, ledger: Callable[[], Ledger], room: int) -> Iterator[ReleaseFolder]:
+def held(path: Path, request: str, ledger: Path, opened: Callable[[], Ledger], room: int) -> Iterator[ReleaseFolder]:
     """Hold a folder for one release: no other process writes to it, and the results find room there.
 
     Args:
       path: Folder of the results. It is made if it does not exist.
       request: Hash of the public settings that the release depends on.
-      ledger: Function that opens or makes the ledger to charge.
+      ledger: File of the ledger to charge.
+      opened: Function that opens or makes it.
       room: Bytes that the results take at most.
 
     Raises:
@@ -171,11 +205,11 @@ def held(path: Path, request: str, ledger: Callable[[], Ledger], room: int) -> I
             path.mkdir(parents=True, exist_ok=True)
             stack.callback(_remove_if_empty, path, made)
             stack.enter_context(_locked(path))
-            if not is_paid(path, request):
+            if not is_paid(path, request, ledger):
                 shutil.rmtree(path / STAGING, ignore_errors=True)  # of a process that was stopped before it paid
                 refuse_results(path)
             (path / STAGING).mkdir(mode=0o700, exist_ok=True)
-            stack.callback(_clear_unpaid, path, request)
+            stack.callback(_clear_unpaid, path, request, ledger)
             _reserve(path / STAGING / _ROOM, room)
         except OSError as error:
             raise ValueError(
@@ -183,9 +217,9 @@ def held(path: Path, request: str, ledger: Callable[[], Ledger], room: int) -> I
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
         try:
-            yield ReleaseFolder(path, request, ledger())
+            yield ReleaseFolder(path, request, opened())
         except BaseException as error:
-            if is_paid(path, request):
+            if is_paid(path, request, ledger):
                 error.add_note(
                     f"The spend stands, and nothing else is lost: the same command with --out {path} finishes the release and pays nothing."
                 )
@@ -204,10 +238,10 @@ def _reserve(path: Path, size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, max(size, 1))
 
 
-def _clear_unpaid(path: Path, request: str) -> None:
+def _clear_unpaid(path: Path, request: str, ledger: Path) -> None:
     (path / STAGING / _ROOM).unlink(missing_ok=True)
     with suppress(ValueError):  # if it cannot be told, it stays
-        if not is_paid(path, request):
+        if not is_paid(path, request, ledger):
             shutil.rmtree(path / STAGING, ignore_errors=True)
 
 
@@ -238,7 +272,6 @@ def _read_note(path: Path) -> dict[str, str] | None:
         ) from error
 
 
-def _kinds(note: dict[str, str]) -> list[str]:
-    """Return the kinds of the ledger's lines on the release."""
-    entries = Ledger.open(note["ledger"]).entries()
-    return [entry.kind for entry in entries if entry.purpose == note["purpose"]]
+def _drawn(ledger: Ledger, note: dict[str, str]) -> str | None:
+    """Return the hash of the counts that were drawn for the release, or None if none were."""
+    return next((entry.result for entry in ledger.entries() if entry.kind == "drawn" and entry.purpose == note["purpose"]), None)

@@ -30,6 +30,9 @@ LARGEST = 1e15
 MOST_INFERRED = 10_000
 """Class numbers above this are more likely to be something else, so they have to be confirmed by naming the classes."""
 
+LONGEST_LABEL = 400
+"""Bytes of a text label that are looked at."""
+
 NUMPY, PARQUET = (".npz", ".npy"), (".parquet", ".pq")
 _MISSING_TEXT = {"nan", "none", "null", "<na>"}  # what str() makes of a missing value
 
@@ -330,11 +333,14 @@ def _list_column(column: Any, width: int | None) -> np.ndarray:
 
     if not (types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type)):
         raise ValueError(f"column 'embeddings' holds {column.type} where lists of numbers are expected")
+    held = column.type.value_type
+    if not (types.is_floating(held) or types.is_integer(held) or types.is_decimal(held) or types.is_boolean(held)):
+        raise ValueError(f"column 'embeddings' holds lists of {held} where lists of numbers are expected")
     if width is not None:
         fits = compute.equal(compute.list_value_length(column), width).fill_null(fill_value=False).to_numpy()
         rows = np.full((len(column), width), np.nan)
         kept = column.filter(fits).combine_chunks().flatten()
-        rows[fits] = compute.cast(kept, "float64").to_numpy(zero_copy_only=False).reshape(-1, width)
+        rows[fits] = compute.cast(kept, "float64", safe=False).to_numpy(zero_copy_only=False).reshape(-1, width)
         return rows
     widths = set(compute.unique(compute.list_value_length(column)).to_pylist())
     if len(widths) > 1 or None in widths:
@@ -346,15 +352,16 @@ def _list_column(column: Any, width: int | None) -> np.ndarray:
 
 def _label_column(column: Any) -> np.ndarray:
     import pyarrow as pa
-    from pyarrow import compute, types
+    from pyarrow import types
 
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if types.is_string(column.type) or types.is_large_string(column.type):
-        texts: Sequence[str | None] = column.to_pylist()
-        return np.array([text or "" for text in texts], dtype=str)
+        # By bytes: one text that is no Unicode, or very long, is no error, which would tell of its record.
+        texts: Sequence[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+        return np.array([(text or b"")[:LONGEST_LABEL].decode(errors="replace") for text in texts], dtype=str)
     if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_null(column.type):
-        return compute.fill_null(column.cast(pa.int64()), MISSING).to_numpy()
+        column = column.cast(pa.float64(), safe=False)  # a number beyond 2^53 is no class
     return column.to_numpy()  # a null among floats becomes NaN
 
 

@@ -211,14 +211,14 @@ class ReverseKNNLabeler(BaseEstimator):
         ids, values, num_given = _class_ids(y, self.classes)
         check_consistent_length(X, ids)
         plan = self._plan(X, ids, _named(values, "inferred" if self.classes is None else "given"), num_given)
-        if plan.data.ignored:
-            words = "labelled private records that cannot be used cast no vote; tell nobody how many."
-            warnings.warn(f"{plan.data.ignored} {words}", stacklevel=2)
         with job.spend_stands(plan.settings.ledger_path, "the caller"):
             done = job.draw(plan)
             self.classes_, self.labels_, self.label_distributions_ = values, values[done.labels], done.probabilities
             self.confidence_ = job.confidence(plan, done)
             self.guarantee_, self.not_covered_, self.card_ = done.answers.guarantee, done.card["not_covered"], done.card
+        if plan.data.ignored:  # after the release, lest a warning that is an error keep it from happening
+            words = "labelled private records that cannot be used cast no vote; tell nobody how many."
+            warnings.warn(f"{plan.data.ignored} {words}", stacklevel=2)
         return self.labels_
 
     @_once_labelled
@@ -249,6 +249,8 @@ class ReverseKNNLabeler(BaseEstimator):
     def _private(self, X: ArrayLike) -> np.ndarray:
         """Return private rows float32 `[n, f]`, of NaN if a row cannot be used."""
         check_is_fitted(self)
+        if isinstance(X, list) or (isinstance(X, np.ndarray) and X.dtype == object):
+            X = np.array([_numbers(row, self.n_features_in_) for row in X])
         return tables.usable_rows(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False))
 
     def _plan(self, X: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int) -> job.Plan:
@@ -290,9 +292,26 @@ def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.
     if classes is None and known.dtype.kind == "U":
         tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
     number = {value: i for i, value in enumerate(known.tolist())}
-    ids = np.array([number.get(label, MISSING) for label in labels], np.int32)
-    num_given = sum(label in number or not _is_missing(label) for label in labels)
+    ids = np.array([_number_of(label, number) for label in labels], np.int32)
+    num_given = sum(mine != MISSING or not _is_missing(label) for mine, label in zip(ids, labels, strict=True))
     return ids, known, num_given
+
+
+def _number_of(label: Any, number: dict[Any, int]) -> int:
+    """Return a label's class number, or `MISSING`, also for what can be no class at all."""
+    try:
+        return number.get(label, MISSING)
+    except Exception:  # whatever one record holds: an error would tell of it
+        return MISSING
+
+
+def _numbers(row: Any, width: int) -> np.ndarray:
+    """Return a row as float64 `[width]`, of NaN if it is no row of so many numbers."""
+    try:
+        numbers = np.asarray(row, dtype=np.float64)
+    except Exception:  # as above
+        numbers = np.empty(0)
+    return numbers if numbers.shape == (width,) else np.full(width, np.nan)
 
 
 def _sorted(values: ArrayLike) -> np.ndarray:
@@ -306,6 +325,13 @@ def _sorted(values: ArrayLike) -> np.ndarray:
 
 
 def _is_missing(label: Any) -> bool:
+    try:
+        return _says_nothing(label)
+    except Exception:  # as above
+        return False
+
+
+def _says_nothing(label: Any) -> bool:
     return not label.strip() if isinstance(label, str) else str(label) in NO_LABEL or (isinstance(label, Real) and label < 0)
 
 

@@ -58,7 +58,8 @@ def test_the_leaders_probability_is_bayes_rule():
     """Against all classes and shares one by one, with noise that differs between cells."""
     rng = np.random.default_rng(3)
     heard, stddev, expected = rng.normal(20, 30, (4, 5)), rng.uniform(10, 40, (4, 5)), rng.uniform(20, 90, 4)
-    found = confidence._leader(heard, stddev, expected)
+    blocks = confidence._blocks(heard, stddev, expected)
+    found = confidence._leader(*blocks[0], confidence._of_others(blocks))
     leading, other = confidence._shares(5)
     slow = np.empty_like(found)
     for query, leader, share in np.ndindex(*found.shape):
@@ -68,6 +69,15 @@ def test_the_leaders_probability_is_bayes_rule():
     whichever = slow.sum(axis=1)  # the others may be led by any class, with the same share
     slow *= np.stack([np.prod(np.delete(whichever, query, axis=0), axis=0) for query in range(4)])[:, None]
     np.testing.assert_allclose(found, slow / slow.sum(axis=(1, 2), keepdims=True), rtol=1e-9)
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    rng = np.random.default_rng(4)
+    heard, stddev, expected = rng.normal(20, 30, (7, 5)), rng.uniform(10, 40, (7, 5)), rng.uniform(20, 90, 7)
+    labels = voting.noisy_max(heard)
+    whole = confidence.of_argmax(heard, stddev, expected, labels)
+    monkeypatch.setattr(voting, "LARGEST_GRID", 300)
+    np.testing.assert_allclose(confidence.of_argmax(heard, stddev, expected, labels), whole, rtol=1e-6)
 
 
 def test_no_votes_expected_say_one_in_all_classes():

@@ -50,7 +50,7 @@ def test_a_last_line_cut_at_any_byte_leaves_no_more_than_the_whole_line_did(ledg
     if kind == "spend":
         ledger.charge(released(0.5, 0.002), "acknowledged")
     elif kind == "drawn":
-        ledger.mark_drawn("one")
+        ledger.mark_drawn("one", "ab" * 32)
     else:
         ledger.raise_budget(2 if kind == "raise" else Fraction(1, 5), Fraction(1, 100), "decided")
     truth = ledger.remaining
@@ -69,12 +69,12 @@ def test_a_last_line_cut_at_any_byte_leaves_no_more_than_the_whole_line_did(ledg
 def test_a_spend_is_marked_as_drawn_once_and_nothing_else_is(ledger, path):
     ledger.charge(released(0.5, 0.002), "two")
     before = ledger.remaining
-    marked = ledger.mark_drawn("one")
-    assert (marked.kind, marked.purpose, marked.amount) == ("drawn", "one", (0, 0))
+    marked = ledger.mark_drawn("one", "ab" * 32)
+    assert (marked.kind, marked.purpose, marked.amount, marked.result) == ("drawn", "one", (0, 0), "ab" * 32)
     assert ledger.remaining == before
     for purpose in ("one", "three", "the first budget"):
         with pytest.raises(LedgerError, match="nothing was marked"):
-            ledger.mark_drawn(purpose)
+            ledger.mark_drawn(purpose, "cd" * 32)
     assert [entry.kind for entry in ledger.entries()] == ["create", "spend", "spend", "drawn"]
 
 

@@ -1,5 +1,6 @@
 """One folder, one release: paid for once, drawn once, shown when it is whole, and finished if the program was stopped."""
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -126,6 +127,46 @@ def test_an_old_copy_of_the_hidden_folder_draws_no_second_noise(files):
     with pytest.raises(LedgerError, match="not drawn again"):
         run()
     assert kinds(files) == ["create", "spend", "drawn"]
+
+
+def stopped_before_the_mark(files):
+    """Leave the disk as it is when the counts are kept, and the ledger does not say yet that they were drawn."""
+    states = states_of_a_release(files)
+    state = next(state for state in states if any(path.name == "counts.npy" for path in state))
+    restore(files, state)
+    assert kinds(files) == ["create", "spend"]
+
+
+def test_a_copied_folder_shows_no_second_draw(files):
+    stopped_before_the_mark(files)
+    shutil.copytree(files / "new", files / "copy")
+    (files / "copy" / STAGING / "counts.npy").unlink()
+    run(dataclasses.replace(SETTINGS, out=Path("copy")))
+    complete(files, "copy")
+    with pytest.raises(LedgerError, match="got others, which are not shown"):
+        run()
+    assert not (files / "new/labels.npz").exists()
+
+
+def test_counts_whose_spend_is_not_on_the_ledger_are_neither_shown_nor_removed(files):
+    stopped_before_the_mark(files)
+    path = files / "R.npz.ledger.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"\n") + 1])
+    with pytest.raises(ValueError, match="though its noise was drawn"):
+        run()
+    path.write_bytes(whole)
+    run()
+    complete(files)
+
+
+def test_a_folder_that_was_moved_with_its_ledger_is_finished(files, monkeypatch):
+    stopped_before_the_mark(files)
+    moved = files.with_name(files.name + "-moved")
+    files.rename(moved)
+    monkeypatch.chdir(moved)
+    run()
+    complete(moved)
 
 
 CALLS = (

@@ -124,6 +124,20 @@ def test_a_label_outside_the_classes_is_none_and_no_error(labels, classes, ids):
     assert tables.num_given(labels) == 3
 
 
+def test_one_value_of_parquet_is_no_error(tmp_path):
+    big = pa.array([[1, 2], [2**60, 3]], pa.list_(pa.int64()))
+    pq.write_table(pa.table({"embeddings": big, "labels": pa.array([1, 2**63], pa.uint64())}), tmp_path / "a.parquet")
+    assert np.isnan(tables.read_records(tmp_path / "a.parquet", "--private", 2)).all(axis=1).tolist() == [False, True]
+    assert tables.read_labels(tmp_path / "a.parquet", None).tolist() == [1, tables.FOREIGN]
+    texts = pa.array([b"cat", b"\xff\xfe", b"x" * 10**6, None], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"labels": texts}), tmp_path / "b.parquet")
+    found = tables.read_labels(tmp_path / "b.parquet", None)
+    assert tables.label_ids(found, Classes(2, ("cat", "dog"))).tolist() == [0, MISSING, MISSING, MISSING]
+    assert tables.num_given(found) == 3
+    with pytest.raises(ValueError, match="lists of string"):
+        tables.read_records(parquet(tmp_path / "c.parquet", embeddings=[["x"], ["1"]]), "--private", 1)
+
+
 def test_text_labels_need_classes_with_names():
     with pytest.raises(ValueError, match="--classes to name the text labels"):
         tables.label_ids(np.array(["a", "c"]), Classes(2))

@@ -293,16 +293,18 @@ def test_a_record_without_a_label_casts_no_vote(table, make, tmp_path, missing):
     assert set(whole.labels_) == set(values[[0, 2]])
 
 
-@pytest.mark.parametrize("what", ["NaN", "infinity", "too large", "another class", "a word", "a fraction"])
+@pytest.mark.parametrize("what", ["NaN", "infinity", "too large", "a cell of text", "another class", "a word", "a fraction", "a list"])
 def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(table, make, tmp_path, what):
     """Whether there is a release would tell of it."""
     public, private, labels = table
     settings = {"epsilon": ALMOST_NO_NOISE, "smoothing": "none"}
-    rows, y = private.astype(np.float64), labels.astype(object)
-    if what in ("NaN", "infinity", "too large"):
+    rows, y = private.astype(object if what == "a cell of text" else np.float64), labels.astype(object)
+    if what == "a cell of text":
+        rows[5, 1] = "abc"
+    elif what in ("NaN", "infinity", "too large"):
         rows[5, 1] = {"NaN": np.nan, "infinity": -np.inf, "too large": 1e16}[what]
     else:
-        y[5] = {"another class": 3, "a word": "0", "a fraction": 0.5}[what]
+        y[5] = {"another class": 3, "a word": "0", "a fraction": 0.5, "a list": [1, 2]}[what]
     whole, part = (make(ledger=tmp_path / name, **settings).fit(public) for name in ("whole", "part"))
     with pytest.warns(UserWarning, match="^1 labelled private records"):
         whole.label(rows, y)

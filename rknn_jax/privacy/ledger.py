@@ -232,11 +232,12 @@ class Ledger:
 
         return self._append(body)
 
-    def mark_drawn(self, purpose: str) -> Entry:
+    def mark_drawn(self, purpose: str, result: str) -> Entry:
         """Keep on the record that the noise of a charge was drawn: the charge pays for no second draw.
 
         Args:
           purpose: Of the charge, which names one release.
+          result: SHA-256 of what was drawn. No other result belongs to the charge.
 
         Raises:
           LedgerError: If no charge has this purpose, its noise was drawn before, or the file cannot be written.
@@ -247,7 +248,7 @@ class Ledger:
             if kinds != ["spend"]:
                 found = ", ".join(kinds) or "none"
                 raise LedgerError(f"Expected one spend on {purpose!r} in {self.path}, got {found}; nothing was marked.")
-            return body_of("drawn", Amount(Fraction(), Fraction()), purpose)
+            return body_of("drawn", Amount(Fraction(), Fraction()), purpose) | {"result": result}
 
         return self._append(body)
 

@@ -66,6 +66,7 @@ class Entry:
       purpose: why.
       guarantee: what was spent on; None for a budget.
       hash: of this line and all before it.
+      result: SHA-256 of what was drawn, of a `drawn` line.
     """
 
     kind: Literal["create", "spend", "budget", "repair", "drawn"]
@@ -74,6 +75,7 @@ class Entry:
     purpose: str
     guarantee: Guarantee | None
     hash: str
+    result: str = ""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,10 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
         guarantee = Guarantee.of(record["guarantee"]) if kind == "spend" else None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise LedgerCorruptError(f"A line of {path} holds no guarantee: {_CORRUPT}") from error
-    return Entry(record["kind"], record["time"], Amount(epsilon, delta), record["purpose"], guarantee, record["hash"])
+    result = record.get("result", "")
+    if not isinstance(result, str):
+        raise LedgerCorruptError(f"A line of {path} holds no result: {_CORRUPT}")
+    return Entry(record["kind"], record["time"], Amount(epsilon, delta), record["purpose"], guarantee, record["hash"], result)
 
 
 def repaired(chain: Chain, amount: Amount, reason: str) -> bytes:
