@@ -369,6 +369,22 @@ def mutants() -> str:
     return table(header, rows, "mutants")
 
 
+def kills() -> str:
+    """Kills of a release, and what the same command made of them."""
+    found = load("kills")["results"]
+    names = (
+        "killed",
+        "after the charge",
+        "finished by the same command",
+        "complete before",
+        "forgotten",
+        "overspent",
+        "drawn twice",
+        "lost",
+    )
+    return table(list(names), [[f"{found.get(name, 0):,}" for name in names]], "kills")
+
+
 def calibration() -> str:
     """Confidence that is said, and the part of labels that noise left alone, by data set and epsilon."""
     found = load("calibration")["results"]
@@ -403,7 +419,7 @@ def fuzz() -> str:
 
 
 MAKERS = (distill, goals, studies, labels, balance, mechanisms, local, accountants, papers, attributes, noisy_sgd, per_example, buying)
-MAKERS += (shuffling, compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants, calibration, fuzz)
+MAKERS += (shuffling, compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants, kills, calibration, fuzz)
 TABLES = {make.__name__: make for make in MAKERS}
 
 

@@ -122,7 +122,10 @@ class ReleaseFolder:
           LedgerError: If other counts are, drawn from a copy of this folder: one charge pays for one draw.
         """
         note, digest = _read_note(self.path), hashlib.sha256(data).hexdigest()
-        assert note is not None
+        if note is None:
+            raise ValueError(
+                f"Expected the note of a release in {self.staging}, got none; put it back from a backup, or remove that folder."
+            )
         drawn = _drawn(self.ledger, note)
         if drawn is None:
             self.ledger.mark_drawn(note["purpose"], digest)
@@ -148,6 +151,11 @@ def is_paid(path: Path, request: str, ledger: Path) -> bool:
         raise ValueError(f"Expected {path / STAGING} to be a folder of this program, got a symbolic link; remove it.")
     note = None if (path / RESULTS[-1]).exists() else _read_note(path)
     if note is None:
+        if (path / STAGING / _COUNTS).exists() and not (path / RESULTS[-1]).exists():
+            raise ValueError(
+                f"Expected the note of a release in {path / STAGING}, got none beside noisy counts; put it back from a backup, or give the "
+                "release up and remove that folder."
+            )
         return False
     where = f"--out {path}, with a release that was stopped"
     mine = Ledger.open(ledger).entries() if ledger.exists() else ()

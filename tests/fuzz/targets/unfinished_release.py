@@ -25,7 +25,7 @@ def _account():
 
 
 def seeds():
-    note = {"request": REQUEST, "purpose": PURPOSE, "ledger": str(_account()[0])}
+    note = {"request": REQUEST, "purpose": PURPOSE, "ledger": Ledger.open(_account()[0]).entries()[0].hash}
     name = f"new/{release_folder.STAGING}"
     return [
         {
@@ -43,7 +43,7 @@ def readers(folder: Path):
     held = release_folder.ReleaseFolder(new, REQUEST, Ledger.open(path, DATA))
 
     def kept():
-        counts = held.kept()
+        counts = held.kept((2, 3))
         assert counts is None or isinstance(counts, np.ndarray)
 
     def charged():
@@ -52,8 +52,8 @@ def readers(folder: Path):
         assert held.ledger.spent.epsilon >= before
 
     return [
-        lambda: release_folder.is_paid(new, REQUEST),
-        lambda: release_folder.find_unfinished(folder, REQUEST),
+        lambda: release_folder.is_paid(new, REQUEST, path),
+        lambda: release_folder.find_unfinished(folder, REQUEST, path),
         kept,
         charged,
     ]
