@@ -365,6 +365,7 @@ def broken(played, guarantee, runs=RUNS):
     return found
 
 
+@pytest.mark.slow  # beside planted bugs, and half of noisy SGD's noise
 @first([m for m in EXAMPLES if m.votes_per_record == 1 and m.trusts], DiscreteLaplace)
 def test_half_the_noise_is_found_and_all_of_it_is_not(mechanism):
     """Of a local mechanism, noise as for twice the epsilon."""

@@ -19,8 +19,8 @@ def found_in(mechanism, honest, runs, confidence=CONFIDENCE):
 
 
 def in_the_fast_tier(plant):
-    """Return whether it is one of the first three; each plant takes seconds."""
-    return plant.runs < 1000 and any(plant is first for first in PLANTS[:3])
+    """Return whether it is one of the first two; each plant takes seconds."""
+    return plant.runs < 1000 and any(plant is first for first in PLANTS[:2])
 
 
 @pytest.mark.parametrize("plant", [pytest.param(p, id=p.words, marks=() if in_the_fast_tier(p) else pytest.mark.slow) for p in PLANTS])

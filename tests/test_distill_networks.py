@@ -154,6 +154,7 @@ def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_
         choosing_cost_nothing(folder)
 
 
+@pytest.mark.slow  # beside a student that is stopped
 def test_a_finished_private_network_is_kept_where_buying_fails_and_what_choosing_costs_is_added(tmp_path, monkeypatch):
     near = dataclasses.replace(BOUGHT, select="near_private", candidates=40, components=4, epsilon_pca=1.0, epsilon_support=1.0)
     steps = []

@@ -283,6 +283,7 @@ def test_what_is_as_published_tells_both_numbers(form):
 # The run.
 
 
+@pytest.mark.slow  # beside its contract
 def test_a_student_learns_from_made_up_images_alone():
     answers = told(QUICK, votes=quick_votes())
     assert np.mean(answers.labels == TRUTH) > 0.9

@@ -37,7 +37,7 @@ def refuse(words):
         (refuse(""), "ValueError without a message"),
         (refuse("damaged"), "ValueError that names no file"),
         (lambda folder: time.sleep(1), "Slow"),
-        (hog, "MemoryError"),
+        pytest.param(hog, "MemoryError", marks=pytest.mark.slow),
         (refuse("{folder} is damaged"), None),
         (lambda folder: (folder / "none").read_bytes(), None),
         (lambda folder: (folder / "x").read_bytes(), None),

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Event, Guarantee
 
 PURE = Guarantee(0.1, 0.0, "replace-one", "central", (Event("discrete_laplace", 20.0, 2),), sampler="release")
 
@@ -247,3 +247,7 @@ def test_of_events_only_what_differs_from_the_plain_case_is_told():
         "sampler": "release",
         "statement": str(EVERYTHING),
     }
+
+
+def test_an_epsilon_above_fifty_wants_a_flag_as_the_commands_say():
+    assert LARGE_EPSILON == 50

@@ -29,7 +29,7 @@ def _written(path, torn):
         lambda: None,
         lambda: ledger.charge(released(0.1, 0.001), "release 0"),
         lambda: ledger.charge(released(0.225, 0.001), "release 1"),
-        lambda: ledger.mark_drawn("release 1"),
+        lambda: ledger.mark_drawn("release 1", "ab" * 32),
         cut,
         lambda: ledger.raise_budget(3, "0.02", "decided"),
         lambda: ledger.charge(released(0.25, 0.002), "last"),
