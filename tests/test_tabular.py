@@ -295,7 +295,7 @@ def test_a_record_without_a_label_casts_no_vote(table, make, tmp_path, missing):
 
 @pytest.mark.parametrize("what", ["NaN", "infinity", "too large", "a cell of text", "another class", "a word", "a fraction", "a list"])
 def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(table, make, tmp_path, what):
-    """Whether there is a release would tell of it."""
+    """An error would tell of the record."""
     public, private, labels = table
     settings = {"epsilon": ALMOST_NO_NOISE, "smoothing": "none"}
     rows, y = private.astype(object if what == "a cell of text" else np.float64), labels.astype(object)

@@ -184,7 +184,7 @@ def estimate_counts(mechanism: Mechanism, key: jax.Array, cells: Array) -> jax.A
 
 
 class Payer(Protocol):
-    """What a release is charged to: a `Ledger`, or what charges one."""
+    """Payer of a release: a `Ledger`, or an object that charges one."""
 
     def charge(self, guarantee: Guarantee, purpose: str) -> object:
         """Have the charge on disk when this returns, or raise `LedgerError`."""

@@ -82,7 +82,7 @@ class Collision(PureProtocol):
 
     @property
     def averages_over_hashes(self) -> bool:
-        """Whether `total_variation` is the ideal hash's average: of a single vote."""
+        """True if `total_variation` is the ideal hash's average: of a single vote."""
         return self.votes_per_record == 1
 
     @property

@@ -67,7 +67,7 @@ class LocalRandomizer(CalibratedMechanism):
 
     @property
     def averages_over_hashes(self) -> bool:
-        """Whether `total_variation` is an average that holds for an ideal hash."""
+        """True if `total_variation` is an average that holds for an ideal hash."""
         return False
 
     @property
