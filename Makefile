@@ -20,8 +20,8 @@ test: $(VENV)/.dev  ## under five minutes on two free cores
 processes: $(VENV)/.dev  ## one round of a real federation, whose client is killed and started again: half a minute
 	$(RUN) -m pytest tests/test_federation_processes.py -k killed_between
 
-test-all: $(VENV)/.dev  ## slow tests too
-	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test-all: $(VENV)/.dev  ## slow tests too, and random keys are tracked in all of them
+	JAX_DEBUG_KEY_REUSE=1 $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev
 	$(RUN) -m ruff check .
@@ -38,7 +38,7 @@ regression: $(VENV)/.dev  ## the hot functions against peers at small sizes: rat
 	$(RUN) -m benchmarks.regression
 
 fuzz: $(VENV)/.dev  ## mutated files for every reader of bytes, SECONDS each, two readers at a time: what fails is kept in runs/fuzz
-	$(RUN) -m benchmarks.fuzz --seconds $(SECONDS)
+	$(RUN) -m benchmarks.fuzz --seconds $(SECONDS) $(FUZZ)
 
 bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
 	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e fuzz -e regression -e mutants); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done

@@ -6,7 +6,7 @@ seconds, and at 1 GiB of memory. Hypothesis draws the inputs. Each target runs i
 own, which is replaced when it dies or stops answering.
 
     make fuzz                                         # 20 seconds for each target
-    make fuzz SECONDS=3600
+    make fuzz SECONDS=3600                            # fresh inputs each time
     python -m benchmarks.fuzz --only ledger           # targets whose name contains this
     python -m benchmarks.fuzz --replay runs/fuzz      # try failing inputs again, or one of them
 
@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import math
 import multiprocessing
 import os
 import pkgutil
@@ -226,8 +227,16 @@ def keep(folder: Path, name: str, files: Files, kind: str, shown: str) -> None:
     (place / ERROR).write_text(f"{kind}\n\n{shown}", errors="backslashreplace")
 
 
-def _work(name: str, seconds: float, seed: int, scratch: Path, failures: Path, told: Connection) -> None:
-    """Try inputs of one target for a time, and send counts every second; a process does this."""
+def _work(
+    name: str,
+    seconds: float,
+    inputs: float,
+    seed: int,
+    scratch: Path,
+    failures: Path,
+    told: Connection,
+) -> None:
+    """Try inputs of one target, and send counts every second; a process does this."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import seed as with_seed
 
@@ -238,12 +247,13 @@ def _work(name: str, seconds: float, seed: int, scratch: Path, failures: Path, t
     _limit_address_space()
     told.send(Tally())
     end = time.monotonic() + seconds
-    tally, sent = Tally(), time.monotonic()
+    tally, sent, left = Tally(), time.monotonic(), inputs
 
     def one(files: Files) -> None:
-        nonlocal tally, sent
-        if time.monotonic() > end:
+        nonlocal tally, sent, left
+        if time.monotonic() > end or left <= 0:
             return
+        left -= 1
         for kind, shown in attempt(target, files, folder, tally).items():
             keep(failures, name, files, kind, shown)
         if time.monotonic() - sent > REPORT_EVERY:
@@ -251,7 +261,7 @@ def _work(name: str, seconds: float, seed: int, scratch: Path, failures: Path, t
             tally, sent = Tally(), time.monotonic()
 
     for number in range(2**32):
-        if time.monotonic() > end:
+        if time.monotonic() > end or left <= 0:
             break
         draw = settings(
             max_examples=BATCH,
@@ -271,7 +281,13 @@ def _limit_address_space() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def fuzz(name: str, seconds: float, seed: int, failures: Path = FAILURES) -> Tally:
+def fuzz(
+    name: str,
+    seconds: float,
+    seed: int,
+    failures: Path = FAILURES,
+    inputs: float = math.inf,
+) -> Tally:
     """Fuzz one target in processes of its own.
 
     Args:
@@ -279,13 +295,15 @@ def fuzz(name: str, seconds: float, seed: int, failures: Path = FAILURES) -> Tal
       seconds: Time to try inputs for, not counting imports.
       seed: Seed of the inputs.
       failures: Folder to keep failing inputs in. Defaults to `runs/fuzz`.
+      inputs: Most inputs to try. Those of one seed are always the same.
     """
     context = multiprocessing.get_context("spawn")
     total, left = Tally(), seconds
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory_disk()) as scratch:
-        while left > 0:
+        while left > 0 and total.inputs < inputs:
             mine, theirs = context.Pipe(duplex=False)
-            arguments = (name, left, seed, Path(scratch), failures, theirs)
+            most = inputs - total.inputs
+            arguments = (name, left, most, seed, Path(scratch), failures, theirs)
             process = context.Process(target=_work, args=arguments)
             process.start()
             theirs.close()
@@ -376,6 +394,7 @@ def main() -> None:
     """Run all targets, two at a time, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="for each target")
+    parser.add_argument("--inputs", type=float, default=math.inf, help="most for each target")
     parser.add_argument("--only", default="", help="targets whose name contains this")
     parser.add_argument("--workers", type=int, default=2, help="targets at a time")
     parser.add_argument("--seed", type=int, default=None, help="of the inputs; fresh by default")
@@ -389,7 +408,8 @@ def main() -> None:
     chosen = [name for name in names() if settings.only in name]
     print(f"{len(chosen)} targets, {settings.seconds:g} s each, --seed {seed}", flush=True)
     with ThreadPoolExecutor(settings.workers) as pool:
-        tallies = list(pool.map(partial(fuzz, seconds=settings.seconds, seed=seed), chosen))
+        one = partial(fuzz, seconds=settings.seconds, seed=seed, inputs=settings.inputs)
+        tallies = list(pool.map(one, chosen))
     how = {"seconds": settings.seconds, "seed": seed}
     rows = [row(name, tally) | how for name, tally in zip(chosen, tallies, strict=True)]
     show(rows)

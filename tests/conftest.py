@@ -15,7 +15,6 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_enable_compilation_cache", False)  # that of whoever runs the tests
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that they start
 

@@ -42,6 +42,9 @@ def damage(path, change):
         ("train-images-idx3-ubyte", lambda raw: raw + b"x", "header tells"),
         ("train-images-idx3-ubyte", lambda raw: b"", "not an idx file"),
         ("train-labels-idx1-ubyte", lambda raw: b"PK" + raw[2:], "not an idx file"),
+        ("train-images-idx3-ubyte", lambda raw: b"\0\0\x08\x02" + b"\xff" * 7 + b"\xfe", "header tells"),
+        ("train-images-idx3-ubyte", lambda raw: b"\0\0\x08\x03" + bytes(4) + b"\xff" * 8, "impossible shape"),
+        ("train-images-idx3-ubyte", lambda raw: b"\0\0\x08\x60" + b"\0\0\0\1" * 0x60 + b"x", "impossible shape"),
         ("t10k-images-idx3-ubyte.gz", lambda raw: raw[:-5], "Cannot read"),
         ("t10k-images-idx3-ubyte.gz", lambda raw: raw[:30] + b"\xff\xff" + raw[32:], "Cannot read"),
         (

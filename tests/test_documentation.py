@@ -317,9 +317,10 @@ def keeps_the_data(module: ModuleType, make) -> None:
 
 def keeps_the_representations(module: ModuleType, config) -> None:
     encode = module.fit(jax.random.key(0), test_representations.images(60), config)
-    test_representations.test_features_are_finite_float32_rows(module, config, encode)
-    test_representations.test_a_row_depends_on_its_own_image_alone(module, config, encode)
-    test_representations.test_blocks_do_not_show(module, config, encode)
+    features = encode(test_representations.MANY)
+    test_representations.test_features_are_finite_float32_rows(module, config, features)
+    test_representations.test_a_row_depends_on_its_own_image_alone(module, config, encode, features)
+    test_representations.test_blocks_do_not_show(module, config, encode, features)
     test_representations.test_one_key_and_the_same_public_images_give_the_same_encoder(module, config, encode)
     test_representations.test_encoding_images_of_the_public_never_changes_the_encoder(module, config, encode)
 

@@ -1,6 +1,7 @@
 """Read idx files, plain or gzipped: MNIST's format of a big-endian header and array."""
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -27,11 +28,18 @@ def read(folder: Path, name: str) -> np.ndarray:
         raise ValueError(f"Cannot read {path}: {error}; fetch the file again.") from error
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in DTYPES or len(data) < 4 + 4 * data[3]:
         raise ValueError(f"{path} is not an idx file (it starts with {data[:4].hex() or 'nothing'}); fetch the file again.")
-    dtype, shape = np.dtype(DTYPES[data[2]]), tuple(np.frombuffer(data, ">i4", data[3], 4).tolist())
-    expected = 4 + 4 * data[3] + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    dtype = np.dtype(DTYPES[data[2]])
+    start = 4 + 4 * data[3]
+    shape = tuple(np.frombuffer(data, ">u4", data[3], 4).tolist())
+    expected = start + dtype.itemsize * math.prod(shape)
     if len(data) != expected:
         raise ValueError(f"{path} holds {len(data)} bytes where its header tells {expected}; fetch the file again.")
-    return np.frombuffer(data, dtype, offset=4 + 4 * data[3]).reshape(shape).astype(dtype.newbyteorder("="))
+    array = np.frombuffer(data, dtype, offset=start)
+    try:
+        array = array.reshape(shape)
+    except ValueError as error:  # too many axes, or none of some length beside huge ones
+        raise ValueError(f"{path} has a header of an impossible shape ({error}); fetch the file again.") from error
+    return array.astype(dtype.newbyteorder("="))
 
 
 def write(path: Path, array: np.ndarray) -> None:

@@ -277,7 +277,7 @@ def _confident_epsilons(votes: ArrayLike, answered: np.ndarray, stddev: float, s
 
 def log_union(ordered: np.ndarray, stddev: float) -> np.ndarray:
     """Return ln of the sum that is q, which may exceed 1, [n]."""
-    return logsumexp(log_ndtr((ordered[:, 1:] - ordered[:, :1]) / (math.sqrt(2) * stddev)), axis=1)
+    return np.logaddexp.reduce(log_ndtr((ordered[:, 1:] - ordered[:, :1]) / (math.sqrt(2) * stddev)), axis=1)
 
 
 def winner_counts(teachers: int, classes: int) -> np.ndarray:

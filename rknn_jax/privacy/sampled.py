@@ -31,7 +31,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import log_ndtr, logsumexp, ndtr
+from scipy.special import log_ndtr, ndtr
 
 from rknn_jax.privacy.guarantee import Event
 
@@ -80,21 +80,39 @@ def _moments(event: Event) -> np.ndarray:
     """
     z, g = event.parameter * (2 if event.opposite else 1), event.sampling_prob
     knots = KNOTS[KNOTS < MOST_POINTS * z * _step(z) / (2 if event.opposite else 1)]  # higher orders are of no use to little noise
-    cumulant = _opposite_cumulant if event.opposite else _sampled_cumulant
-    return np.array([cumulant(order, z, g) for order in knots])
+    cumulants = _opposite_cumulants if event.opposite else _sampled_cumulants
+    return cumulants(knots, z, g) if len(knots) else knots
 
 
 def _step(z: float) -> float:
     return min(0.25, z / 8)
 
 
-def _sampled_cumulant(order: float, z: float, g: float) -> float:
+def _grid(most: float, z: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return points from -12 to `most`, and the logarithms of their weights in a mean over N(0, 1)."""
     step = _step(z)
-    u = np.arange(-12, order / z + 12, step)
+    u = np.arange(-12, most, step)
+    return u, math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
+
+
+def _sampled_cumulants(orders: np.ndarray, z: float, g: float) -> np.ndarray:
+    """Return the cumulants at rising orders, whose integrands peak at order/z at most."""
+    u, weight = _grid(orders[-1] / z + 12, z)
     log_ratio = u / z - 0.5 / z**2
     mixed = np.logaddexp(math.log1p(-g), math.log(g) + log_ratio)
-    weight = math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
-    log_moment = float(logsumexp(order * mixed + weight))
+    ends = np.searchsorted(u, orders / z + 12)
+    parts = [(order, mixed[:end], log_ratio[:end], weight[:end]) for order, end in zip(orders, ends, strict=True)]
+    return np.array([_sampled_cumulant(*part, g) for part in parts])
+
+
+def _sampled_cumulant(
+    order: float,
+    mixed: np.ndarray,
+    log_ratio: np.ndarray,
+    weight: np.ndarray,
+    g: float,
+) -> float:
+    log_moment = _log_sum_exp(order * mixed + weight)
     if log_moment > 1:
         return log_moment
     # Less order·g·(r - 1), whose mean is 0, so that what is left is not lost beside 1; small weights first, as the others overflow alone.
@@ -102,13 +120,23 @@ def _sampled_cumulant(order: float, z: float, g: float) -> float:
     return math.log1p(float(np.sum(moment - linear)))
 
 
-def _opposite_cumulant(order: float, z: float, g: float) -> float:
-    """Return ln E_Q[(P/Q)^order] for P and Q = (1-g)N(0, 1) + gN(+-1/z, 1), whose integrand peaks at (2 order - 1)/z at most."""
-    step = _step(z)
-    u = np.arange(-12, 2 * order / z + 12, step)
+def _opposite_cumulants(orders: np.ndarray, z: float, g: float) -> np.ndarray:
+    """Return ln E_Q[(P/Q)^order] at rising orders, for P and Q = (1-g)N(0, 1) + gN(+-1/z, 1).
+
+    The integrand peaks at (2 order - 1)/z at most.
+    """
+    u, weight = _grid(2 * orders[-1] / z + 12, z)
     mixed, other = (np.logaddexp(math.log1p(-g), math.log(g) + sign * u / z - 0.5 / z**2) for sign in (1, -1))
-    weight = math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
-    return max(0.0, float(logsumexp(order * mixed + (1 - order) * other + weight)))
+    ratio = mixed - other
+    start = other + weight
+    ends = np.searchsorted(u, 2 * orders / z + 12)
+    cumulants = [_log_sum_exp(order * ratio[:end] + start[:end]) for order, end in zip(orders, ends, strict=True)]
+    return np.maximum(cumulants, 0.0)
+
+
+def _log_sum_exp(exponents: np.ndarray) -> float:
+    most = exponents.max()
+    return float(most + math.log(np.exp(exponents - most).sum()))
 
 
 def _weighted_expm1(exponent: np.ndarray, weight: np.ndarray) -> np.ndarray:
