@@ -20,7 +20,7 @@ from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.simclr import Config as SimCLR
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
-from tests import tiny
+from tests import recorded, tiny
 from train import distill, truth
 from train.experiment import Experiment, Mechanism
 from train.labels import Labels
@@ -141,6 +141,12 @@ def test_every_file_is_there_and_the_accuracies_are_those_of_the_files(once):
 
 
 WHOLE = {"batch_size": Experiment.batch_size, "augmentation": "warp", "neighbors": 1, "benchmark": True}
+
+
+def test_labels_and_queries_are_those_that_were_recorded(once):
+    labels, queries = arrays(once, "labels.npz"), arrays(once, "queries.npz")
+    recorded.check("labels of a run", labels["label"], labels["query"])
+    recorded.check("queries of a run", queries["label"], queries["public_index"])
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from rknn_jax.privacy import amplification
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError, LedgerMismatchError, fingerprint
 from rknn_jax.representations import dti, pca, pixels, scan, simclr, spectral
+from tests import recorded
 from tests.conftest import modules
 
 DEPLOYED = ("collision", "subset_selection", "randomized_response", "optimized_unary_encoding", "generalized_randomized_response")
@@ -111,6 +112,15 @@ def test_every_field_of_an_encoder_arrives():
         chex.assert_trees_all_equal(arrived, sent)
         chex.assert_trees_all_equal_dtypes(arrived, sent)
         assert jax.tree.structure(arrived) == jax.tree.structure(sent), f"of {sent}: networks and configuration too"
+
+
+@pytest.mark.parametrize("mechanism", DEPLOYED)
+def test_questions_and_answers_are_those_that_were_recorded(mechanism):
+    """Clients and servers of two versions understand each other."""
+    round = a_round(mechanism=mechanism, nonce="00" * 16)
+    answers = b"".join(honest(round, 5))
+    recorded.check(f"question of {mechanism}", np.frombuffer(round.data, np.uint8))
+    recorded.check(f"answers of {mechanism}", np.frombuffer(answers, np.uint8))
 
 
 def test_a_round_arrives_under_the_id_of_its_bytes():

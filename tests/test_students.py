@@ -17,8 +17,11 @@ from rknn_jax.students.models import cnn, m5
 from tests import tiny
 
 SMALL = students.Config(
-    model="cnn", epochs=25, batch_size=8, augmentation="none"
+    model="cnn", epochs=17, batch_size=8, augmentation="none"
 )  # shared: every other setting or shape compiles for seconds
+
+
+STEPS = 3 * SMALL.epochs
 
 
 def bars(seed: int, num_records: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -232,8 +235,8 @@ def test_the_filler_of_the_last_batch_does_not_enter_the_loss(data):
     weights, other = np.ones(20, np.float32), np.roll(targets, 1, axis=1)
 
     def loss(targets):
-        state = students.initial(SMALL, 75, jax.random.key(0), 3, images[:1])
-        return students._step(SMALL, 75, jax.random.key(1), state, jax.device_put((images, targets, weights)), index, present)[1]
+        state = students.initial(SMALL, STEPS, jax.random.key(0), 3, images[:1])
+        return students._step(SMALL, STEPS, jax.random.key(1), state, jax.device_put((images, targets, weights)), index, present)[1]
 
     assert loss(targets) == loss(np.where(np.arange(20)[:, None] == 7, other, targets))
     assert loss(targets) != loss(np.where(np.arange(20)[:, None] == 6, other, targets))
@@ -265,7 +268,7 @@ def test_progress_is_reported_after_every_epoch_and_earlier_students_stay_as_the
         seen.append((report, jax.tree.map(np.copy, arrays(report[3]))))
 
     final = students.fit(jax.random.key(1), *data, SMALL, on_epoch=log)
-    assert [(epoch, epochs) for (epoch, epochs, _, _), _ in seen] == [(epoch, 25) for epoch in range(1, 26)]
+    assert [(epoch, epochs) for (epoch, epochs, _, _), _ in seen] == [(epoch, 17) for epoch in range(1, 18)]
     assert all(metrics["seconds"] > 0 and 0 < metrics["loss"] < 5 for (_, _, metrics, _), _ in seen)
     for (_, _, _, student), copy in seen:
         chex.assert_trees_all_equal(arrays(student), copy)
@@ -274,8 +277,7 @@ def test_progress_is_reported_after_every_epoch_and_earlier_students_stay_as_the
 
 
 def test_an_interrupt_leaves_the_last_finished_epoch(data, monkeypatch):
-    first = []
-    students.fit(jax.random.key(1), *data, SMALL, on_epoch=lambda *report: first.append(report[3]))
+    first = after_an_epoch(1, *data, SMALL)[0]
     step, calls = students._step, []
 
     def interrupted_step(*args):
@@ -287,7 +289,7 @@ def test_an_interrupt_leaves_the_last_finished_epoch(data, monkeypatch):
     monkeypatch.setattr(students, "_step", interrupted_step)
     student = students.fit(jax.random.key(1), *data, SMALL)
     assert student.interrupted
-    chex.assert_trees_all_equal(arrays(student), arrays(first[0]))
+    chex.assert_trees_all_equal(arrays(student), arrays(first))
 
 
 def test_an_interrupt_by_the_callback_keeps_the_epoch_that_it_was_told_of(data):
@@ -439,8 +441,8 @@ def test_a_student_refuses_other_images(trained):
 def test_training_begins_at_the_layers_it_is_given_and_draws_the_others(data, trained):
     known = arrays(trained)
     start = {kind: {name: value for name, value in layers.items() if name != "Dense_1"} for kind, layers in known.items()}
-    begun = students.initial(SMALL, 75, jax.random.key(5), 3, data[0][:1], start)
-    drawn = students.initial(SMALL, 75, jax.random.key(5), 3, data[0][:1])
+    begun = students.initial(SMALL, STEPS, jax.random.key(5), 3, data[0][:1], start)
+    drawn = students.initial(SMALL, STEPS, jax.random.key(5), 3, data[0][:1])
     expected = {kind: drawn.variables[kind] | layers for kind, layers in start.items()}
     chex.assert_trees_all_equal(begun.variables, expected)
     chex.assert_trees_all_equal(begun.average, expected)

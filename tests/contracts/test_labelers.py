@@ -18,6 +18,7 @@ from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import pixels
 from rknn_jax.types import Answers, Card, Public, Records, Task
+from tests import recorded
 from tests.conftest import modules
 
 EXAMPLES = [(module, config) for module in modules(labelers) for config in module.EXAMPLES]
@@ -117,3 +118,10 @@ def test_another_key_draws_other_noise(labeler, config):
     """The same key draws the same, as the test before this one shows."""
     first, other = answers_of(labeler, config), answers_of(labeler, config, noise=1)
     assert not np.array_equal(released(first), released(other))
+
+
+@each
+def test_the_labels_are_those_that_were_recorded(labeler, config):
+    name = f"{labeler.__name__.split('.')[-1]} {labeler.EXAMPLES.index(config)}"
+    answers = answers_of(labeler, config)
+    recorded.check(f"labels of {name}", answers.labels, answers.answered)

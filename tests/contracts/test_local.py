@@ -15,6 +15,7 @@ from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRando
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
 from rknn_jax.mechanisms.local_hashing import LocalHashing
+from tests import recorded
 from tests.conftest import modules, thin
 
 EXAMPLES = [
@@ -109,6 +110,12 @@ def test_messages_follow_the_law(mechanism):
         assert len(values) == len(jax.tree.leaves(mechanism.alphabet(jax.random.key(0)))[0]), "some message never came"
         first, second = (np.bincount(value.ravel(), weights=weight**power) / CLIENTS for power in (1, 2))
         assert np.all(np.abs(first - 1) < 4.5 * np.sqrt((second - first**2) / CLIENTS)), inputs(mechanism)[number]
+
+
+@each
+def test_messages_are_those_that_were_recorded(mechanism):
+    messages, totals, _ = collected_of(mechanism, 0, seed=1)
+    recorded.check(f"messages of {mechanism}", *jax.tree.leaves(messages), totals)
 
 
 @each_pure
