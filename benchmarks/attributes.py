@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import data
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import private_knn
 from rknn_jax.queries import sample
 from rknn_jax.representations import hog, spectral

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks._measure import save
 from rknn_jax import labelers, mechanisms
-from rknn_jax.cli_audit import Audit, run
+from rknn_jax.cli.audit import Audit, run
 
 NOT_IN_SECONDS = ("dpdfd",)
 AUDITS = (

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import bsvs, connections, data
-from rknn_jax.keys import Stage, stage_key
-from rknn_jax.labelers import rknn
+from rknn_jax import bsvs, data
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.labelers import _connections, rknn
 from rknn_jax.neighbors import nearest
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee
@@ -58,7 +58,7 @@ def measure(seed: int, representation: str) -> Iterator[dict[str, object]]:
     encode = importlib.import_module(f"rknn_jax.representations.{representation}").fit(stage_key(root, Stage.ENCODER), task.public.images)
     public, private = encode(task.public.images), np.asarray(encode(task.private.images))
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, QUERIES)
-    free = connections.public_prices(public, queries.features)
+    free = _connections.public_prices(public, queries.features)
     thinned = (task.private.labels < 5) & (np.random.default_rng(seed).random(len(private)) >= KEPT)
     for population, kept in (("as the public", np.ones(len(thinned), bool)), ("shifted", ~thinned)):
         records = Records(private[kept], task.private.labels[kept])
@@ -74,17 +74,17 @@ def forms(
     """Label once by every form; the `images` of the private records are features, and `free` are the public prices."""
     degree_key, label_key = jax.random.split(key)
     plain, _ = nearest(private.images, queries.features, 1)
-    degrees = connections.noisy_degrees(degree_key, plain, QUERIES, FOR_DEGREES * epsilon)
+    degrees = _connections.noisy_degrees(degree_key, plain, QUERIES, FOR_DEGREES * epsilon)
     kinds = {
         "public": (free, epsilon, ()),
-        "histogram": (connections.histogram_prices(degrees, public, queries.features), (1 - FOR_DEGREES) * epsilon, (degrees.guarantee,)),
+        "histogram": (_connections.histogram_prices(degrees, public, queries.features), (1 - FOR_DEGREES) * epsilon, (degrees.guarantee,)),
     }
     none = "none", "none", np.zeros(QUERIES, np.float32), epsilon, ()
     priced = [(name, amount, share * prices, *cost) for name, (prices, *cost) in kinds.items() for amount, share in SHARES.items()]
     for name, amount, prices, left, spent in (none, *priced):
-        heard, _ = connections.priced_nearest(public, queries.features, prices, 1)
+        heard, _ = _connections.priced_nearest(public, queries.features, prices, 1)
         sized = replace(queries, size=np.bincount(np.ravel(heard), minlength=QUERIES))
-        near, _ = connections.priced_nearest(private.images, queries.features, prices, 1)
+        near, _ = _connections.priced_nearest(private.images, queries.features, prices, 1)
         found, guarantee = label(label_key, near, private.labels, sized, true_labels, left)
         assert math.isclose(accounting.compose([*spent, guarantee]).epsilon, epsilon)
         yield {"prices": name, "amount": amount} | found

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import data
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import noisy_sgd
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee

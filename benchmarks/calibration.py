@@ -1,6 +1,6 @@
 """Confidence against truth: of labels said to be right with some probability, the part that noise left alone.
 
-The models of `rknn_jax.confidence` were chosen on scikit-learn's digits, breast cancer and wine and on drawn blobs (`DEVELOPMENT`). The
+The models of `rknn_jax.labelers._confidence` were chosen on scikit-learn's digits, breast cancer and wine and on drawn blobs (`DEVELOPMENT`). The
 others judge them. A label is true here if the same votes, shared in the same way, give it without noise. `RKNN_MNIST_DIR` and
 `RKNN_CIFAR10_DIR` name the folders of the images.
 """
@@ -16,8 +16,8 @@ from sklearn import datasets
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks._measure import mnist_folder, save
-from rknn_jax import data, voting
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax import data, postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import pca
@@ -87,8 +87,8 @@ def without_noise(exact: np.ndarray, noisy: np.ndarray, stddev: np.ndarray, quer
     heard = exact.astype(np.float32)
     if config.smoothing == "auto":
         votes = float(max(noisy.sum(), 0))
-        heard = voting.smoothing_weights(queries.features, queries.size, votes, float(stddev.max())) @ heard
-    return voting.assignment(heard) if config.decode == "assignment" else voting.noisy_max(heard)
+        heard = postprocessing.smoothing_weights(queries.features, queries.size, votes, float(stddev.max())) @ heard
+    return postprocessing.assignment(heard) if config.decode == "assignment" else postprocessing.noisy_max(heard)
 
 
 def calibration(said: np.ndarray, true: np.ndarray) -> dict[str, object]:

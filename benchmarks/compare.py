@@ -7,7 +7,7 @@ beside the JSON.
 import shutil
 
 from benchmarks._measure import RESULTS, mnist_folder, save
-from rknn_jax import compilation
+from rknn_jax._internal import compilation
 from train import compare
 
 if __name__ == "__main__":

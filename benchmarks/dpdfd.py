@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks._measure import mnist_folder, save
 from rknn_jax import data
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.dpdfd import Config
 from rknn_jax.types import Queries, Task

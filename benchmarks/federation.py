@@ -26,13 +26,13 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmarks._measure import RESULTS, mnist_folder, save, summary
-from rknn_jax import data, voting
+from rknn_jax import data, postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.federation import wire
 from rknn_jax.federation.client import Agreement, Client
 from rknn_jax.federation.collector import Collector, Reply, Sum
 from rknn_jax.federation.processes import ENVIRONMENT
 from rknn_jax.federation.rounds import Round
-from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import Ledger, fingerprint
@@ -66,7 +66,7 @@ def mnist() -> list[dict[str, Any]]:
         encode = spectral.fit(stage_key(key, Stage.ENCODER), task.public.images, spectral.Config(dimension=10))
         public, private = (np.asarray(encode(images), np.float32) for images in (task.public.images, task.private.images))
         queries = kmeans.select(stage_key(key, Stage.QUERIES), public, 10)
-        graph = voting.public_graph(public, 10)
+        graph = postprocessing.public_graph(public, 10)
         for number, party in enumerate(PARTIES):
             mechanism = "binomial" if party["trust"] == "central" else "collision"
             named: dict[str, Any] = {"mechanism": mechanism, "trust": party["trust"], "amplification": "general"}
@@ -79,7 +79,7 @@ def mnist() -> list[dict[str, Any]]:
                 answers, longest = answered(Path(folder), round, party, private, task.private)
             counts, stddev = answers.counts()
             labels = rknn.answer(counts, stddev, round.guarantee(round.honest or None), queries, config)
-            probabilities = voting.public_labels(graph, labels.probabilities[queries.cluster], 10)
+            probabilities = postprocessing.public_labels(graph, labels.probabilities[queries.cluster], 10)
             found[number].append(float(np.mean(probabilities.argmax(axis=1) == task.public.true_labels)))
             sizes[number] = {
                 "messages": answers.num_messages,

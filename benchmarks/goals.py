@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from benchmarks._measure import RESULTS, mnist_folder, save, summary
-from rknn_jax import data, voting
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax import data, postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import self_trained
@@ -43,8 +43,10 @@ def measure(seed: int) -> list[dict[str, Any]]:
     public = encode(task.public.images)
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, 10)
     cells = rknn.connect(encode(task.private.images), task.private.labels, queries, 10, rknn.Config())
-    graph = voting.public_graph(public, 10)
-    number = voting.public_labels(graph, np.eye(10, dtype=np.float32)[queries.cluster], 10).argmax(axis=1)  # of each record's cluster
+    graph = postprocessing.public_graph(public, 10)
+    number = postprocessing.public_labels(graph, np.eye(10, dtype=np.float32)[queries.cluster], 10).argmax(
+        axis=1
+    )  # of each record's cluster
 
     def predictions(labels: np.ndarray) -> np.ndarray:
         """Return what the ensemble says of the test images, and what each member says, int `[1 + MEMBERS, n]`."""

@@ -25,18 +25,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks._measure import save
-from rknn_jax import disk, label, release_folder, voting
-from rknn_jax.cli import Label
+from rknn_jax import postprocessing
+from rknn_jax._internal import disk
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms import base
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.privacy import exact_noise, ledger_lines
 from rknn_jax.privacy import ledger as ledgers
-from rknn_jax.privacy import ledger_lines, release
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release_folder import RESULTS
+from rknn_jax.release import label, release_folder
+from rknn_jax.release.release_folder import RESULTS
+from rknn_jax.release.settings import Settings
 
-TRACED = {module.__file__ for module in (label, release_folder, disk, ledgers, ledger_lines, base, release)}
-SETTINGS = Label(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"), smoothing="none")
+TRACED = {module.__file__ for module in (label, release_folder, disk, ledgers, ledger_lines, base, exact_noise)}
+SETTINGS = Settings(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"), smoothing="none")
 
 
 def make_files(folder: Path) -> None:
@@ -58,7 +60,7 @@ def without_xla() -> None:
     rknn.connect = connect  # type: ignore[assignment]
     base._checked = lambda mechanism, cells: cells
     DiscreteLaplace.aggregate = lambda self, cells: np.bincount(cells.ravel(), minlength=self.num_cells)  # type: ignore[assignment,method-assign,return-value]
-    voting.noisy_max = lambda counts: np.argmax(counts, axis=1).astype(np.int32)
+    postprocessing.noisy_max = lambda counts: np.argmax(counts, axis=1).astype(np.int32)
 
 
 def forked(work: Callable[[], None]) -> int:
@@ -126,7 +128,7 @@ def main() -> None:
         features = np.asarray(plan.queries.features)  # no array of JAX's, which a fork cannot read
         plan = replace(plan, queries=replace(plan.queries, features=features))
         without_xla()
-        release.safe_scale(2, 1.0)  # loads OpenDP, which a fork may not be able to
+        exact_noise.safe_scale(2, 1.0)  # loads OpenDP, which a fork may not be able to
         inputs = {path.name for path in folder.iterdir()}
         assert forked(lambda: run(plan, None, "lines")) == 0
         lines = int(Path("lines").read_text())

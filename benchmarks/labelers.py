@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import labelers, voting
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax import labelers, postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers.pate import Config as PATE
 from rknn_jax.labelers.private_knn import Config as PrivateKNN
 from train import distill, truth
@@ -48,7 +48,7 @@ def measure(experiment: Experiment, kinds: tuple[tuple[str, int | None], ...]) -
                 queries = distill.select_queries(stage_key(root, Stage.QUERIES), task, features, num_queries, nothing, None, chosen)
                 key = stage_key(root, Stage.SAMPLING)
                 found = labeler.votes(key, task.private, lambda _: private, queries, task.card.num_classes, config)
-                votes[num_queries] = queries, found, voting.public_graph(features, num_queries)
+                votes[num_queries] = queries, found, postprocessing.public_graph(features, num_queries)
             queries, found, graph = votes[num_queries]
             accuracies, answered = [], []
             for draw in range(DRAWS):
@@ -56,7 +56,7 @@ def measure(experiment: Experiment, kinds: tuple[tuple[str, int | None], ...]) -
                     jax.random.fold_in(stage_key(root, Stage.NOISE), draw), found, queries, task.card.num_classes, config
                 )
                 labels = nothing.updated(queries, answers, 0)
-                labels = labels.spread(voting.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
+                labels = labels.spread(postprocessing.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
                 accuracies.append(truth.label_accuracy(task, labels))
                 answered.append(float(answers.answered.mean()))
             rows.append({"labeler": labeler_name, "asked": asked, "epsilon": epsilon, "seed": experiment.seed})

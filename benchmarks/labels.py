@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import data, voting
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax import data, postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.queries import kmeans
 
@@ -33,7 +33,7 @@ def measure(seed: int, representation: str) -> list[dict[str, object]]:
     rows = []
     for num_queries in QUERIES:
         queries = kmeans.select(stage_key(root, Stage.QUERIES), public, num_queries)
-        graph = voting.public_graph(public, num_queries)
+        graph = postprocessing.public_graph(public, num_queries)
         cells = rknn.connect(private, task.private.labels, queries, 10, rknn.Config())
         for step, epsilon in enumerate(EPSILONS):
             auto = rknn.Config(epsilon=epsilon)
@@ -42,7 +42,7 @@ def measure(seed: int, representation: str) -> list[dict[str, object]]:
             labels = {
                 "plain": plain.labels[queries.cluster],
                 "shared": shared.labels[queries.cluster],
-                "spread": voting.public_labels(graph, shared.probabilities[queries.cluster], num_queries).argmax(axis=1),
+                "spread": postprocessing.public_labels(graph, shared.probabilities[queries.cluster], num_queries).argmax(axis=1),
             }
             accuracy = {name: float(np.mean(found == task.public.true_labels)) for name, found in labels.items()}
             rows.append({"representation": representation, "queries": num_queries, "epsilon": epsilon, "seed": seed} | accuracy)

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import data, voting
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax import data, postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import spectral
@@ -33,7 +33,7 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
     encode = spectral.fit(stage_key(root, Stage.ENCODER), task.public.images, spectral.Config(dimension=10))
     public = encode(task.public.images)
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, QUERIES)
-    graph = voting.public_graph(public, QUERIES)
+    graph = postprocessing.public_graph(public, QUERIES)
     cells = rknn.connect(encode(task.private.images), task.private.labels, queries, 10, rknn.Config())
     found: dict[tuple[str, str, float], list[float]] = {}
     for step, (trust, mechanism) in enumerate(KINDS):
@@ -43,7 +43,7 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
             for draw in range(DRAWS):
                 key = jax.random.fold_in(jax.random.fold_in(stage_key(root, Stage.NOISE), step), draw)
                 answers = rknn.tally(key, cells, queries, 10, config)
-                labels = voting.public_labels(graph, answers.probabilities[queries.cluster], QUERIES).argmax(axis=1)
+                labels = postprocessing.public_labels(graph, answers.probabilities[queries.cluster], QUERIES).argmax(axis=1)
                 found.setdefault((trust, mechanism, epsilon), []).append(float(np.mean(labels == task.public.true_labels)))
     return found
 

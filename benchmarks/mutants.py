@@ -45,7 +45,7 @@ WORKERS = 2
 CONTRACTS = ("tests/contracts/test_mechanisms.py", "tests/contracts/test_local.py")
 TESTS = {
     "rknn_jax/privacy/guarantee.py": ("tests/test_guarantee.py", "tests/test_accounting.py", "tests/test_ledger.py"),
-    "rknn_jax/privacy/release.py": ("tests/test_release.py",),
+    "rknn_jax/privacy/exact_noise.py": ("tests/test_release.py",),
     "rknn_jax/privacy/ledger.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
     "rknn_jax/privacy/ledger_lines.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
     "rknn_jax/privacy/accounting.py": ("tests/test_accounting.py", "tests/test_sampled_accounting.py", "tests/test_binomial.py"),
@@ -64,8 +64,8 @@ TESTS = {
     "rknn_jax/mechanisms/permute_and_flip.py": ("tests/test_mechanisms.py", CONTRACTS[0], "-k", "lip or test_mechanisms"),
     "rknn_jax/bsvs.py": ("tests/test_bsvs.py", "tests/test_error_bounds.py", "tests/test_preview.py"),
     "rknn_jax/neighbors.py": ("tests/test_neighbors.py",),
-    "rknn_jax/label.py": ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py"),
-    "rknn_jax/release_folder.py": ("tests/test_release_folder.py",),
+    "rknn_jax/release/label.py": ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py"),
+    "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
     "rknn_jax/federation/client.py": ("tests/test_federation.py", "tests/test_federation_notes.py", "tests/test_secure_sum.py"),
     "rknn_jax/federation/collector.py": ("tests/test_federation.py",),
 }

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks._measure import save
-from rknn_jax import hashing, mechanisms
+from rknn_jax import mechanisms
+from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.local import LocalRandomizer

@@ -11,9 +11,8 @@ import jax
 import numpy as np
 
 from benchmarks._measure import save
-from rknn_jax import games, games_training
-from rknn_jax.cli_audit import CLIENTS, SIZES, Audit
-from rknn_jax.privacy import audit, one_run
+from rknn_jax.audit import bounds, games, games_training, one_run
+from rknn_jax.cli.audit import CLIENTS, SIZES, Audit
 from rknn_jax.students import dpsgd
 from tests.plants import Plant, plants
 
@@ -29,7 +28,7 @@ def measure_plant(plant: Plant) -> dict[str, Any]:
     played, guarantee = games.of_mechanism(plant.mechanism), plant.honest.guarantee(CLIENTS)
     start = time.process_time()
     for runs in RUNS:
-        found = audit.audit(jax.random.key(0), played, guarantee, runs, Audit.confidence)
+        found = bounds.audit(jax.random.key(0), played, guarantee, runs, Audit.confidence)
         if found.broken:
             break
     return {

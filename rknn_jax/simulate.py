@@ -3,7 +3,7 @@
 Clients vote for k neighbouring queries, for the class that most of the query's clients have or for any. At the `message` level every client
 really randomizes, in blocks and constant memory; at the `count` level the totals are drawn from their exact joint law
 (`LocalRandomizer.sample_totals`), and a billion clients take no time. Both estimate the same counts in distribution. Both run on all
-devices of all processes (`rknn_jax.distributed`), and one seed gives one result on any number of them.
+devices of all processes (`rknn_jax._internal.distributed`), and one seed gives one result on any number of them.
 """
 
 import functools
@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from rknn_jax import distributed, mechanisms
+from rknn_jax import mechanisms
+from rknn_jax._internal import distributed
 from rknn_jax.mechanisms.local import LocalRandomizer
 
 CLIENTS_AT_ONCE = 2**20  # on each device

@@ -18,7 +18,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_enable_compilation_cache", False)  # that of whoever runs the tests
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that they start
 
-from rknn_jax import cli  # noqa: E402 once the devices are set
+from rknn_jax.cli import main as cli  # noqa: E402 once the devices are set
 from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402
 from rknn_jax.mechanisms.separation import Separation  # noqa: E402
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms import collision
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from rknn_jax import bsvs, games, games_labeler, labelers, mechanisms, neighbors
+from rknn_jax import bsvs, labelers, mechanisms, neighbors
+from rknn_jax.audit import bounds, games, games_labeler
+from rknn_jax.audit.bounds import Control, Game
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms import base
 from rknn_jax.mechanisms.base import CentralMechanism
@@ -22,8 +24,7 @@ from rknn_jax.mechanisms.laplace import Laplace
 from rknn_jax.mechanisms.local import LocalRandomizer, voted_bits
 from rknn_jax.mechanisms.multi_message import MultiMessage
 from rknn_jax.mechanisms.randomized_response import RandomizedResponse
-from rknn_jax.privacy import accounting, audit
-from rknn_jax.privacy.audit import Control, Game
+from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.students import dpsgd
 from tests.conftest import modules
@@ -77,7 +78,7 @@ def multiplier_of(guarantee):
 
 
 def found_in(played, guarantee, runs=RUNS, seed=0, confidence=CONFIDENCE):
-    return audit.audit(jax.random.key(seed), played, guarantee, runs, confidence)
+    return bounds.audit(jax.random.key(seed), played, guarantee, runs, confidence)
 
 
 # The statistics
@@ -91,14 +92,14 @@ def test_intervals_are_clopper_and_pearsons():
         for delta in (0.0, 0.05):
             pairs = [(l1, u0), (l0, u1), (1 - u1, 1 - l0), (1 - u0, 1 - l1)]
             expected = max(math.log((more - delta) / less) for more, less in pairs if more > delta)
-            np.testing.assert_allclose(audit.lower_bounds(np.array(hits), 50, 0.01, [delta]), [expected], rtol=1e-9)
+            np.testing.assert_allclose(bounds.lower_bounds(np.array(hits), 50, 0.01, [delta]), [expected], rtol=1e-9)
 
 
 @pytest.mark.parametrize(("p0", "p1"), [(0.01, 0.03), (0.3, 0.5), (0.5, 0.5), (0.9, 0.99), (0.0, 0.2)])
 def test_bounds_hold_as_often_as_they_say(p0, p1):
     """Of 20,000 experiments at most 5% bound epsilon above the truth; Clopper-Pearson is careful, so that some 2% do at a fixed seed."""
     hits = np.random.default_rng(0).binomial(1000, [p0, p1], (20_000, 2))
-    lower = audit.lower_bounds(hits, 1000, 0.05, [0.0])[:, 0]
+    lower = bounds.lower_bounds(hits, 1000, 0.05, [0.0])[:, 0]
     with np.errstate(divide="ignore"):
         truth = max(np.log([p1, p0, 1 - p1, 1 - p0]) - np.log([p0, p1, 1 - p0, 1 - p1]))
     assert np.mean(lower > truth) <= 0.05
@@ -108,13 +109,13 @@ def test_bounds_hold_as_often_as_they_say(p0, p1):
 
 def test_the_curve_of_a_named_noise_is_its_own_and_that_of_an_opaque_guarantee_one_point():
     guarantee = Gaussian(1.0, 3, 2).guarantee(5)
-    curve = audit.claimed_curve(guarantee)
+    curve = bounds.claimed_curve(guarantee)
     assert curve[0] == (1e-5, 1.0)
     for delta, epsilon in curve[1:]:
         assert epsilon == pytest.approx(accounting.gaussian_epsilon(multiplier_of(guarantee), delta), rel=1e-6)
-    assert audit.claimed_curve(dataclasses.replace(guarantee, events=())) == ((1e-5, 1.0),)
+    assert bounds.claimed_curve(dataclasses.replace(guarantee, events=())) == ((1e-5, 1.0),)
     with pytest.raises(ValueError, match="finite epsilon"):
-        audit.claimed_curve(dataclasses.replace(guarantee, epsilon=math.inf))
+        bounds.claimed_curve(dataclasses.replace(guarantee, epsilon=math.inf))
 
 
 def test_what_was_chosen_is_judged_on_other_runs():
@@ -124,7 +125,7 @@ def test_what_was_chosen_is_judged_on_other_runs():
     """
     game = Game("the same twice", lambda key, world, runs: drawn_by(key).normal(size=(runs, 40)))
     nothing = Guarantee(1e-6, 0.0, "replace-one", "central", (Event("pure", 1e-6),))
-    broken = [audit.audit(jax.random.key(seed), [game], nothing, 200, 0.9).broken for seed in range(30)]
+    broken = [bounds.audit(jax.random.key(seed), [game], nothing, 200, 0.9).broken for seed in range(30)]
     assert sum(broken) < 12
 
 
@@ -143,7 +144,7 @@ def test_a_gaussian_is_told_from_a_weaker_one_by_common_events():
     honest, weak = (found_in([normals(1.0, multiplier * factor)], guarantee, 40_000) for factor in (1.0, 0.6))
     assert not honest.broken
     assert weak.broken
-    assert weak.lower_bound < 1 < audit.claimed_curve(guarantee)[0][1] + 1e-9
+    assert weak.lower_bound < 1 < bounds.claimed_curve(guarantee)[0][1] + 1e-9
     assert weak.evidence.delta > 1e-5
     assert weak.evidence.lower > weak.evidence.claimed
 
@@ -172,7 +173,7 @@ def test_power_is_that_of_the_events_of_the_weaker_noise():
     guarantee = Gaussian(1.0, 3, 2).guarantee(5)
     multiplier = multiplier_of(guarantee)
     powers = [
-        audit.audit(
+        bounds.audit(
             jax.random.key(0), [normals(1.0, multiplier)], guarantee, runs, 0.999, Control("half", [normals(1.0, multiplier / 2)])
         ).power.probability
         for runs in (100, 1600, 20_000)
@@ -190,7 +191,7 @@ def test_what_cannot_be_audited_is_refused():
         r"shape \(50,\)": {"games": [Game("flat", lambda key, world, runs: np.zeros(runs))]},
     }.items():
         with pytest.raises(ValueError, match=name):
-            audit.audit(jax.random.key(0), **{"games": [normals(0.0)], "guarantee": PURE, "runs": 100} | arguments)
+            bounds.audit(jax.random.key(0), **{"games": [normals(0.0)], "guarantee": PURE, "runs": 100} | arguments)
 
 
 # Honest mechanisms and labelers
@@ -356,7 +357,7 @@ def test_canaries_are_the_picture_of_a_query_and_what_may_be_in_its_place():
 # Planted bugs
 
 
-RIGHT = audit.Finding(1.0, 0.0, 1.0, 1.0, True, False, audit.Bound(0.0, 1.0, 1.0), "", "", 0)
+RIGHT = bounds.Finding(1.0, 0.0, 1.0, 1.0, True, False, bounds.Bound(0.0, 1.0, 1.0), "", "", 0)
 
 
 def broken(played, guarantee, runs=RUNS):
@@ -569,13 +570,13 @@ def test_the_command_says_what_was_claimed_and_found(rknn):
     assert told["stated_law"]["exact"]
     assert 0.5 < told["lower_bound"] <= 1.0 < told["power"]["lower_bound"]
     assert told["power"]["probability"] > 0.99
-    assert told["power"]["against"] == audit.HALF_THE_NOISE
+    assert told["power"]["against"] == bounds.HALF_THE_NOISE
     assert "against half the noise" in told["statement"]
 
 
 def test_a_law_that_is_stated_wrongly_is_broken_whatever_is_drawn(rknn, monkeypatch):
     monkeypatch.setattr(games, "exact", lambda mechanism: dataclasses.replace(RIGHT, broken=True, lower_bound=9.0))
-    monkeypatch.setattr(audit, "audit", lambda *arguments: dataclasses.replace(RIGHT, exact=False))
+    monkeypatch.setattr(bounds, "audit", lambda *arguments: dataclasses.replace(RIGHT, exact=False))
     result = rknn("audit", "--mechanism", "randomized_response", "--epsilon", 1, "--queries", 1, "--runs", 100, "--skip-power", "--json")
     assert result.status == 4
     assert result.json["stated_law"]["lower_bound"] == 9.0

@@ -5,8 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from rknn_jax import cli_audit, games
-from rknn_jax.privacy import audit
+from rknn_jax.audit import bounds, games
 from tests.plants import plants
 
 CONFIDENCE = 1 - 1e-5
@@ -15,7 +14,7 @@ PLANTS = plants()
 
 
 def found_in(mechanism, honest, runs, confidence=CONFIDENCE):
-    return audit.audit(jax.random.key(0), games.of_mechanism(mechanism), honest.guarantee(CLIENTS), runs, confidence)
+    return bounds.audit(jax.random.key(0), games.of_mechanism(mechanism), honest.guarantee(CLIENTS), runs, confidence)
 
 
 def in_the_fast_tier(plant):
@@ -33,7 +32,7 @@ def test_a_planted_bug_is_found(plant):
 @pytest.mark.parametrize("plant", plants(12, 3, 1.0), ids=lambda plant: plant.words)
 def test_a_planted_bug_is_found_at_the_default_sizes(plant):
     """Of `rknn audit`: 12 queries, 3 classes, 200,000 runs, and its confidence."""
-    found = found_in(plant.mechanism, plant.honest, cli_audit.RUNS["mechanism"], 0.9999)
+    found = found_in(plant.mechanism, plant.honest, bounds.RUNS["mechanism"], 0.9999)
     assert found.broken, found
 
 
@@ -41,8 +40,8 @@ def test_a_planted_bug_is_found_at_the_default_sizes(plant):
 def test_power_says_against_what():
     plant = PLANTS[1]
     weaker = games.of_mechanism(dataclasses.replace(plant.honest, epsilon=2 * plant.honest.epsilon))
-    control = audit.Control(audit.HALF_THE_NOISE, weaker[3:4])
+    control = bounds.Control(bounds.HALF_THE_NOISE, weaker[3:4])
     played = games.of_mechanism(plant.mechanism)[3:4]
-    told = str(audit.audit(jax.random.key(0), played, plant.honest.guarantee(CLIENTS), 600, CONFIDENCE, control))
+    told = str(bounds.audit(jax.random.key(0), played, plant.honest.guarantee(CLIENTS), 600, CONFIDENCE, control))
     assert "against half the noise" in told
     assert "other faults may go unseen" in told

@@ -10,8 +10,8 @@ import PIL.ImageOps
 import pytest
 import scipy.ndimage
 
-from rknn_jax import augment
-from rknn_jax.warps import affine_displacement, warp
+from rknn_jax.images import augment
+from rknn_jax.images.warps import affine_displacement, warp
 
 
 def test_warps_are_those_of_scipy_and_the_identity_without_a_displacement():

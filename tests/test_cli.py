@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
-from rknn_jax import bsvs, label, mechanisms, preview, simulate
-from rknn_jax.cli import Label, main
+from rknn_jax import bsvs, mechanisms, simulate
+from rknn_jax.cli.main import main
 from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.release import label, preview
+from rknn_jax.release.settings import Settings
 
 ALMOST_NO_NOISE = "1e6"  # a draw other than 0 has probability below exp(-1e5): counts come out exact
 
@@ -215,7 +217,7 @@ def test_other_mechanisms_release_and_say_what_they_cost(files, rknn, mechanism,
 
 
 def test_rows_are_unsure_whose_query_leads_by_less_than_noise_turns(files):
-    plan = label.prepare(Label(files / "P.npz", files / "R.npz", 1.0, classes="3", queries=4, smoothing="none", out=files / "new"))
+    plan = label.prepare(Settings(files / "P.npz", files / "R.npz", 1.0, classes="3", queries=4, smoothing="none", out=files / "new"))
     gap = preview.required_gap(plan.mechanism, preview.LINE)
     counts = np.int64([[0, 5, 5 + gap], [9, 4 + gap, 5 + gap], [0, 0, gap], [gap, gap, 0]])
     expected = plan.queries.size[[1, 3]].sum() / 60
@@ -329,13 +331,13 @@ def test_what_fails_before_the_charge_says_nothing_of_a_spend(copy, rknn, monkey
 
 
 def test_the_ledger_is_charged_before_the_noise_is_drawn(files, rknn, monkeypatch):
-    from rknn_jax.privacy import release
+    from rknn_jax.privacy import exact_noise
 
     def spent(counts, scale):
         assert Ledger.open(files / "R.npz.ledger.jsonl").spent.epsilon == 1
         raise ValueError("drawn")
 
-    monkeypatch.setattr(release, "discrete_laplace", spent)
+    monkeypatch.setattr(exact_noise, "discrete_laplace", spent)
     assert "drawn The spend stands" in rknn(*arguments()).err
 
 

@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-from rknn_jax import compilation
+from rknn_jax._internal import compilation
 
 PROGRAM = """
 import sys

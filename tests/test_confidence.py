@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from rknn_jax import confidence, voting
+from rknn_jax import postprocessing
+from rknn_jax.labelers import _confidence
 
 
 def clusters(rng, votes, purity, num_classes=10):
@@ -22,11 +23,11 @@ def said_and_true(decode, stddev, purity=0.8, runs=60):
         noisy = counts + rng.normal(0, stddev, counts.shape)
         spread, expected = np.full(counts.shape, stddev), np.full(10, 100.0)
         if decode == "argmax":
-            labels, truth = voting.noisy_max(noisy), voting.noisy_max(counts)
-            said.append(confidence.of_argmax(noisy, spread, expected, labels))
+            labels, truth = postprocessing.noisy_max(noisy), postprocessing.noisy_max(counts)
+            said.append(_confidence.of_argmax(noisy, spread, expected, labels))
         else:
-            labels, truth = voting.assignment(noisy), voting.assignment(counts)
-            said.append(confidence.of_assignment(noisy, spread, expected, np.eye(10), labels))
+            labels, truth = postprocessing.assignment(noisy), postprocessing.assignment(counts)
+            said.append(_confidence.of_assignment(noisy, spread, expected, np.eye(10), labels))
         true.append(labels == truth)
     return float(np.mean(said)), float(np.mean(true))
 
@@ -43,24 +44,24 @@ def test_confidence_is_the_part_of_labels_that_noise_left_alone(decode, stddev):
 
 def test_an_assignment_says_less_where_two_classes_could_change_places():
     counts = np.array([[50.0, 50, 0], [50, 50, 0], [0, 0, 100]])
-    sure = confidence.of_assignment(counts, np.full((3, 3), 5.0), np.full(3, 100.0), np.eye(3), np.int32([0, 1, 2]))
+    sure = _confidence.of_assignment(counts, np.full((3, 3), 5.0), np.full(3, 100.0), np.eye(3), np.int32([0, 1, 2]))
     np.testing.assert_allclose(sure, [0.5, 0.5, 1], atol=0.2)
 
 
 def test_without_noise_both_are_certain():
     counts = np.diag([5.0, 6, 7])
     labels, none, expected = np.int32([0, 1, 2]), np.zeros((3, 3)), np.full(3, 6.0)
-    np.testing.assert_array_equal(confidence.of_argmax(counts, none, expected, labels), 1)
-    np.testing.assert_array_equal(confidence.of_assignment(counts, none, expected, np.eye(3), labels), 1)
+    np.testing.assert_array_equal(_confidence.of_argmax(counts, none, expected, labels), 1)
+    np.testing.assert_array_equal(_confidence.of_assignment(counts, none, expected, np.eye(3), labels), 1)
 
 
 def test_the_leaders_probability_is_bayes_rule():
     """Against all classes and shares one by one, with noise that differs between cells."""
     rng = np.random.default_rng(3)
     heard, stddev, expected = rng.normal(20, 30, (4, 5)), rng.uniform(10, 40, (4, 5)), rng.uniform(20, 90, 4)
-    blocks = confidence._blocks(heard, stddev, expected)
-    found = confidence._leader(*blocks[0], confidence._of_others(blocks))
-    leading, other = confidence._shares(5)
+    blocks = _confidence._blocks(heard, stddev, expected)
+    found = _confidence._leader(*blocks[0], _confidence._of_others(blocks))
+    leading, other = _confidence._shares(5)
     slow = np.empty_like(found)
     for query, leader, share in np.ndindex(*found.shape):
         mean = np.full(5, other[share])
@@ -74,14 +75,14 @@ def test_the_leaders_probability_is_bayes_rule():
 def test_blocks_of_queries_change_nothing(monkeypatch):
     rng = np.random.default_rng(4)
     heard, stddev, expected = rng.normal(20, 30, (7, 5)), rng.uniform(10, 40, (7, 5)), rng.uniform(20, 90, 7)
-    labels = voting.noisy_max(heard)
-    whole = confidence.of_argmax(heard, stddev, expected, labels)
-    monkeypatch.setattr(voting, "LARGEST_GRID", 300)
-    np.testing.assert_allclose(confidence.of_argmax(heard, stddev, expected, labels), whole, rtol=1e-6)
+    labels = postprocessing.noisy_max(heard)
+    whole = _confidence.of_argmax(heard, stddev, expected, labels)
+    monkeypatch.setattr(postprocessing, "LARGEST_GRID", 300)
+    np.testing.assert_allclose(_confidence.of_argmax(heard, stddev, expected, labels), whole, rtol=1e-6)
 
 
 def test_no_votes_expected_say_one_in_all_classes():
-    sure = confidence.of_argmax(np.array([[9.0, 0, -9, 1]]), np.full((1, 4), 5.0), np.zeros(1), np.int32([0]))
+    sure = _confidence.of_argmax(np.array([[9.0, 0, -9, 1]]), np.full((1, 4), 5.0), np.zeros(1), np.int32([0]))
     np.testing.assert_allclose(sure, 0.25, rtol=1e-6)
 
 
@@ -90,8 +91,8 @@ def test_votes_are_redrawn_before_they_are_shared():
     rng = np.random.default_rng(5)
     counts, stddev = clusters(rng, 100.0, 0.9, 4), np.full((4, 4), 60.0)
     order = np.array([2, 0, 3, 1])
-    labels = voting.assignment(counts)
-    own = confidence.of_assignment(counts, stddev, np.full(4, 100.0), np.eye(4), labels)
-    others = confidence.of_assignment(counts, stddev, np.full(4, 100.0), np.eye(4)[order], labels[order])
+    labels = postprocessing.assignment(counts)
+    own = _confidence.of_assignment(counts, stddev, np.full(4, 100.0), np.eye(4), labels)
+    others = _confidence.of_assignment(counts, stddev, np.full(4, 100.0), np.eye(4)[order], labels[order])
     assert 0.2 < own.min() < own.max() < 1
     np.testing.assert_allclose(others, own[order], atol=0.15)

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from rknn_jax import disk
+from rknn_jax._internal import disk
 
 
 def test_a_file_is_on_disk_before_its_name_and_its_name_before_the_call_returns(tmp_path, monkeypatch):

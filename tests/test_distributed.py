@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from rknn_jax import distributed, simulate
+from rknn_jax import simulate
+from rknn_jax._internal import distributed
 from rknn_jax.mechanisms import base
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
@@ -59,7 +60,7 @@ def test_two_processes_on_loopback_find_what_one_finds(level):
         port = free.getsockname()[1]
     arguments = ["simulate", "--clients", "4003", "--queries", "20", "--neighbors", "2", "--level", level, "--seed", "3", "--json"]
     together = [*arguments, "--processes", "2", "--coordinator", f"localhost:{port}"]
-    start = [sys.executable, "-m", "rknn_jax.cli"]
+    start = [sys.executable, "-m", "rknn_jax.cli.main"]
     running = [
         subprocess.Popen([*start, *together, "--process", str(process)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for process in (0, 1)

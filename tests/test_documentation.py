@@ -39,7 +39,9 @@ from sklearn.datasets import load_digits
 
 import rknn_jax
 import train
-from rknn_jax import cli, compilation, data, labelers, mechanisms, queries, representations
+from rknn_jax import data, labelers, mechanisms, queries, representations
+from rknn_jax._internal import compilation
+from rknn_jax.cli import main as cli
 from rknn_jax.data import _idx
 from tests import tiny
 from tests.contracts import test_data, test_labelers, test_local, test_mechanisms, test_queries, test_representations

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import strategies as st
 from scipy import stats
 
-from rknn_jax import dp_pca
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.queries import _dp_pca
 
 FALSE_ALARM = 1e-6
 """Probability with which each test of randomness would fail for other keys than its own."""
@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 
 
 def fitted(features, count=2, epsilon=1.0, delta=1e-5, centre=CENTRE, length=LENGTH, relation="add-remove"):
-    return dp_pca.fit(jax.random.key(0), features, count, centre=centre, length=length, epsilon=epsilon, delta=delta, relation=relation)
+    return _dp_pca.fit(jax.random.key(0), features, count, centre=centre, length=length, epsilon=epsilon, delta=delta, relation=relation)
 
 
 # What a record can move.
@@ -36,20 +36,20 @@ some_rows = hypothesis.extra.numpy.arrays(np.float64, st.tuples(st.integers(1, 4
 @hypothesis.settings(max_examples=300)
 @hypothesis.given(some_rows, hypothesis.extra.numpy.arrays(np.float64, (3,), elements=values))
 def test_no_neighbour_that_a_search_finds_moves_the_moments_by_more_than_the_sensitivity(rows, other):
-    moments = dp_pca.second_moments(rows, CENTRE, LENGTH)
-    removed = np.linalg.norm(dp_pca.second_moments(rows[1:], CENTRE, LENGTH) - moments)
-    swapped = np.linalg.norm(dp_pca.second_moments(np.vstack([other, rows[1:]]), CENTRE, LENGTH) - moments)
+    moments = _dp_pca.second_moments(rows, CENTRE, LENGTH)
+    removed = np.linalg.norm(_dp_pca.second_moments(rows[1:], CENTRE, LENGTH) - moments)
+    swapped = np.linalg.norm(_dp_pca.second_moments(np.vstack([other, rows[1:]]), CENTRE, LENGTH) - moments)
     hypothesis.target(removed, label="removed")
     hypothesis.target(swapped, label="replaced")
-    assert removed <= dp_pca.SENSITIVITY["add-remove"] * (1 + 1e-9)
-    assert swapped <= dp_pca.SENSITIVITY["replace-one"] * (1 + 1e-9)
+    assert removed <= _dp_pca.SENSITIVITY["add-remove"] * (1 + 1e-9)
+    assert swapped <= _dp_pca.SENSITIVITY["replace-one"] * (1 + 1e-9)
 
 
 def test_the_sensitivity_is_attained():
     rows = CENTRE + 1e6 * np.eye(3)
-    with_one, with_other, without = (dp_pca.second_moments(rows[kept], CENTRE, LENGTH) for kept in ([0, 2], [1, 2], [2]))
-    assert np.linalg.norm(with_one - without) == pytest.approx(dp_pca.SENSITIVITY["add-remove"], rel=1e-9)
-    assert np.linalg.norm(with_one - with_other) == pytest.approx(dp_pca.SENSITIVITY["replace-one"], rel=1e-9)
+    with_one, with_other, without = (_dp_pca.second_moments(rows[kept], CENTRE, LENGTH) for kept in ([0, 2], [1, 2], [2]))
+    assert np.linalg.norm(with_one - without) == pytest.approx(_dp_pca.SENSITIVITY["add-remove"], rel=1e-9)
+    assert np.linalg.norm(with_one - with_other) == pytest.approx(_dp_pca.SENSITIVITY["replace-one"], rel=1e-9)
 
 
 def test_one_record_moves_no_other_ones_coordinates():
@@ -86,14 +86,14 @@ def test_the_noise_is_the_analytic_gaussian_mechanisms(epsilon, delta, sigma, re
     (event,) = components.guarantee.events
     assert (event.kind, event.count) == ("gaussian", 1)
     assert event.parameter == pytest.approx(sigma, rel=1e-6)
-    noise = dp_pca.symmetric_noise(jax.random.key(0), 3, sensitivity * event.parameter)
-    expected = dp_pca.leading(dp_pca.second_moments(features, CENTRE, LENGTH) + noise, 3)
+    noise = _dp_pca.symmetric_noise(jax.random.key(0), 3, sensitivity * event.parameter)
+    expected = _dp_pca.leading(_dp_pca.second_moments(features, CENTRE, LENGTH) + noise, 3)
     np.testing.assert_allclose(components.directions, expected, atol=1e-6)
 
 
 def test_the_noise_is_symmetric_with_half_the_variance_off_the_diagonal():
     sigma, size = 3.0, 1500
-    noise = dp_pca.symmetric_noise(jax.random.key(1), size, sigma)
+    noise = _dp_pca.symmetric_noise(jax.random.key(1), size, sigma)
     np.testing.assert_array_equal(noise, noise.T)
     for drawn, variance in ((np.diag(noise), sigma**2), (noise[np.triu_indices(size, 1)], sigma**2 / 2)):
         share = stats.chi2.cdf((drawn**2).sum() / variance, len(drawn))
@@ -103,7 +103,7 @@ def test_the_noise_is_symmetric_with_half_the_variance_off_the_diagonal():
 
 def test_the_noise_is_alike_in_all_directions_of_the_frobenius_norm():
     """Which is what makes one Gaussian value of it: its product with any symmetric matrix of norm 1 has variance σ²."""
-    draws = np.stack([dp_pca.symmetric_noise(key, 3, 2.0) for key in jax.random.split(jax.random.key(2), 2000)])
+    draws = np.stack([_dp_pca.symmetric_noise(key, 3, 2.0) for key in jax.random.split(jax.random.key(2), 2000)])
     for _ in range(5):
         direction = RNG.normal(size=(3, 3))
         direction += direction.T
@@ -117,7 +117,7 @@ def test_the_noise_is_alike_in_all_directions_of_the_frobenius_norm():
 
 def test_without_noise_they_are_the_singular_vectors():
     features = RNG.normal(size=(200, 3)) @ np.diag([3, 1, 0.3]) + 0.2
-    rows = dp_pca.clipped(features, CENTRE, LENGTH)
+    rows = _dp_pca.clipped(features, CENTRE, LENGTH)
     components = fitted(features, 3, epsilon=math.inf, delta=0.0)
     expected = np.linalg.svd(rows)[2]
     np.testing.assert_allclose(np.abs(components.directions @ expected.T), np.eye(3), atol=1e-5)

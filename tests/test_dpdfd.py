@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
-from rknn_jax import distillation
-from rknn_jax.labelers import dpdfd
+from rknn_jax.labelers import _distillation, dpdfd
 from rknn_jax.labelers.dpdfd import Config
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
@@ -44,9 +43,9 @@ NUMBERS = np.arange(40, dtype=np.int32)
 QUERIES = Queries(np.zeros((40, 1), np.float32), NUMBERS, NUMBERS, np.ones(40, int), ASKED)
 
 
-dkd = jax.jit(distillation.dkd)  # the weights are arguments here, so that cases differ in nothing that is compiled
-release = functools.partial(jax.jit, static_argnames=("clip", "bound", "whole_batch"))(distillation.release)
-bounded = functools.partial(jax.jit, static_argnames=("clip", "bound"))(distillation.bounded)
+dkd = jax.jit(_distillation.dkd)  # the weights are arguments here, so that cases differ in nothing that is compiled
+release = functools.partial(jax.jit, static_argnames=("clip", "bound", "whole_batch"))(_distillation.release)
+bounded = functools.partial(jax.jit, static_argnames=("clip", "bound"))(_distillation.bounded)
 
 
 def voted(config, images=IMAGES, labels=LABELS):
@@ -107,7 +106,7 @@ def test_with_the_teachers_own_weights_the_loss_is_its_divergence():
     target_part, other_part = (np.asarray(dkd(student, teacher, *np.float32(weights))) for weights in ((1, 0, 1), (0, 1, 1)))
     np.testing.assert_allclose(target_part + (1 - p.max(1)) * other_part, np.sum(p * (log_p - log_q), axis=1), rtol=1e-4)
     sure = 40 * np.eye(10, dtype=np.float32)[:5]
-    [gradient] = np.asarray(distillation.logit_gradients(student[:5], sure[None], 1.0, 0.0, 1.0))
+    [gradient] = np.asarray(_distillation.logit_gradients(student[:5], sure[None], 1.0, 0.0, 1.0))
     np.testing.assert_allclose(gradient, np.exp(log_q[:5]) - np.eye(10)[:5], atol=1e-5)
 
 
@@ -131,7 +130,7 @@ def test_no_bounded_gradient_is_longer_than_the_bound(bound, seed, scale, clip):
 
 def sums(student, teachers, config):
     """What would be released without noise, times n."""
-    gradients = distillation.logit_gradients(student, teachers, 1.0, 1.0, 1.0)
+    gradients = _distillation.logit_gradients(student, teachers, 1.0, 1.0, 1.0)
     mean = release(jax.random.key(0), gradients, np.float32(0), config.clip, config.bound, whole_batch=False)
     return len(teachers) * np.asarray(mean)
 
@@ -163,7 +162,7 @@ def test_that_much_is_reached_and_by_no_image_more(bound):
     assert changes.shape == (9, 9, 3)
     assert changes.max() <= 2 * 0.5 * (1 + 1e-5)
     assert (changes.max((0, 1)) > 0.92 * 2 * 0.5).all(), "so none that is much smaller would do"
-    gradients = [distillation.logit_gradients(student, np.tile(said, (1, 3, 1)), 1.0, 1.0, 1.0) for said in sayings]
+    gradients = [_distillation.logit_gradients(student, np.tile(said, (1, 3, 1)), 1.0, 1.0, 1.0) for said in sayings]
     whole = [release(jax.random.key(0), each, np.float32(0), 0.5, bound, whole_batch=True) for each in gradients]
     moved = np.linalg.norm(3 * (np.float64(whole)[:, None] - np.float64(whole)[None]), axis=-1).max()
     assert 0.9 * 2 * 3 * 0.5 < moved <= 2 * 3 * 0.5 * (1 + 1e-5), "a batch's sum moves by B times as much"

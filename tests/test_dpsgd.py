@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rknn_jax.privacy import accounting, sampled
+from rknn_jax.privacy import accounting, sampled_gaussian
 from rknn_jax.privacy.guarantee import Event
 from rknn_jax.students import dpsgd
 from rknn_jax.students import fit as students
@@ -376,7 +376,7 @@ def test_no_pair_of_clipped_records_tells_more_than_opposite_ones(q, sigma, angl
     apart = (1 - q) * density((0, 0))
     first, second = apart + q * density(u), apart + q * density(v)
     epsilons = np.array([0.0, 0.1, 0.5, 1.0, 2.0])
-    bound = sampled.opposite_deltas(epsilons, sigma / 2, q)
+    bound = sampled_gaussian.opposite_deltas(epsilons, sigma / 2, q)
     for epsilon, most in zip(epsilons, bound, strict=True):
         for one, other in ((first, second), (second, first)):
             assert np.maximum(one - math.exp(epsilon) * other, 0).sum() * cell <= most + 1e-6
@@ -388,11 +388,11 @@ def test_the_opposite_pair_is_its_quadrature(q, sigma):
     first, second = ((1 - q) * stats.norm.pdf(x) + q * stats.norm.pdf(x - sign / sigma) for sign in (1, -1))
     epsilons = np.array([0.0, 0.01, 0.1, 0.5, 1.0])
     expected = [np.maximum(first - math.exp(e) * second, 0).sum() * (x[1] - x[0]) for e in epsilons]
-    np.testing.assert_allclose(sampled.opposite_deltas(epsilons, sigma / 2, q), expected, rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(sampled_gaussian.opposite_deltas(epsilons, sigma / 2, q), expected, rtol=1e-5, atol=1e-12)
     for order in (1.5, 4.0, 32.0):
         moment = np.log(np.sum(np.exp(order * np.log(first) + (1 - order) * np.log(second))) * (x[1] - x[0]))
         if np.isfinite(moment) and moment < 50:
-            assert sampled._opposite_cumulants(np.array([order]), sigma, q)[0] == pytest.approx(moment, rel=1e-6, abs=1e-12)
+            assert sampled_gaussian._opposite_cumulants(np.array([order]), sigma, q)[0] == pytest.approx(moment, rel=1e-6, abs=1e-12)
 
 
 EASY = (0.024, 0.03, 0.05, 0.2, 1.0)

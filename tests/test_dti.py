@@ -7,9 +7,9 @@ import optax
 import pytest
 import scipy.ndimage
 
+from rknn_jax.images.warps import as_uint8, thin_plate_displacement
 from rknn_jax.queries import kmeans, prototypes
 from rknn_jax.representations import dti, pixels
-from rknn_jax.warps import as_uint8, thin_plate_displacement
 from tests.test_self_trained import purity
 
 RNG = np.random.default_rng(0)

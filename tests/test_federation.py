@@ -17,9 +17,12 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax import cli_federation, disk, mechanisms, representations
+from rknn_jax import mechanisms, representations
+from rknn_jax._internal import disk
+from rknn_jax.cli import federation
 from rknn_jax.federation import client as clients
 from rknn_jax.federation import collector as collectors
+from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation import wire
 from rknn_jax.federation.client import Agreement, Client, RefusedError
 from rknn_jax.federation.collector import Collector, Reply, most_shift
@@ -545,25 +548,25 @@ def test_an_epsilon_that_protects_next_to_nothing_wants_a_word(tmp_path):
     assert client.ledger.spent.epsilon == 0
     dataclasses.replace(client, agreement=Agreement(large_epsilon=True)).answer(round.data)
     client.answer(a_round(epsilon=49.5).data)
-    settings = cli_federation.Serve(tmp_path, 50.5, "3", 2, tmp_path)
+    settings = settings_of.Serve(tmp_path, 50.5, "3", 2, tmp_path)
     with pytest.raises(ValueError, match="--epsilon <= 50, got --epsilon 50.5.*--allow-large-epsilon"):
-        cli_federation.asked(settings)
-    assert cli_federation.asked(dataclasses.replace(settings, allow_large_epsilon=True)).config.epsilon == 50.5
+        settings_of.asked(settings)
+    assert settings_of.asked(dataclasses.replace(settings, allow_large_epsilon=True)).config.epsilon == 50.5
 
 
 def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
     np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32))
-    usual = cli_federation.Join(tmp_path / "R.npz", budget=1)
-    assert cli_federation._client(usual).agreement == Agreement()
+    usual = settings_of.Join(tmp_path / "R.npz", budget=1)
+    assert federation._client(usual).agreement == Agreement()
     bounds = {"most_cells": 5, "most_bytes": 6, "most_work": 7}
     asked = dataclasses.replace(usual, **bounds, allow_large_epsilon=True)
-    assert cli_federation._client(asked).agreement == Agreement(**bounds, large_epsilon=True)
+    assert federation._client(asked).agreement == Agreement(**bounds, large_epsilon=True)
 
 
 def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
     np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32))
     for budget in (3, None):  # of a new ledger, and of one that is there
-        client = cli_federation._client(cli_federation.Join(tmp_path / "R.npz", budget=budget, patience=0.1))
+        client = federation._client(settings_of.Join(tmp_path / "R.npz", budget=budget, patience=0.1))
         with open(client.ledger.path, "rb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(LedgerError, match="was not free within 0 s"):
@@ -612,10 +615,10 @@ def test_a_shuffled_round_is_charged_for_as_many_as_the_owner_believes_in(tmp_pa
 
 
 def test_a_server_counts_by_the_tighter_bound_and_its_clients_check_it(tmp_path):
-    settings = cli_federation.Serve(tmp_path, 0.5, "3", 2, tmp_path, trust="shuffle", honest=2000)
+    settings = settings_of.Serve(tmp_path, 0.5, "3", 2, tmp_path, trust="shuffle", honest=2000)
     tighter, general = (dataclasses.replace(settings, **said) for said in ({}, {"amplification": "general"}))
-    assert cli_federation.asked(tighter).config.amplification == "variation ratio"
-    assert cli_federation.asked(general).config.amplification == "general"
+    assert settings_of.asked(tighter).config.amplification == "variation ratio"
+    assert settings_of.asked(general).config.amplification == "general"
     shuffled = {"epsilon": 0.5, "trust": "shuffle", "honest": 2000}
     asked = a_round(**shuffled, amplification="variation ratio")
     assert asked.mechanism.epsilon > a_round(**shuffled).mechanism.epsilon + 0.1

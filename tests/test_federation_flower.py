@@ -12,9 +12,11 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from rknn_jax import cli_federation, disk
+from rknn_jax._internal import disk
+from rknn_jax.cli import federation
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import flower
+from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.client import Agreement
 from rknn_jax.federation.collector import Collector
 from tests import test_federation
@@ -145,10 +147,10 @@ def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard, authe
 
 def test_a_second_server_on_one_folder_writes_nothing(tmp_path):
     np.savez(tmp_path / "P.npz", embeddings=np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
-    settings = cli_federation.Serve(tmp_path / "P.npz", 1.0, "3", 2, tmp_path / "out", student="none")
+    settings = settings_of.Serve(tmp_path / "P.npz", 1.0, "3", 2, tmp_path / "out", student="none")
     settings.out.mkdir()
     with disk.locked(settings.out, "busy"), pytest.raises(ValueError, match="--out that no other server has"):
-        cli_federation.serve(settings)
+        federation.serve(settings)
     assert not list(settings.out.iterdir())
 
 

@@ -41,14 +41,14 @@ def wait_for(name):
     while not Path(name).exists():
         time.sleep(0.05)
 {patch}
-from rknn_jax.cli import main
+from rknn_jax.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
 TEMPLATE = """
 import json, os, sys
 import flwr.superlink.cli.flower_superlink, flwr.supernode.cli.flower_supernode, flwr.supernode.main
-from rknn_jax import cli
+from rknn_jax.cli import main as cli
 from rknn_jax.federation import flower, processes, publish, secure_sum
 
 def forked(log, home, words, code):
@@ -240,7 +240,7 @@ def start(tmp_path, request):
 
     def popen(log, home, words, patch):
         environment = os.environ | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1]), "FLWR_HOME": str(home)}
-        command = ["-c", RUN.format(patch=patch)] if patch else ["-m", "rknn_jax.cli"]
+        command = ["-c", RUN.format(patch=patch)] if patch else ["-m", "rknn_jax.cli.main"]
         with log.open("w") as file:
             return subprocess.Popen(
                 [sys.executable, *command, *words], cwd=tmp_path, env=environment, stdout=file, stderr=file, start_new_session=True

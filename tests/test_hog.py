@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skimage.feature import hog as reference
 
+from rknn_jax.images.deskew import deskew
+from rknn_jax.images.warps import affine_displacement, warp
 from rknn_jax.representations import hog
-from rknn_jax.representations._deskew import deskew
-from rknn_jax.warps import affine_displacement, warp
 
 
 def assert_equals_scikit_image(seed, size, channels, orientations, cell, block, norm, root):

@@ -16,12 +16,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from rknn_jax import interchange
 from rknn_jax.federation import publish, wire
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.labelers import rknn as labeler
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.release import export
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
@@ -96,7 +96,7 @@ def test_awkward_names_survive_from_the_private_file_to_the_export(rknn, tmp_pat
 
 def test_csv_follows_rfc_4180_and_other_readers_agree(tmp_path):
     names = np.array([*AWKWARD[:2], "=1+1"])
-    interchange.write(folder_of(tmp_path / "run", class_names=names, label=np.int32([0, 1, 2])), "csv")
+    export.write(folder_of(tmp_path / "run", class_names=names, label=np.int32([0, 1, 2])), "csv")
     data = (tmp_path / "run/labels.csv").read_bytes()
     assert data.startswith(b'row,label,query,confidence,"probability_a,b ""c""","probability_two\r\nlines\n",probability_=1+1\r\n')
     assert data.endswith(b"\r\n")
@@ -108,7 +108,7 @@ def test_csv_follows_rfc_4180_and_other_readers_agree(tmp_path):
 def test_what_is_not_known_is_null_and_an_empty_field(tmp_path):
     folder = folder_of(tmp_path / "run")
     for form in ("csv", "parquet"):
-        interchange.write(folder, form)
+        export.write(folder, form)
     table = pq.read_table(folder / "labels.parquet")
     assert table.select(["row", "label", "query"]).to_pydict() == {"row": [0, 1, 2], "label": [2, None, 0], "query": [5, None, None]}
     assert table["confidence"].null_count == 1
@@ -179,7 +179,7 @@ def test_an_export_that_fails_leaves_the_earlier_one(rknn, tmp_path, monkeypatch
     assert "No space left" in done.err
     assert (folder / f"labels.{form}").read_bytes() == b"earlier"
     monkeypatch.undo()
-    interchange.write(folder, form)
+    export.write(folder, form)
     assert {path.name for path in folder.iterdir()} == {"labels.npz", "privacy.json", f"labels.{form}"}
 
 
@@ -246,7 +246,7 @@ QUICK = ("ensemble of cnn", "mlp head")  # members of an ensemble and their batc
 def test_a_network_is_one_function_of_any_batch(name, tmp_path):
     model, given = made(name), given_to(made(name), 7)
     kind = saved(model, tmp_path)
-    function = interchange.exported(interchange.networks(tmp_path)[kind])
+    function = export.exported(export.networks(tmp_path)[kind])
     expected = model.predict_proba(given)
     assert np.ptp(expected, axis=0).max() > 0.01, "inputs matter"
     assert np.abs(expected - 0.25).max() > 0.05
@@ -265,14 +265,14 @@ def test_networks_answer_without_this_package_as_their_checkpoints_do(tmp_path, 
     for name, folder in folders.items():
         folder_of(folder)
         kind = saved(made(name), folder)
-        [path] = interchange.write(folder, "stablehlo")
+        [path] = export.write(folder, "stablehlo")
         assert path == folder / f"{kind}.stablehlo"
         assert b".py" not in path.read_bytes()
         np.save(folder / "given.npy", given_to(made(name), 7))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
     subprocess.run([sys.executable, "-c", PROGRAM, *map(str, folders.values())], check=True, cwd=tmp_path, env=environment)
     for name, folder in folders.items():
-        [checkpoint] = interchange.networks(folder).values()
+        [checkpoint] = export.networks(folder).values()
         given = np.load(folder / "given.npy")
         for count, found in arrays(folder / "found.npz").items():
             np.testing.assert_allclose(found, checkpoint.predict_proba(given[: int(count)]), atol=1e-5, err_msg=name)

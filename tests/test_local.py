@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rknn_jax import hashing, mechanisms
+from rknn_jax import mechanisms
+from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.collision import Collision, best_num_buckets
 from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRandomizedResponse
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse, entries

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax, softmax
 
-from rknn_jax import augment, data
+from rknn_jax import data
+from rknn_jax.images import augment
 from rknn_jax.students import fit as students
 from rknn_jax.students import mixmatch, semi_supervised
 from tests import tiny

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from rknn_jax import bsvs, graphs, neighbors
+from rknn_jax import bsvs, neighbor_graph, neighbors
 
 POINTS, REFERENCES, FEATURES, NEAREST, CLASSES = 131, 60, 24, 3, 5
 
@@ -542,7 +542,7 @@ def test_halves_are_not_tried_first_on_a_processor_that_does_not_tell(monkeypatc
 def test_no_point_is_its_own_neighbour_even_among_duplicates(copies, monkeypatch):
     monkeypatch.setattr(neighbors, "FEW_DIFFERENCES", 2**24)
     distinct = np.random.default_rng(0).normal(size=(30 // copies, 3)).astype(np.float32)
-    graph = graphs.self_graph(np.repeat(distinct, copies, axis=0), 4, 3)
+    graph = neighbor_graph.self_graph(np.repeat(distinct, copies, axis=0), 4, 3)
     assert graph.diagonal().max() == 0
     assert np.isfinite(graph.data).all()
     assert ((graph > 0).sum(axis=1) >= 4).all()
@@ -551,4 +551,4 @@ def test_no_point_is_its_own_neighbour_even_among_duplicates(copies, monkeypatch
 
 def test_a_graph_of_few_points_has_fewer_neighbours(monkeypatch):
     monkeypatch.setattr(neighbors, "FEW_DIFFERENCES", 2**24)
-    assert graphs.self_graph(np.float32([[0.0], [1.0]])).nnz == 2
+    assert neighbor_graph.self_graph(np.float32([[0.0], [1.0]])).nnz == 2

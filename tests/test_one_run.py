@@ -10,9 +10,8 @@ import pytest
 from scipy.optimize import linprog
 from scipy.stats import binom
 
-from rknn_jax import games_training
+from rknn_jax.audit import games_training, one_run
 from rknn_jax.mechanisms.gaussian import Gaussian
-from rknn_jax.privacy import one_run
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.students import dpsgd
 

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from rknn_jax import bsvs, mechanisms, preview
-from rknn_jax.preview import required_gap
+from rknn_jax import bsvs, mechanisms
+from rknn_jax.release import preview
+from rknn_jax.release.preview import required_gap
 
 KINDS = ("discrete_laplace", "permute_and_flip", "gaussian")
 

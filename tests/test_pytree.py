@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import jax
 
 import rknn_jax.mechanisms
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from tests.conftest import modules
 
 

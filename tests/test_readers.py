@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rknn_jax import cli_federation, interchange, tables
+from rknn_jax.cli import federation
 from rknn_jax.data import image_folder
-from rknn_jax.federation import publish
+from rknn_jax.federation import inputs, publish
 from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.release import export, tables
 from tests.fuzz.targets import round_folder
 from train import buy
 
@@ -60,7 +61,7 @@ def test_a_damaged_file_is_a_value_error_for_every_command(private, tmp_path):
     path = tmp_path / "damaged.npz"
     for number, data in enumerate([*cuts, *(damaged(whole, seed) for seed in range(300))]):
         path.write_bytes(data)
-        for read in (cli_federation.read_inputs, cli_federation.read_labels):
+        for read in (inputs.read_inputs, inputs.read_labels):
             words = refusal(read, path, "--private")
             assert not words or "--private" in words, f"file {number}"
 
@@ -80,21 +81,21 @@ def test_a_damaged_file_is_a_value_error_for_every_command(private, tmp_path):
 def test_federation_and_label_read_a_label_alike(tmp_path, label, expected):
     labels = np.array([0, 1, label])
     path = npz(tmp_path / "R.npz", embeddings=np.zeros((3, 2), np.float32), labels=labels)
-    for read in (lambda: cli_federation.read_labels(path, "--private"), lambda: tables.read_labels(path, None)):
+    for read in (lambda: inputs.read_labels(path, "--private"), lambda: tables.read_labels(path, None)):
         assert read().tolist() == [0, 1, expected]
 
 
 def test_one_record_that_cannot_be_used_keeps_no_client_away(tmp_path):
     rows = np.float32([[0, 1], [np.nan, 1], [2, 3]])
     path = npz(tmp_path / "R.npz", embeddings=rows, labels=np.array([0, 1, 2.5]))
-    found = cli_federation.read_inputs(path, "--private", private=True)
+    found = inputs.read_inputs(path, "--private", private=True)
     np.testing.assert_array_equal(found, np.where([[False], [True], [False]], np.float32(np.nan), rows))
     with pytest.raises(ValueError, match="row 1"):
-        cli_federation.read_inputs(path, "--public")
+        inputs.read_inputs(path, "--public")
     public = npz(tmp_path / "P.npz", embeddings=np.zeros((4, 2), np.float32))
     test = npz(tmp_path / "T.npz", embeddings=np.zeros((3, 2), np.float32), labels=np.array([0, 1, 2.5]))
     with pytest.raises(ValueError, match="Expected class numbers as 'labels' in --test"):
-        cli_federation.public(public, test)
+        inputs.read_public(public, test)
 
 
 def test_a_record_of_a_signaling_nan_makes_no_warning(tmp_path, recwarn):
@@ -116,7 +117,7 @@ def test_classes_of_a_file_that_cannot_be_used_name_it(tmp_path):
 def test_text_labels_are_refused_where_classes_are_numbers(tmp_path):
     path = npz(tmp_path / "R.npz", embeddings=np.zeros((2, 2), np.float32), labels=np.array(["a", "b"]))
     with pytest.raises(ValueError, match="got text; number the classes"):
-        cli_federation.read_labels(path, "--private")
+        inputs.read_labels(path, "--private")
 
 
 def test_a_damaged_release_is_a_value_error_for_export(tmp_path):
@@ -130,25 +131,25 @@ def test_a_damaged_release_is_a_value_error_for_export(tmp_path):
     (folder / "privacy.json").write_text(json.dumps({"guarantee": guarantee.asdict()}))
     for seed in range(200):
         (folder / "labels.npz").write_bytes(damaged(buffer.getvalue(), seed))
-        words = refusal(interchange.read, folder)
+        words = refusal(export.read, folder)
         assert not words or "damaged or something else" in words, f"seed {seed}"
     (folder / "labels.npz").write_bytes(buffer.getvalue())
     odd = json.dumps({"guarantee": guarantee.asdict() | {"more": float("nan")}})
     for text in (odd, "1", "null", "[]", "{}", '{"guarantee": 3}', "[" * 100_000, ""):
         (folder / "privacy.json").write_text(text)
         with pytest.raises(ValueError, match="damaged or something else|Expected"):
-            interchange.read(folder)
+            export.read(folder)
 
 
 def test_many_classes_cost_no_square_of_them(monkeypatch):
     """A square matrix of 100,000 classes would take 75 GiB, after the budget was charged."""
-    from rknn_jax import voting
+    from rknn_jax import postprocessing
     from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 
-    monkeypatch.setattr(voting, "GRID", 4)
+    monkeypatch.setattr(postprocessing, "GRID", 4)
     counts = np.zeros((1, 100_000), np.float32)
     counts[0, 7] = 9
-    assert voting.posterior(counts, np.zeros_like(counts))[0].argmax() == 7
+    assert postprocessing.posterior(counts, np.zeros_like(counts))[0].argmax() == 7
     mechanism = PermuteAndFlip(100.0, 1, 100_000)
     assert mechanism.release(counts.astype(np.int64)).shape == counts.shape
 
@@ -170,7 +171,7 @@ def zipped(path, **members):
 def test_a_member_that_is_no_array_is_a_value_error_for_every_command(tmp_path):
     """NumPy returns the bytes of such a member."""
     path = zipped(tmp_path / "R.npz", embeddings=b"some bytes", labels=b"more", classes=b"", images=b"x")
-    for read in (cli_federation.read_inputs, cli_federation.read_labels, tables.read_embeddings, tables.read_records):
+    for read in (inputs.read_inputs, inputs.read_labels, tables.read_embeddings, tables.read_records):
         assert "is no .npy file" in refusal(read, path, "--private")
     assert "is no .npy file" in refusal(tables.read_classes, path)
 
@@ -199,10 +200,10 @@ def test_a_damaged_head_names_its_file(tmp_path, arrays):
     (tmp_path / "model").mkdir()
     path = npz(tmp_path / "model" / "head.npz", **arrays)
     with pytest.raises(ValueError, match="head.npz"):
-        interchange.networks(tmp_path)
+        export.networks(tmp_path)
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(ValueError, match="head.npz"):
-        interchange.networks(tmp_path)
+        export.networks(tmp_path)
 
 
 @pytest.mark.parametrize("odd", [{"query": LABELS / 2}, {"label": LABELS[:5]}, {"confidence": LABELS}, {"probability": LABELS / 3}])
@@ -212,7 +213,7 @@ def test_rows_of_other_types_or_lengths_are_not_exported(tmp_path, odd):
     guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
     (tmp_path / "privacy.json").write_text(json.dumps({"guarantee": guarantee.asdict()}))
     with pytest.raises(ValueError, match="label, query, confidence and probability"):
-        interchange.write(tmp_path, "csv")
+        export.write(tmp_path, "csv")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -222,7 +223,7 @@ def test_a_class_whose_name_is_no_unicode_is_not_exported(tmp_path, form):
     (tmp_path / "privacy.json").write_text(json.dumps({"guarantee": guarantee.asdict()}))
     (tmp_path / "config.json").write_text(json.dumps({"classes": ["a", "b", "\ud800"]}))
     with pytest.raises(ValueError, match="damaged or something else"):
-        interchange.write(tmp_path, form)
+        export.write(tmp_path, form)
 
 
 @pytest.fixture
@@ -277,4 +278,4 @@ def test_keys_that_are_no_text_are_named(tmp_path):
     (tmp_path / "keys").write_bytes(b"\xff\xfe\x00")
     settings = SimpleNamespace(certificates=("a", "b", "c"), keys=tmp_path / "keys")
     with pytest.raises(ValueError, match="keys: it is no text"):
-        cli_federation._server_keys(settings)
+        federation._server_keys(settings)

@@ -17,8 +17,8 @@ import pytest
 from scipy import stats
 
 import rknn_jax
-from rknn_jax.privacy import release
-from rknn_jax.privacy.release import discrete_gaussian, discrete_laplace, permute_and_flip, safe_scale
+from rknn_jax.privacy import exact_noise
+from rknn_jax.privacy.exact_noise import discrete_gaussian, discrete_laplace, permute_and_flip, safe_scale
 from tests.test_accounting import imported
 
 FALSE_ALARM_RATE = 1e-6
@@ -115,7 +115,7 @@ def test_two_calls_differ(noise):
 
 def test_a_forked_process_draws_other_noise():
     code = (
-        "import os, numpy as np; from rknn_jax.privacy.release import discrete_laplace as draw\n"
+        "import os, numpy as np; from rknn_jax.privacy.exact_noise import discrete_laplace as draw\n"
         "zeros = np.zeros(8, int); draw(zeros, 1e6)\n"
         "child = os.fork(); print(draw(zeros, 1e6), flush=True); child and os.wait()"
     )
@@ -172,13 +172,13 @@ def test_the_safe_scale_is_the_smallest_that_opendp_maps_to_epsilon(sensitivity,
     """And no more than the decimal that the ledger charges, which may be a little less than the float."""
     scale = safe_scale(sensitivity, epsilon)
     charged = Fraction(str(epsilon))
-    assert Fraction(release._epsilon(scale, sensitivity)) <= charged
-    assert Fraction(release._epsilon(math.nextafter(scale, 0), sensitivity)) > charged
+    assert Fraction(exact_noise._epsilon(scale, sensitivity)) <= charged
+    assert Fraction(exact_noise._epsilon(math.nextafter(scale, 0), sensitivity)) > charged
     assert scale == pytest.approx(sensitivity / epsilon, rel=1e-15)
 
 
 def test_division_alone_would_cost_more_than_was_charged():
-    assert any(release._epsilon(2 / epsilon, 2) > epsilon for epsilon in np.random.default_rng(0).uniform(0.01, 1, 50))
+    assert any(exact_noise._epsilon(2 / epsilon, 2) > epsilon for epsilon in np.random.default_rng(0).uniform(0.01, 1, 50))
 
 
 @pytest.mark.parametrize(("sensitivity", "epsilon"), [(0, 1.0), (-2, 1.0), (1.5, 1.0), (True, 1.0), (2, 0.0), (2, math.nan), (2, math.inf)])

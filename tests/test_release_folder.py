@@ -12,17 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rknn_jax import disk, label, release_folder, voting
-from rknn_jax.cli import Label
+from rknn_jax import postprocessing
+from rknn_jax._internal import disk
 from rknn_jax.labelers import rknn as labeler
+from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy import ledger as ledgers
-from rknn_jax.privacy import release
 from rknn_jax.privacy.ledger import Ledger, LedgerError
-from rknn_jax.release_folder import RESULTS, STAGING
+from rknn_jax.release import label, release_folder
+from rknn_jax.release.release_folder import RESULTS, STAGING
+from rknn_jax.release.settings import Settings
 from tests.fuzz import npy
 
 FLAGS = ("--public", "P.npz", "--private", "R.npz", "--classes", 2, "--queries", 2, "--epsilon", 1, "--out", "new")
-SETTINGS = Label(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"))
+SETTINGS = Settings(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"))
 
 
 @pytest.fixture
@@ -172,8 +174,8 @@ def test_a_folder_that_was_moved_with_its_ledger_is_finished(files, monkeypatch)
 CALLS = (
     (os, ("open", "fsync", "replace", "link", "posix_fallocate", "fdopen")),
     (np, ("save", "savez_compressed", "load")),
-    (release, ("discrete_laplace",)),
-    (voting, ("public_labels",)),
+    (exact_noise, ("discrete_laplace",)),
+    (postprocessing, ("public_labels",)),
     (labeler, ("connect", "answer")),
     (label, ("page", "card")),
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rknn_jax import bsvs, voting
+from rknn_jax import bsvs, postprocessing
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
@@ -112,11 +112,11 @@ def test_public_labels_spread_only_where_they_may():
     labels = np.eye(2, dtype=np.float32)[np.repeat([0, 1], 20)]
     wrong = labels.copy()
     wrong[[3, 30]] = labels[[30, 3]]
-    graph = voting.public_graph(features, 4)
-    np.testing.assert_array_equal(voting.public_labels(graph, wrong, 4).argmax(1), labels.argmax(1))
-    assert voting.public_graph(features, 4, smoothing="none") is None
-    assert voting.public_graph(features, 40) is None, "every record is a query"
-    np.testing.assert_array_equal(voting.public_labels(None, wrong, 4), wrong)
+    graph = postprocessing.public_graph(features, 4)
+    np.testing.assert_array_equal(postprocessing.public_labels(graph, wrong, 4).argmax(1), labels.argmax(1))
+    assert postprocessing.public_graph(features, 4, smoothing="none") is None
+    assert postprocessing.public_graph(features, 40) is None, "every record is a query"
+    np.testing.assert_array_equal(postprocessing.public_labels(None, wrong, 4), wrong)
 
 
 def test_whom_the_records_trust_decides_what_epsilon_means():

@@ -10,7 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from scipy import integrate, stats
 
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy import sampled as curves
+from rknn_jax.privacy import sampled_gaussian as curves
 from rknn_jax.privacy.guarantee import Event, Guarantee
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from rknn_jax import label
 from rknn_jax.federation import publish, wire
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.labelers import rknn as labeler
@@ -21,6 +20,7 @@ from rknn_jax.privacy import statement
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.privacy.statement import Account, Statement, belief, exception, one_in, page, percent, right_guesses, two_steps
+from rknn_jax.release import label
 from tests.test_cli import arguments, blobs, make_files
 from train import distill
 from train.experiment import Experiment

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
-from rknn_jax import augment
+from rknn_jax.images import augment
 from rknn_jax.students import fit as students
 from rknn_jax.students.models import cnn, m5
 from tests import tiny

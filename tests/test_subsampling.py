@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rknn_jax import subsampling
-from rknn_jax.subsampling import nearest_in_samples
+from rknn_jax.labelers import _sampled_neighbors
+from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 
 RNG = np.random.default_rng(0)
 REFERENCES = RNG.normal(size=(500, 6)).astype(np.float32)
@@ -30,18 +30,18 @@ def test_without_sampling_they_are_the_nearest_of_all():
 def test_they_are_the_nearest_of_the_sample_that_was_drawn():
     """The same keys give the samples themselves, which a float64 search over them confirms."""
     found = sampled()
-    room = subsampling.sample_room(500, 0.1, 5)
+    room = _sampled_neighbors.sample_room(500, 0.1, 5)
     exact = distances()
     for point in range(len(POINTS)):
         for step, key in enumerate(jax.random.split(jax.random.fold_in(jax.random.key(3), point), 2)):
-            sample = np.asarray(subsampling.poisson_sample(key, 500, 0.1, room))
+            sample = np.asarray(_sampled_neighbors.poisson_sample(key, 500, 0.1, room))
             sample = sample[sample < 500]
             np.testing.assert_array_equal(found[point, step], sample[np.argsort(exact[point, sample])[:5]])
 
 
 def test_blocks_and_room_change_nothing(monkeypatch):
     whole = sampled()
-    monkeypatch.setattr(subsampling, "LARGEST_BLOCK", 5)
+    monkeypatch.setattr(_sampled_neighbors, "LARGEST_BLOCK", 5)
     np.testing.assert_array_equal(sampled(), whole)
 
 
@@ -49,7 +49,7 @@ def test_every_record_takes_part_independently_with_the_same_probability():
     """20,000 samples of 40 records: 40 inclusion counts, the sizes and 39 neighbouring pairs; false alarms 1e-4 in all."""
     draws, n, g = 20_000, 40, 0.3
     keys = jax.random.split(jax.random.key(0), draws)
-    drawn = np.asarray(jax.vmap(lambda key: subsampling.poisson_sample(key, n, g, n))(keys))
+    drawn = np.asarray(jax.vmap(lambda key: _sampled_neighbors.poisson_sample(key, n, g, n))(keys))
     member = np.zeros((draws, n + 1), bool)
     member[np.arange(draws)[:, None], drawn] = True
     member = member[:, :n]
@@ -67,7 +67,7 @@ def test_ranks_of_the_neighbours_are_those_of_independent_coins(sampling_prob, c
     4,000 points, of which each looks at two samples; false alarms 1e-3 for each of four chi-square tests.
     """
     k, n = 3, 400
-    assert (subsampling.coin_reach(n, sampling_prob, k) <= subsampling.sample_room(n, sampling_prob, k)) == coins
+    assert (_sampled_neighbors.coin_reach(n, sampling_prob, k) <= _sampled_neighbors.sample_room(n, sampling_prob, k)) == coins
     references = np.linspace(0, 1, n, dtype=np.float32)[:, None]  # the rank of reference i is i for a point at 0
     found = nearest_in_samples(jax.random.key(5), np.zeros((4000, 1), np.float32), references, k, sampling_prob, 2).reshape(8000, k)
     assert (np.diff(found, axis=1) > 0).all()
@@ -114,10 +114,10 @@ def test_another_record_rounds_no_distance_anew():
 
 def test_the_smallest_of_many_are_those_of_a_sort():
     """Also where half of them are equal: a tie that another value could decide would be a second change of the neighbours."""
-    smallest = jax.jit(jax.vmap(lambda row: subsampling._smallest(row, 9)))
+    smallest = jax.jit(jax.vmap(lambda row: _sampled_neighbors._smallest(row, 9)))
     for values in (2, 50, 10**6):
         drawn = np.random.default_rng(values).integers(0, values, (20, 1003)).astype(np.float32)
-        assert drawn.shape[1] >= subsampling.FEWEST_RUNS * subsampling.RUN * 9
+        assert drawn.shape[1] >= _sampled_neighbors.FEWEST_RUNS * _sampled_neighbors.RUN * 9
         expected = np.argsort(drawn, axis=1, kind="stable")[:, :9]
         np.testing.assert_array_equal(smallest(drawn), expected, err_msg=f"{values} values")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rknn_jax import tables
-from rknn_jax.tables import MISSING, Classes
+from rknn_jax.release import tables
+from rknn_jax.release.tables import MISSING, Classes
 
 EMBEDDINGS = np.arange(12, dtype=np.float32).reshape(6, 2) / 7
 LABELS = np.array([0, 2, 1, 0, 2, 1])

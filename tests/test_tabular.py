@@ -18,12 +18,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from rknn_jax import mechanisms, preview, voting
-from rknn_jax.cli import Label
+from rknn_jax import mechanisms, postprocessing
 from rknn_jax.labelers import rknn as labelers
-from rknn_jax.privacy import release
+from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerMismatchError
-from rknn_jax.tabular import ReverseKNNLabeler, job
+from rknn_jax.release import preview
+from rknn_jax.release.estimator import ReverseKNNLabeler, job
+from rknn_jax.release.settings import Settings
 from tests.test_cli import arrays, blobs, contents
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "tabular.ipynb"
@@ -97,9 +98,9 @@ def known_noise(monkeypatch):
         drawn.append(scale)
         return counts + np.round(scale * np.random.default_rng(0).normal(size=counts.shape)).astype(np.int64)
 
-    monkeypatch.setattr(release, "discrete_laplace", noisy)
-    monkeypatch.setattr(release, "discrete_gaussian", noisy)
-    monkeypatch.setattr(release, "permute_and_flip", lambda counts, scale: noisy(counts, scale).argmax(axis=1).astype(np.int32))
+    monkeypatch.setattr(exact_noise, "discrete_laplace", noisy)
+    monkeypatch.setattr(exact_noise, "discrete_gaussian", noisy)
+    monkeypatch.setattr(exact_noise, "permute_and_flip", lambda counts, scale: noisy(counts, scale).argmax(axis=1).astype(np.int32))
     return drawn
 
 
@@ -155,9 +156,9 @@ def test_two_releases_share_the_clustering_and_not_the_noise(table, make):
 def test_the_ledger_is_charged_once_before_the_noise_and_refuses_what_overspends(table, make, monkeypatch):
     public, private, labels = table
     estimator, spent = make(epsilon=0.6, budget=1).fit(public), []
-    draw = release.discrete_laplace
+    draw = exact_noise.discrete_laplace
     monkeypatch.setattr(
-        release, "discrete_laplace", lambda *a: spent.append(float(Ledger.open(estimator.ledger).spent.epsilon)) or draw(*a)
+        exact_noise, "discrete_laplace", lambda *a: spent.append(float(Ledger.open(estimator.ledger).spent.epsilon)) or draw(*a)
     )
     estimator.label(private, labels)
     assert spent == [0.6]
@@ -181,7 +182,7 @@ def test_a_spend_stands_where_the_labels_could_not_be_returned(table, make, monk
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(voting, "public_labels", fail)
+    monkeypatch.setattr(postprocessing, "public_labels", fail)
     with pytest.raises(MemoryError) as error:
         estimator.label(private, labels)
     assert "did not reach the caller, and the spend stands" in error.value.__notes__[0]
@@ -473,9 +474,9 @@ def test_a_preview_is_a_dry_run(table, rknn, tmp_path, changes):
 def test_every_setting_of_rknn_label_has_its_parameter():
     renamed = {"queries": "n_queries", "neighbors": "n_neighbors", "seed": "random_state"}
     of_files = {"public", "private", "private_labels", "out", "dry_run", "json"}
-    settings = {renamed.get(name, name) for name in Label.__dataclass_fields__} - of_files
+    settings = {renamed.get(name, name) for name in Settings.__dataclass_fields__} - of_files
     assert settings == set(ReverseKNNLabeler().get_params())
-    fields = {renamed.get(name, name): field.default for name, field in Label.__dataclass_fields__.items()}
+    fields = {renamed.get(name, name): field.default for name, field in Settings.__dataclass_fields__.items()}
     assert all(fields[name] == value for name, value in ReverseKNNLabeler(epsilon=fields["epsilon"]).get_params().items())
 
 

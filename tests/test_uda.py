@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from rknn_jax import augment
+from rknn_jax.images import augment
 from rknn_jax.students import fit as students
 from rknn_jax.students import semi_supervised, uda
 from tests import tiny

@@ -8,17 +8,17 @@ import pytest
 import scipy.sparse
 import scipy.stats
 
-from rknn_jax import voting
-from rknn_jax.graphs import neighbor_graph
+from rknn_jax import postprocessing
+from rknn_jax.neighbor_graph import neighbor_graph
 from rknn_jax.neighbors import nearest
 
 
 def test_noisy_max_takes_the_first_of_equal_counts():
-    np.testing.assert_array_equal(voting.noisy_max(np.array([[1.0, 3, 3], [-5, -7, -5]])), [1, 0])
+    np.testing.assert_array_equal(postprocessing.noisy_max(np.array([[1.0, 3, 3], [-5, -7, -5]])), [1, 0])
 
 
 def test_soft_labels_are_shares_of_the_positive_counts():
-    soft = voting.soft_labels(np.array([[3.0, -4, 1], [-1, -2, -3]]))
+    soft = postprocessing.soft_labels(np.array([[3.0, -4, 1], [-1, -2, -3]]))
     np.testing.assert_allclose(soft, [[0.75, 0, 0.25], [1 / 3] * 3], rtol=1e-6)
     assert soft.dtype == np.float32
 
@@ -26,7 +26,7 @@ def test_soft_labels_are_shares_of_the_positive_counts():
 def test_the_posterior_of_two_classes_is_that_of_their_difference_and_without_noise_certain():
     counts, stddev = np.array([[3.0, 5], [2, 2], [0, 400], [7, 1]]), np.array([[1.0, 2], [3, 3], [4, 4], [0, 0]])
     second = scipy.stats.norm.cdf((counts[:3, 1] - counts[:3, 0]) / np.hypot(*stddev[:3].T))
-    np.testing.assert_allclose(voting.posterior(counts, stddev), [*np.column_stack([1 - second, second]), [1, 0]], atol=1e-6)
+    np.testing.assert_allclose(postprocessing.posterior(counts, stddev), [*np.column_stack([1 - second, second]), [1, 0]], atol=1e-6)
 
 
 def test_the_posterior_is_how_often_each_class_is_the_greatest(monkeypatch):
@@ -35,17 +35,17 @@ def test_the_posterior_is_how_often_each_class_is_the_greatest(monkeypatch):
     counts, stddev = rng.normal(0, 4, (6, 5)), rng.uniform(1, 4, (6, 5))
     greatest = (counts + stddev * rng.normal(size=(200_000, 6, 5))).argmax(axis=2)
     shares = np.stack([np.bincount(query, minlength=5) for query in greatest.T]) / 200_000
-    whole = voting.posterior(counts, stddev)
+    whole = postprocessing.posterior(counts, stddev)
     np.testing.assert_allclose(whole, shares, atol=0.005)
-    monkeypatch.setattr(voting, "LARGEST_GRID", 2500)
-    np.testing.assert_allclose(voting.posterior(counts, stddev), whole, rtol=1e-6)
+    monkeypatch.setattr(postprocessing, "LARGEST_GRID", 2500)
+    np.testing.assert_allclose(postprocessing.posterior(counts, stddev), whole, rtol=1e-6)
 
 
 def test_the_posterior_is_calibrated_for_laplace_noise_too():
     """Counts of a wide prior, 4,000 queries: of labels said to be right with 0.5 to 0.9 as many are, within 0.05 (4 standard errors)."""
     rng = np.random.default_rng(1)
     truth = rng.uniform(0, 300, (4000, 6))
-    posterior = voting.posterior(truth + rng.laplace(0, 40, truth.shape), np.full(truth.shape, 40 * np.sqrt(2)))
+    posterior = postprocessing.posterior(truth + rng.laplace(0, 40, truth.shape), np.full(truth.shape, 40 * np.sqrt(2)))
     sure, right = posterior.max(axis=1), posterior.argmax(axis=1) == truth.argmax(axis=1)
     between = (sure > 0.5) & (sure < 0.9)
     assert between.sum() > 1500
@@ -53,12 +53,12 @@ def test_the_posterior_is_calibrated_for_laplace_noise_too():
 
 
 def test_the_posterior_stays_exact_where_one_cell_is_far_noisier():
-    np.testing.assert_allclose(voting.posterior(np.zeros((2, 2)), np.array([[1.0, 300], [5, 5]])), 0.5, atol=1e-3)
+    np.testing.assert_allclose(postprocessing.posterior(np.zeros((2, 2)), np.array([[1.0, 300], [5, 5]])), 0.5, atol=1e-3)
 
 
 def test_queries_that_are_equally_far_apart_share_nothing():
     """As prototypes are: none is more similar than another, and shared votes would only blur."""
-    np.testing.assert_array_equal(voting.smoothing_weights(np.eye(6, dtype=np.float32), np.full(6, 10), 1000.0, 500.0), np.eye(6))
+    np.testing.assert_array_equal(postprocessing.smoothing_weights(np.eye(6, dtype=np.float32), np.full(6, 10), 1000.0, 500.0), np.eye(6))
 
 
 def two_groups(per_group=10, seed=0):
@@ -70,13 +70,13 @@ def two_groups(per_group=10, seed=0):
 
 def test_smoothing_is_the_identity_where_every_query_stands_out():
     features, _ = two_groups()
-    np.testing.assert_array_equal(voting.smoothing_weights(features, np.ones(20), votes=20_000, stddev=1.0), np.eye(20))
+    np.testing.assert_array_equal(postprocessing.smoothing_weights(features, np.ones(20), votes=20_000, stddev=1.0), np.eye(20))
 
 
 def test_only_queries_that_drown_listen_to_others():
     features, _ = two_groups()
     sizes = np.where(np.arange(20) == 4, 1, 1000)
-    weights = voting.smoothing_weights(features, sizes, votes=19_001 * 10.0, stddev=100.0)
+    weights = postprocessing.smoothing_weights(features, sizes, votes=19_001 * 10.0, stddev=100.0)
     np.testing.assert_array_equal(np.delete(weights, 4, 0), np.delete(np.eye(20), 4, 0))
     assert weights[4, :10].sum() - weights[4, 4] > 0.5
     assert weights[4, 10:].sum() < 1e-6  # never across the gap
@@ -86,25 +86,25 @@ def test_smoothing_rescues_labels_that_noise_would_flip():
     """A query has half its noise in votes, a group of ten 1.6 times: 40% wrong against 15%, 20 x 20 queries, fixed seed."""
     features, truth = two_groups()
     rng = np.random.default_rng(1)
-    weights = voting.smoothing_weights(features, np.ones(20), votes=20 * 30.0, stddev=60.0)
+    weights = postprocessing.smoothing_weights(features, np.ones(20), votes=20 * 30.0, stddev=60.0)
     wrong = {"raw": 0.0, "smooth": 0.0}
     for _ in range(20):
         counts = 30.0 * np.eye(2)[truth] + rng.laplace(scale=60 / np.sqrt(2), size=(20, 2))
-        wrong["raw"] += (voting.noisy_max(counts) != truth).mean() / 20
-        wrong["smooth"] += (voting.noisy_max(weights @ counts) != truth).mean() / 20
+        wrong["raw"] += (postprocessing.noisy_max(counts) != truth).mean() / 20
+        wrong["smooth"] += (postprocessing.noisy_max(weights @ counts) != truth).mean() / 20
     assert wrong["raw"] > 0.3
     assert wrong["smooth"] < 0.5 * wrong["raw"]
 
 
 def test_hopeless_noise_does_not_blur_everything_into_one_label():
     features, _ = two_groups()
-    weights = voting.smoothing_weights(features, np.ones(20), votes=1.0, stddev=1e6)
+    weights = postprocessing.smoothing_weights(features, np.ones(20), votes=1.0, stddev=1e6)
     assert np.isfinite(weights).all()
     assert weights[0, 10:].sum() < 0.5 * weights[0].sum()
 
 
 def test_identical_queries_do_not_break_the_kernel():
-    weights = voting.smoothing_weights(np.zeros((4, 3), np.float32), np.ones(4), votes=10.0, stddev=100.0)
+    weights = postprocessing.smoothing_weights(np.zeros((4, 3), np.float32), np.ones(4), votes=10.0, stddev=100.0)
     np.testing.assert_allclose(weights, np.ones((4, 4)), rtol=1e-6)
 
 
@@ -130,24 +130,24 @@ def test_propagation_equals_the_dense_solution(strength):
     scale = np.diag(weights.sum(1) ** -0.5)
     expected = np.linalg.solve(np.eye(60) - strength * scale @ weights @ scale, labels)
     expected /= expected.sum(1, keepdims=True)
-    np.testing.assert_allclose(voting.propagate(similarity, labels, strength), expected, atol=1e-4)
+    np.testing.assert_allclose(postprocessing.propagate(similarity, labels, strength), expected, atol=1e-4)
 
 
 def test_propagation_repairs_a_wrong_label_inside_a_group():
     blocks = scipy.sparse.csr_matrix(np.kron(np.eye(2), np.ones((8, 8)) - np.eye(8)))
     labels = np.eye(2)[np.repeat([0, 1], 8)]
     labels[3] = [0, 1]
-    np.testing.assert_array_equal(voting.propagate(blocks, labels, 0.9).argmax(1), np.repeat([0, 1], 8))
+    np.testing.assert_array_equal(postprocessing.propagate(blocks, labels, 0.9).argmax(1), np.repeat([0, 1], 8))
 
 
 def test_a_strength_of_one_would_forget_the_votes():
     with pytest.raises(ValueError, match=r"strength=1\.0"):
-        voting.propagate(graph(), np.ones((60, 2)) / 2, 1.0)
+        postprocessing.propagate(graph(), np.ones((60, 2)) / 2, 1.0)
 
 
 def test_noisy_max_agrees_under_jax_and_numpy():
     counts = jax.random.normal(jax.random.key(0), (30, 5))
-    np.testing.assert_array_equal(voting.noisy_max(counts), np.asarray(counts).argmax(1))
+    np.testing.assert_array_equal(postprocessing.noisy_max(counts), np.asarray(counts).argmax(1))
 
 
 def test_the_assignment_is_the_best_of_all_and_finds_labels_that_the_arg_max_misses():
@@ -155,9 +155,11 @@ def test_the_assignment_is_the_best_of_all_and_finds_labels_that_the_arg_max_mis
     for _ in range(20):
         counts = rng.normal(size=(5, 5))
         best = max(itertools.permutations(range(5)), key=lambda labels: sum(counts[q, label] for q, label in enumerate(labels)))
-        np.testing.assert_array_equal(voting.assignment(counts), best)
+        np.testing.assert_array_equal(postprocessing.assignment(counts), best)
     noisy = 100 * np.eye(10) + rng.normal(size=(200, 10, 10)) * 40
-    right = [np.mean([decode(counts) == np.arange(10) for counts in noisy]) for decode in (voting.noisy_max, voting.assignment)]
+    right = [
+        np.mean([decode(counts) == np.arange(10) for counts in noisy]) for decode in (postprocessing.noisy_max, postprocessing.assignment)
+    ]
     assert right[1] > right[0] + 0.1
     with pytest.raises(ValueError, match="got 4 queries and 5 classes"):
-        voting.assignment(counts[:4])
+        postprocessing.assignment(counts[:4])

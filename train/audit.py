@@ -8,7 +8,7 @@ own label, in the other with that of another class (under add-remove it is there
 files, with fresh noise of the operating system's entropy; what is looked at is `queries.npz` and `labels.npz` in its folder. A student is
 not trained: it sees nothing else, so it tells nothing more.
 
-    OUT/audit.json    what was found, see `rknn_jax.privacy.audit.Finding`
+    OUT/audit.json    what was found, see `rknn_jax.audit.bounds.Finding`
 
 Exit status: 0 not broken, 4 broken, 2 bad input, 130 stopped.
 """
@@ -27,11 +27,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from rknn_jax import compilation, games_labeler
-from rknn_jax.cli_audit import BROKEN
-from rknn_jax.keys import Stage, stage_key
-from rknn_jax.privacy import audit
-from rknn_jax.privacy.audit import Finding, Game
+from rknn_jax._internal import compilation
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.audit import bounds, games_labeler
+from rknn_jax.audit.bounds import Finding, Game
+from rknn_jax.cli.audit import BROKEN
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Records, Task
 from train import distill, sweep
@@ -79,7 +79,7 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
                 return np.stack(rows)
 
             game = Game("the picture of a query among the private records, with its label or another's, or there or not", observe)
-            return audit.audit(jax.random.key(0), [game], guarantee, num_runs, confidence)
+            return bounds.audit(jax.random.key(0), [game], guarantee, num_runs, confidence)
     finally:
         distill.console.quiet = False
 

@@ -29,8 +29,8 @@ import tyro
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from rknn_jax import compilation
-from rknn_jax.disk import write_text
+from rknn_jax._internal import compilation
+from rknn_jax._internal.disk import write_text
 from rknn_jax.federation import wire
 from rknn_jax.labelers import dpdfd, rknn
 from rknn_jax.labelers.dpdfd import Config as DPDFD

@@ -26,9 +26,10 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from rknn_jax import bsvs, compilation, data, labelers, voting
-from rknn_jax.disk import write_arrays
-from rknn_jax.keys import Stage, fresh_noise_key, stage_key
+from rknn_jax import bsvs, data, labelers, postprocessing
+from rknn_jax._internal import compilation
+from rknn_jax._internal.disk import write_arrays
+from rknn_jax._internal.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee
@@ -129,8 +130,8 @@ def distill(
         predicted = None if student is None else student.predict_proba(task.public.images[queries.index])
         answers = labeler.tally(stage_key(noise, Stage.NOISE, step), votes, queries, num_classes, config, predicted)
         labels = labels.updated(queries, answers, step * num_queries)
-        graph = voting.public_graph(features, num_queries, smoothing=experiment.smoothing)
-        labels = labels.spread(voting.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
+        graph = postprocessing.public_graph(features, num_queries, smoothing=experiment.smoothing)
+        labels = labels.spread(postprocessing.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
         rounds.append((queries, answers))
         benchmark_key = stage_key(noise, Stage.BENCHMARK)
         if benchmark and not not_covered:

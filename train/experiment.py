@@ -32,8 +32,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from rknn_jax import augment, labelers, mechanisms
-from rknn_jax.disk import is_partial, locked, write_arrays, write_whole
+from rknn_jax import labelers, mechanisms
+from rknn_jax._internal.disk import is_partial, locked, write_arrays, write_whole
+from rknn_jax.images import augment
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.dpdfd import Config as DPDFD
 from rknn_jax.labelers.noisy_sgd import HEADS, Head

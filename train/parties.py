@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from rknn_jax import data
-from rknn_jax.disk import OWNER, write_arrays
+from rknn_jax._internal.disk import OWNER, write_arrays
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from rich.console import Console
 from scipy import special
 
 from rknn_jax import bsvs
-from rknn_jax.disk import read_arrays, write_text
+from rknn_jax._internal.disk import read_arrays, write_text
 from train.experiment import GIVEN, Experiment
 
 MOST_QUERIES_SHOWN = 60

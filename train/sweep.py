@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rknn_jax import compilation
+from rknn_jax._internal import compilation
 from rknn_jax.types import Array, Encoder
 from train import distill
 from train import experiment as runs

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rknn_jax import voting
+from rknn_jax import postprocessing
 from rknn_jax.types import Answers, Queries, Task
 from train.labels import Labels
 
@@ -48,7 +48,7 @@ def not_covered(
     def accuracy(key: jax.Array, epsilon: float) -> float:
         answers = labeler.tally(key, votes, queries, task.card.num_classes, replace(config, epsilon=epsilon))
         labels = Labels.none(len(task.public.images), task.card.num_classes).updated(queries, answers, 0)
-        return label_accuracy(task, labels.spread(voting.public_labels(graph, labels.probabilities, len(answers.labels))))
+        return label_accuracy(task, labels.spread(postprocessing.public_labels(graph, labels.probabilities, len(answers.labels))))
 
     if answers.model is not None:
         return labeler.not_covered(key, votes, answers, config) if hasattr(labeler, "not_covered") else {}

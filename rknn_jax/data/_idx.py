@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax.disk import write_whole
+from rknn_jax._internal.disk import write_whole
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 

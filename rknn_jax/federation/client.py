@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import disk
+from rknn_jax._internal import disk
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
@@ -38,7 +38,7 @@ from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee, Trust
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
-from rknn_jax.tables import LARGEST
+from rknn_jax.release.tables import LARGEST
 
 RECORDS_AT_ONCE, BITS_AT_ONCE = 4096, 2**22  # that are drawn together
 NOTED, ANSWERED = "noted", "answer"  # suffixes of a round's file: before it is spent, and once it is answered

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rknn_jax.disk import lock, read_json, write_whole
+from rknn_jax._internal.disk import lock, read_json, write_whole
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import MOST_RECORDS, Round
 from rknn_jax.mechanisms.local import LocalRandomizer

@@ -39,12 +39,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from rknn_jax import voting
-from rknn_jax.disk import read_arrays, read_json, write_arrays, write_whole
+from rknn_jax import postprocessing
+from rknn_jax._internal.disk import read_arrays, read_json, write_arrays, write_whole
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.federation import wire
 from rknn_jax.federation.collector import QUESTION, Collector, Sum, most_shift
 from rknn_jax.federation.rounds import Round
-from rknn_jax.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.guarantee import Guarantee, Unit
 from rknn_jax.privacy.statement import Statement, page
@@ -272,8 +272,8 @@ def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collec
     counts, stddev = collector.counts()
     answers = rknn.answer(counts, stddev, guarantee, queries, asked.config)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    graph = voting.public_graph(features, len(queries.index), metric=asked.config.metric, smoothing=asked.config.smoothing)
-    probabilities = voting.public_labels(graph, answers.probabilities[queries.cluster], len(queries.index))
+    graph = postprocessing.public_graph(features, len(queries.index), metric=asked.config.metric, smoothing=asked.config.smoothing)
+    probabilities = postprocessing.public_labels(graph, answers.probabilities[queries.cluster], len(queries.index))
     labels = probabilities.argmax(axis=1).astype(np.int32)
     confidence = answers.confidence[queries.cluster]
     names = np.array(asked.classes)

@@ -23,7 +23,7 @@ from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.guarantee import UNITS, Event, Guarantee, Sampler, Unit
-from rknn_jax.tables import LARGEST
+from rknn_jax.release.tables import LARGEST
 from rknn_jax.types import Encoder, Queries
 
 if TYPE_CHECKING:

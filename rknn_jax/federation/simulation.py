@@ -20,12 +20,13 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from rknn_jax import cli_federation
+from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation import flower, publish
 from rknn_jax.federation.client import Agreement, Client
 from rknn_jax.federation.collector import Collector
+from rknn_jax.federation.inputs import read_inputs, read_labels, read_public
+from rknn_jax.federation.settings import Serve, asked
 from rknn_jax.privacy.ledger import Ledger, fingerprint
-from rknn_jax.terminal import err, tell
 
 DEADLINE = 3600.0
 
@@ -56,8 +57,8 @@ def serve(grid: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     nodes = len(list(grid.get_node_ids()))
     out = Path(str(settings["out"]))
-    asked = cli_federation.asked(
-        cli_federation.Serve(
+    wanted = asked(
+        Serve(
             public=Path(str(settings["public"])),
             epsilon=float(settings["epsilon"]),
             classes=str(settings["classes"]),
@@ -73,12 +74,12 @@ def serve(grid: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         ),
         simulated=None if int(settings["seed"]) < 0 else int(settings["seed"]),
     )
-    public = cli_federation.public(Path(str(settings["public"])), Path(str(settings["test"])) if settings["test"] else None)
-    round, queries = publish.prepare(out, public, asked, told)
+    public = read_public(Path(str(settings["public"])), Path(str(settings["test"])) if settings["test"] else None)
+    round, queries = publish.prepare(out, public, wanted, told)
     collector = Collector(out, round)
     flower.collect(grid, collector, nodes, publish.closes_at(out, DEADLINE), authenticated=False, tell=told)
     tell(err, "round", f"{len(collector.clients):,} clients in {time.perf_counter() - started:.1f} s")
-    return publish.publish(out, public, asked, queries, collector, told)
+    return publish.publish(out, public, wanted, queries, collector, told)
 
 
 def _client(context: Context) -> Client:
@@ -98,5 +99,5 @@ def _client(context: Context) -> Client:
 
 @functools.cache
 def _records(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    inputs = cli_federation.read_inputs(path, "private", private=True)
-    return inputs, cli_federation.read_labels(path, "private")
+    inputs = read_inputs(path, "private", private=True)
+    return inputs, read_labels(path, "private")

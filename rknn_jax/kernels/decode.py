@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from rknn_jax import hashing
+from rknn_jax.kernels import hashing
 
 CELLS = 1024  # of a program: 8 a thread, so that a message's four words are read for 8 hashes
 MESSAGES = 4096  # of a program: enough programs for every processor from some 100,000 messages on

@@ -56,9 +56,10 @@ import numpy as np
 import optax
 from scipy.optimize import brentq
 
-from rknn_jax import bsvs, checkpoints
-from rknn_jax.distillation import Bound, logit_gradients, release
+from rknn_jax import bsvs
+from rknn_jax._internal import checkpoints
 from rknn_jax.labelers import pate
+from rknn_jax.labelers._distillation import Bound, logit_gradients, release
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.representations.hog import hog

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from rknn_jax.disk import write_arrays
+from rknn_jax._internal.disk import write_arrays
 from rknn_jax.representations import scan, self_trained, simclr, spectral
 from rknn_jax.students import dpsgd, models
 from rknn_jax.students import fit as students

@@ -39,11 +39,12 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rknn_jax import bsvs, screening
+from rknn_jax import bsvs
+from rknn_jax.labelers import _screening
+from rknn_jax.labelers._screening import Noise, Release
 from rknn_jax.privacy import accounting, smooth_sensitivity
 from rknn_jax.privacy import pate as accounts
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation, Unit
-from rknn_jax.screening import Noise, Release
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 Aggregator = Literal["lnmax", "gnmax", "confident_gnmax", "interactive"]
@@ -131,7 +132,7 @@ def noise(num_queries: int, num_teachers: int, config: Config) -> Noise:
     if config.aggregator == "lnmax":
         return _laplace(num_queries, config)
     released = release(num_queries, num_teachers, config)
-    return screening.calibrated(released, config.ratio, config.epsilon, config.delta, config.relation, config.unit)
+    return _screening.calibrated(released, config.ratio, config.epsilon, config.delta, config.relation, config.unit)
 
 
 @functools.lru_cache(maxsize=64)
@@ -329,13 +330,13 @@ def tally(
     if config.aggregator == "lnmax":
         drawn = calibrated.aggregation_stddev / math.sqrt(2) * np.asarray(jax.random.laplace(count_key, votes.shape))
         spread = np.full(votes.shape, calibrated.aggregation_stddev, np.float32)
-        return screening.answers_of((votes + drawn).astype(np.float32), spread, np.ones(len(votes), bool), calibrated.guarantee)
+        return _screening.answers_of((votes + drawn).astype(np.float32), spread, np.ones(len(votes), bool), calibrated.guarantee)
     answered, known = np.ones(len(votes), bool), config.aggregator == "interactive" and predicted is not None
     if config.screens:
         news = votes - num_teachers * predicted if known and predicted is not None else votes
-        answered = screening.passed(screen_key, news, config.threshold * num_teachers, calibrated, config.max_answers)
-    answers = screening.aggregated(count_key, votes, answered, calibrated.aggregation_stddev, calibrated.guarantee)
-    return screening.confirmed(answers, predicted, SURE) if known and predicted is not None else answers
+        answered = _screening.passed(screen_key, news, config.threshold * num_teachers, calibrated, config.max_answers)
+    answers = _screening.aggregated(count_key, votes, answered, calibrated.aggregation_stddev, calibrated.guarantee)
+    return _screening.confirmed(answers, predicted, SURE) if known and predicted is not None else answers
 
 
 def not_covered(key: jax.Array, votes: np.ndarray, answers: Answers, config: Config) -> dict[str, dict[str, float]]:

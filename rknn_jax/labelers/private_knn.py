@@ -1,7 +1,7 @@
 """Private-kNN: every query asks its k nearest private records, in a fresh random sample of them, and screens what they say.
 
 For each query and each of its two steps a Poisson sample of the private records is drawn, the k nearest in it vote, and
-`rknn_jax.screening` makes the votes private: the first sample's tell whether the query is answered, the second's how. A record that comes,
+`rknn_jax.labelers._screening` makes the votes private: the first sample's tell whether the query is answered, the second's how. A record that comes,
 goes or changes moves one vote of a query that samples it, so unlike in reverse k-NN labeling the price grows with the number of queries,
 and sampling is what keeps it low. Features may be those of the last round's student.
 
@@ -25,10 +25,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from rknn_jax import bsvs, screening
+from rknn_jax import bsvs
+from rknn_jax.labelers import _screening
+from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
+from rknn_jax.labelers._screening import Noise, Release
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
-from rknn_jax.screening import Noise, Release
-from rknn_jax.subsampling import nearest_in_samples
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 
@@ -95,7 +96,7 @@ def release(num_queries: int, config: Config) -> Release:
 
 def noise(num_queries: int, config: Config) -> Noise:
     """Return the noise that `config` asks for, and its guarantee."""
-    return screening.calibrated(release(num_queries, config), config.ratio, config.epsilon, config.delta, config.relation)
+    return _screening.calibrated(release(num_queries, config), config.ratio, config.epsilon, config.delta, config.relation)
 
 
 def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int, config: Config) -> Votes:
@@ -153,8 +154,8 @@ def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, conf
     del queries, num_classes, predicted
     calibrated = noise(len(votes.screened), config)
     screen_key, count_key = jax.random.split(key)
-    answered = screening.passed(screen_key, votes.screened, config.threshold * config.num_neighbors, calibrated, config.max_answers)
-    return screening.aggregated(count_key, votes.counted, answered, calibrated.aggregation_stddev, calibrated.guarantee)
+    answered = _screening.passed(screen_key, votes.screened, config.threshold * config.num_neighbors, calibrated, config.max_answers)
+    return _screening.aggregated(count_key, votes.counted, answered, calibrated.aggregation_stddev, calibrated.guarantee)
 
 
 def not_covered(key: jax.Array, votes: Votes, answers: Answers, config: Config) -> dict[str, int]:
@@ -206,7 +207,7 @@ def multi_label(key: jax.Array, features: Array, attributes: Array, queries: Que
     change = multi_label_change(attributes.shape[1], clip)
     replaced = config.relation == "replace-one"
     released = Release(0, len(sums), change, config.sampling_prob, replaced)
-    calibrated = screening.calibrated(released, 1.0, config.epsilon, config.delta, config.relation)
+    calibrated = _screening.calibrated(released, 1.0, config.epsilon, config.delta, config.relation)
     counts = sums + calibrated.aggregation_stddev * np.asarray(jax.random.normal(noise_key, sums.shape))
     return Attributes(counts >= config.num_neighbors / 2, counts.astype(np.float32), calibrated.guarantee)
 

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 import scipy.sparse
 
-from rknn_jax import bsvs, confidence, mechanisms, voting
+from rknn_jax import bsvs, mechanisms, postprocessing
+from rknn_jax.labelers import _confidence
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, nearest
@@ -165,16 +166,16 @@ def answer(counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries,
     expected = num_votes * queries.size / np.sum(queries.size)
     weights: Any = scipy.sparse.eye_array(len(counts), dtype=np.float32, format="csr")
     if config.smoothing == "auto":
-        weights = voting.smoothing_weights(queries.features, queries.size, num_votes, float(stddev.max()))
+        weights = postprocessing.smoothing_weights(queries.features, queries.size, num_votes, float(stddev.max()))
     heard = weights @ counts
     if config.decode == "assignment":
-        labels = voting.assignment(heard)
+        labels = postprocessing.assignment(heard)
         probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
-        sure = confidence.of_assignment(counts, stddev, expected, weights, labels)
+        sure = _confidence.of_assignment(counts, stddev, expected, weights, labels)
     else:
-        labels, probabilities = voting.noisy_max(heard), voting.soft_labels(heard)
+        labels, probabilities = postprocessing.noisy_max(heard), postprocessing.soft_labels(heard)
         spread = np.sqrt(weights**2 @ stddev**2)
-        sure = confidence.of_argmax(heard, spread, weights @ expected, labels)
+        sure = _confidence.of_argmax(heard, spread, weights @ expected, labels)
     return Answers(labels, np.ones(len(counts), bool), probabilities, sure, counts, stddev, guarantee)
 
 

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import bsvs, pytree
+from rknn_jax import bsvs
+from rknn_jax._internal import pytree
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Trust
 from rknn_jax.types import Array
 

@@ -18,7 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import hashing, kernels, pytree
+from rknn_jax import kernels
+from rknn_jax._internal import pytree
+from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
 from rknn_jax.privacy.entropy import Entropy, at_most
 

@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import hashing, pytree
+from rknn_jax._internal import pytree
+from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.collision import Collision, Message
 from rknn_jax.mechanisms.separation import Moments, ProductOfEstimates
 from rknn_jax.privacy.guarantee import Trust

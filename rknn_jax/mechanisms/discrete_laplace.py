@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.privacy import release
+from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.types import Array
 
@@ -42,7 +42,7 @@ class DiscreteLaplace(CentralMechanism):
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact noise; see `CentralMechanism.release`."""
-        return release.discrete_laplace(totals, release.safe_scale(self.changed_cells, self.epsilon))
+        return exact_noise.discrete_laplace(totals, exact_noise.safe_scale(self.changed_cells, self.epsilon))
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(2a)/(1 - a) for every cell."""

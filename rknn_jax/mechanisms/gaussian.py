@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.privacy import accounting, release
+from rknn_jax.privacy import accounting, exact_noise
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.types import Array
 
@@ -58,7 +58,7 @@ class Gaussian(CentralMechanism):
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact discrete Gaussian noise; see `CentralMechanism.release`."""
-        return release.discrete_gaussian(totals, self._release_stddev())
+        return exact_noise.discrete_gaussian(totals, self._release_stddev())
 
     def release_guarantee(self, num_records: int) -> Guarantee:
         """Return (epsilon, delta)-DP of the discrete Gaussian."""

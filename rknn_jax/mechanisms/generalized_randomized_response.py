@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1
 from rknn_jax.privacy.entropy import Entropy, at_most
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.types import Array

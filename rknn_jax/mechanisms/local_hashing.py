@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import hashing, pytree
+from rknn_jax._internal import pytree
+from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.collision import Message, best_num_buckets, buckets, count_support
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
 

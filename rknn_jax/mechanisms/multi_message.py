@@ -25,7 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import bsvs, pytree
+from rknn_jax import bsvs
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.flooding import NONE, Flooding, above, law, odds, published, tight
 from rknn_jax.privacy.guarantee import Guarantee, Trust

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import bsvs, pytree
+from rknn_jax import bsvs
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, fits, packed, unpack, unpacked, voted_bits, voted_words
 from rknn_jax.mechanisms.randomized_response import bernoulli_bits, bits_total_variation
 from rknn_jax.privacy.entropy import Entropy, at_least

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.privacy import release
+from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.types import Array
 
@@ -53,7 +53,7 @@ class PermuteAndFlip(CentralMechanism):
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Return the winners as one-hot rows, drawn exactly; see `CentralMechanism.release`."""
-        winners = release.permute_and_flip(totals, release.safe_scale(self.changed_cells, self.epsilon))
+        winners = exact_noise.permute_and_flip(totals, exact_noise.safe_scale(self.changed_cells, self.epsilon))
         return (np.arange(self.num_classes) == winners[:, None]).astype(np.int64)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:

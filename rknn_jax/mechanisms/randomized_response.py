@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import hashing, pytree
+from rknn_jax._internal import pytree
+from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, packed, unpack, unpacked, voted_bits, voted_words
 from rknn_jax.privacy.entropy import Entropy, at_least
 

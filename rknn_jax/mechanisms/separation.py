@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import bsvs, pytree
+from rknn_jax import bsvs
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms import collision
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from rknn_jax import bsvs, pytree
+from rknn_jax import bsvs
+from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, fits, one_hot, pack, packed, real, unpack, unpacked
 from rknn_jax.privacy.entropy import Entropy, at_most_odds
 

@@ -13,7 +13,7 @@ cost 0.777 instead of 1.
 
 zCDP has no row: every event here has a Rényi curve at or below its zCDP line, so RDP is never worse.
 
-Records that are sampled, screened or clipped have curves of their own: `rknn_jax.privacy.sampled`.
+Records that are sampled, screened or clipped have curves of their own: `rknn_jax.privacy.sampled_gaussian`.
 
 **No relation is passed on.** An `Event`'s parameter is the noise divided by what a neighbour changes, so it already knows the relation.
 dp-accounting's own replace-one doubles the Gaussian in one accountant and not in the other, and its event accountant forgets how often
@@ -36,9 +36,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, log_ndtr
 
-from rknn_jax.privacy import sampled
+from rknn_jax.privacy import sampled_gaussian
 from rknn_jax.privacy.guarantee import Event, Guarantee
-from rknn_jax.privacy.sampled import ORDERS
+from rknn_jax.privacy.sampled_gaussian import ORDERS
 
 POINTS_PER_LOSS = 64  # grid points in the smallest privacy loss: 2e-5 relative error of epsilon
 MAX_POINTS = 2**17  # of half the grid, which wins where losses are of very different sizes
@@ -292,7 +292,7 @@ def _curve(events: Sequence[Event]) -> np.ndarray:
 def _renyi(event: Event) -> np.ndarray:
     """Return one value's Rényi divergence at all orders. The worst epsilon-DP pair is randomized response."""
     if event.screen or event.sampling_prob < 1:
-        return sampled.renyi(event)
+        return sampled_gaussian.renyi(event)
     loss = _loss(event)
     if _is_gaussian(event):
         return ORDERS * loss**2 / 2
@@ -340,7 +340,7 @@ def _replaced(event: Event, interval: float) -> Any:
     """Return the privacy loss distribution of a replaced record's curve (`sampled`)."""
     z, g = event.parameter, event.sampling_prob
     largest = math.log1p(g * math.expm1(min(0.5 / z**2 + 10 / z, 700)))
-    deltas = sampled.opposite_deltas if event.opposite else sampled.replaced_deltas
+    deltas = sampled_gaussian.opposite_deltas if event.opposite else sampled_gaussian.replaced_deltas
     return _from_curve(lambda epsilons: deltas(epsilons, z, g), largest, interval)
 
 

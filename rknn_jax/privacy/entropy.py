@@ -4,7 +4,7 @@ A client that is started again must send the same message, or two messages would
 drawing anew, and everything that is random follows from it by SHAKE-256, which tells nobody without the seed a bit. What is drawn is exact:
 integers are uniform by rejection, and an event has the probability of an integer threshold of 64 digits, rounded to the private side.
 
-`rknn_jax.privacy.release` draws a curator's noise; it has no seed, because a curator keeps its result.
+`rknn_jax.privacy.exact_noise` draws a curator's noise; it has no seed, because a curator keeps its result.
 """
 
 import hashlib

@@ -18,8 +18,7 @@ from typing import get_args
 import jax
 import numpy as np
 
-from rknn_jax import dp_pca
-from rknn_jax.queries import kmeans, uncertainty
+from rknn_jax.queries import _dp_pca, kmeans, uncertainty
 from rknn_jax.types import Array, Queries
 
 
@@ -91,7 +90,7 @@ def projected(features: Array, num_components: int) -> np.ndarray:
             f"Expected components <= {features.shape[1]}, the number of features, got components={num_components}; take fewer components."
         )
     centred = features - features.mean(axis=0)
-    return centred @ dp_pca.leading(centred.T @ centred, num_components).T
+    return centred @ _dp_pca.leading(centred.T @ centred, num_components).T
 
 
 def nearest_of_clusters(points: np.ndarray, cluster: np.ndarray, centres: np.ndarray, count: int) -> np.ndarray:

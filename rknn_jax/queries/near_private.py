@@ -2,7 +2,7 @@
 
 A public pool may hold much that the private records are not about, and the model is unsure of all that. So private records choose:
 
-1. principal components of the private features, by noise on their second moments (`rknn_jax.dp_pca`);
+1. principal components of the private features, by noise on their second moments (`rknn_jax.queries._dp_pca`);
 2. each uncertain private record votes for its nearest uncertain public one, both projected by the same centre, length and clipping;
 3. Laplace noise on the votes, and the public records that have most of them are the queries.
 
@@ -32,11 +32,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import dp_pca
 from rknn_jax.neighbors import nearest
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
-from rknn_jax.queries import uncertainty
+from rknn_jax.queries import _dp_pca, uncertainty
 from rknn_jax.types import Array, Queries
 
 Voters = Literal["top", "threshold"]
@@ -127,11 +126,11 @@ def select(
     return Queries.alone(features, chosen), guarantee
 
 
-def fit_components(key: jax.Array, features: Array, private_features: Array, config: Config) -> dp_pca.Components:
+def fit_components(key: jax.Array, features: Array, private_features: Array, config: Config) -> _dp_pca.Components:
     """Find principal components of private features around the public mean, in units of the median public distance from it."""
     features = np.asarray(features, np.float64)
     centre = features.mean(axis=0)
-    return dp_pca.fit(
+    return _dp_pca.fit(
         key,
         private_features,
         config.components,

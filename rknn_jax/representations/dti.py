@@ -30,11 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax import checkpoints, pytree
+from rknn_jax._internal import checkpoints, pytree
+from rknn_jax.images.warps import affine_displacement, thin_plate_displacement, warp
 from rknn_jax.representations.simclr import fingerprint
 from rknn_jax.students.fit import batches
 from rknn_jax.types import Array
-from rknn_jax.warps import affine_displacement, thin_plate_displacement, warp
 
 WINDOW = 7  # pixels across the morphological window
 CLOSED = 5.0  # logit by which a window is open in its middle and closed around it before training, as in the authors' code

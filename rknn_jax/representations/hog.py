@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
-from rknn_jax.representations._deskew import deskew
+from rknn_jax._internal import pytree
+from rknn_jax.images.deskew import deskew
 from rknn_jax.types import Array
 
 BlockNorm = Literal["L1", "L1-sqrt", "L2", "L2-Hys"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.types import Array
 
 

@@ -27,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax import augment, pytree
-from rknn_jax.graphs import without_itself
+from rknn_jax._internal import pytree
+from rknn_jax.images import augment
+from rknn_jax.neighbor_graph import without_itself
 from rknn_jax.neighbors import nearest
 from rknn_jax.representations import simclr
 from rknn_jax.representations.simclr import Network, State

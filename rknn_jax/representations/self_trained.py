@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import spectral
 from rknn_jax.students import fit as students

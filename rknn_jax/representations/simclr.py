@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax import augment, checkpoints, pytree
+from rknn_jax._internal import checkpoints, pytree
+from rknn_jax.images import augment
 from rknn_jax.students import models
 from rknn_jax.students.fit import MODELS, batches
 from rknn_jax.types import Array
@@ -55,7 +56,7 @@ class Config:
       weight_decay: of all weights.
       temperature: t.
       features: the layer to use, `backbone` or `projection`, which is the head's.
-      augmentation: `photo` or `digit`, see `rknn_jax.augment`; "" is `photo` for resnet18 and `digit`, which mirrors nothing, for others.
+      augmentation: `photo` or `digit`, see `rknn_jax.images.augment`; "" is `photo` for resnet18 and `digit`, which mirrors nothing, for others.
     """
 
     backbone: str = "cnn"

@@ -22,14 +22,14 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from rknn_jax import pytree
-from rknn_jax.graphs import neighbor_graph, without_itself
+from rknn_jax._internal import pytree
+from rknn_jax.images.deskew import deskew
+from rknn_jax.images.warps import affine_displacement, as_uint8, warp
+from rknn_jax.neighbor_graph import neighbor_graph, without_itself
 from rknn_jax.neighbors import pairwise_sq_distances
 from rknn_jax.representations import hog, pca, pixels
-from rknn_jax.representations._deskew import deskew
 from rknn_jax.types import Array
 from rknn_jax.types import Encoder as EncoderOf
-from rknn_jax.warps import affine_displacement, as_uint8, warp
 
 SMALLEST_FOR_HOG = 16  # pixels
 BLOCK_SIZE = 500  # images at a time: distances to all views of all public images are held for one block

@@ -7,7 +7,7 @@ size, the last filled up with records that do not count; nothing is dropped. B i
 the weights, by post-processing.
 
 **Guarantee.** A record moves the sum by C at most, so its noise multiplier is sigma under add-remove. A record and what replaces it may
-move it by C each in opposite directions: (1-q)N(0) + qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.sampled`). The number of
+move it by C each in opposite directions: (1-q)N(0) + qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.sampled_gaussian`). The number of
 records is public under replace-one and private under add-remove, where q is therefore to be named.
 
 - float32 may leave a norm above C by its rounding, and round a batch's sum otherwise; the noise is stronger by `SLACK` and `SUMMED`.
@@ -39,7 +39,8 @@ import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from rknn_jax import bsvs, checkpoints
+from rknn_jax import bsvs
+from rknn_jax._internal import checkpoints
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.students import fit as students

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rknn_jax import pytree
+from rknn_jax._internal import pytree
 from rknn_jax.students import fit as students
 from rknn_jax.students import mixmatch, uda, vat
 from rknn_jax.types import Array

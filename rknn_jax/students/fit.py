@@ -26,7 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax import augment, checkpoints, pytree
+from rknn_jax._internal import checkpoints, pytree
+from rknn_jax.images import augment
 from rknn_jax.students import models
 from rknn_jax.types import Array
 
@@ -52,7 +53,7 @@ class Config:
       label_smoothing: share of every target that is spread evenly over the classes.
       optimizer: `adamw`, or `sgd` with Nesterov's momentum of 0.9.
       ema_decay: d, for the average over steps.
-      augmentation: how training images are changed at random, a name in `rknn_jax.augment`.
+      augmentation: how training images are changed at random, a name in `rknn_jax.images.augment`.
       warmup: share of the steps in which the rate rises.
     """
 

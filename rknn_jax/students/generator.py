@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import checkpoints, pytree
+from rknn_jax._internal import checkpoints, pytree
 
 UNIFORM = nn.initializers.lecun_uniform()
 """Of the generator's weights; the truncated normal one compiles for seconds."""

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import augment
+from rknn_jax.images import augment
 from rknn_jax.students import fit as students
 from rknn_jax.students import semi_supervised
 from rknn_jax.types import Array
@@ -35,8 +35,8 @@ class Config:
     Attributes:
       student: the network and its optimizer. A batch takes `batch_size` labelled records, changed by `augmentation`.
       unlabelled_ratio: unlabelled records of a batch for each labelled one; UDA has 7.
-      weak: how unlabelled images are changed little, a name in `rknn_jax.augment`.
-      strong: how unlabelled images are changed strongly, a name in `rknn_jax.augment.STRONG`.
+      weak: how unlabelled images are changed little, a name in `rknn_jax.images.augment`.
+      strong: how unlabelled images are changed strongly, a name in `rknn_jax.images.augment.STRONG`.
       temperature: of the targets; 1 leaves them as they are.
       confidence: probability above which an image teaches.
       unlabelled_weight: of the divergence.

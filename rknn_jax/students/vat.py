@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import augment
+from rknn_jax.images import augment
 from rknn_jax.students import fit as students
 from rknn_jax.students import semi_supervised
 from rknn_jax.types import Array

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax import augment
+from rknn_jax.images import augment
 from rknn_jax.students import ensemble, mixmatch, semi_supervised
 from rknn_jax.students import fit as students
 from tests import tiny

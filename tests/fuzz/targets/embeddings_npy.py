@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rknn_jax import tables
+from rknn_jax.release import tables
 from tests.fuzz import npy
 from tests.fuzz.targets.embeddings_npz import LABELS, ROWS
 

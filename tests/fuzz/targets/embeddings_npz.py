@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax import tables
+from rknn_jax.release import tables
 from tests.fuzz import npz
 
 ROWS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from rknn_jax import tables
+from rknn_jax.release import tables
 from tests.fuzz.targets.embeddings_npz import LABELS, ROWS
 
 LISTS = pa.array(ROWS.tolist(), pa.list_(pa.float32()))

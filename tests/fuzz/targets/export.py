@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax import interchange
 from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.release import export
 from tests.fuzz import npz
 
 LABEL = np.array([0, 1, -1, 2], np.int32)
@@ -41,7 +41,7 @@ def seeds():
 
 def readers(folder: Path):
     return [
-        lambda: interchange.write(folder, "csv"),
-        lambda: interchange.write(folder, "parquet"),
-        lambda: interchange.networks(folder),
+        lambda: export.write(folder, "csv"),
+        lambda: export.write(folder, "parquet"),
+        lambda: export.networks(folder),
     ]

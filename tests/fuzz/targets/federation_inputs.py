@@ -1,10 +1,10 @@
-"""`cli_federation.read_inputs` and `read_labels`: what `rknn serve` and `rknn join` are given."""
+"""`federation.inputs.read_inputs` and `read_labels`: what `rknn serve` and `rknn join` are given."""
 
 from pathlib import Path
 
 import numpy as np
 
-from rknn_jax import cli_federation
+from rknn_jax.federation import inputs
 from tests.fuzz import npz
 from tests.fuzz.targets.embeddings_npz import LABELS, ROWS
 
@@ -22,7 +22,7 @@ def seeds():
 def readers(folder: Path):
     path = folder / "x.npz"
     return [
-        lambda: cli_federation.read_inputs(path, "--public"),
-        lambda: cli_federation.read_inputs(path, "--private", private=True),
-        lambda: cli_federation.read_labels(path, "--private"),
+        lambda: inputs.read_inputs(path, "--public"),
+        lambda: inputs.read_inputs(path, "--private", private=True),
+        lambda: inputs.read_labels(path, "--private"),
     ]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax import release_folder
 from rknn_jax.privacy.ledger import Ledger, LedgerError
+from rknn_jax.release import release_folder
 from tests.fuzz import npy, workplace
 from tests.fuzz.targets.ledger import DATA, released
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
-from rknn_jax import voting
+from rknn_jax import postprocessing
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event, Guarantee, Relation, Unit
 from rknn_jax.types import Answers, Array
@@ -118,7 +118,7 @@ def passed(key: jax.Array, counts: Array, threshold: float, noise: Noise, max_an
       noise: calibrated for s screened queries and `max_answers` answers.
       max_answers: None for all.
     """
-    chosen = voting.noisy_screen(key, counts, threshold, noise.screening_stddev)
+    chosen = postprocessing.noisy_screen(key, counts, threshold, noise.screening_stddev)
     return chosen & (np.cumsum(chosen) <= (len(chosen) if max_answers is None else max_answers))
 
 
@@ -144,8 +144,8 @@ def aggregated(key: jax.Array, counts: Array, answered: np.ndarray, stddev: floa
 
 def answers_of(heard: np.ndarray, spread: np.ndarray, answered: np.ndarray, guarantee: Guarantee) -> Answers:
     """Turn noisy counts into answers where there are any, by post-processing alone."""
-    labels = np.where(answered, voting.noisy_max(heard), -1).astype(np.int32)
-    likely = voting.posterior(heard, spread.astype(np.float32))
+    labels = np.where(answered, postprocessing.noisy_max(heard), -1).astype(np.int32)
+    likely = postprocessing.posterior(heard, spread.astype(np.float32))
     confidence = np.where(answered, likely[np.arange(len(labels)), labels], 0).astype(np.float32)
     probabilities = np.where(answered[:, None], likely, np.float32(1 / heard.shape[1]))
     return Answers(labels, answered, probabilities, confidence, heard, spread.astype(np.float32), guarantee)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from tyro.conf import subcommand
 
+from rknn_jax._internal.terminal import err, out, tell, whole
 from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
-from rknn_jax.terminal import err, out, tell, whole
 
 if TYPE_CHECKING:
     from rknn_jax.privacy.amplification import TotalVariation

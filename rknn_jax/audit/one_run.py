@@ -50,8 +50,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta, binom
 
+from rknn_jax.audit.bounds import Curve
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.audit import Curve
 from rknn_jax.privacy.guarantee import Guarantee
 
 SHARES = (1.0, 0.25, 0.0625)

@@ -36,7 +36,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from jax import export
 
-from rknn_jax.disk import read_arrays, write_whole
+from rknn_jax._internal.disk import read_arrays, write_whole
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import ensemble

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from rknn_jax.images.warps import as_uint8, centred, warp
 from rknn_jax.types import Array
-from rknn_jax.warps import as_uint8, centred, warp
 
 MOST_SHEAR = 1.5  # of a nearly horizontal stroke
 

@@ -5,7 +5,7 @@
     labels = pipeline[-1].label(pipeline[:-1].transform(private_X), private_y)  # a release: the ledger is charged, noise is drawn
     pipeline.predict(new_X)
 
-It is one release by `rknn_jax.label`, with the same ledger, noise and words. Neighbours are found by distance, so columns have to be of one
+It is one release by `rknn_jax.release.label`, with the same ledger, noise and words. Neighbours are found by distance, so columns have to be of one
 scale: that is the pipeline's part, as with any nearest neighbours. Fit whatever comes before this on public rows alone, as `pipeline.fit`
 does here: what a scaler learns from private rows, no epsilon covers.
 """
@@ -30,20 +30,20 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from rknn_jax import label as job
-from rknn_jax import preview, tables
-from rknn_jax.cli import Label
 from rknn_jax.neighbors import Metric, nearest
-from rknn_jax.preview import Preview
 from rknn_jax.privacy.guarantee import Relation
-from rknn_jax.tables import MISSING, Classes
+from rknn_jax.release import label as job
+from rknn_jax.release import preview, tables
+from rknn_jax.release.preview import Preview
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.tables import MISSING, Classes
 
 NO_LABEL = ("None", "nan", "<NA>")
 """What `str` makes of a missing value; among text the empty string says it."""
 
 _RELEASED = ("classes_", "labels_", "label_distributions_", "confidence_", "guarantee_", "not_covered_", "card_")
 _PARAMETERS = {"neighbors": "n_neighbors", "queries": "n_queries", "seed": "random_state", "private": "X", "public": "X"}  # of flags
-_CHOICES = {name: get_args(Label.__annotations__[name]) for name in ("mechanism", "relation", "metric", "smoothing")}
+_CHOICES = {name: get_args(Settings.__annotations__[name]) for name in ("mechanism", "relation", "metric", "smoothing")}
 
 
 def _once_labelled(method: Callable[..., Any]) -> property:
@@ -261,7 +261,7 @@ class ReverseKNNLabeler(BaseEstimator):
                 "Expected ledger to name the file that keeps the budget of the private data set, got ledger=None; name one, such as "
                 "ledger='clinic.ledger.jsonl', and the same one for every release on these records."
             )
-        settings = Label(
+        settings = Settings(
             public=Path("the public rows"),
             private=Path("the private rows"),
             epsilon=self.epsilon,

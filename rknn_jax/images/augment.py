@@ -11,7 +11,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from rknn_jax.warps import affine_displacement, warp
+from rknn_jax.images.warps import affine_displacement, warp
 
 Name = Literal["warp", "crop", "crop_flip", "none"]
 

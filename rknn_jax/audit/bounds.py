@@ -30,8 +30,8 @@ import jax
 import numpy as np
 from scipy.stats import beta
 
+from rknn_jax.audit.distinguishers import MOST_CORRELATED, Score, correlated, distinguishers, most_telling
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.distinguishers import MOST_CORRELATED, Score, correlated, distinguishers, most_telling
 from rknn_jax.privacy.guarantee import Guarantee
 
 DELTAS = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)

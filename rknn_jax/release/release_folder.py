@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax import disk
+from rknn_jax._internal import disk
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from rknn_jax._internal.terminal import err, tell, whole
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Sampler
-from rknn_jax.terminal import err, tell, whole
 
 BROKEN = 4
 """Exit status."""
@@ -75,8 +75,8 @@ def run(settings: Audit) -> dict[str, Any]:
     with err.status("loading"):
         import jax
 
-        from rknn_jax import compilation
-        from rknn_jax.privacy import audit
+        from rknn_jax._internal import compilation
+        from rknn_jax.audit import bounds
     compilation.keep()
     if settings.one_run:
         return _one_run(settings)
@@ -87,7 +87,7 @@ def run(settings: Audit) -> dict[str, Any]:
         played, guarantee = release_games(settings)
         weaker: Any = None
     elif settings.mechanism:
-        from rknn_jax import games
+        from rknn_jax.audit import games
 
         subject = mechanism(settings)
         guarantee, played = claimed(subject, settings.sampler), games.of_mechanism(subject, settings.sampler)
@@ -103,8 +103,8 @@ def run(settings: Audit) -> dict[str, Any]:
         tell(err, "stated law", f"{exact}  {exact.inputs}")
     with err.status(f"playing {len(played)} games"):
         try:
-            control = None if settings.skip_power or weaker is None else audit.Control(audit.HALF_THE_NOISE, weaker)
-            found = audit.audit(jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control)
+            control = None if settings.skip_power or weaker is None else bounds.Control(bounds.HALF_THE_NOISE, weaker)
+            found = bounds.audit(jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control)
         except NotImplementedError as error:  # no exact form
             raise ValueError(f"Expected --sampler simulation with --mechanism {settings.mechanism}, got release. {error}") from error
     tell(err, "drawn", str(found))
@@ -138,21 +138,21 @@ def _check(settings: Audit) -> None:
 
 def _enumerable(settings: Audit) -> int:
     """Return a number of queries at which the law of a local mechanism is enumerated."""
-    from rknn_jax import games
+    from rknn_jax.audit import games
 
     return max(min(settings.queries, games.MOST_CELLS // settings.classes), settings.neighbors)
 
 
 def release_games(settings: Audit) -> tuple[Any, Guarantee]:
     """Return games of `rknn label`, and its guarantee."""
-    from rknn_jax.games_release import of_release
+    from rknn_jax.audit.games_release import of_release
 
     return of_release(settings.epsilon, settings.relation)
 
 
 def _leaks(settings: Audit) -> list[str]:
     """Return what the checks of `rknn label` find that need no statistics."""
-    from rknn_jax.games_release import differing, read_after, worlds
+    from rknn_jax.audit.games_release import differing, read_after, worlds
 
     tell(err, "release", "rknn label, from its plan to its files")
     played = worlds(settings.epsilon, settings.relation)
@@ -168,8 +168,7 @@ def _one_run(settings: Audit) -> dict[str, Any]:
     """Audit noisy SGD by many canaries in every run."""
     import jax
 
-    from rknn_jax import games_training
-    from rknn_jax.privacy import one_run
+    from rknn_jax.audit import games_training, one_run
 
     runs = whole("runs", settings.runs or RUNS["one_run"])
     config = games_training.noisy_sgd_config(settings.epsilon, DELTA if settings.delta is None else settings.delta)
@@ -210,7 +209,7 @@ def mechanism(settings: Audit) -> Any:
 
 def labeler_games(settings: Audit, epsilon: float) -> tuple[Any, Any]:
     """Return games of the labeler at an epsilon, and its guarantee."""
-    from rknn_jax import games_labeler
+    from rknn_jax.audit import games_labeler
 
     task = games_labeler.small_task()
     encode, queries = games_labeler.small_queries(task)
@@ -219,7 +218,7 @@ def labeler_games(settings: Audit, epsilon: float) -> tuple[Any, Any]:
 
 def configured(settings: Audit, epsilon: float) -> Any:
     """Return the labeler's settings."""
-    from rknn_jax import games_labeler
+    from rknn_jax.audit import games_labeler
 
     delta = DELTA if settings.delta is None else settings.delta
     return games_labeler.telling(settings.labeler or "", epsilon=epsilon, relation=settings.relation, delta=delta)

@@ -1,7 +1,7 @@
 """Random keys: one stream a stage, derived by `fold_in`, so that adding a stage changes no other stream.
 
 The experiment's seed never makes release noise: `fresh_noise_key` takes the operating system's entropy, and a release does not use
-`jax.random` at all (`rknn_jax.privacy.release`).
+`jax.random` at all (`rknn_jax.privacy.exact_noise`).
 """
 
 import enum

@@ -1,6 +1,6 @@
 """Neighboring inputs of `rknn label`, and all that it writes: an audit through the release path.
 
-Every run is a release by `rknn_jax.label`, from a plan to the files, with a ledger of its own and
+Every run is a release by `rknn_jax.release.label`, from a plan to the files, with a ledger of its own and
 fresh noise. What is seen is every array, number and text in the folder: floats also by their
 decimals and bits, integers by their bits, texts by the bits of a checksum, and the files' sizes.
 The time of the release, and the head of the ledger, which hashes the time, are left out.
@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rknn_jax import label as job
-from rknn_jax.cli import Label
-from rknn_jax.games import bits
+from rknn_jax.audit.bounds import Game
+from rknn_jax.audit.games import bits
+from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.labelers import rknn
-from rknn_jax.privacy.audit import Game
 from rknn_jax.privacy.guarantee import Guarantee, Relation
-from rknn_jax.privacy.taint import Seal, Sealed, TaintError, closing
-from rknn_jax.tables import Classes
+from rknn_jax.release import label as job
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.tables import Classes
 
 NUM_CLASSES, NUM_QUERIES = 3, 3
 OWN = 8
@@ -85,7 +85,7 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
     public = np.repeat(centers, 4, axis=0) + rng.normal(0, 0.1, (4 * NUM_QUERIES, NUM_QUERIES))
     others = np.repeat(centers, OWN, axis=0) + rng.normal(0, 0.1, (OWN * NUM_QUERIES, NUM_QUERIES))
     labels = np.tile(np.arange(OWN) % 2, NUM_QUERIES)
-    given = Label(
+    given = Settings(
         Path("public"),
         Path("private"),
         epsilon,
@@ -224,7 +224,7 @@ def _card(folder: Path) -> str:
     return (folder / "privacy.json").read_text()
 
 
-def _placed(settings: Label, folder: Path) -> Label:
+def _placed(settings: Settings, folder: Path) -> Settings:
     """Return the settings with results and ledger in a folder."""
     return replace(settings, out=folder / "results", ledger=folder / "ledger.jsonl")
 

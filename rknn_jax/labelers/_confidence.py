@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from rknn_jax import voting
+from rknn_jax import postprocessing
 from rknn_jax.types import Array
 
 SHARES = 20
@@ -39,7 +39,7 @@ def of_argmax(heard: Array, stddev: Array, expected: Array, labels: np.ndarray) 
     Returns:
       float32 `[num_queries]`.
     """
-    said = voting.posterior(heard, stddev)[np.arange(len(labels)), labels]
+    said = postprocessing.posterior(heard, stddev)[np.arange(len(labels)), labels]
     weak = _is_weak(stddev, expected)
     if weak.any():
         blocks = _blocks(heard, stddev, expected)
@@ -75,7 +75,7 @@ def of_assignment(counts: Array, stddev: Array, expected: Array, weights: Any, l
 
 def _is_weak(stddev: Array, expected: Array) -> np.ndarray:
     """Return which queries are not expected to stand out of the noise, for the difference of two cells."""
-    return np.asarray(expected) < voting.STANDS_OUT * np.sqrt(2) * np.max(stddev, axis=1)
+    return np.asarray(expected) < postprocessing.STANDS_OUT * np.sqrt(2) * np.max(stddev, axis=1)
 
 
 def _shares(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +87,7 @@ def _shares(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
 def _blocks(heard: Array, stddev: Array, expected: Array) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return the queries in blocks whose tables of leaders and shares fit into memory."""
     heard = np.asarray(heard, np.float64)
-    parts = min(-(-heard.size * SHARES // voting.LARGEST_GRID), len(heard))
+    parts = min(-(-heard.size * SHARES // postprocessing.LARGEST_GRID), len(heard))
     scale = np.where(np.asarray(stddev) > 0, stddev, 1).astype(np.float64)
     arrays = (np.array_split(array, parts) for array in (heard, scale, np.asarray(expected, np.float64)))
     return list(zip(*arrays, strict=True))
@@ -144,4 +144,4 @@ def _led(rng: np.random.Generator, counts: np.ndarray, stddev: np.ndarray, expec
 
 def _agreement(drawn: np.ndarray, weights: Any, labels: np.ndarray) -> np.ndarray:
     """Return the part of drawn counts whose assignment gives each query its label."""
-    return np.mean([voting.assignment(weights @ counts) == labels for counts in drawn], axis=0)
+    return np.mean([postprocessing.assignment(weights @ counts) == labels for counts in drawn], axis=0)

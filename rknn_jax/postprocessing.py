@@ -17,7 +17,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 import scipy.special
 
-from rknn_jax.graphs import self_graph
+from rknn_jax.neighbor_graph import self_graph
 from rknn_jax.neighbors import Metric, pairwise_sq_distances
 from rknn_jax.types import Array
 

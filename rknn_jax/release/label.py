@@ -2,8 +2,8 @@
 
 `prepare` reads, and `plan` checks and clusters; whatever can be refused is refused there. `release` makes sure of memory and of a place to
 write to, and `draw` charges the ledger before it draws exact noise on the operating system's entropy: a run that is refused changes
-nothing, a spend is never forgotten, and what was paid for is not lost (`rknn_jax.release_folder`). Private labels are seen by
-`rknn.connect`, record by record, and by `release_counts` alone. `rknn_jax.tabular` goes through `plan` and `draw` too, with arrays in
+nothing, a spend is never forgotten, and what was paid for is not lost (`rknn_jax.release.release_folder`). Private labels are seen by
+`rknn.connect`, record by record, and by `release_counts` alone. `rknn_jax.release.estimator` goes through `plan` and `draw` too, with arrays in
 the place of files.
 """
 
@@ -26,21 +26,22 @@ import jax
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rknn_jax import mechanisms, preview, release_folder, tables, voting
-from rknn_jax.disk import write_arrays, write_text
-from rknn_jax.keys import Stage, stage_key
+from rknn_jax import mechanisms, postprocessing
+from rknn_jax._internal.disk import write_arrays, write_text
+from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import CentralMechanism, release_counts
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
 from rknn_jax.privacy.statement import Account, Statement, page
 from rknn_jax.queries import kmeans
-from rknn_jax.release_folder import ReleaseFolder
-from rknn_jax.tables import MISSING, Classes
+from rknn_jax.release import preview, release_folder, tables
+from rknn_jax.release.release_folder import ReleaseFolder
+from rknn_jax.release.tables import MISSING, Classes
 from rknn_jax.types import Answers, Array, Queries
 
 if TYPE_CHECKING:
-    from rknn_jax.cli import Label
+    from rknn_jax.release.settings import Settings
 
 ASSUMED_CLASSES = 10
 """For a dry run that is told no classes: it reads no private labels, and what it tells depends on the logarithm of their number."""
@@ -89,7 +90,7 @@ class Plan:
       paid: Whether a process that was stopped has paid for this release.
     """
 
-    settings: "Label"
+    settings: "Settings"
     data: Data
     mechanism: CentralMechanism
     queries: Queries
@@ -143,7 +144,7 @@ class Release:
         return self.probabilities.argmax(axis=1).astype(np.int32)
 
 
-def prepare(settings: "Label") -> Plan:
+def prepare(settings: "Settings") -> Plan:
     """Read, check and cluster.
 
     Raises:
@@ -160,7 +161,7 @@ def prepare(settings: "Label") -> Plan:
     return plan(replace(settings, out=folder), data, paid=paid)
 
 
-def plan(settings: "Label", data: Data, *, paid: bool = False) -> Plan:
+def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     """Open the ledger, calibrate the mechanism and cluster the public rows.
 
     Raises:
@@ -225,11 +226,11 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
     guarantee = plan.mechanism.release_guarantee(len(data.private))
     answers = rknn.answer(counts, plan.mechanism.stddev(counts, len(data.private)), guarantee, queries, config)
     shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
-    probabilities = voting.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
+    probabilities = postprocessing.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
     return Release(answers, probabilities, shown, card(plan, guarantee, ledger))
 
 
-def check(settings: "Label") -> None:
+def check(settings: "Settings") -> None:
     """Refuse what no data could make right."""
     if not 0 < settings.epsilon < math.inf:
         raise ValueError(f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite privacy budget, such as 1.")
@@ -262,7 +263,7 @@ def check(settings: "Label") -> None:
         raise ValueError(f"Expected 0 <= seed < 2^32, got --seed {settings.seed}; it only starts the clustering.")
 
 
-def read(settings: "Label") -> Data:
+def read(settings: "Settings") -> Data:
     """Read and check both files; the private labels too, unless it is a dry run.
 
     A private record that cannot be used casts no vote. It is no error, because whether there is a release would tell of it.
@@ -313,7 +314,7 @@ def data_of(public: np.ndarray, private: np.ndarray, labels: np.ndarray | None, 
     return Data(public, private, labels, classes, dataset, num_given - int(np.sum(labels != MISSING)))
 
 
-def request(settings: "Label", data: Data) -> str:
+def request(settings: "Settings", data: Data) -> str:
     """Return a hash of all that is public and that the noisy counts of a release depend on."""
     public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
     public["records"] = len(data.private) if settings.relation == "replace-one" else None
@@ -321,7 +322,7 @@ def request(settings: "Label", data: Data) -> str:
     return hashlib.sha256(words.encode()).hexdigest()
 
 
-def calibrated(settings: "Label", data: Data) -> CentralMechanism:
+def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
     """Return the mechanism, with as many queries as were asked for or as the noise allows."""
     mechanism = mechanisms.make(
         settings.mechanism,
@@ -347,7 +348,7 @@ def calibrated(settings: "Label", data: Data) -> CentralMechanism:
     return mechanism
 
 
-def cluster(settings: "Label", public: np.ndarray, num_queries: int) -> Queries:
+def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
     """Cluster the public rows into queries, by their directions under the cosine metric."""
     if settings.metric == "cosine":
         norm = np.linalg.norm(public, axis=1, keepdims=True)
@@ -364,7 +365,7 @@ def cluster(settings: "Label", public: np.ndarray, num_queries: int) -> Queries:
     return queries
 
 
-def open_ledger(settings: "Label", dataset: str, *, paid: bool = False) -> Ledger | None:
+def open_ledger(settings: "Settings", dataset: str, *, paid: bool = False) -> Ledger | None:
     """Open and check the ledger that this release would be charged to; None where there is none yet.
 
     Raises:
@@ -396,7 +397,7 @@ def open_ledger(settings: "Label", dataset: str, *, paid: bool = False) -> Ledge
     return ledger
 
 
-def first_budget(settings: "Label") -> Amount:
+def first_budget(settings: "Settings") -> Amount:
     """Return the budget of a ledger that these settings make."""
     epsilon = settings.epsilon if settings.budget is None else settings.budget
     return _amount(epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta)
@@ -470,7 +471,7 @@ def statement(plan: Plan, done: Release) -> Statement:
     )
 
 
-def shares_votes(settings: "Label") -> bool:
+def shares_votes(settings: "Settings") -> bool:
     """Return whether similar queries share votes: not where labels are released alone, without counts."""
     return settings.smoothing == "auto" and settings.mechanism != "permute_and_flip"
 
@@ -479,7 +480,7 @@ def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
     """Return how much each query listens to each where so many votes are cast; None where none does, or nobody knows how many."""
     if num_votes is None or not shares_votes(plan.settings):
         return None
-    return voting.smoothing_weights(plan.queries.features, plan.queries.size, num_votes, preview.noise_stddev(plan.mechanism))
+    return postprocessing.smoothing_weights(plan.queries.features, plan.queries.size, num_votes, preview.noise_stddev(plan.mechanism))
 
 
 def unsure_share(plan: Plan, counts: np.ndarray) -> float:
@@ -513,16 +514,16 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     write_text(staging / "privacy.json", json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n")
 
 
-def _graph(settings: "Label", public: Array, num_queries: int) -> csr_matrix | None:
-    return voting.public_graph(public, num_queries, metric=settings.metric, smoothing=settings.smoothing)
+def _graph(settings: "Settings", public: Array, num_queries: int) -> csr_matrix | None:
+    return postprocessing.public_graph(public, num_queries, metric=settings.metric, smoothing=settings.smoothing)
 
 
-def _labeler(settings: "Label") -> rknn.Config:
+def _labeler(settings: "Settings") -> rknn.Config:
     names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
     return rknn.Config(num_neighbors=settings.neighbors, **{name: getattr(settings, name) for name in names})
 
 
-def _cost(settings: "Label") -> Amount:
+def _cost(settings: "Settings") -> Amount:
     return _amount(settings.epsilon, settings.delta)
 
 
@@ -530,7 +531,7 @@ def _amount(epsilon: float, delta: float) -> Amount:
     return Amount(Fraction(str(epsilon)), Fraction(str(delta)))  # floats by their shortest decimals, as the ledger takes them
 
 
-def _new_ledger(settings: "Label", dataset: str) -> Ledger:
+def _new_ledger(settings: "Settings", dataset: str) -> Ledger:
     return Ledger.create(settings.ledger_path, dataset, *first_budget(settings), relation=settings.relation)
 
 
@@ -550,7 +551,7 @@ def _reserve_memory(plan: Plan) -> None:
     """
     cells = plan.mechanism.num_queries * plan.mechanism.num_classes
     labels = len(plan.data.public) * plan.mechanism.num_classes
-    grid = min(cells * voting.GRID, voting.LARGEST_GRID)
+    grid = min(cells * postprocessing.GRID, postprocessing.LARGEST_GRID)
     size = 2**24 + BYTES_PER_CELL * cells + BYTES_PER_LABEL * labels + BYTES_PER_GRID * grid
     try:
         np.ones(size, np.uint8)  # touched: an address alone is no memory

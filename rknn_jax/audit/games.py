@@ -24,10 +24,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax.audit.bounds import Bound, Finding, Game
 from rknn_jax.mechanisms.base import CentralMechanism, estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.mechanisms.multi_message import MultiMessage
-from rknn_jax.privacy.audit import Bound, Finding, Game
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Sampler
 from rknn_jax.types import Array

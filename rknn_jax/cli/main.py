@@ -1,0 +1,110 @@
+"""`rknn`: label public data with private records, from the command line.
+
+    rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
+    rknn label --public P.npz --private R.npz --epsilon 1
+    rknn budget show R.npz.ledger.jsonl
+    rknn export runs/label --format csv
+    rknn simulate --clients 1e6 --mechanism collision --epsilon 1
+    rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
+    rknn account private-knn --delta 1e-5
+    rknn audit --mechanism collision --epsilon 1
+    rknn budget raise R.npz.ledger.jsonl --epsilon 2 --reason "second study, approved by the review board"
+    rknn serve --public P.npz --epsilon 0.4 --classes 10 --clients 3 --out runs/round
+    rknn join --private R.npz --budget 1
+
+Each command has a file of its own here, which holds the words; the library does the work. Exit status: 0 done, 2 bad input, 3 budget refused, 4 a guarantee was broken,
+5 corrupted ledger, 130 stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import subcommand
+
+from rknn_jax._internal import compilation
+from rknn_jax._internal.terminal import err
+from rknn_jax.cli import account, audit, budget, export, federation, label, simulate
+from rknn_jax.cli.account import Account
+from rknn_jax.cli.audit import Audit
+from rknn_jax.cli.budget import Budget, Raise, Repair, Show
+from rknn_jax.cli.export import Export
+from rknn_jax.cli.simulate import Simulate
+from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
+from rknn_jax.release.settings import Settings
+
+NO_MEMORY = "RESOURCE_EXHAUSTED"
+"""How an error of XLA says that there is no memory left."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    commands: Any = (
+        Annotated[Settings, subcommand("label")]
+        | Annotated[Budget, subcommand("budget")]
+        | Annotated[Export, subcommand("export")]
+        | Annotated[Simulate, subcommand("simulate")]
+        | Annotated[Account, subcommand("account")]
+        | Annotated[Serve, subcommand("serve")]
+        | Annotated[Join, subcommand("join")]
+        | Annotated[Audit, subcommand("audit")]
+    )
+    flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
+    description = "Label public data with private records at a stated privacy, and keep the budget."
+    command: Settings | Budget | Export | Simulate | Account | Serve | Join | Audit = tyro.cli(
+        commands, args=argv, prog="rknn", description=description, config=flags
+    )
+    action = command.action if isinstance(command, Budget | Account) else command
+    try:
+        result = _run(action)
+        status = audit.BROKEN if result.get("broken") else 0
+    except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and NO_MEMORY not in str(error):
+            raise  # a fault of this program, with where it happened
+        words = str(error) or "stopped"
+        if isinstance(error, MemoryError | RuntimeError):
+            words = f"There is not enough memory ({words.splitlines()[0]}); use fewer queries, classes or public rows."
+        result, status = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}, _status(error)
+        err.print(f"rknn: error: {result['error']}")
+    if action.json:
+        sys.stdout.write(json.dumps(result | {"exit_status": status}, allow_nan=False, default=float) + "\n")
+    return status
+
+
+def _run(action: Settings | Show | Raise | Repair | Export | Simulate | Serve | Join | Audit | account.Action) -> dict[str, Any]:
+    match action:
+        case Settings():
+            compilation.keep_none()
+            return label.run(action)
+        case Show():
+            return budget.show(action)
+        case Raise():
+            return budget.set_anew(action)
+        case Repair():
+            return budget.repair(action)
+        case Export():
+            return export.run(action)
+        case Simulate():
+            return simulate.run(action)
+        case Serve():
+            return federation.serve(action)
+        case Join():
+            compilation.keep_none()
+            return federation.join(action)
+        case Audit():
+            return audit.run(action)
+        case _:
+            return account.run(action)
+
+
+def _status(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 3 if isinstance(error, BudgetExceededError) else 5 if isinstance(error, LedgerCorruptError) else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Settings of a federation: what a server asks for, and what a client agrees to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Unit
+from rknn_jax.privacy.ledger import PATIENCE
+
+if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
+    from rknn_jax.federation.publish import Asked
+
+PORT = 9092
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Ask the clients of a federation to label public data, train a student, and publish labels and guarantee.
+
+    Killed at any time, the same command goes on where it was. Outside this host it needs certificates and the clients' keys.
+
+    Attributes:
+      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f].
+      epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
+      classes: their number, or their names with commas between them.
+      clients: that are waited for.
+      out: folder of the round.
+      quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end; all of --clients where it is not given.
+      deadline: seconds that the round is open.
+      trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
+      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer.
+      delta: for --trust shuffle and central.
+      amplification: bound that --trust shuffle counts by; variation-ratio looks at the mechanism and needs less noise, general holds for every mechanism.
+      mechanism: of each message: collision, subset_selection, randomized_response, optimized_unary_encoding or generalized_randomized_response; binomial with --trust central. Chosen where it is not given.
+      queries: number of queries s; as many as classes where it is not given.
+      neighbors: number of queries k that each record votes for.
+      metric: of the features.
+      unit: what is protected: a record, or all that a client holds.
+      records_per_client: messages of a client under --unit client.
+      representation: learned from the public images.
+      student: trained on the labelled public images; none for labels alone.
+      epochs: of the student; its own where it is not given.
+      test: .npz with `images` and `labels` that measure the student.
+      seed: of clustering and training, which are public. No option fixes the noise.
+      host: that clients reach.
+      port: likewise.
+      certificates: folder of ca.pem, server.pem and server.key.
+      keys: file of the clients' public keys, one a line, as OpenSSH writes them.
+      allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    public: Path
+    epsilon: float
+    classes: str
+    clients: int
+    out: Path
+    quorum: int | None = None
+    deadline: float = 3600.0
+    trust: Literal["local", "shuffle", "central"] = "local"
+    honest: int = 0
+    delta: float = 1e-6
+    amplification: Literal["variation-ratio", "general"] = "variation-ratio"
+    mechanism: str | None = None
+    queries: int | None = None
+    neighbors: int = 1
+    metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
+    unit: Unit = "record"
+    records_per_client: int = 1
+    representation: Literal["spectral", "self_trained", "pca", "hog", "pixels"] = "spectral"
+    student: str = "cnn"
+    epochs: int = 0
+    test: Path | None = None
+    seed: int = 0
+    host: str = "127.0.0.1"
+    port: int = PORT
+    certificates: Path | None = None
+    keys: Path | None = None
+    allow_large_epsilon: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Join:
+    """Take part in a federation with private records, as far as their ledger and these options allow.
+
+    What is sent is randomized here, on the operating system's entropy, and charged first. Asked the same again, after a crash too, it says the same again and spends nothing. Leaves when the server says that the round is over.
+
+    Attributes:
+      private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none.
+      server: host:port.
+      budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
+      budget_delta: likewise for delta.
+      unit: what the ledger protects, likewise: a record, or all that is in the file.
+      most_epsilon: that one round may cost.
+      most_delta: likewise.
+      allow_large_epsilon: answer a round that costs an epsilon above 50, which protects next to nothing.
+      most_cells: cells, queries times classes, that one round may have.
+      most_bytes: bytes that one question may have, and one answer.
+      most_work: cells times records that one round may have; an answer of the default's size takes some minutes.
+      trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
+      honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
+      dishonest: clients of a sum that you believe may not follow it, for --trust central.
+      ledger: file of the budget; <private file>.ledger.jsonl where it is not given.
+      patience: seconds to wait for another process that holds the ledger; after that the round is refused.
+      rounds: folder where each round's answer is kept, as it was sent; <private file>.rounds where it is not given.
+      ca: the server's root certificate.
+      key: private key by which the server knows this client.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501
+
+    private: Path
+    server: str = f"127.0.0.1:{PORT}"
+    budget: float | None = None
+    budget_delta: float = 0.0
+    unit: Unit = "record"
+    most_epsilon: float | None = None
+    most_delta: float | None = None
+    allow_large_epsilon: bool = False
+    most_cells: int = 2**20
+    most_bytes: int = 2**28
+    most_work: int = 2**30
+    trust: Literal["local", "shuffle", "central"] = "local"
+    honest: int | None = None
+    dishonest: int = 0
+    ledger: Path | None = None
+    patience: float = PATIENCE
+    rounds: Path | None = None
+    ca: Path | None = None
+    key: Path | None = None
+    json: bool = False
+
+    def beside(self, suffix: str) -> Path:
+        """Return a path beside the private file, also where that is a link."""
+        private = self.private.resolve()
+        return private.with_name(f"{private.name}.{suffix}")
+
+
+def asked(settings: Serve, simulated: int | None = None) -> "Asked":
+    """Return what the settings ask for; `simulated` is the seed of simulated noise.
+
+    Raises:
+      ValueError: for what no data could make right.
+    """
+    from rknn_jax.federation.publish import Asked
+    from rknn_jax.labelers import rknn
+    from rknn_jax.release import tables
+    from rknn_jax.students import fit as students
+
+    classes = tables.parse_classes(settings.classes)
+    names = classes.names or tuple(map(str, range(classes.count)))
+    if settings.clients < 1 or not 1 <= (settings.quorum or settings.clients) <= settings.clients or not settings.deadline > 0:
+        raise ValueError(
+            f"Expected 1 <= quorum <= clients and deadline > 0, got --quorum {settings.quorum}, --clients {settings.clients} and "
+            f"--deadline {settings.deadline}."
+        )
+    if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon and simulated is None:
+        raise ValueError(
+            f"Expected --epsilon <= {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}, which protects next to nothing; pass "
+            "--allow-large-epsilon if that is meant, and every client has to pass it too."
+        )
+    config = rknn.Config(
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        num_neighbors=settings.neighbors,
+        mechanism=settings.mechanism or ("binomial" if settings.trust == "central" else "collision"),
+        trust=settings.trust,
+        amplification="general" if settings.amplification == "general" else "variation ratio",
+        metric=settings.metric,
+    )
+    if settings.student != "none":
+        students.Config(model=settings.student, epochs=settings.epochs)  # refuses now what training would after the round
+    by_client = settings.unit == "client"
+    return Asked(
+        config,
+        names,
+        settings.queries,
+        settings.representation,
+        settings.unit,
+        settings.records_per_client if by_client else 0,
+        settings.honest,
+        simulated,
+        settings.clients,
+        settings.quorum or settings.clients,
+        settings.deadline,
+        settings.student,
+        settings.epochs,
+        settings.seed,
+        settings.keys is not None,
+    )

@@ -1,0 +1,68 @@
+"""Settings of a release: what `rknn label` and the estimator are given."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rknn_jax.privacy.guarantee import Relation
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Label public embeddings with private records: a real release at epsilon, charged to the private data set's ledger.
+
+    Both files hold embeddings by one model: .npz (arrays `embeddings` and, for the private side, `labels`), .npy or .parquet. A label that is NaN, null, negative or '' is missing, and its record casts no vote; nor does a record whose embedding is no finite number or whose label is none of the classes. The set of classes is public: name it with --classes or in an array `classes` of the private .npz. If the program is stopped after the budget was charged, the same command finishes the release and costs nothing.
+
+    Attributes:
+      public: file of the public embeddings.
+      private: file of the private embeddings and labels.
+      epsilon: what this release may cost.
+      private_labels: file of the private labels, where --private does not hold them.
+      queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
+      neighbors: number of queries k that each private record votes for.
+      delta: for --mechanism gaussian; 0 is pure differential privacy.
+      mechanism: discrete_laplace; permute_and_flip for fewer wrong labels but no probabilities; gaussian for many neighbors.
+      relation: replace-one takes n as public; add-remove hides n, and needs --queries.
+      metric: of the embeddings.
+      smoothing: auto lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; none does neither.
+      classes: number of classes, or their names with commas between them.
+      infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
+      allow_large_epsilon: allow an epsilon above 50, which protects nobody.
+      budget: epsilon that may be spent on this data set in all, set at its first release; this epsilon where it is not given.
+      budget_delta: likewise for delta.
+      ledger: file of the budget; <private file>.ledger.jsonl where it is not given. Keep one for all copies of the same records.
+      out: folder for the results; a new one under runs/ where it is not given.
+      patience: seconds to wait for another process that holds the ledger.
+      seed: of the clustering, which is public. No option fixes the noise.
+      dry_run: tell what error to expect. Reads no private labels, spends nothing, draws nothing.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    public: Path
+    private: Path
+    epsilon: float
+    private_labels: Path | None = None
+    queries: int | None = None
+    neighbors: int = 1
+    delta: float = 0.0
+    mechanism: Literal["discrete_laplace", "permute_and_flip", "gaussian"] = "discrete_laplace"
+    relation: Relation = "replace-one"
+    metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
+    smoothing: Literal["auto", "none"] = "auto"
+    classes: str | None = None
+    infer_classes: bool = False
+    allow_large_epsilon: bool = False
+    budget: float | None = None
+    budget_delta: float | None = None
+    ledger: Path | None = None
+    out: Path | None = None
+    patience: float = 60.0
+    seed: int = 0
+    dry_run: bool = False
+    json: bool = False
+
+    @property
+    def ledger_path(self) -> Path:
+        """Where the budget of this data set is kept."""
+        private = self.private.resolve()  # a link to a data set shares its budget
+        return self.ledger or private.with_name(f"{private.name}.ledger.jsonl")
