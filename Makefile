@@ -53,11 +53,11 @@ $(VENV)/.uv: Makefile
 	$(RUN) -m pip install --quiet uv==$(UV_VERSION)
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.uv uv.lock
+$(VENV)/.demo: $(VENV)/.uv uv.lock pyproject.toml
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --no-default-groups
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.uv uv.lock
+$(VENV)/.dev: $(VENV)/.uv uv.lock pyproject.toml
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras
 	touch $@ $(VENV)/.demo
 

@@ -1,1 +1,5 @@
-"""Measurements. Each file is one program that writes `benchmarks/results/<name>.json`; `tables` puts them into the README."""
+"""Measurements.
+
+Each file is one program that writes `benchmarks/results/<name>.json`; `tables` puts them into the
+README.
+"""

@@ -19,12 +19,19 @@ RESULTS = Path(__file__).parent / "results"
 def mnist_folder() -> Path:
     """Return the folder of MNIST's idx files that the environment names, as for the slow tests."""
     if "RKNN_MNIST_DIR" not in os.environ:
-        sys.exit("Expected RKNN_MNIST_DIR to name a folder of MNIST's four idx files, got nothing; set it.")
+        sys.exit(
+            "Expected RKNN_MNIST_DIR to name a folder of MNIST's four idx files, got nothing; "
+            "set it."
+        )
     return Path(os.environ["RKNN_MNIST_DIR"])
 
 
-def seconds(run: Callable[[], Any], repeats: int = 5, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the median time of `run`, after one call that compiles; by `time.process_time` that of all threads together."""
+def seconds(
+    run: Callable[[], Any], repeats: int = 5, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return the median time of `run`, after one call that compiles; by `time.process_time` that
+    of all threads together.
+    """
     jax.block_until_ready(run())
     times = []
     for _ in range(repeats):
@@ -41,12 +48,20 @@ def peak_memory() -> int:
 
 def summary(values: list[float]) -> dict[str, Any]:
     """Return mean and standard deviation over seeds, with the values."""
-    return {"mean": statistics.mean(values), "stddev": statistics.stdev(values) if len(values) > 1 else None, "values": values}
+    return {
+        "mean": statistics.mean(values),
+        "stddev": statistics.stdev(values) if len(values) > 1 else None,
+        "values": values,
+    }
 
 
 def save(name: str, results: Any, **about: Any) -> None:
-    """Write `benchmarks/results/<name>.json`: the results, with device, date, versions and command."""
+    """Write `benchmarks/results/<name>.json`: the results, with device, date, versions and
+    command.
+    """
     RESULTS.mkdir(exist_ok=True)
     command = f"python -m benchmarks.{Path(sys.argv[0]).stem} {' '.join(sys.argv[1:])}".strip()
-    write_json(RESULTS / f"{name}.json", {"command": command, **about, **environment(), "results": results})
+    write_json(
+        RESULTS / f"{name}.json", {"command": command, **about, **environment(), "results": results}
+    )
     print(f"wrote {RESULTS / name}.json")

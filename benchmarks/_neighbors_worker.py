@@ -1,4 +1,6 @@
-"""The peers' side of `benchmarks.neighbors`, in an interpreter that has them: a line of JSON in, seconds and the first ids out."""
+"""The peers' side of `benchmarks.neighbors`, in an interpreter that has them: a line of JSON in,
+seconds and the first ids out.
+"""
 
 import json
 import sys
@@ -12,7 +14,9 @@ import numpy as np
 def data(num_records: int, num_queries: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Return Gaussian records and queries, float32."""
     rng = np.random.default_rng(0)
-    return rng.standard_normal((num_records, width), np.float32), rng.standard_normal((num_queries, width), np.float32)
+    return rng.standard_normal((num_records, width), np.float32), rng.standard_normal(
+        (num_queries, width), np.float32
+    )
 
 
 def with_faiss(records: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
@@ -25,12 +29,21 @@ def with_faiss(records: np.ndarray, queries: np.ndarray, count: int) -> np.ndarr
 
 
 def with_torch(records, queries, count: int):  # type: ignore[no-untyped-def]
-    """Multiply and take the top k, 65,536 records at a time, which is kinder than the whole matrix; where tensors lie, or on the CPU."""
+    """Multiply and take the top k, 65,536 records at a time, which is kinder than the whole
+    matrix; where tensors lie, or on the CPU.
+    """
     import torch
 
-    records, queries = torch.as_tensor(records), torch.as_tensor(queries)
-    norms, parts = (queries**2).sum(1), records.split(65_536)
-    found = torch.cat([torch.topk(torch.addmm(norms, part, queries.T, alpha=-2), count, largest=False).indices for part in parts])
+    records = torch.as_tensor(records)
+    queries = torch.as_tensor(queries)
+    norms = (queries**2).sum(1)
+    parts = records.split(65_536)
+    found = torch.cat(
+        [
+            torch.topk(torch.addmm(norms, part, queries.T, alpha=-2), count, largest=False).indices
+            for part in parts
+        ]
+    )
     if found.is_cuda:
         torch.cuda.synchronize()
     return found
@@ -40,7 +53,11 @@ def with_sklearn(records: np.ndarray, queries: np.ndarray, count: int) -> np.nda
     """Search by brute force."""
     from sklearn.neighbors import NearestNeighbors
 
-    return NearestNeighbors(n_neighbors=count, algorithm="brute").fit(queries).kneighbors(records, return_distance=False)
+    return (
+        NearestNeighbors(n_neighbors=count, algorithm="brute")
+        .fit(queries)
+        .kneighbors(records, return_distance=False)
+    )
 
 
 PEERS = {"faiss-cpu": with_faiss, "torch": with_torch, "scikit-learn": with_sklearn}
@@ -59,7 +76,9 @@ def on(device: str, arrays: tuple[np.ndarray, np.ndarray]) -> tuple:
 
 
 if __name__ == "__main__":
-    print(json.dumps({peer: version(peer) for peer in PEERS if find_spec(MODULES[peer])}), flush=True)
+    print(
+        json.dumps({peer: version(peer) for peer in PEERS if find_spec(MODULES[peer])}), flush=True
+    )
     given = None
     for line in sys.stdin:
         asked = json.loads(line)
@@ -68,4 +87,12 @@ if __name__ == "__main__":
             arrays = on(given[1], data(*given[0]))
         start = time.perf_counter()
         found = PEERS[asked["peer"]](*arrays, asked["num_neighbors"])
-        print(json.dumps({"seconds": time.perf_counter() - start, "some": found[: asked.get("rows", 1000)].tolist()}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "seconds": time.perf_counter() - start,
+                    "some": found[: asked.get("rows", 1000)].tolist(),
+                }
+            ),
+            flush=True,
+        )

@@ -1,4 +1,6 @@
-"""The peers' side of `benchmarks.peers`, in an interpreter that has them: a line of JSON in, what was measured out."""
+"""The peers' side of `benchmarks.peers`, in an interpreter that has them: a line of JSON in,
+what was measured out.
+"""
 
 import json
 import sys
@@ -16,10 +18,12 @@ EPSILON = 1.0
 def pure_ldp(mechanism: str, d: int, values: list[int]) -> np.ndarray:
     """Randomize and estimate with pure-ldp, whose values count from 1."""
     if mechanism == "local_hashing":
-        client, server = LHClient(EPSILON, d, use_olh=True), LHServer(EPSILON, d, use_olh=True)
+        client = LHClient(EPSILON, d, use_olh=True)
+        server = LHServer(EPSILON, d, use_olh=True)
     else:
         oue = mechanism == "optimized_unary_encoding"
-        client, server = UEClient(EPSILON, d, use_oue=oue), UEServer(EPSILON, d, use_oue=oue)
+        client = UEClient(EPSILON, d, use_oue=oue)
+        server = UEServer(EPSILON, d, use_oue=oue)
     server.aggregate_all([client.privatise(value + 1) for value in values])
     return server.estimate_all(range(1, d + 1), suppress_warnings=True)
 
@@ -27,9 +31,13 @@ def pure_ldp(mechanism: str, d: int, values: list[int]) -> np.ndarray:
 def multi_freq_ldpy(mechanism: str, d: int, values: list[int]) -> np.ndarray:
     """Randomize and estimate with multi-freq-ldpy, compiled by numba before."""
     if mechanism == "local_hashing":
-        return LH.LH_Aggregator_MI([LH.LH_Client(value, d, EPSILON, True) for value in values], d, EPSILON, True)
+        return LH.LH_Aggregator_MI(
+            [LH.LH_Client(value, d, EPSILON, True) for value in values], d, EPSILON, True
+        )
     oue = mechanism == "optimized_unary_encoding"
-    return UE.UE_Aggregator_MI([UE.UE_Client(value, d, EPSILON, oue) for value in values], EPSILON, oue)
+    return UE.UE_Aggregator_MI(
+        [UE.UE_Client(value, d, EPSILON, oue) for value in values], EPSILON, oue
+    )
 
 
 PEERS = {"pure-ldp": pure_ldp, "multi-freq-ldpy": multi_freq_ldpy}
@@ -38,10 +46,12 @@ if __name__ == "__main__":
     print(json.dumps({peer: version(peer) for peer in PEERS}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        run, d = PEERS[asked["peer"]], asked["d"]
+        run = PEERS[asked["peer"]]
+        d = asked["d"]
         values = np.random.default_rng(0).integers(0, d, asked["clients"]).tolist()
         run(asked["mechanism"], d, values[:10])  # compiles
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         estimates = run(asked["mechanism"], d, values)
         seconds = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
         print(json.dumps(seconds | {"estimates": len(estimates)}), flush=True)

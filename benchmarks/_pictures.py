@@ -1,4 +1,5 @@
-"""Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis, all methods on two, and bought labels.
+"""Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis, all
+methods on two, and bought labels.
 
 They are drawn from `benchmarks/results/*.json`.
 """
@@ -11,7 +12,12 @@ from matplotlib.figure import Figure
 
 from train.compare import draw
 
-DISTILLED = ("epsilon 1, gamma 5", "teachers on disjoint parts, epsilon 10", "epsilon 2.0", "epsilon 5.0")
+DISTILLED = (
+    "epsilon 1, gamma 5",
+    "teachers on disjoint parts, epsilon 10",
+    "epsilon 2.0",
+    "epsilon 5.0",
+)
 """Rows of DPDFD's forms with a guarantee, one for each epsilon."""
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -33,9 +39,16 @@ def figure5(found: dict[str, Any]) -> None:
     figure, (ax,) = picture(1)
     kinds = list(dict.fromkeys((row["trust"], row["mechanism"]) for row in found["results"]))
     for colour, (trust, mechanism) in zip(COLOURS, kinds, strict=False):
-        rows = [row for row in found["results"] if (row["trust"], row["mechanism"]) == (trust, mechanism)]
+        rows = [
+            row
+            for row in found["results"]
+            if (row["trust"], row["mechanism"]) == (trust, mechanism)
+        ]
         accuracy = [row["label_accuracy"] for row in rows]
-        line = {"color": colour, "linestyle": {"local": "-", "shuffle": "--", "central": ":"}[trust]}
+        line = {
+            "color": colour,
+            "linestyle": {"local": "-", "shuffle": "--", "central": ":"}[trust],
+        }
         ax.errorbar(
             [row["epsilon"] for row in rows],
             [value["mean"] for value in accuracy],
@@ -52,18 +65,33 @@ def figure5(found: dict[str, Any]) -> None:
 
 
 def figure6(found: dict[str, Any]) -> None:
-    """Error of a cell by epsilon for one client and for a million, and the labels that a million find."""
+    """Error of a cell by epsilon for one client and for a million, and the labels that a million
+    find.
+    """
     figure, axes = picture(3)
     one, many = (
         {
-            name: [row for row in found["results"] if (row["clients"], row["mechanism"]) == (clients, name)]
+            name: [
+                row
+                for row in found["results"]
+                if (row["clients"], row["mechanism"]) == (clients, name)
+            ]
             for name in dict.fromkeys(row["mechanism"] for row in found["results"])
         }
         for clients in (1, 1_000_000)
     )
-    for ax, kinds, what in ((axes[0], one, "expected"), (axes[1], many, "expected"), (axes[2], many, "right")):
+    for ax, kinds, what in (
+        (axes[0], one, "expected"),
+        (axes[1], many, "expected"),
+        (axes[2], many, "right"),
+    ):
         for colour, (name, rows) in zip(COLOURS, kinds.items(), strict=False):
-            ax.plot([row["epsilon"] for row in rows], [row[what] for row in rows], label=name, color=colour)
+            ax.plot(
+                [row["epsilon"] for row in rows],
+                [row[what] for row in rows],
+                label=name,
+                color=colour,
+            )
     sizes = found["num_queries"] * found["num_classes"]
     for ax, rows in ((axes[0], one), (axes[1], many)):
         zeros = next(iter(rows.values()))[0]["of_zeros"]
@@ -78,8 +106,12 @@ def figure6(found: dict[str, Any]) -> None:
     figure.savefig(DOCS / "figure6.png", dpi=150)
 
 
-def labelers(found: dict[str, Any], noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]) -> None:
-    """Accuracy of the public labels by epsilon for every labeler, on both data sets; of bought labels that of the network."""
+def labelers(
+    found: dict[str, Any], noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]
+) -> None:
+    """Accuracy of the public labels by epsilon for every labeler, on both data sets; of bought
+    labels that of the network.
+    """
     figure, axes = picture(2)
     for ax, (dataset, rows) in zip(axes, found["results"].items(), strict=True):
         kinds = list(dict.fromkeys((row["labeler"], row["asked"]) for row in rows))
@@ -99,16 +131,27 @@ def labelers(found: dict[str, Any], noisy_sgd: dict[str, Any], dpdfd: dict[str, 
             )
         if dataset == "mnist":
             _networks(ax, noisy_sgd, dpdfd, buying)
-        ax.set(xscale="log", xlabel=f"ε of a replaced record, δ = {found['delta']:g}", ylabel="public labels right", ylim=(0, 1.02))
+        ax.set(
+            xscale="log",
+            xlabel=f"ε of a replaced record, δ = {found['delta']:g}",
+            ylabel="public labels right",
+            ylim=(0, 1.02),
+        )
         ax.set_title(dataset, fontsize=10)
         ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2)
     figure.set_size_inches(8.4, 4.6)
     figure.savefig(DOCS / "labelers.png", dpi=150)
 
 
-def _networks(ax: Axes, noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]) -> None:
+def _networks(
+    ax: Axes, noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]
+) -> None:
     """Mark on MNIST's axis what networks say that were trained on the private records."""
-    heads = [row for row in noisy_sgd["results"]["accuracy"] if row["name"].startswith("linear, spectral")]
+    heads = [
+        row
+        for row in noisy_sgd["results"]["accuracy"]
+        if row["name"].startswith("linear, spectral")
+    ]
     accuracy = [row["label_accuracy"] for row in heads]
     ax.errorbar(
         [row["epsilon"] for row in heads],
@@ -119,19 +162,37 @@ def _networks(ax: Axes, noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying
         marker="o",
         markersize=3,
     )
-    honest = [row for row in dpdfd["results"]["Table 4"] + dpdfd["results"]["Table 5"] if row["name"] in DISTILLED]
+    honest = [
+        row
+        for row in dpdfd["results"]["Table 4"] + dpdfd["results"]["Table 5"]
+        if row["name"] in DISTILLED
+    ]
     honest.sort(key=lambda row: row["epsilon"])
     x, y = ([row[name] for row in honest] for name in ("epsilon", "test_accuracy"))
     ax.plot(x, y, label="DPDFD (test set)", color=COLOURS[4], marker="s", markersize=3)
-    [near] = [row for row in buying["results"] if (row["figure"], row["select"], row["labels"]) == ("labels", "near_private", 1000)]
+    [near] = [
+        row
+        for row in buying["results"]
+        if (row["figure"], row["select"], row["labels"]) == ("labels", "near_private", 1000)
+    ]
     mean = near["test_accuracy"]["mean"]
-    ax.plot([near["epsilon"]], [mean], "*", color=COLOURS[5], label="NearPrivate, 1,000 bought (test set)")
+    ax.plot(
+        [near["epsilon"]],
+        [mean],
+        "*",
+        color=COLOURS[5],
+        label="NearPrivate, 1,000 bought (test set)",
+    )
 
 
 def compare(found: dict[str, Any]) -> None:
-    """All methods of `train.compare` on MNIST: their public labels, and what each one's paper tells, student or private network."""
+    """All methods of `train.compare` on MNIST: their public labels, and what each one's paper
+    tells, student or private network.
+    """
     figure, axes = picture(2)
-    for ax, told, what in zip(axes, (None, "told"), ("public labels right", "accuracy on the test set"), strict=True):
+    for ax, told, what in zip(
+        axes, (None, "told"), ("public labels right", "accuracy on the test set"), strict=True
+    ):
         draw(found["results"]["rows"], told, what, ax)
         ax.set_xlabel(f"ε of a replaced record, δ = {found['delta']:g}")
     handles, names = axes[0].get_legend_handles_labels()
@@ -148,7 +209,13 @@ def screening(found: dict[str, Any]) -> None:
     for colour, row in zip(COLOURS, found["results"]["figure5"], strict=False):
         line = "--" if row["printed"] is None else "-"
         printed = "" if row["printed"] is None else f" (printed: {row['printed']:g})"
-        ax.plot(row["queries"], row["epsilon"], color=colour, linestyle=line, label=f"{row['name']}: {row['epsilon'][-1]:.4g}{printed}")
+        ax.plot(
+            row["queries"],
+            row["epsilon"],
+            color=colour,
+            linestyle=line,
+            label=f"{row['name']}: {row['epsilon'][-1]:.4g}{printed}",
+        )
     ax.set(xlabel="queries screened", ylabel="ε at δ = 1e-5")
     ax.legend(fontsize=7)
     figure.savefig(DOCS / "screening.png", dpi=150)
@@ -157,22 +224,43 @@ def screening(found: dict[str, Any]) -> None:
 def buying(found: dict[str, Any]) -> None:
     """Accuracy against labels bought, in polluted pools, and by the selectors' settings."""
     figure, axes = picture(4)
-    colours = dict(zip(("random", "entropy", "difference", "diverse_public", "near_private"), COLOURS[4::-1], strict=True))
+    colours = dict(
+        zip(
+            ("random", "entropy", "difference", "diverse_public", "near_private"),
+            COLOURS[4::-1],
+            strict=True,
+        )
+    )
 
     def line(ax: Axes, rows: list[dict[str, Any]], x: str, **how: Any) -> None:
         accuracy = [row["test_accuracy"] for row in rows]
         spread = [value["stddev"] or 0 for value in accuracy]
-        ax.errorbar([row[x] for row in rows], [value["mean"] for value in accuracy], spread, marker="o", markersize=3, **how)
+        ax.errorbar(
+            [row[x] for row in rows],
+            [value["mean"] for value in accuracy],
+            spread,
+            marker="o",
+            markersize=3,
+            **how,
+        )
 
     for ax, name, x in ((axes[0], "labels", "labels"), (axes[1], "pollution", "polluted")):
         for select, colour in colours.items():
-            rows = [row for row in found["results"] if (row["figure"], row["select"]) == (name, select)]
+            rows = [
+                row for row in found["results"] if (row["figure"], row["select"]) == (name, select)
+            ]
             line(ax, rows, x, color=colour, label=select.replace("_", " "))
     for ax, select in ((axes[2], "diverse_public"), (axes[3], "near_private")):
-        names = dict.fromkeys(row["figure"] for row in found["results"] if row["figure"].startswith(f"{select}:"))
+        names = dict.fromkeys(
+            row["figure"] for row in found["results"] if row["figure"].startswith(f"{select}:")
+        )
         for colour, name in zip(COLOURS, names, strict=False):
             setting = name.removeprefix(f"{select}: ")
-            rows = [row for row in found["results"] if row["figure"] == name and isinstance(row[setting], int | float)]
+            rows = [
+                row
+                for row in found["results"]
+                if row["figure"] == name and isinstance(row[setting], int | float)
+            ]
             if rows:
                 line(ax, rows, setting, color=colour, label=setting.replace("_", " "))
         ax.set(xscale="log", xlabel="value of the setting", title=select.replace("_", " "))
@@ -180,7 +268,9 @@ def buying(found: dict[str, Any]) -> None:
     for ax in axes[:2]:
         ax.axhline(found["network"]["mean"], color="#bbbbbb", linestyle=":", label="nothing bought")
     numbers = sorted({row["labels"] for row in found["results"]})
-    axes[0].set(xscale="log", xlabel="labels bought", ylabel="test images told right", title="a clean pool")
+    axes[0].set(
+        xscale="log", xlabel="labels bought", ylabel="test images told right", title="a clean pool"
+    )
     axes[0].set_xticks(numbers, [f"{number:,}" for number in numbers])
     axes[1].set(xlabel="share of the pool that is no digit", title="1,000 labels bought")
     axes[3].set_title("near private, half of the pool no digits")

@@ -1,8 +1,9 @@
-"""The Pallas kernels on a GPU: right at full size, and how fast, against the XLA forms, torch, and what the GPU reaches by itself.
+"""The Pallas kernels on a GPU: right at full size, and how fast, against the XLA forms, torch, and
+what the GPU reaches by itself.
 
-The ceilings are measured in the same run: a large product of the type that the kernel multiplies, and a chain of integer additions. torch
-runs in the interpreter that RKNN_PEERS_PYTHON names, if that sees the GPU. `--tiny` runs the same path on a CPU, interpreted, to test it,
-and keeps nothing.
+The ceilings are measured in the same run: a large product of the type that the kernel multiplies,
+and a chain of integer additions. torch runs in the interpreter that RKNN_PEERS_PYTHON names, if
+that sees the GPU. `--tiny` runs the same path on a CPU, interpreted, to test it, and keeps nothing.
 """
 
 import argparse
@@ -37,55 +38,95 @@ def matrix_ceiling(side: int, repeats: int) -> float:
 
 
 def integer_ceiling(lanes: int, repeats: int, rounds: int = 4096) -> float:
-    """Return the 32-bit multiplications and additions a second, in chains that stay in registers."""
+    """Return the 32-bit multiplications and additions a second, in chains that stay in
+    registers.
+    """
 
     def chain(words: jax.Array) -> jax.Array:
-        return jax.lax.fori_loop(0, rounds, lambda _, x: x * np.uint32(0x9E3779B1) + np.uint32(1), words, unroll=64)
+        return jax.lax.fori_loop(
+            0, rounds, lambda _, x: x * np.uint32(0x9E3779B1) + np.uint32(1), words, unroll=64
+        )
 
-    run, words = jax.jit(chain), jnp.arange(lanes, dtype=jnp.uint32)
+    run = jax.jit(chain)
+    words = jnp.arange(lanes, dtype=jnp.uint32)
     return 2 * rounds * lanes / seconds(lambda: run(words), repeats)
 
 
-def assignment(size: tuple[int, int, int], num_neighbors: int, repeats: int, ceiling: float, torch: Any) -> dict[str, Any]:
+def assignment(
+    size: tuple[int, int, int], num_neighbors: int, repeats: int, ceiling: float, torch: Any
+) -> dict[str, Any]:
     """Compare the forms to the bit up to ties, and time them."""
     points, references = jax.device_put(data(*size))
-    found = {form: neighbors.nearest(points, references, num_neighbors, implementation=form) for form in FORMS}
+    found = {
+        form: neighbors.nearest(points, references, num_neighbors, implementation=form)
+        for form in FORMS
+    }
     np.testing.assert_allclose(found["pallas"][1], found["xla"][1], rtol=1e-5)
     same = float(np.mean(np.all(np.asarray(found["pallas"][0] == found["xla"][0]), axis=1)))
 
     def run(form: Implementation) -> float:
-        return seconds(lambda: neighbors.nearest(points, references, num_neighbors, implementation=form), repeats)
+        return seconds(
+            lambda: neighbors.nearest(points, references, num_neighbors, implementation=form),
+            repeats,
+        )
 
     took = {form: run(form) for form in FORMS}
     if torch:
         question = {"peer": "torch", "size": size, "num_neighbors": num_neighbors, "device": "cuda"}
-        took["torch"] = statistics.median(ask(torch, question)["seconds"] for _ in range(3 + repeats))
+        took["torch"] = statistics.median(
+            ask(torch, question)["seconds"] for _ in range(3 + repeats)
+        )
     ratio = {name: each / took["pallas"] for name, each in took.items() if name != "pallas"}
     share = 2 * np.prod(size, dtype=float) / took["pallas"] / ceiling
-    return {"size": size, "num_neighbors": num_neighbors, "same": same, "seconds": took, "ratio": ratio, "share_of_ceiling": share}
+    return {
+        "size": size,
+        "num_neighbors": num_neighbors,
+        "same": same,
+        "seconds": took,
+        "ratio": ratio,
+        "share_of_ceiling": share,
+    }
 
 
 def decoding(num_messages: int, num_cells: int, repeats: int, ceiling: float) -> dict[str, Any]:
     """Compare the forms exactly, and time them."""
     mechanism = collision.Collision(1.0, num_cells // 10, 10)
     made = jax.jit(jax.vmap(mechanism.randomize))(
-        jax.random.split(jax.random.key(0), num_messages), (jnp.arange(num_messages, dtype=jnp.int32) % num_cells)[:, None]
+        jax.random.split(jax.random.key(0), num_messages),
+        (jnp.arange(num_messages, dtype=jnp.int32) % num_cells)[:, None],
     )
     forms = {
-        form: jax.jit(lambda made, form=form: collision.count_support(made, mechanism.num_buckets, num_cells, implementation=form))
+        form: jax.jit(
+            lambda made, form=form: collision.count_support(
+                made, mechanism.num_buckets, num_cells, implementation=form
+            )
+        )
         for form in FORMS
     }
     np.testing.assert_array_equal(forms["pallas"](made), forms["xla"](made))
-    took = {form: seconds(lambda count=count: count(made), repeats) for form, count in forms.items()}
+    took = {
+        form: seconds(lambda count=count: count(made), repeats) for form, count in forms.items()
+    }
     share = OPERATIONS * num_messages * num_cells / took["pallas"] / ceiling
-    return {"messages": num_messages, "cells": num_cells, "seconds": took, "ratio": took["xla"] / took["pallas"], "share_of_ceiling": share}
+    return {
+        "messages": num_messages,
+        "cells": num_cells,
+        "seconds": took,
+        "ratio": took["xla"] / took["pallas"],
+        "share_of_ceiling": share,
+    }
 
 
 def torch_on_cuda() -> Any:
     """Start the peers' interpreter where there is one."""
     if "RKNN_PEERS_PYTHON" not in os.environ or jax.default_backend() != "gpu":
         return None
-    worker = subprocess.Popen([os.environ["RKNN_PEERS_PYTHON"], WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    worker = subprocess.Popen(
+        [os.environ["RKNN_PEERS_PYTHON"], WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert worker.stdout
     print(json.loads(worker.stdout.readline()), file=sys.stderr)
     return worker
@@ -98,13 +139,22 @@ if __name__ == "__main__":
     if jax.default_backend() != "gpu" and not tiny:
         print("skipped benchmarks.accelerator: no GPU; --tiny tests its path.")
         sys.exit()
-    repeats, torch = (1 if tiny else REPEATS), torch_on_cuda()
-    matrix, integers = matrix_ceiling(256 if tiny else 8192, repeats), integer_ceiling(1024 if tiny else 2**22, repeats)
+    repeats = 1 if tiny else REPEATS
+    torch = torch_on_cuda()
+    matrix = matrix_ceiling(256 if tiny else 8192, repeats)
+    integers = integer_ceiling(1024 if tiny else 2**22, repeats)
     sizes = {"tiny": (1_000, 70, 400)} if tiny else shapes.NEAREST
     counts = {"tiny": (1, 4)} if tiny else shapes.NEIGHBORS
-    nearest = [assignment(sizes[name], k, repeats, matrix, torch) for name in sizes for k in counts[name]]
+    nearest = [
+        assignment(sizes[name], k, repeats, matrix, torch) for name in sizes for k in counts[name]
+    ]
     decode = decoding(*((5_000, 300) if tiny else shapes.DECODE), repeats, integers)
-    results = {"matrix_ceiling": matrix, "integer_ceiling": integers, "nearest": nearest, "decode": decode}
+    results = {
+        "matrix_ceiling": matrix,
+        "integer_ceiling": integers,
+        "nearest": nearest,
+        "decode": decode,
+    }
     print(json.dumps(results, indent=2, default=float), file=sys.stderr)
     if not tiny:
         save("accelerator", results, device_kind=jax.devices()[0].device_kind, seed=0)

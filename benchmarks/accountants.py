@@ -1,6 +1,8 @@
-"""What Private-kNN's and PATE's stated parameters cost, beside what was claimed, and Figure 5 of the Private-kNN paper.
+"""What Private-kNN's and PATE's stated parameters cost, beside what was claimed, and Figure 5 of
+the Private-kNN paper.
 
-Relations are the papers': a record added or removed for Private-kNN, a teacher's vote replaced for PATE.
+Relations are the papers': a record added or removed for Private-kNN, a teacher's vote replaced for
+PATE.
 """
 
 import math
@@ -28,12 +30,17 @@ STATED = (
     ("Confident-GNMax, MNIST", 1.97, 1e-5, (150.0, 640, (200, 250)), (40.0, 286), 1.0),
     ("Confident-GNMax, SVHN", 4.96, 1e-6, (200.0, 8500, (300, 250)), (40.0, 3098), 1.0),
 )
-"""Name, epsilon as claimed, delta, screens (sigma, number, (T, most votes)), answers (sigma, number), sampling probability."""
+"""Name, epsilon as claimed, delta, screens (sigma, number, (T, most votes)), answers (sigma,
+number), sampling probability.
+"""
 
 
-def events(screens: tuple[float, int, tuple[int, int]], answers: tuple[float, int], sampling_prob: float) -> list[Event]:
+def events(
+    screens: tuple[float, int, tuple[int, int]], answers: tuple[float, int], sampling_prob: float
+) -> list[Event]:
     """Return the two steps' events, the screens with no more than one bit each."""
-    (s1, asked, screen), (s2, answered) = screens, answers
+    (s1, asked, screen) = screens
+    (s2, answered) = answers
     first = Event("gaussian", s1, asked, sampling_prob, screen=screen)
     return [first, Event("gaussian", s2 / math.sqrt(2), answered, sampling_prob)]
 
@@ -46,8 +53,17 @@ def stated() -> list[dict[str, object]]:
         start = time.perf_counter()
         exact = accounting.epsilons([screen, counts], delta)
         took = time.perf_counter() - start
-        published = accounting.rdp_epsilon_as_published([replace(screen, screen=None), counts], delta)
-        row = {"name": name, "claimed": claimed, "delta": delta, "RDP, as published": published, "RDP": exact["RDP"], "PLD": exact["PLD"]}
+        published = accounting.rdp_epsilon_as_published(
+            [replace(screen, screen=None), counts], delta
+        )
+        row = {
+            "name": name,
+            "claimed": claimed,
+            "delta": delta,
+            "RDP, as published": published,
+            "RDP": exact["RDP"],
+            "PLD": exact["PLD"],
+        }
         if sampling_prob < 1:
             both = [replace(event, replaced=True) for event in (screen, counts)]
             row["PLD, replace-one"] = accounting.epsilons(both, delta)["PLD"]
@@ -60,7 +76,14 @@ def stated() -> list[dict[str, object]]:
     published = pate.rdp_to_epsilon(moments, pate.MOMENTS, 1e-5, classic=True)
     return [
         *rows,
-        {"name": "LNMax, MNIST", "claimed": 8.03, "delta": 1e-5, "RDP, as published": published, "RDP": exact["RDP"], "PLD": exact["PLD"]}
+        {
+            "name": "LNMax, MNIST",
+            "claimed": 8.03,
+            "delta": 1e-5,
+            "RDP, as published": published,
+            "RDP": exact["RDP"],
+            "PLD": exact["PLD"],
+        }
         | {"seconds": took},
     ]
 
@@ -69,12 +92,28 @@ def figure5() -> list[dict[str, object]]:
     """Return epsilon by number of screens for every accountant of the figure, and of PLD."""
     rows: list[dict[str, object]] = []
     for name, (event, printed) in FIGURE5.items():
-        values = [accounting.rdp_epsilon_as_published([replace(event, count=count)], 1e-5) for count in QUERIES]
+        values = [
+            accounting.rdp_epsilon_as_published([replace(event, count=count)], 1e-5)
+            for count in QUERIES
+        ]
         rows.append({"name": name, "queries": QUERIES, "epsilon": values, "printed": printed})
-    plain = [accounting.epsilons([replace(FIGURE5["Gaussian"][0], count=count)], 1e-5)["PLD"] for count in QUERIES]
-    sampled = [accounting.epsilons([replace(FIGURE5["Gaussian, sampled"][0], count=count)], 1e-5)["PLD"] for count in QUERIES]
+    plain = [
+        accounting.epsilons([replace(FIGURE5["Gaussian"][0], count=count)], 1e-5)["PLD"]
+        for count in QUERIES
+    ]
+    sampled = [
+        accounting.epsilons([replace(FIGURE5["Gaussian, sampled"][0], count=count)], 1e-5)["PLD"]
+        for count in QUERIES
+    ]
     rows.append({"name": "Gaussian, by PLD", "queries": QUERIES, "epsilon": plain, "printed": None})
-    rows.append({"name": "Gaussian, sampled, by PLD", "queries": QUERIES, "epsilon": sampled, "printed": None})
+    rows.append(
+        {
+            "name": "Gaussian, sampled, by PLD",
+            "queries": QUERIES,
+            "epsilon": sampled,
+            "printed": None,
+        }
+    )
     return rows
 
 

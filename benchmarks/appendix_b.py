@@ -1,7 +1,9 @@
-"""Figure 6 of the paper, and what it leaves out: the error of Collision, Separation and Concatenation for one client, and for a million.
+"""Figure 6 of the paper, and what it leaves out: the error of Collision, Separation and
+Concatenation for one client, and for a million.
 
-For one client the published Concatenation looks best beyond ε = 3.4, and so would an answer of zeros. Summed over clients its bias
-stays, and its arg max is wrong; the labels that each finds are counted over clients who really randomize.
+For one client the published Concatenation looks best beyond ε = 3.4, and so would an answer of
+zeros. Summed over clients its bias stays, and its arg max is wrong; the labels that each finds are
+counted over clients who really randomize.
 """
 
 import sys
@@ -14,7 +16,10 @@ from benchmarks._measure import save
 from rknn_jax import simulate
 from rknn_jax.mechanisms.base import client_totals
 from rknn_jax.mechanisms.collision import Collision
-from rknn_jax.mechanisms.concatenation_as_published import ConcatenationAsPublished, RescaledConcatenation
+from rknn_jax.mechanisms.concatenation_as_published import (
+    ConcatenationAsPublished,
+    RescaledConcatenation,
+)
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.mechanisms.separation import Separation
 
@@ -35,13 +40,23 @@ def expected(mechanism: LocalRandomizer, counts: np.ndarray, clients: int) -> fl
     return float(np.mean(mechanism.stddev(counts, clients) ** 2 + bias**2))
 
 
-def collect(mechanism: LocalRandomizer, votes: np.ndarray, voters: np.ndarray, counts: np.ndarray) -> dict[str, float]:
-    """Let every client randomize; return the mean squared error and the share of queries whose arg max is one of the exact counts."""
-    cells, clients = jnp.asarray(np.repeat(votes, voters, axis=0)), int(voters.sum())
+def collect(
+    mechanism: LocalRandomizer, votes: np.ndarray, voters: np.ndarray, counts: np.ndarray
+) -> dict[str, float]:
+    """Let every client randomize; return the mean squared error and the share of queries whose
+    arg max is one of the exact counts.
+    """
+    cells = jnp.asarray(np.repeat(votes, voters, axis=0))
+    clients = int(voters.sum())
     totals = np.asarray(client_totals(mechanism, jax.random.key(0), cells))
     estimate = mechanism.estimate(jax.random.key(0), totals, clients)
-    best = np.take_along_axis(counts, estimate.argmax(axis=1)[:, None], axis=1)[:, 0] == counts.max(axis=1)
-    return {"measured": float(np.mean((estimate - counts) ** 2)), "right": float(best[counts.max(axis=1) > 0].mean())}
+    best = np.take_along_axis(counts, estimate.argmax(axis=1)[:, None], axis=1)[:, 0] == counts.max(
+        axis=1
+    )
+    return {
+        "measured": float(np.mean((estimate - counts) ** 2)),
+        "right": float(best[counts.max(axis=1) > 0].mean()),
+    }
 
 
 if __name__ == "__main__":
@@ -55,7 +70,12 @@ if __name__ == "__main__":
         for name, kind in KINDS.items():
             for epsilon in EPSILONS:
                 mechanism = kind(epsilon, **SIZES)
-                row = {"clients": clients, "mechanism": name, "epsilon": epsilon, "of_zeros": float(np.mean(counts**2))}
+                row = {
+                    "clients": clients,
+                    "mechanism": name,
+                    "epsilon": epsilon,
+                    "of_zeros": float(np.mean(counts**2)),
+                }
                 row["expected"] = expected(mechanism, counts, clients)
                 results.append(row | collect(mechanism, votes, voters, counts))
             print(clients, name, file=sys.stderr)

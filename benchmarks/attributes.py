@@ -1,7 +1,9 @@
-"""Private-kNN on records of several attributes: which MNIST digits are even, above 4, have a loop, and were written by a student.
+"""Private-kNN on records of several attributes: which MNIST digits are even, above 4, have a loop,
+and were written by a student.
 
-The last one is of the writer's series: NIST's employees wrote up to number 2099, students of a school those after. Attributes are asked
-about held-out images, in the features of `spectral` and of `pixels`, for clips around and beyond what a digit has on average.
+The last one is of the writer's series: NIST's employees wrote up to number 2099, students of a
+school those after. Attributes are asked about held-out images, in the features of `spectral` and of
+`pixels`, for clips around and beyond what a digit has on average.
 """
 
 import sys
@@ -32,12 +34,16 @@ def attributes(records: Records) -> np.ndarray:
     """Return what holds of each digit, int32 `[n, 4]`."""
     assert records.clients is not None
     digit = records.labels
-    return np.stack([digit % 2 == 0, digit > 4, np.isin(digit, LOOPS), records.clients >= FIRST_STUDENT], axis=1).astype(np.int32)
+    return np.stack(
+        [digit % 2 == 0, digit > 4, np.isin(digit, LOOPS), records.clients >= FIRST_STUDENT], axis=1
+    ).astype(np.int32)
 
 
 def measure(seed: int) -> list[dict[str, object]]:
     """Return the accuracy of each attribute by representation, epsilon and clip, on one split."""
-    task, root, rows = data.load("mnist", seed, mnist_folder()), jax.random.key(seed), []
+    task = data.load("mnist", seed, mnist_folder())
+    root = jax.random.key(seed)
+    rows = []
     for name, module in (("spectral", spectral), ("hog", hog)):
         config = spectral.Config(dimension=10) if name == "spectral" else hog.Config()
         encode = module.fit(stage_key(root, Stage.ENCODER), task.public.images, config)  # type: ignore[attr-defined]
@@ -47,11 +53,21 @@ def measure(seed: int) -> list[dict[str, object]]:
         for epsilon in EPSILONS:
             for clip in CLIPS:
                 answers = private_knn.multi_label(
-                    stage_key(root, Stage.NOISE), private, attributes(task.private), queries, replace(CONFIG, epsilon=epsilon), clip
+                    stage_key(root, Stage.NOISE),
+                    private,
+                    attributes(task.private),
+                    queries,
+                    replace(CONFIG, epsilon=epsilon),
+                    clip,
                 )
                 right = (answers.present == truth).mean(axis=0)
                 rows.append(
-                    {"representation": name, "epsilon": epsilon, "clip": clip, "right": dict(zip(NAMES, right.tolist(), strict=True))}
+                    {
+                        "representation": name,
+                        "epsilon": epsilon,
+                        "clip": clip,
+                        "right": dict(zip(NAMES, right.tolist(), strict=True)),
+                    }
                 )
         print(seed, name, file=sys.stderr)
     return rows
@@ -63,4 +79,11 @@ if __name__ == "__main__":
         same[0] | {"right": {name: summary([row["right"][name] for row in same]) for name in NAMES}}  # type: ignore[index]
         for same in zip(*every, strict=True)
     ]
-    save("attributes", results, seeds=SEEDS, queries=QUERIES, delta=CONFIG.delta, relation=CONFIG.relation)
+    save(
+        "attributes",
+        results,
+        seeds=SEEDS,
+        queries=QUERIES,
+        delta=CONFIG.delta,
+        relation=CONFIG.relation,
+    )

@@ -20,8 +20,21 @@ def measure(settings: Audit) -> dict[str, Any]:
     """Return what an audit finds, and how long it takes."""
     start = time.perf_counter()
     told = run(settings)
-    names = ("claimed_epsilon", "delta", "lower_bound", "broken", "power", "runs", "games", "confidence")
-    kind = {"mechanism": settings.mechanism, "labeler": settings.labeler, "sampler": settings.sampler}
+    names = (
+        "claimed_epsilon",
+        "delta",
+        "lower_bound",
+        "broken",
+        "power",
+        "runs",
+        "games",
+        "confidence",
+    )
+    kind = {
+        "mechanism": settings.mechanism,
+        "labeler": settings.labeler,
+        "sampler": settings.sampler,
+    }
     return kind | {name: told[name] for name in names} | {"seconds": time.perf_counter() - start}
 
 

@@ -1,8 +1,10 @@
-"""Labels of MNIST under balanced connections: what prices do to the degrees of the queries, and what that does to the labels.
+"""Labels of MNIST under balanced connections: what prices do to the degrees of the queries, and
+what that does to the labels.
 
-`plain` is the arg max alone; `shared` lets queries borrow votes, with sizes that count public records as they connect under the prices.
-`part` and `full` take 0.3 and all of the prices. Histogram prices spend a fifth of epsilon on degrees and label with the rest. Private
-records are like the public ones, or `shifted`: 3% of the digits 0 to 4 are kept.
+`plain` is the arg max alone; `shared` lets queries borrow votes, with sizes that count public
+records as they connect under the prices. `part` and `full` take 0.3 and all of the prices.
+Histogram prices spend a fifth of epsilon on degrees and label with the rest. Private records are
+like the public ones, or `shifted`: 3% of the digits 0 to 4 are kept.
 """
 
 import importlib
@@ -36,14 +38,24 @@ NAMES = ("representation", "population", "prices", "amount", "epsilon")
 MEASURED = ("plain", "shared", "purity", "least", "greatest", "harmonic_mean")
 
 
-def label(key: jax.Array, near: Array, labels: Array, queries: Queries, true_labels: Array, epsilon: float) -> tuple[dict, Guarantee]:
-    """Return the accuracy of the public labels, the spread of the private degrees, and what the labels cost."""
+def label(
+    key: jax.Array, near: Array, labels: Array, queries: Queries, true_labels: Array, epsilon: float
+) -> tuple[dict, Guarantee]:
+    """Return the accuracy of the public labels, the spread of the private degrees, and what the
+    labels cost.
+    """
     cells = bsvs.cells(near, labels, 10)
-    kinds = {"plain": rknn.Config(epsilon=epsilon, smoothing="none"), "shared": rknn.Config(epsilon=epsilon)}
+    kinds = {
+        "plain": rknn.Config(epsilon=epsilon, smoothing="none"),
+        "shared": rknn.Config(epsilon=epsilon),
+    }
     answers = {name: rknn.tally(key, cells, queries, 10, config) for name, config in kinds.items()}
     votes = np.asarray(bsvs.sum_votes(cells, 10 * QUERIES)).reshape(QUERIES, 10)
     degrees = votes.sum(axis=1)
-    found = {name: np.mean(answer.labels[queries.cluster] == true_labels) for name, answer in answers.items()} | {
+    found = {
+        name: np.mean(answer.labels[queries.cluster] == true_labels)
+        for name, answer in answers.items()
+    } | {
         "purity": votes.max(axis=1).sum() / votes.sum(),
         "least": degrees.min(),
         "greatest": degrees.max(),
@@ -54,33 +66,60 @@ def label(key: jax.Array, near: Array, labels: Array, queries: Queries, true_lab
 
 def measure(seed: int, representation: str) -> Iterator[dict[str, object]]:
     """Label the public records of one split by every form, for both populations."""
-    task, root = data.load("mnist", seed, mnist_folder()), jax.random.key(seed)
-    encode = importlib.import_module(f"rknn_jax.representations.{representation}").fit(stage_key(root, Stage.ENCODER), task.public.images)
-    public, private = encode(task.public.images), np.asarray(encode(task.private.images))
+    task = data.load("mnist", seed, mnist_folder())
+    root = jax.random.key(seed)
+    encode = importlib.import_module(f"rknn_jax.representations.{representation}").fit(
+        stage_key(root, Stage.ENCODER), task.public.images
+    )
+    public = encode(task.public.images)
+    private = np.asarray(encode(task.private.images))
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, QUERIES)
     free = _connections.public_prices(public, queries.features)
     thinned = (task.private.labels < 5) & (np.random.default_rng(seed).random(len(private)) >= KEPT)
     for population, kept in (("as the public", np.ones(len(thinned), bool)), ("shifted", ~thinned)):
         records = Records(private[kept], task.private.labels[kept])
         for draw, epsilon in ((draw, epsilon) for draw in range(DRAWS) for epsilon in EPSILONS):
-            key = jax.random.fold_in(jax.random.fold_in(stage_key(root, Stage.NOISE), draw), int(1000 * epsilon))
+            key = jax.random.fold_in(
+                jax.random.fold_in(stage_key(root, Stage.NOISE), draw), int(1000 * epsilon)
+            )
             for row in forms(key, records, task.public.true_labels, public, queries, free, epsilon):
-                yield {"representation": representation, "population": population, "epsilon": epsilon, "seed": seed} | row
+                yield {
+                    "representation": representation,
+                    "population": population,
+                    "epsilon": epsilon,
+                    "seed": seed,
+                } | row
 
 
 def forms(
-    key: jax.Array, private: Records, true_labels: Array, public: Array, queries: Queries, free: Array, epsilon: float
+    key: jax.Array,
+    private: Records,
+    true_labels: Array,
+    public: Array,
+    queries: Queries,
+    free: Array,
+    epsilon: float,
 ) -> Iterator[dict[str, object]]:
-    """Label once by every form; the `images` of the private records are features, and `free` are the public prices."""
+    """Label once by every form; the `images` of the private records are features, and `free` are
+    the public prices.
+    """
     degree_key, label_key = jax.random.split(key)
     plain, _ = nearest(private.images, queries.features, 1)
     degrees = _connections.noisy_degrees(degree_key, plain, QUERIES, FOR_DEGREES * epsilon)
     kinds = {
         "public": (free, epsilon, ()),
-        "histogram": (_connections.histogram_prices(degrees, public, queries.features), (1 - FOR_DEGREES) * epsilon, (degrees.guarantee,)),
+        "histogram": (
+            _connections.histogram_prices(degrees, public, queries.features),
+            (1 - FOR_DEGREES) * epsilon,
+            (degrees.guarantee,),
+        ),
     }
     none = "none", "none", np.zeros(QUERIES, np.float32), epsilon, ()
-    priced = [(name, amount, share * prices, *cost) for name, (prices, *cost) in kinds.items() for amount, share in SHARES.items()]
+    priced = [
+        (name, amount, share * prices, *cost)
+        for name, (prices, *cost) in kinds.items()
+        for amount, share in SHARES.items()
+    ]
     for name, amount, prices, left, spent in (none, *priced):
         heard, _ = _connections.priced_nearest(public, queries.features, prices, 1)
         sized = replace(queries, size=np.bincount(np.ravel(heard), minlength=QUERIES))
@@ -94,10 +133,17 @@ def averaged(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return mean and standard deviation over the seeds, of means over the draws of the noise."""
     groups: dict[tuple[object, ...], dict[object, list[dict[str, object]]]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in NAMES), {}).setdefault(row["seed"], []).append(row)
+        groups.setdefault(tuple(row[name] for name in NAMES), {}).setdefault(
+            row["seed"], []
+        ).append(row)
     return [
         dict(zip(NAMES, group, strict=True))
-        | {name: summary([float(np.mean([row[name] for row in draws])) for draws in seeds.values()]) for name in MEASURED}
+        | {
+            name: summary(
+                [float(np.mean([row[name] for row in draws])) for draws in seeds.values()]
+            )
+            for name in MEASURED
+        }
         for group, seeds in groups.items()
     ]
 

@@ -1,9 +1,11 @@
-"""Labels that are bought for a privately trained network on MNIST: accuracy by their number, in a polluted pool, and by settings.
+"""Labels that are bought for a privately trained network on MNIST: accuracy by their number, in a
+polluted pool, and by settings.
 
-One network is trained by noisy SGD for each split and shared by all rows. Half of the training images are private and half public, and the
-benchmark sells the public ones' true labels. A polluted pool has records of none of the classes in place of a share of its own: `glued`,
-the upper half of one digit on the lower half of another, which is near digits, or `quarters` of one digit that changed places, which is
-farther. The oracle says so, and the purchase is wasted.
+One network is trained by noisy SGD for each split and shared by all rows. Half of the training
+images are private and half public, and the benchmark sells the public ones' true labels. A polluted
+pool has records of none of the classes in place of a share of its own: `glued`, the upper half of
+one digit on the lower half of another, which is near digits, or `quarters` of one digit that
+changed places, which is farther. The oracle says so, and the purchase is wasted.
 
 Stopped, the same command goes on.
 """
@@ -35,11 +37,17 @@ from train.experiment import write_json
 SEEDS = (0, 1)  # the second one for labels bought from a clean pool alone
 DELTA = 1e-5
 SELECTORS: tuple[buy.Selector, ...] = get_args(buy.Selector)
-TRAINING = noisy_sgd.Config(epsilon=2.0, delta=DELTA, relation="replace-one", network="tanh_cnn", epochs=10)
+TRAINING = noisy_sgd.Config(
+    epsilon=2.0, delta=DELTA, relation="replace-one", network="tanh_cnn", epochs=10
+)
 RUNS = Path(f"runs/buying/epsilon={TRAINING.epsilon:g}-epochs={TRAINING.epochs:g}")
 BUYING = buy.Config(labels=1000, oracle="benchmark")
 ABLATIONS: dict[tuple[Any, float], dict[str, tuple[Any, ...]]] = {
-    ("diverse_public", 0.0): {"per_cluster": (2, 5, 10, 20, 50), "components": (2, 4, 8, 16, 32), "candidates": (250, 4000)},
+    ("diverse_public", 0.0): {
+        "per_cluster": (2, 5, 10, 20, 50),
+        "components": (2, 4, 8, 16, 32),
+        "candidates": (250, 4000),
+    },
     ("near_private", 0.5): {
         "epsilon_pca": (0.01, 0.03, 0.1, 0.3, 1.0),
         "epsilon_support": (0.03, 0.1, 0.3, 0.7, 2.0),
@@ -69,7 +77,10 @@ class Remembering(students.Student):
     def _apply(self, images: Array, features: bool) -> np.ndarray:
         key = id(images), features
         if key not in self.seen:
-            self.seen[key] = images, super()._apply(images, features)  # with the array, so that its number stays its own
+            self.seen[key] = (
+                images,
+                super()._apply(images, features),
+            )  # with the array, so that its number stays its own
         return self.seen[key][1]
 
 
@@ -81,16 +92,24 @@ def settings() -> Iterator[Setting]:
         yield Setting("pollution", replace(BUYING, select=select), polluted)
     for select in SELECTORS:
         yield Setting("quarters", replace(BUYING, select=select), 0.5, "quarters")
-    yield Setting("quarters", replace(BUYING, select="near_private", candidates=9000), 0.5, "quarters")
+    yield Setting(
+        "quarters", replace(BUYING, select="near_private", candidates=9000), 0.5, "quarters"
+    )
     for (select, polluted), varied in ABLATIONS.items():
         for name, values in varied.items():
             for value in values:
-                yield Setting(f"{select}: {name}", replace(BUYING, select=select, **{name: value}), polluted)
+                yield Setting(
+                    f"{select}: {name}", replace(BUYING, select=select, **{name: value}), polluted
+                )
 
 
 def polluted(task: Task, setting: Setting, seed: int) -> Task:
-    """Return the task with a share of its public images spoiled, whose label is -1; see the module's words."""
-    random, images, truth = np.random.RandomState(seed), task.public.images.copy(), task.public.true_labels.copy()
+    """Return the task with a share of its public images spoiled, whose label is -1; see the
+    module's words.
+    """
+    random = np.random.RandomState(seed)
+    images = task.public.images.copy()
+    truth = task.public.true_labels.copy()
     place = random.permutation(len(truth))[: round(setting.polluted * len(truth))]
     half = images.shape[1] // 2
     if setting.pollution == "quarters":
@@ -106,14 +125,19 @@ def polluted(task: Task, setting: Setting, seed: int) -> Task:
 
 def private_network(task: Task, seed: int) -> tuple[students.Student, Guarantee]:
     """Train by noisy SGD, or read what it gave."""
-    folder, guarantee = RUNS / f"network-{seed}", dpsgd.noise(TRAINING, len(task.private.labels))[1]
+    folder = RUNS / f"network-{seed}"
+    guarantee = dpsgd.noise(TRAINING, len(task.private.labels))[1]
     if folder.exists():
         return students.load(folder), guarantee
     root = jax.random.key(seed)
-    queries = sample.select(stage_key(root, Stage.QUERIES), np.zeros((len(task.public.images), 1), np.float32), 1)
+    queries = sample.select(
+        stage_key(root, Stage.QUERIES), np.zeros((len(task.public.images), 1), np.float32), 1
+    )
     queries = replace(queries, images=task.public.images[queries.index])
     num_classes = task.card.num_classes
-    votes = noisy_sgd.votes(stage_key(root, Stage.SAMPLING), task.private, np.asarray, queries, num_classes, TRAINING)
+    votes = noisy_sgd.votes(
+        stage_key(root, Stage.SAMPLING), task.private, np.asarray, queries, num_classes, TRAINING
+    )
     answers = noisy_sgd.tally(stage_key(root, Stage.NOISE), votes, queries, num_classes, TRAINING)
     assert isinstance(answers.model, students.Student)  # that is what networks on images are
     students.save(answers.model, folder)
@@ -122,24 +146,36 @@ def private_network(task: Task, seed: int) -> tuple[students.Student, Guarantee]
 
 def accuracy(student: students.Student, task: Task) -> float:
     """Return the share of the test images that are told right."""
-    return float(np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels))
+    return float(
+        np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels)
+    )
 
 
-def run(seed: int, setting: Setting, task: Task, network: students.Student, trained: Guarantee) -> dict[str, Any]:
+def run(
+    seed: int, setting: Setting, task: Task, network: students.Student, trained: Guarantee
+) -> dict[str, Any]:
     """Buy and fine-tune, or read what it gave."""
-    changed = [f"{name}={value}" for name, value in asdict(setting.config).items() if value != getattr(BUYING, name)]
+    changed = [
+        f"{name}={value}"
+        for name, value in asdict(setting.config).items()
+        if value != getattr(BUYING, name)
+    ]
     kind = [] if setting.pollution == "glued" else [setting.pollution]
     path = RUNS / ("_".join([f"{seed}", f"polluted={setting.polluted}", *kind, *changed]) + ".json")
     if path.exists():
         return json.loads(path.read_text())
-    started, root, config = time.perf_counter(), jax.random.key(seed), setting.config
+    started = time.perf_counter()
+    root = jax.random.key(seed)
+    config = setting.config
     keys = stage_key(root, Stage.QUERIES, 1), stage_key(root, Stage.NOISE, 1)
     queries, price = buy.select(*keys, task, network, config, TRAINING.relation, DELTA)
     whole = accounting.compose([trained] if price is None else [trained, price], DELTA)
     labels = buy.bought_labels(task, queries.index, config)
     useful = labels >= 0
     said = network.predict_proba(task.public.images[queries.index]).argmax(axis=1)
-    student = buy.fine_tune(stage_key(root, Stage.STUDENT), task, network, queries.index, labels, config)
+    student = buy.fine_tune(
+        stage_key(root, Stage.STUDENT), task, network, queries.index, labels, config
+    )
     row = {
         "test_accuracy": accuracy(student, task),
         "of_the_classes": float(useful.mean()),
@@ -160,21 +196,42 @@ if __name__ == "__main__":
         task = data.load("mnist:half", seed, mnist_folder())
         started = time.perf_counter()
         network, trained = private_network(task, seed)
-        network = Remembering(**{part.name: getattr(network, part.name) for part in fields(network)})
+        network = Remembering(
+            **{part.name: getattr(network, part.name) for part in fields(network)}
+        )
         networks.append(accuracy(network, task))
-        print(f"{seed}: the network tells {networks[-1]:.2%} of the test images, {time.perf_counter() - started:.0f} s", flush=True)
-        for _, same_pool in itertools.groupby(sorted(found, key=lambda setting: setting[2:]), lambda setting: setting[2:]):
+        print(
+            f"{seed}: the network tells {networks[-1]:.2%} of the test images, "
+            f"{time.perf_counter() - started:.0f} s",
+            flush=True,
+        )
+        for _, same_pool in itertools.groupby(
+            sorted(found, key=lambda setting: setting[2:]), lambda setting: setting[2:]
+        ):
             chosen = list(same_pool)
             pool = polluted(task, chosen[0], seed)
             for setting in chosen:
                 if seed == SEEDS[0] or setting.figure == "labels":
                     found[setting].append(run(seed, setting, pool, network, trained))
     rows = [
-        {"figure": setting.figure, "seeds": SEEDS[: len(same)], "polluted": setting.polluted, "pollution": setting.pollution}
+        {
+            "figure": setting.figure,
+            "seeds": SEEDS[: len(same)],
+            "polluted": setting.polluted,
+            "pollution": setting.pollution,
+        }
         | {name: value for name, value in asdict(setting.config).items() if name != "oracle"}
         | {"epsilon": max(row["epsilon"] for row in same)}
-        | {name: summary([row[name] for row in same]) for name in ("test_accuracy", "of_the_classes", "network_right_on_them", "seconds")}
+        | {
+            name: summary([row[name] for row in same])
+            for name in ("test_accuracy", "of_the_classes", "network_right_on_them", "seconds")
+        }
         for setting, same in found.items()
     ]
-    about = {"network": summary(networks), "training": asdict(TRAINING), "oracle": BUYING.oracle, "delta": DELTA}
+    about = {
+        "network": summary(networks),
+        "training": asdict(TRAINING),
+        "oracle": BUYING.oracle,
+        "delta": DELTA,
+    }
     save("buying", rows, seeds=SEEDS, relation=TRAINING.relation, **about)

@@ -1,8 +1,10 @@
-"""Confidence against truth: of labels said to be right with some probability, the part that noise left alone.
+"""Confidence against truth: of labels said to be right with some probability, the part that noise
+left alone.
 
-The models of `rknn_jax.labelers._confidence` were chosen on scikit-learn's digits, breast cancer and wine and on drawn blobs (`DEVELOPMENT`). The
-others judge them. A label is true here if the same votes, shared in the same way, give it without noise. `RKNN_MNIST_DIR` and
-`RKNN_CIFAR10_DIR` name the folders of the images.
+The models of `rknn_jax.labelers._confidence` were chosen on scikit-learn's digits, breast cancer
+and wine and on drawn blobs (`DEVELOPMENT`). The others judge them. A label is true here if the same
+votes, shared in the same way, give it without noise. `RKNN_MNIST_DIR` and `RKNN_CIFAR10_DIR` name
+the folders of the images.
 """
 
 import os
@@ -37,12 +39,18 @@ def split(rows: np.ndarray, labels: np.ndarray, share: float) -> Split:
     """Return public rows, private rows and private labels."""
     order = np.random.default_rng(0).permutation(len(rows))
     public, private = np.split(order, [int(share * len(rows))])
-    return rows[public].astype(np.float32), rows[private].astype(np.float32), labels[private].astype(np.int32)
+    return (
+        rows[public].astype(np.float32),
+        rows[private].astype(np.float32),
+        labels[private].astype(np.int32),
+    )
 
 
 def blobs(num_rows: int, num_classes: int, spread: float, seed: int) -> Split:
     """Return drawn clusters that overlap."""
-    rows, labels = datasets.make_blobs(num_rows, centers=num_classes, n_features=10, cluster_std=spread, random_state=seed)
+    rows, labels = datasets.make_blobs(
+        num_rows, centers=num_classes, n_features=10, cluster_std=spread, random_state=seed
+    )
     return split(rows, labels, 0.1)
 
 
@@ -56,7 +64,11 @@ def images(name: str, folder: Path, most: int | None = None) -> Split:
 
 def load(name: str) -> Split:
     """Return a data set."""
-    tables = {"breast cancer": datasets.load_breast_cancer, "wine": datasets.load_wine, "iris": datasets.load_iris}
+    tables = {
+        "breast cancer": datasets.load_breast_cancer,
+        "wine": datasets.load_wine,
+        "iris": datasets.load_iris,
+    }
     if name in tables:
         rows, labels = tables[name](return_X_y=True)
         return split(StandardScaler().fit_transform(rows), labels, 0.3)
@@ -69,32 +81,54 @@ def load(name: str) -> Split:
     return blobs(20000, 20, 4.0, 0) if name == "blobs" else blobs(4000, 40, 3.0, 1)
 
 
-def releases(split: Split, num_queries: int, decode: str, smoothing: str, epsilon: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield what is said of each query, and whether its label is that without noise, of one release after another."""
+def releases(
+    split: Split, num_queries: int, decode: str, smoothing: str, epsilon: float
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield what is said of each query, and whether its label is that without noise, of one
+    release after another.
+    """
     public, private, labels = split
     num_classes = int(labels.max()) + 1
     queries = kmeans.select(stage_key(jax.random.key(0), Stage.QUERIES), public, num_queries)
     config = rknn.Config(epsilon=epsilon, decode=decode, smoothing=smoothing)  # type: ignore[arg-type]
     cells = rknn.connect(private, labels, queries, num_classes, config)
-    exact = np.bincount(np.asarray(cells).ravel(), minlength=num_queries * num_classes).reshape(num_queries, num_classes)
+    exact = np.bincount(np.asarray(cells).ravel(), minlength=num_queries * num_classes).reshape(
+        num_queries, num_classes
+    )
     for run in range(RUNS):
         answers = rknn.tally(jax.random.key(run), cells, queries, num_classes, config)
-        yield answers.confidence, answers.labels == without_noise(exact, answers.counts, answers.stddev, queries, config)
+        yield (
+            answers.confidence,
+            answers.labels == without_noise(exact, answers.counts, answers.stddev, queries, config),
+        )
 
 
-def without_noise(exact: np.ndarray, noisy: np.ndarray, stddev: np.ndarray, queries: Queries, config: rknn.Config) -> np.ndarray:
+def without_noise(
+    exact: np.ndarray, noisy: np.ndarray, stddev: np.ndarray, queries: Queries, config: rknn.Config
+) -> np.ndarray:
     """Return the labels of exact counts, shared as the noisy ones were."""
     heard = exact.astype(np.float32)
     if config.smoothing == "auto":
         votes = float(max(noisy.sum(), 0))
-        heard = postprocessing.smoothing_weights(queries.features, queries.size, votes, float(stddev.max())) @ heard
-    return postprocessing.assignment(heard) if config.decode == "assignment" else postprocessing.noisy_max(heard)
+        heard = (
+            postprocessing.smoothing_weights(
+                queries.features, queries.size, votes, float(stddev.max())
+            )
+            @ heard
+        )
+    return (
+        postprocessing.assignment(heard)
+        if config.decode == "assignment"
+        else postprocessing.noisy_max(heard)
+    )
 
 
 def calibration(said: np.ndarray, true: np.ndarray) -> dict[str, object]:
     """Return means, the expected calibration error, and the part that is said too much."""
     where = np.clip(np.digitize(said, BINS) - 1, 0, len(BINS) - 2)
-    errors = [np.sum(said[where == bin] - true[where == bin]) / len(said) for bin in range(len(BINS) - 1)]
+    errors = [
+        np.sum(said[where == bin] - true[where == bin]) / len(said) for bin in range(len(BINS) - 1)
+    ]
     return {
         "said": float(said.mean()),
         "true": float(true.mean()),
@@ -111,12 +145,21 @@ def main() -> None:
         found = load(name)
         num_classes = int(found[2].max()) + 1
         for decode, smoothing in DECODES:
-            for num_queries in (num_classes,) if decode == "assignment" else (num_classes, 4 * num_classes):
+            for num_queries in (
+                (num_classes,) if decode == "assignment" else (num_classes, 4 * num_classes)
+            ):
                 for epsilon in EPSILONS:
                     pairs = list(releases(found, num_queries, decode, smoothing, epsilon))
                     said, true = (np.concatenate(part) for part in zip(*pairs, strict=True))
-                    about = {"data": name, "development": name in DEVELOPMENT, "queries": num_queries, "epsilon": epsilon}
-                    rows.append(about | {"decode": decode, "smoothing": smoothing} | calibration(said, true))
+                    about = {
+                        "data": name,
+                        "development": name in DEVELOPMENT,
+                        "queries": num_queries,
+                        "epsilon": epsilon,
+                    }
+                    rows.append(
+                        about | {"decode": decode, "smoothing": smoothing} | calibration(said, true)
+                    )
                     sys.stdout.write(f"{rows[-1]}\n")
                     sys.stdout.flush()
         save("calibration", rows, runs=RUNS)

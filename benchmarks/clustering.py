@@ -1,4 +1,6 @@
-"""k-means++ with Lloyd: scikit-learn, which `queries/kmeans.py` uses, against ott-jax, where that is installed (`pip install ott-jax`)."""
+"""k-means++ with Lloyd: scikit-learn, which `queries/kmeans.py` uses, against ott-jax, where
+that is installed (`pip install ott-jax`).
+"""
 
 import importlib.util
 import time
@@ -27,30 +29,56 @@ def features() -> dict[str, np.ndarray]:
 
 def scikit_learn(points: np.ndarray, num_clusters: int, seed: int) -> float:
     """Return the inertia."""
-    return float(KMeans(num_clusters, n_init=STARTS, max_iter=ITERATIONS, random_state=seed).fit(points).inertia_)
+    return float(
+        KMeans(num_clusters, n_init=STARTS, max_iter=ITERATIONS, random_state=seed)
+        .fit(points)
+        .inertia_
+    )
 
 
 def ott(points: np.ndarray, num_clusters: int, seed: int) -> float:
     """Return the inertia."""
     from ott.tools.k_means import k_means
 
-    return float(k_means(jax.numpy.asarray(points), num_clusters, n_init=STARTS, max_iterations=ITERATIONS, rng=jax.random.key(seed)).error)
+    return float(
+        k_means(
+            jax.numpy.asarray(points),
+            num_clusters,
+            n_init=STARTS,
+            max_iterations=ITERATIONS,
+            rng=jax.random.key(seed),
+        ).error
+    )
 
 
 def measure(name: str, points: np.ndarray, num_clusters: int) -> list[dict[str, object]]:
     """Time the first call, with compilation, and the second, with another seed."""
     rows = []
     for fit in (scikit_learn, ott) if importlib.util.find_spec("ott") else (scikit_learn,):
-        times, inertia = [], []
+        times = []
+        inertia = []
         for seed in range(3):
             start = time.perf_counter()
             inertia.append(fit(points, num_clusters, seed))
             times.append(time.perf_counter() - start)
         best = float(np.mean(inertia))
-        rows.append({"library": fit.__name__, "features": name, "queries": num_clusters, "seconds": times, "inertia": best})
+        rows.append(
+            {
+                "library": fit.__name__,
+                "features": name,
+                "queries": num_clusters,
+                "seconds": times,
+                "inertia": best,
+            }
+        )
     return rows
 
 
 if __name__ == "__main__":
-    rows = [row for name, points in features().items() for s in (10, 100, 500) for row in measure(name, points, s)]
+    rows = [
+        row
+        for name, points in features().items()
+        for s in (10, 100, 500)
+        for row in measure(name, points, s)
+    ]
     save("clustering", rows, starts=STARTS, iterations=ITERATIONS, seeds=[0, 1, 2])

@@ -1,7 +1,9 @@
-"""Every method on the same splits of MNIST at a grid of epsilon, by `train.compare`. Stopped, the same command goes on.
+"""Every method on the same splits of MNIST at a grid of epsilon, by `train.compare`.
 
-Cells are those of `python -m train.compare --dataset mnist` and lie in the same folder, `runs/compare-mnist`. The page itself is kept
-beside the JSON.
+Stopped, the same command goes on.
+
+Cells are those of `python -m train.compare --dataset mnist` and lie in the same folder,
+`runs/compare-mnist`. The page itself is kept beside the JSON.
 """
 
 import shutil
@@ -17,4 +19,11 @@ if __name__ == "__main__":
     for name in ("compare.html", "compare.md"):
         shutil.copy(config.folder / name, RESULTS)
     told = {name: found[name] for name in ("rows", "claims", "machines", "failed", "settings")}
-    save("compare", told, **{name: found[name] for name in ("dataset", "seeds", "delta", "relation", "runs", "measured")})
+    save(
+        "compare",
+        told,
+        **{
+            name: found[name]
+            for name in ("dataset", "seeds", "delta", "relation", "runs", "measured")
+        },
+    )

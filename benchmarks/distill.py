@@ -1,4 +1,7 @@
-"""The whole of Algorithm 1 over seeds: labels, student and time. Runs that are there already are kept, so it can be stopped and started."""
+"""The whole of Algorithm 1 over seeds: labels, student and time.
+
+Runs that are there already are kept, so it can be stopped and started.
+"""
 
 import re
 from dataclasses import replace
@@ -13,7 +16,9 @@ SETTINGS = {
     "digits, epsilon 1": Experiment(dataset="digits", epsilon=1.0),
     "digits, epsilon 1, two rounds": Experiment(dataset="digits", epsilon=1.0, rounds=2),
     "mnist, epsilon 0.01": Experiment(dataset="mnist", data_dir=mnist_folder(), epsilon=0.01),
-    "`--preset mnist-fast`, epsilon 0.01": replace(presets.named("mnist-fast"), data_dir=mnist_folder()),
+    "`--preset mnist-fast`, epsilon 0.01": replace(
+        presets.named("mnist-fast"), data_dir=mnist_folder()
+    ),
     "`--preset mnist`, epsilon 0.01": replace(presets.named("mnist"), data_dir=mnist_folder()),
 }
 SEEDS = {"digits": range(10), "mnist": range(5, 8)}
@@ -23,10 +28,18 @@ def measure(name: str, experiment: Experiment) -> dict[str, object]:
     """Return the means over the seeds."""
     seeds = list(SEEDS[experiment.dataset])
     folder = RUNS / re.sub("[^a-z0-9.]+", "-", name).strip("-")
-    results = [distill.run(replace(experiment, seed=seed, out=folder / str(seed))) for seed in seeds]
+    results = [
+        distill.run(replace(experiment, seed=seed, out=folder / str(seed))) for seed in seeds
+    ]
     fields = ("label_accuracy", "test_accuracy", "seconds")
-    return {"name": name, "seeds": seeds} | {field: summary([found[field] for found in results]) for field in fields}
+    return {"name": name, "seeds": seeds} | {
+        field: summary([found[field] for found in results]) for field in fields
+    }
 
 
 if __name__ == "__main__":
-    save("distill", [measure(name, experiment) for name, experiment in SETTINGS.items()], runs=str(RUNS))
+    save(
+        "distill",
+        [measure(name, experiment) for name, experiment in SETTINGS.items()],
+        runs=str(RUNS),
+    )

@@ -1,7 +1,9 @@
-"""DPDFD on MNIST: forms, budgets, the generator's losses and the bound (Tables 4 to 6 and Figure 2 of its paper).
+"""DPDFD on MNIST: forms, budgets, the generator's losses and the bound (Tables 4 to 6 and Figure 2
+of its paper).
 
-Every row is one student, trained on made-up images and tested on real ones, with epsilon as Theorem 3 prints it beside the true one.
-Stopped, the same command goes on, within a row from its last saved step. Noisy SGD, the other row of Table 4, is in `noisy_sgd`.
+Every row is one student, trained on made-up images and tested on real ones, with epsilon as Theorem
+3 prints it beside the true one. Stopped, the same command goes on, within a row from its last saved
+step. Noisy SGD, the other row of Table 4, is in `noisy_sgd`.
 """
 
 import json
@@ -26,19 +28,31 @@ from train.experiment import write_json
 RUNS = Path("runs/dpdfd")
 SEED = 6  # settings were chosen on 2,000 test images of another split, which no epsilon covers
 HONEST = Config()
-LITERAL = replace(HONEST, clip=1e-3, gamma=1.2e4)  # C of the paper's studies, and gamma C that of ours
+LITERAL = replace(
+    HONEST, clip=1e-3, gamma=1.2e4
+)  # C of the paper's studies, and gamma C that of ours
 ROWS: dict[str, dict[str, Config]] = {
     "Table 4": {
         "teachers on disjoint parts, epsilon 1": replace(HONEST, epsilon=1.0, gamma=2.0),
         "teachers on disjoint parts, epsilon 10": replace(HONEST, epsilon=10.0),
         "teachers on disjoint parts, no noise": replace(HONEST, epsilon=math.inf),
-        "one teacher, Algorithm 1 to the letter, printed 1": replace(LITERAL, epsilon=1.0, as_published="single_teacher"),
-        "one teacher, Algorithm 1 to the letter, printed 10": replace(LITERAL, epsilon=10.0, as_published="single_teacher"),
-        "one teacher, each image's gradient, printed 1": replace(LITERAL, epsilon=1.0, as_published="single_teacher_per_sample"),
-        "one teacher, each image's gradient, printed 10": replace(LITERAL, epsilon=10.0, as_published="single_teacher_per_sample"),
+        "one teacher, Algorithm 1 to the letter, printed 1": replace(
+            LITERAL, epsilon=1.0, as_published="single_teacher"
+        ),
+        "one teacher, Algorithm 1 to the letter, printed 10": replace(
+            LITERAL, epsilon=10.0, as_published="single_teacher"
+        ),
+        "one teacher, each image's gradient, printed 1": replace(
+            LITERAL, epsilon=1.0, as_published="single_teacher_per_sample"
+        ),
+        "one teacher, each image's gradient, printed 10": replace(
+            LITERAL, epsilon=10.0, as_published="single_teacher_per_sample"
+        ),
         "one teacher, each image's gradient, true 10": replace(HONEST, num_teachers=1),
         "direct training, printed 1": replace(LITERAL, epsilon=1.0, as_published="direct_training"),
-        "direct training, printed 10": replace(LITERAL, epsilon=10.0, as_published="direct_training"),
+        "direct training, printed 10": replace(
+            LITERAL, epsilon=10.0, as_published="direct_training"
+        ),
     },
     "Table 5": {"epsilon 1, gamma 5": replace(HONEST, epsilon=1.0, gamma=5.0)}
     | {f"epsilon {epsilon}": replace(HONEST, epsilon=epsilon) for epsilon in (2.0, 5.0)},
@@ -59,11 +73,22 @@ ROWS: dict[str, dict[str, Config]] = {
 
 def measure(task: Task, config: Config) -> dict[str, Any]:
     """Train one student and test it."""
-    root, started = jax.random.key(SEED), time.perf_counter()
-    num_classes, images = task.card.num_classes, task.test.images
+    root = jax.random.key(SEED)
+    started = time.perf_counter()
+    num_classes = task.card.num_classes
+    images = task.test.images
     index = np.arange(len(images), dtype=np.int32)
-    queries = Queries(jax.numpy.zeros((len(images), 1)), index, index, np.ones(len(images), np.int64), images)
-    votes = dpdfd.votes(stage_key(root, Stage.SAMPLING), task.private, lambda array: array, queries, num_classes, config)
+    queries = Queries(
+        jax.numpy.zeros((len(images), 1)), index, index, np.ones(len(images), np.int64), images
+    )
+    votes = dpdfd.votes(
+        stage_key(root, Stage.SAMPLING),
+        task.private,
+        lambda array: array,
+        queries,
+        num_classes,
+        config,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # both epsilons are in the row
         answers = dpdfd.tally(stage_key(root, Stage.NOISE), votes, queries, num_classes, config)
@@ -83,7 +108,10 @@ def row(task: Task, name: str, config: Config) -> dict[str, Any]:
     if not place.exists():
         found = measure(task, replace(config, folder=RUNS))
         told = {key: value for key, value in asdict(config).items() if value != asdict(HONEST)[key]}
-        told, found = ({key: "infinity" if value == math.inf else value for key, value in part.items()} for part in (told, found))
+        told, found = (
+            {key: "infinity" if value == math.inf else value for key, value in part.items()}
+            for part in (told, found)
+        )
         write_json(place, {"changed": told, **found})
         print(name, found, flush=True)
     return {"name": name} | json.loads(place.read_text())
@@ -92,6 +120,9 @@ def row(task: Task, name: str, config: Config) -> dict[str, Any]:
 if __name__ == "__main__":
     RUNS.mkdir(parents=True, exist_ok=True)
     task = data.load("mnist", SEED, mnist_folder())
-    results = {table: [row(task, name, config) for name, config in rows.items()] for table, rows in ROWS.items()}
+    results = {
+        table: [row(task, name, config) for name, config in rows.items()]
+        for table, rows in ROWS.items()
+    }
     settings = {key: value for key, value in asdict(HONEST).items() if key != "folder"}
     save("dpdfd", results, settings=settings, seed=SEED, num_test=len(task.test.labels))

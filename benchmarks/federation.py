@@ -1,10 +1,12 @@
-"""The federation: MNIST's writers as parties, a million messages through the server, a thousand virtual clients in one round.
+"""The federation: MNIST's writers as parties, a million messages through the server, a thousand
+virtual clients in one round.
 
     RKNN_MNIST_DIR=... python -m benchmarks.federation [mnist|replay|clients]
 
-`mnist` lets every party answer by `Client` with a ledger and sealed randomness of its own, and counts by `Collector`, without processes
-between them; sums of trust=central are taken without their masks, which cancel exactly. `replay` is the server alone. `clients` is Flower's
-simulation engine, with all processes that it starts.
+`mnist` lets every party answer by `Client` with a ledger and sealed randomness of its own, and
+counts by `Collector`, without processes between them; sums of trust=central are taken without their
+masks, which cancel exactly. `replay` is the server alone. `clients` is Flower's simulation engine,
+with all processes that it starts.
 """
 
 import gc
@@ -40,7 +42,9 @@ from rknn_jax.queries import kmeans
 from rknn_jax.representations import spectral
 
 SEEDS = (0, 1, 2)
-MESSAGES, BATCH, PLAIN = 1_000_000, 100_000, 20_000
+MESSAGES = 1_000_000
+BATCH = 100_000
+PLAIN = 20_000
 NODES = (100, 1000)
 
 PARTIES: tuple[dict[str, Any], ...] = (
@@ -51,55 +55,101 @@ PARTIES: tuple[dict[str, Any], ...] = (
     {"parties": 10, "trust": "central", "epsilon": 0.1, "honest": 10},
     {"parties": 10, "trust": "central", "epsilon": 0.02, "honest": 8},
     {"parties": 539, "trust": "central", "epsilon": 0.2, "honest": 539},
-    {"parties": 539, "trust": "central", "epsilon": 1.0, "honest": 500, "unit": "client", "records": 4},
+    {
+        "parties": 539,
+        "trust": "central",
+        "epsilon": 1.0,
+        "honest": 500,
+        "unit": "client",
+        "records": 4,
+    },
     {"parties": 539, "trust": "local", "epsilon": 4.0, "unit": "client", "records": 1},
 )
 
 
 def mnist() -> list[dict[str, Any]]:
-    """Return the share of public labels that is right, for every way to take part, over three splits."""
+    """Return the share of public labels that is right, for every way to take part, over three
+    splits.
+    """
     found: list[list[float]] = [[] for _ in PARTIES]
     sizes: list[dict[str, Any]] = [{} for _ in PARTIES]
     for seed in SEEDS:
         task = data.load("mnist", seed, mnist_folder())
         key = jax.random.key(seed)
-        encode = spectral.fit(stage_key(key, Stage.ENCODER), task.public.images, spectral.Config(dimension=10))
-        public, private = (np.asarray(encode(images), np.float32) for images in (task.public.images, task.private.images))
+        encode = spectral.fit(
+            stage_key(key, Stage.ENCODER), task.public.images, spectral.Config(dimension=10)
+        )
+        public, private = (
+            np.asarray(encode(images), np.float32)
+            for images in (task.public.images, task.private.images)
+        )
         queries = kmeans.select(stage_key(key, Stage.QUERIES), public, 10)
         graph = postprocessing.public_graph(public, 10)
         for number, party in enumerate(PARTIES):
             mechanism = "binomial" if party["trust"] == "central" else "collision"
-            named: dict[str, Any] = {"mechanism": mechanism, "trust": party["trust"], "amplification": "general"}
+            named: dict[str, Any] = {
+                "mechanism": mechanism,
+                "trust": party["trust"],
+                "amplification": "general",
+            }
             config = rknn.Config(epsilon=party["epsilon"], delta=1e-6, **named)
             unit = party.get("unit", "record")
             round = Round(
-                np.asarray(queries.features), task.card.classes, config, None, unit, party.get("records", 0), party.get("honest", 0)
+                np.asarray(queries.features),
+                task.card.classes,
+                config,
+                None,
+                unit,
+                party.get("records", 0),
+                party.get("honest", 0),
             )
             with tempfile.TemporaryDirectory() as folder:
                 answers, longest = answered(Path(folder), round, party, private, task.private)
             counts, stddev = answers.counts()
-            labels = rknn.answer(counts, stddev, round.guarantee(round.honest or None), queries, config)
-            probabilities = postprocessing.public_labels(graph, labels.probabilities[queries.cluster], 10)
-            found[number].append(float(np.mean(probabilities.argmax(axis=1) == task.public.true_labels)))
+            labels = rknn.answer(
+                counts, stddev, round.guarantee(round.honest or None), queries, config
+            )
+            probabilities = postprocessing.public_labels(
+                graph, labels.probabilities[queries.cluster], 10
+            )
+            found[number].append(
+                float(np.mean(probabilities.argmax(axis=1) == task.public.true_labels))
+            )
             sizes[number] = {
                 "messages": answers.num_messages,
                 "most_bytes": longest,
                 "guarantee": round.guarantee(round.honest or None).asdict(),
             }
             print(f"seed {seed}, {party}: {found[number][-1]:.2%}", flush=True)
-    return [party | size | {"label_accuracy": summary(values)} for party, size, values in zip(PARTIES, sizes, found, strict=True)]
+    return [
+        party | size | {"label_accuracy": summary(values)}
+        for party, size, values in zip(PARTIES, sizes, found, strict=True)
+    ]
 
 
-def answered(folder: Path, round: Round, party: dict[str, Any], features: np.ndarray, private: Any) -> tuple[Collector | Sum, int]:
-    """Return what all parties have answered, each with a ledger of its own, and the bytes of the longest answer."""
+def answered(
+    folder: Path, round: Round, party: dict[str, Any], features: np.ndarray, private: Any
+) -> tuple[Collector | Sum, int]:
+    """Return what all parties have answered, each with a ledger of its own, and the bytes of the
+    longest answer.
+    """
     writers = np.unique(private.clients, return_inverse=True)[1]
     owner = writers * party["parties"] // (writers.max() + 1)
     honest = round.honest or None
-    vectors, replies = [], []
+    vectors = []
+    replies = []
     for number in range(party["parties"]):
         mine = owner == number
-        ledger = Ledger.create(folder / f"{number}.jsonl", fingerprint(features[mine]), 9, "1/100", unit=round.unit)
-        client = Client(features[mine], private.labels[mine], ledger, folder / str(number), Agreement(party["trust"], honest))
+        ledger = Ledger.create(
+            folder / f"{number}.jsonl", fingerprint(features[mine]), 9, "1/100", unit=round.unit
+        )
+        client = Client(
+            features[mine],
+            private.labels[mine],
+            ledger,
+            folder / str(number),
+            Agreement(party["trust"], honest),
+        )
         if party["trust"] == "central":
             vectors.append(client.ready(round.data).vector())
         else:
@@ -113,21 +163,35 @@ def answered(folder: Path, round: Round, party: dict[str, Any], features: np.nda
 
 
 def replay() -> list[dict[str, Any]]:
-    """Return messages a second through validation, the disk and aggregation, and the ratio to a loop that takes them one by one."""
+    """Return messages a second through validation, the disk and aggregation, and the ratio to a
+    loop that takes them one by one.
+    """
     rows = []
-    for name in ("collision", "subset_selection", "randomized_response", "generalized_randomized_response"):
+    for name in (
+        "collision",
+        "subset_selection",
+        "randomized_response",
+        "generalized_randomized_response",
+    ):
         rng = np.random.default_rng(0)
         round = Round(
-            rng.normal(size=(40, 10)).astype(np.float32), tuple("0123456789"), rknn.Config(epsilon=0.4, mechanism=name, trust="local")
+            rng.normal(size=(40, 10)).astype(np.float32),
+            tuple("0123456789"),
+            rknn.Config(epsilon=0.4, mechanism=name, trust="local"),
         )
-        mechanism, size = round.mechanism, wire.message_bytes(round.mechanism)
-        made = wire.encode(mechanism, mechanism.respond(Entropy.fresh(), rng.integers(0, 400, (2**15, 1)).astype(np.int32)))
+        mechanism = round.mechanism
+        size = wire.message_bytes(round.mechanism)
+        made = wire.encode(
+            mechanism,
+            mechanism.respond(Entropy.fresh(), rng.integers(0, 400, (2**15, 1)).astype(np.int32)),
+        )
         payload = (made * (MESSAGES * size // len(made) + 1))[: MESSAGES * size]
         replies = [Reply(i, round.id, payload[i * size : (i + 1) * size]) for i in range(MESSAGES)]
         gc.freeze()  # a million answers at a time are this benchmark's, not a server's
         with tempfile.TemporaryDirectory() as folder:
             Collector(Path(folder) / "compiles", round).receive(replies[:BATCH])
-            collector, started = Collector(Path(folder) / "server", round), time.perf_counter()
+            collector = Collector(Path(folder) / "server", round)
+            started = time.perf_counter()
             for start in range(0, MESSAGES, BATCH):
                 collector.receive(replies[start : start + BATCH])
             seconds = time.perf_counter() - started
@@ -156,10 +220,16 @@ def replay() -> list[dict[str, Any]]:
 
 
 def one_by_one(round: Round, replies: list[Reply]) -> float:
-    """Return messages a second of the same work for one message after the other, without the disk."""
-    mechanism, seen, totals = round.mechanism, set(), np.zeros(round.mechanism.num_totals, np.int64)
+    """Return messages a second of the same work for one message after the other, without the
+    disk.
+    """
+    mechanism = round.mechanism
+    seen = set()
+    totals = np.zeros(round.mechanism.num_totals, np.int64)
     check = jax.jit(lambda message: (mechanism.valid(message), mechanism.support(message)))
-    jax.block_until_ready(check(jax.tree.map(lambda leaf: leaf[0], wire.decode(mechanism, replies[0].payload))))
+    jax.block_until_ready(
+        check(jax.tree.map(lambda leaf: leaf[0], wire.decode(mechanism, replies[0].payload)))
+    )
     started = time.perf_counter()
     for client, id, payload in replies:
         message = jax.tree.map(lambda leaf: leaf[0], wire.decode(mechanism, payload))
@@ -171,14 +241,20 @@ def one_by_one(round: Round, replies: list[Reply]) -> float:
 
 
 def clients() -> list[dict[str, Any]]:
-    """Return the time of one round of virtual one-record clients, each with a ledger of its own, and the memory of all processes."""
+    """Return the time of one round of virtual one-record clients, each with a ledger of its own,
+    and the memory of all processes.
+    """
     with tempfile.TemporaryDirectory() as folder:
         digits = load_digits()
         features = (digits.data / 16).astype(np.float32)
         np.savez(Path(folder) / "public.npz", embeddings=features[1000:])
         rows = []
         for nodes in NODES:
-            np.savez(Path(folder) / "private.npz", embeddings=features[:nodes], labels=digits.target[:nodes])
+            np.savez(
+                Path(folder) / "private.npz",
+                embeddings=features[:nodes],
+                labels=digits.target[:nodes],
+            )
             rows.append({"nodes": nodes} | virtual(Path(folder), nodes))
             print(rows[-1], flush=True)
         return rows
@@ -186,31 +262,60 @@ def clients() -> list[dict[str, Any]]:
 
 def virtual(folder: Path, nodes: int) -> dict[str, Any]:
     """Run Flower's simulation engine and return seconds, peak memory and what was counted."""
-    home, out = folder / f"home{nodes}", folder / f"out{nodes}"
+    home = folder / f"home{nodes}"
+    out = folder / f"out{nodes}"
     home.mkdir()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-    (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-    commands, environment = Path(sys.executable).parent, os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)}
+    (home / "config.toml").write_text(
+        '[superlink]\ndefault = "here"\n[superlink.here]\naddress = '
+        f'"127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    commands = Path(sys.executable).parent
+    environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)}
     environment["PATH"] = f"{commands}:{environment['PATH']}"
     listen = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
     with open(folder / "log", "w") as log:
         superlink = subprocess.Popen(
-            [commands / "flower-superlink", *listen], env=environment, stdout=log, stderr=log, start_new_session=True
+            [commands / "flower-superlink", *listen],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
-        peak, over = [0], threading.Event()
+        peak = [0]
+        over = threading.Event()
         watcher = threading.Thread(target=watch, args=(superlink.pid, peak, over))
         watcher.start()
         try:
             time.sleep(10)
-            settings = {"public": folder / "public.npz", "private": folder / "private.npz", "out": out, "classes": 10}
-            config = " ".join(f'{name}="{value}"' for name, value in settings.items()) + " epsilon=1.0"
+            settings = {
+                "public": folder / "public.npz",
+                "private": folder / "private.npz",
+                "out": out,
+                "classes": 10,
+            }
+            config = (
+                " ".join(f'{name}="{value}"' for name, value in settings.items()) + " epsilon=1.0"
+            )
             engine = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={os.cpu_count()}"
             app = Path(__file__).parent.parent / "rknn_jax" / "federation" / "app"
-            command = [commands / "flwr", "run", app, "here", "--stream", "--federation-config", engine, "--run-config", config]
+            command = [
+                commands / "flwr",
+                "run",
+                app,
+                "here",
+                "--stream",
+                "--federation-config",
+                engine,
+                "--run-config",
+                config,
+            ]
             started = time.perf_counter()
-            subprocess.run(command, env=environment, check=True, stdout=log, stderr=log, timeout=1800)
+            subprocess.run(
+                command, env=environment, check=True, stdout=log, stderr=log, timeout=1800
+            )
             seconds = time.perf_counter() - started
         finally:
             over.set()
@@ -241,7 +346,9 @@ def watch(root: int, peak: list[int], over: threading.Event) -> None:
         for number in below:
             try:
                 lines = Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
-                total += 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+                total += 1024 * next(
+                    int(line.split()[1]) for line in lines if line.startswith("Pss:")
+                )
             except (OSError, StopIteration):
                 continue
         peak[0] = max(peak[0], total)
@@ -249,7 +356,9 @@ def watch(root: int, peak: list[int], over: threading.Event) -> None:
 
 if __name__ == "__main__":
     parts = {"mnist": mnist, "replay": replay, "clients": clients}
-    chosen, sys.argv[1:] = sys.argv[1:] or list(parts), []  # parts that are measured apart are one result
+    # parts that are measured apart are one result
+    chosen = sys.argv[1:] or list(parts)
+    sys.argv[1:] = []
     path = RESULTS / "federation.json"
     results = json.loads(path.read_text())["results"] if path.exists() else {}
     for part in chosen:

@@ -1,8 +1,8 @@
 """Fuzz every reader of bytes: mutated files end in a value or in a sentence.
 
-A target of `tests/fuzz/targets` fails on an exception that `rknn` would not turn into a sentence, on
-a message that does not name the file, on a broken promise such as budget that comes back, after 5
-seconds, and at 1 GiB of memory. Hypothesis draws the inputs. Each target runs in a process of its
+A target of `tests/fuzz/targets` fails on an exception that `rknn` would not turn into a sentence,
+on a message that does not name the file, on a broken promise such as budget that comes back, after
+5 seconds, and at 1 GiB of memory. Hypothesis draws the inputs. Each target runs in a process of its
 own, which is replaced when it dies or stops answering.
 
     make fuzz                                         # 20 seconds for each target
@@ -66,7 +66,8 @@ MOST_KEPT = 20
 
 REPORT_EVERY = 1.0
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-ERROR, MARK = "error.txt", "read"
+ERROR = "error.txt"
+MARK = "read"
 
 
 class Slow(BaseException):
@@ -144,7 +145,9 @@ def attempt(target: ModuleType, files: Files, folder: Path, tally: Tally) -> dic
     return failures
 
 
-def _read(target: ModuleType, files: Files, folder: Path, number: int, tally: Tally) -> tuple[BaseException | None, float]:
+def _read(
+    target: ModuleType, files: Files, folder: Path, number: int, tally: Tally
+) -> tuple[BaseException | None, float]:
     """Call one reader on fresh files. Return its error, if any, and the seconds that it took."""
     if number:
         write_files(folder, files)
@@ -167,7 +170,9 @@ def _read(target: ModuleType, files: Files, folder: Path, number: int, tally: Ta
     return error, seconds
 
 
-def _fault(error: BaseException, folder: Path, pathless: tuple[type[BaseException], ...]) -> str | None:
+def _fault(
+    error: BaseException, folder: Path, pathless: tuple[type[BaseException], ...]
+) -> str | None:
     """Return what is wrong with an error, or None if a user would read a sentence that helps."""
     if not isinstance(error, ValueError | OSError):
         return type(error).__name__
@@ -247,7 +252,9 @@ def _work(
     _limit_address_space()
     told.send(Tally())
     end = time.monotonic() + seconds
-    tally, sent, left = Tally(), time.monotonic(), inputs
+    tally = Tally()
+    sent = time.monotonic()
+    left = inputs
 
     def one(files: Files) -> None:
         nonlocal tally, sent, left
@@ -258,7 +265,8 @@ def _work(
             keep(failures, name, files, kind, shown)
         if time.monotonic() - sent > REPORT_EVERY:
             told.send(tally)
-            tally, sent = Tally(), time.monotonic()
+            tally = Tally()
+            sent = time.monotonic()
 
     for number in range(2**32):
         if time.monotonic() > end or left <= 0:
@@ -298,7 +306,8 @@ def fuzz(
       inputs: Most inputs to try. Those of one seed are always the same.
     """
     context = multiprocessing.get_context("spawn")
-    total, left = Tally(), seconds
+    total = Tally()
+    left = seconds
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory_disk()) as scratch:
         while left > 0 and total.inputs < inputs:
             mine, theirs = context.Pipe(duplex=False)
@@ -369,7 +378,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         outcomes = dict(one["outcomes"])
         read = outcomes.pop(MARK, 0)
         errors = ", ".join(f"{name} {count:,}" for name, count in outcomes.items())
-        worst, memory = f"{one['worst_seconds']:.2f} s", f"{one['most_bytes'] / 2**20:.0f} MiB"
+        worst = f"{one['worst_seconds']:.2f} s"
+        memory = f"{one['most_bytes'] / 2**20:.0f} MiB"
         print(f"{one['target']:20} {one['inputs']:9,} {read:9,} {worst:>8} {memory:>8}  {errors}")
     for one in rows:
         for kind, count in one["failures"].items():
@@ -418,7 +428,10 @@ def main() -> None:
 
         save("fuzz", merged(rows))
     if failed := num_failures(rows):
-        sys.exit(f"{failed:,} failures; python -m benchmarks.fuzz --replay {FAILURES.relative_to(ROOT)} tries them again")
+        sys.exit(
+            f"{failed:,} failures; python -m benchmarks.fuzz --replay "
+            f"{FAILURES.relative_to(ROOT)} tries them again"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""MNIST end to end on splits that no setting was chosen on: labels and students by self-trained clusters, by who is trusted and epsilon.
+"""MNIST end to end on splits that no setting was chosen on: labels and students by self-trained
+clusters, by who is trusted and epsilon.
 
-Every row asks the same ten clusters and gives each another class (`assignment`). So the labels of two draws of the noise differ by the
-classes' names alone, and so do the students that learn them: one ensemble a split learns the clusters' numbers, and is scored by the names
-of every draw. Another one learns the true labels, which is the ceiling. Each split is written when it is done, and with `--resume` a later
-call goes on with the next.
+Every row asks the same ten clusters and gives each another class (`assignment`). So the labels of
+two draws of the noise differ by the classes' names alone, and so do the students that learn them:
+one ensemble a split learns the clusters' numbers, and is scored by the names of every draw. Another
+one learns the true labels, which is the ceiling. Each split is written when it is done, and with
+`--resume` a later call goes on with the next.
 """
 
 import json
@@ -38,37 +40,59 @@ MEASURED = ("label_accuracy", "test_accuracy", "one_student")
 def measure(seed: int) -> list[dict[str, Any]]:
     """Return one split's rows, the ceiling of true labels first."""
     started = time.perf_counter()
-    task, root = data.load("mnist", seed, mnist_folder()), jax.random.key(seed)
+    task = data.load("mnist", seed, mnist_folder())
+    root = jax.random.key(seed)
     encode = self_trained.fit(stage_key(root, Stage.ENCODER), task.public.images)
     public = encode(task.public.images)
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, 10)
-    cells = rknn.connect(encode(task.private.images), task.private.labels, queries, 10, rknn.Config())
+    cells = rknn.connect(
+        encode(task.private.images), task.private.labels, queries, 10, rknn.Config()
+    )
     graph = postprocessing.public_graph(public, 10)
-    number = postprocessing.public_labels(graph, np.eye(10, dtype=np.float32)[queries.cluster], 10).argmax(
-        axis=1
-    )  # of each record's cluster
+    number = postprocessing.public_labels(
+        graph, np.eye(10, dtype=np.float32)[queries.cluster], 10
+    ).argmax(axis=1)  # of each record's cluster
 
     def predictions(labels: np.ndarray) -> np.ndarray:
-        """Return what the ensemble says of the test images, and what each member says, int `[1 + MEMBERS, n]`."""
+        """Return what the ensemble says of the test images, and what each member says, int `[1 +
+        MEMBERS, n]`.
+        """
         targets = np.eye(10, dtype=np.float32)[labels]
-        trained = ensemble.fit(stage_key(root, Stage.STUDENT), task.public.images, targets, students.Config(), MEMBERS)
+        trained = ensemble.fit(
+            stage_key(root, Stage.STUDENT), task.public.images, targets, students.Config(), MEMBERS
+        )
         each = np.stack([member.predict_proba(task.test.images) for member in trained.members])
         return np.stack([found.argmax(axis=1) for found in (each.mean(axis=0), *each)])
 
     def scored(number: np.ndarray, predicted: np.ndarray, names: np.ndarray) -> dict[str, float]:
         right = np.mean(names[predicted] == task.test.labels[None], axis=1)
         labels = np.mean(names[number] == task.public.true_labels)
-        return {"label_accuracy": float(labels), "test_accuracy": float(right[0]), "one_student": float(right[1:].mean())}
+        return {
+            "label_accuracy": float(labels),
+            "test_accuracy": float(right[0]),
+            "one_student": float(right[1:].mean()),
+        }
 
     truth = task.public.true_labels
-    ceiling, predicted = predictions(truth), predictions(number)
-    rows: list[dict[str, Any]] = [{"trust": "none", "mechanism": None, "epsilon": None} | scored(truth, ceiling, np.arange(10))]
+    ceiling = predictions(truth)
+    predicted = predictions(number)
+    rows: list[dict[str, Any]] = [
+        {"trust": "none", "mechanism": None, "epsilon": None}
+        | scored(truth, ceiling, np.arange(10))
+    ]
     for trust, (mechanism, epsilons) in ROWS.items():
         for epsilon in epsilons:
-            named: dict[str, Any] = {"mechanism": mechanism, "trust": trust, "amplification": "general"}
+            named: dict[str, Any] = {
+                "mechanism": mechanism,
+                "trust": trust,
+                "amplification": "general",
+            }
             config = rknn.Config(epsilon=epsilon, delta=DELTA, decode="assignment", **named)
             keys = jax.random.split(stage_key(root, Stage.NOISE), DRAWS)
-            draws = [scored(number, predicted, rknn.tally(key, cells, queries, 10, config).labels) for key in keys]
+            draws = [
+                scored(number, predicted, rknn.tally(key, cells, queries, 10, config).labels)
+                for key in keys
+            ]
             means = {name: float(np.mean([draw[name] for draw in draws])) for name in MEASURED}
             rows.append({"trust": trust, "mechanism": mechanism, "epsilon": epsilon} | means)
             print(seed, rows[-1], round(time.perf_counter() - started), file=sys.stderr, flush=True)
@@ -86,11 +110,22 @@ def averaged(splits: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     path = RESULTS / "goals.json"
-    about: dict[str, Any] = {"draws": DRAWS, "members": MEMBERS, "queries": 10, "relation": "replace-one", "unit": "record"}
+    about: dict[str, Any] = {
+        "draws": DRAWS,
+        "members": MEMBERS,
+        "queries": 10,
+        "relation": "replace-one",
+        "unit": "record",
+    }
     about["delta"] = {"central": 0.0, "local": 0.0, "shuffle": DELTA}
     before = json.loads(path.read_text()) if path.exists() and "--resume" in sys.argv else {}
     splits = before["results"]["splits"] if about.items() <= before.items() else {}
     for seed in SEEDS:
         if str(seed) not in splits:
             splits[str(seed)] = measure(seed)
-            save("goals", {"rows": averaged(splits), "splits": splits}, seeds=sorted(map(int, splits)), **about)
+            save(
+                "goals",
+                {"rows": averaged(splits), "splits": splits},
+                seeds=sorted(map(int, splits)),
+                **about,
+            )

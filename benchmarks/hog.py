@@ -1,7 +1,9 @@
-"""HOG of many images against scikit-image, which takes one image at a time and so is measured on the first of them.
+"""HOG of many images against scikit-image, which takes one image at a time and so is measured on
+the first of them.
 
-In random colour images a feature may differ by some hundredths: where two channels have gradients of equal length, ours takes the first,
-and scikit-image the one whose root was rounded up (64 of the 21,860 lengths that integer gradients have).
+In random colour images a feature may differ by some hundredths: where two channels have gradients
+of equal length, ours takes the first, and scikit-image the one whose root was rounded up (64 of the
+21,860 lengths that integer gradients have).
 """
 
 import jax.numpy as jnp
@@ -13,22 +15,48 @@ from rknn_jax.representations import hog
 
 PEER_IMAGES = 5_000
 # images, shape, side of a cell in pixels, side of a block in cells
-SETTINGS = ((60_000, (28, 28, 1), 4, 2), (60_000, (28, 28, 1), 7, 2), (60_000, (28, 28, 1), 7, 1), (600_000, (32, 32, 3), 8, 2))
+SETTINGS = (
+    (60_000, (28, 28, 1), 4, 2),
+    (60_000, (28, 28, 1), 7, 2),
+    (60_000, (28, 28, 1), 7, 1),
+    (600_000, (32, 32, 3), 8, 2),
+)
 
 
-def measure(num_images: int, shape: tuple[int, int, int], cell: int, block: int) -> dict[str, object]:
+def measure(
+    num_images: int, shape: tuple[int, int, int], cell: int, block: int
+) -> dict[str, object]:
     """Time both an image and compare their features."""
     images = np.random.default_rng(0).integers(0, 256, (num_images, *shape), np.uint8)
     some = images[:PEER_IMAGES].astype(np.float64)
-    encode, batch = hog.Encoder(hog.Config(cells=(cell,), block=block)), jnp.asarray(images)
-    settings = {"pixels_per_cell": (cell, cell), "cells_per_block": (block, block), "channel_axis": -1}
+    encode = hog.Encoder(hog.Config(cells=(cell,), block=block))
+    batch = jnp.asarray(images)
+    settings = {
+        "pixels_per_cell": (cell, cell),
+        "cells_per_block": (block, block),
+        "channel_axis": -1,
+    }
     expected = np.stack([skimage_hog(image, **settings) for image in some])
     difference = float(np.abs(np.asarray(encode(batch[:PEER_IMAGES])) - expected).max())
-    peer = seconds(lambda: [skimage_hog(image, **settings) for image in some], repeats=1) / PEER_IMAGES
+    peer = (
+        seconds(lambda: [skimage_hog(image, **settings) for image in some], repeats=1) / PEER_IMAGES
+    )
     ours = seconds(lambda: encode(batch), repeats=3) / num_images
     about = {"num_images": num_images, "shape": shape, "cell": cell, "block": block}
-    return about | {"seconds": ours, "peer_seconds": peer, "ratio": peer / ours, "greatest_difference": difference}
+    return about | {
+        "seconds": ours,
+        "peer_seconds": peer,
+        "ratio": peer / ours,
+        "greatest_difference": difference,
+    }
 
 
 if __name__ == "__main__":
-    save("hog", [measure(*setting) for setting in SETTINGS], timed="an image", peer="skimage.feature.hog", peer_images=PEER_IMAGES, seed=0)
+    save(
+        "hog",
+        [measure(*setting) for setting in SETTINGS],
+        timed="an image",
+        peer="skimage.feature.hog",
+        peer_images=PEER_IMAGES,
+        seed=0,
+    )

@@ -1,9 +1,11 @@
-"""Kills of `rknn label`: SIGKILL at lines of the program, and what the same command makes of what is left.
+"""Kills of `rknn label`: SIGKILL at lines of the program, and what the same command makes of what
+is left.
 
-A process is forked for each kill. It traces the lines of the release (`TRACED`) and kills itself at one of them. Another one
-then runs the same command. Nothing may be forgotten (a result without its spend), overspent (two spends for one release) or
-lost (a spend whose release cannot be finished). XLA's threads do not survive a fork, so neighbors, sums and the arg max are
-NumPy's here; each process gets its own noise by OpenDP.
+A process is forked for each kill. It traces the lines of the release (`TRACED`) and kills itself at
+one of them. Another one then runs the same command. Nothing may be forgotten (a result without its
+spend), overspent (two spends for one release) or lost (a spend whose release cannot be finished).
+XLA's threads do not survive a fork, so neighbors, sums and the arg max are NumPy's here; each
+process gets its own noise by OpenDP.
 """
 
 import argparse
@@ -37,8 +39,13 @@ from rknn_jax.release import label, release_folder
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
 
-TRACED = {module.__file__ for module in (label, release_folder, disk, ledgers, ledger_lines, base, exact_noise)}
-SETTINGS = Settings(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"), smoothing="none")
+TRACED = {
+    module.__file__
+    for module in (label, release_folder, disk, ledgers, ledger_lines, base, exact_noise)
+}
+SETTINGS = Settings(
+    Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"), smoothing="none"
+)
 
 
 def make_files(folder: Path) -> None:
@@ -53,18 +60,24 @@ def make_files(folder: Path) -> None:
 def without_xla() -> None:
     """Let a release run on NumPy alone, in a process that was forked."""
 
-    def connect(features: Any, labels: Any, queries: Any, num_classes: int, config: Any) -> np.ndarray:
+    def connect(
+        features: Any, labels: Any, queries: Any, num_classes: int, config: Any
+    ) -> np.ndarray:
         distances = ((features[:, None] - queries.features[None]) ** 2).sum(axis=2)
         return (distances.argmin(axis=1) * num_classes + labels)[:, None].astype(np.int32)
 
     rknn.connect = connect  # type: ignore[assignment]
     base._checked = lambda mechanism, cells: cells
-    DiscreteLaplace.aggregate = lambda self, cells: np.bincount(cells.ravel(), minlength=self.num_cells)  # type: ignore[assignment,method-assign,return-value]
+    DiscreteLaplace.aggregate = lambda self, cells: np.bincount(
+        cells.ravel(), minlength=self.num_cells
+    )  # type: ignore[assignment,method-assign,return-value]
     postprocessing.noisy_max = lambda counts: np.argmax(counts, axis=1).astype(np.int32)
 
 
 def forked(work: Callable[[], None]) -> int:
-    """Run `work` in a process of its own, and return its status: 0, 1 after an exception, or minus a signal."""
+    """Run `work` in a process of its own, and return its status: 0, 1 after an exception, or
+    minus a signal.
+    """
     number = os.fork()
     if number == 0:
         faulthandler.dump_traceback_later(20, exit=True)
@@ -78,7 +91,9 @@ def forked(work: Callable[[], None]) -> int:
 
 
 def run(plan: label.Plan, kill_at: int | None, count: Any = None) -> None:
-    """Release, and stop at the traced line of this number; write how many lines there were into `count`."""
+    """Release, and stop at the traced line of this number; write how many lines there were into
+    `count`.
+    """
     lines = 0
 
     def line(frame: FrameType, event: str, _: Any) -> Any:
@@ -103,13 +118,17 @@ def release_of(plan: label.Plan) -> None:
     wanted = label.request(plan.settings, plan.data)
     paid = release_folder.is_paid(plan.folder, wanted, plan.settings.ledger_path)
     ledger = label.open_ledger(plan.settings, plan.data.dataset, paid=paid)
-    label.release(label.Plan(plan.settings, plan.data, plan.mechanism, plan.queries, plan.graph, ledger, paid))
+    label.release(
+        label.Plan(plan.settings, plan.data, plan.mechanism, plan.queries, plan.graph, ledger, paid)
+    )
 
 
 def fate(folder: Path) -> dict[str, Any]:
     """Return what is on the disk after a kill."""
     path = folder / "R.npz.ledger.jsonl"
-    kinds = Counter(entry.kind for entry in Ledger.open(path).entries()) if path.exists() else Counter()
+    kinds = (
+        Counter(entry.kind for entry in Ledger.open(path).entries()) if path.exists() else Counter()
+    )
     shown = [name for name in RESULTS if (folder / "new" / name).exists()]
     return {"spends": kinds["spend"], "drawn": kinds["drawn"], "shown": len(shown)}
 
@@ -139,7 +158,9 @@ def main() -> None:
             at = 1 + number * lines // kills if kills <= lines else 1 + number % lines
             status = forked(lambda at=at: run(plan, at))  # type: ignore[misc]
             if status != -signal.SIGKILL:
-                told["forks that hung"] += 1  # in a lock that another thread held, before the line was reached
+                told["forks that hung"] += (
+                    1  # in a lock that another thread held, before the line was reached
+                )
                 continue
             before = fate(folder)
             told["killed"] += 1

@@ -1,7 +1,8 @@
-"""Accuracy of the public labels against epsilon for every labeler, on MNIST and digits, at one delta and one neighbouring relation.
+"""Accuracy of the public labels against epsilon for every labeler, on MNIST and digits, at one
+delta and one neighbouring relation.
 
-Same data, same features, same neighbour graph; what differs is `labeler.votes` and `labeler.tally`. Private-kNN and PATE pay for every
-query, so each is asked few queries and many.
+Same data, same features, same neighbour graph; what differs is `labeler.votes` and `labeler.tally`.
+Private-kNN and PATE pay for every query, so each is asked few queries and many.
 """
 
 import sys
@@ -25,42 +26,98 @@ DRAWS = 5
 DELTA = 1e-5
 EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 MNIST = Experiment(dataset="mnist", data_dir=mnist_folder(), delta=DELTA)
-DIGITS = Experiment(delta=DELTA, private_knn=PrivateKNN(num_neighbors=30, sampling_prob=0.5), pate=PATE(num_teachers=50))
+DIGITS = Experiment(
+    delta=DELTA,
+    private_knn=PrivateKNN(num_neighbors=30, sampling_prob=0.5),
+    pate=PATE(num_teachers=50),
+)
 STUDIES = (
-    (MNIST, (("rknn", None), ("private_knn", 100), ("private_knn", 1000), ("pate", 100), ("pate", 1000))),
-    (DIGITS, (("rknn", None), ("private_knn", 50), ("private_knn", 200), ("pate", 50), ("pate", 200))),
+    (
+        MNIST,
+        (
+            ("rknn", None),
+            ("private_knn", 100),
+            ("private_knn", 1000),
+            ("pate", 100),
+            ("pate", 1000),
+        ),
+    ),
+    (
+        DIGITS,
+        (("rknn", None), ("private_knn", 50), ("private_knn", 200), ("pate", 50), ("pate", 200)),
+    ),
 )
 
 
-def measure(experiment: Experiment, kinds: tuple[tuple[str, int | None], ...]) -> list[dict[str, Any]]:
-    """Return the accuracy of one split's labels by labeler, queries and epsilon, as a mean over draws of the noise."""
+def measure(
+    experiment: Experiment, kinds: tuple[tuple[str, int | None], ...]
+) -> list[dict[str, Any]]:
+    """Return the accuracy of one split's labels by labeler, queries and epsilon, as a mean over
+    draws of the noise.
+    """
     task, encode, _ = distill.prepare(experiment)
-    features, private = encode(task.public.images), encode(task.private.images)
-    root, rows = jax.random.key(experiment.seed), []
+    features = encode(task.public.images)
+    private = encode(task.private.images)
+    root = jax.random.key(experiment.seed)
+    rows = []
     nothing = Labels.none(len(features), task.card.num_classes)
     for labeler_name, asked in kinds:
-        chosen, labeler = replace(experiment, labeler=labeler_name), labelers.named(labeler_name)
+        chosen = replace(experiment, labeler=labeler_name)
+        labeler = labelers.named(labeler_name)
         votes: dict[int, Any] = {}
         for epsilon in EPSILONS:
             config = replace(distill.round_config(chosen), epsilon=epsilon)
             num_queries = asked or distill.default_num_queries(task, config, chosen)
             if num_queries not in votes:  # they do not depend on epsilon
-                queries = distill.select_queries(stage_key(root, Stage.QUERIES), task, features, num_queries, nothing, None, chosen)
+                queries = distill.select_queries(
+                    stage_key(root, Stage.QUERIES),
+                    task,
+                    features,
+                    num_queries,
+                    nothing,
+                    None,
+                    chosen,
+                )
                 key = stage_key(root, Stage.SAMPLING)
-                found = labeler.votes(key, task.private, lambda _: private, queries, task.card.num_classes, config)
-                votes[num_queries] = queries, found, postprocessing.public_graph(features, num_queries)
+                found = labeler.votes(
+                    key, task.private, lambda _: private, queries, task.card.num_classes, config
+                )
+                votes[num_queries] = (
+                    queries,
+                    found,
+                    postprocessing.public_graph(features, num_queries),
+                )
             queries, found, graph = votes[num_queries]
-            accuracies, answered = [], []
+            accuracies = []
+            answered = []
             for draw in range(DRAWS):
                 answers = labeler.tally(
-                    jax.random.fold_in(stage_key(root, Stage.NOISE), draw), found, queries, task.card.num_classes, config
+                    jax.random.fold_in(stage_key(root, Stage.NOISE), draw),
+                    found,
+                    queries,
+                    task.card.num_classes,
+                    config,
                 )
                 labels = nothing.updated(queries, answers, 0)
-                labels = labels.spread(postprocessing.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
+                labels = labels.spread(
+                    postprocessing.public_labels(
+                        graph, labels.probabilities, int(answers.answered.sum())
+                    )
+                )
                 accuracies.append(truth.label_accuracy(task, labels))
                 answered.append(float(answers.answered.mean()))
-            rows.append({"labeler": labeler_name, "asked": asked, "epsilon": epsilon, "seed": experiment.seed})
-            rows[-1] |= {"label_accuracy": float(np.mean(accuracies)), "answered": float(np.mean(answered))}
+            rows.append(
+                {
+                    "labeler": labeler_name,
+                    "asked": asked,
+                    "epsilon": epsilon,
+                    "seed": experiment.seed,
+                }
+            )
+            rows[-1] |= {
+                "label_accuracy": float(np.mean(accuracies)),
+                "answered": float(np.mean(answered)),
+            }
             print(experiment.dataset, rows[-1], file=sys.stderr)
     return rows
 
@@ -69,7 +126,9 @@ def joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join the rows of all seeds."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in ("labeler", "asked", "epsilon")), []).append(row)
+        found.setdefault(tuple(row[name] for name in ("labeler", "asked", "epsilon")), []).append(
+            row
+        )
     return [
         dict(zip(("labeler", "asked", "epsilon"), names, strict=True))
         | {name: summary([row[name] for row in same]) for name in ("label_accuracy", "answered")}
@@ -79,7 +138,9 @@ def joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     results = {
-        experiment.dataset: joined([row for seed in SEEDS for row in measure(replace(experiment, seed=seed), kinds)])
+        experiment.dataset: joined(
+            [row for seed in SEEDS for row in measure(replace(experiment, seed=seed), kinds)]
+        )
         for experiment, kinds in STUDIES
     }
     save("labelers", results, seeds=SEEDS, draws=DRAWS, delta=DELTA, relation="replace-one")

@@ -1,6 +1,8 @@
-"""Accuracy of MNIST's public labels over representations, queries and epsilons, with and without what public data add for free.
+"""Accuracy of MNIST's public labels over representations, queries and epsilons, with and without
+what public data add for free.
 
-`plain` is the paper's arg max; `shared` lets queries borrow votes; `spread`, the default, spreads labels over the public graph as well.
+`plain` is the paper's arg max; `shared` lets queries borrow votes; `spread`, the default, spreads
+labels over the public graph as well.
 """
 
 import importlib
@@ -25,11 +27,13 @@ EPSILONS = (0.005, 0.01, 0.02, 0.05, 0.1, math.inf)
 
 def measure(seed: int, representation: str) -> list[dict[str, object]]:
     """Label the public records of one split."""
-    task, root = data.load("mnist", seed, mnist_folder()), jax.random.key(seed)
+    task = data.load("mnist", seed, mnist_folder())
+    root = jax.random.key(seed)
     module = importlib.import_module(f"rknn_jax.representations.{representation}")
     config = module.Config(dimension=10) if representation == "spectral" else module.Config()
     encode = module.fit(stage_key(root, Stage.ENCODER), task.public.images, config)
-    public, private = encode(task.public.images), encode(task.private.images)
+    public = encode(task.public.images)
+    private = encode(task.private.images)
     rows = []
     for num_queries in QUERIES:
         queries = kmeans.select(stage_key(root, Stage.QUERIES), public, num_queries)
@@ -38,14 +42,30 @@ def measure(seed: int, representation: str) -> list[dict[str, object]]:
         for step, epsilon in enumerate(EPSILONS):
             auto = rknn.Config(epsilon=epsilon)
             key = jax.random.fold_in(stage_key(root, Stage.NOISE), step)
-            plain, shared = (rknn.tally(key, cells, queries, 10, c) for c in (replace(auto, smoothing="none"), auto))
+            plain, shared = (
+                rknn.tally(key, cells, queries, 10, c)
+                for c in (replace(auto, smoothing="none"), auto)
+            )
             labels = {
                 "plain": plain.labels[queries.cluster],
                 "shared": shared.labels[queries.cluster],
-                "spread": postprocessing.public_labels(graph, shared.probabilities[queries.cluster], num_queries).argmax(axis=1),
+                "spread": postprocessing.public_labels(
+                    graph, shared.probabilities[queries.cluster], num_queries
+                ).argmax(axis=1),
             }
-            accuracy = {name: float(np.mean(found == task.public.true_labels)) for name, found in labels.items()}
-            rows.append({"representation": representation, "queries": num_queries, "epsilon": epsilon, "seed": seed} | accuracy)
+            accuracy = {
+                name: float(np.mean(found == task.public.true_labels))
+                for name, found in labels.items()
+            }
+            rows.append(
+                {
+                    "representation": representation,
+                    "queries": num_queries,
+                    "epsilon": epsilon,
+                    "seed": seed,
+                }
+                | accuracy
+            )
     return rows
 
 
@@ -56,7 +76,10 @@ def averaged(rows: list[dict[str, object]]) -> list[dict[str, object]]:
         groups.setdefault((row["representation"], row["queries"], row["epsilon"]), []).append(row)
     return [
         dict(zip(("representation", "queries", "epsilon"), group, strict=True))
-        | {name: summary([float(str(row[name])) for row in found]) for name in ("plain", "shared", "spread")}
+        | {
+            name: summary([float(str(row[name])) for row in found])
+            for name in ("plain", "shared", "spread")
+        }
         for group, found in groups.items()
     ]
 

@@ -1,4 +1,6 @@
-"""MNIST's labels where nobody is trusted (Figure 5 of the paper): every private record randomizes its own message, and really does."""
+"""MNIST's labels where nobody is trusted (Figure 5 of the paper): every private record
+randomizes its own message, and really does.
+"""
 
 import sys
 from typing import Any
@@ -29,22 +31,37 @@ KINDS = (
 
 def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
     """Return accuracies of the public labels by trust, mechanism and epsilon, for one split."""
-    task, root = data.load("mnist", seed, mnist_folder()), jax.random.key(seed)
-    encode = spectral.fit(stage_key(root, Stage.ENCODER), task.public.images, spectral.Config(dimension=10))
+    task = data.load("mnist", seed, mnist_folder())
+    root = jax.random.key(seed)
+    encode = spectral.fit(
+        stage_key(root, Stage.ENCODER), task.public.images, spectral.Config(dimension=10)
+    )
     public = encode(task.public.images)
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, QUERIES)
     graph = postprocessing.public_graph(public, QUERIES)
-    cells = rknn.connect(encode(task.private.images), task.private.labels, queries, 10, rknn.Config())
+    cells = rknn.connect(
+        encode(task.private.images), task.private.labels, queries, 10, rknn.Config()
+    )
     found: dict[tuple[str, str, float], list[float]] = {}
     for step, (trust, mechanism) in enumerate(KINDS):
         for epsilon in EPSILONS:
-            named: dict[str, Any] = {"mechanism": mechanism, "trust": trust, "amplification": "general"}  # as the paper counts
+            named: dict[str, Any] = {
+                "mechanism": mechanism,
+                "trust": trust,
+                "amplification": "general",
+            }  # as the paper counts
             config = rknn.Config(epsilon=epsilon, delta=1e-6, **named)
             for draw in range(DRAWS):
-                key = jax.random.fold_in(jax.random.fold_in(stage_key(root, Stage.NOISE), step), draw)
+                key = jax.random.fold_in(
+                    jax.random.fold_in(stage_key(root, Stage.NOISE), step), draw
+                )
                 answers = rknn.tally(key, cells, queries, 10, config)
-                labels = postprocessing.public_labels(graph, answers.probabilities[queries.cluster], QUERIES).argmax(axis=1)
-                found.setdefault((trust, mechanism, epsilon), []).append(float(np.mean(labels == task.public.true_labels)))
+                labels = postprocessing.public_labels(
+                    graph, answers.probabilities[queries.cluster], QUERIES
+                ).argmax(axis=1)
+                found.setdefault((trust, mechanism, epsilon), []).append(
+                    float(np.mean(labels == task.public.true_labels))
+                )
     return found
 
 
@@ -54,5 +71,8 @@ if __name__ == "__main__":
         for name, accuracies in measure(seed).items():
             every.setdefault(name, []).append(float(np.mean(accuracies)))
         print(seed, file=sys.stderr)
-    rows = [{"trust": t, "mechanism": m, "epsilon": e, "label_accuracy": summary(values)} for (t, m, e), values in every.items()]
+    rows = [
+        {"trust": t, "mechanism": m, "epsilon": e, "label_accuracy": summary(values)}
+        for (t, m, e), values in every.items()
+    ]
     save("local", rows, seeds=SEEDS, draws=DRAWS, queries=QUERIES, delta_of_shuffle=1e-6)

@@ -1,12 +1,16 @@
-"""Mutation testing of the modules that privacy stands on: how many small faults do the tests of `make test` notice?
+"""Mutation testing of the modules that privacy stands on: how many small faults do the tests of
+`make test` notice?
 
-Cosmic Ray proposes the faults: another comparison, another operator, another number, a loop that never runs. Each module gets a fixed
-sample of them, at most one a line, drawn by a hash, so that a later run tries the same faults again where the line is the same. Each fault
-is planted in a copy of the project, in a fresh process, and the tests named for the module run until the first failure.
+Cosmic Ray proposes the faults: another comparison, another operator, another number, a loop that
+never runs. Each module gets a fixed sample of them, at most one a line, drawn by a hash, so that a
+later run tries the same faults again where the line is the same. Each fault is planted in a copy of
+the project, in a fresh process, and the tests named for the module run until the first failure.
 
-A fault that no test can notice, because nothing that is promised changes, is listed with its reason in `equivalent_mutants.json`.
+A fault that no test can notice, because nothing that is promised changes, is listed with its reason
+in `equivalent_mutants.json`.
 
-`make mutants` runs all of it, about an hour on two cores. `python -m benchmarks.mutants --only ledger` runs one module.
+`make mutants` runs all of it, about an hour on two cores. `python -m benchmarks.mutants --only
+ledger` runs one module.
 """
 
 import argparse
@@ -35,8 +39,16 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.json"
 PER_MODULE = 5
-XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # as in make test
-OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 3: "killed", 4: "killed"}  # pytest's: failed, or could not even begin
+XLA_FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # as in make test
+)
+OUTCOMES = {
+    0: "survived",
+    1: "killed",
+    2: "killed",
+    3: "killed",
+    4: "killed",
+}  # pytest's: failed, or could not even begin
 OUTCOMES |= {-signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}
 UNFIT = 99  # status of a process in which a fault cannot be planted
 CPU_SECONDS = 100  # more than the tests of any module need; a fault that loops for ever is noticed
@@ -44,14 +56,27 @@ WORKERS = 2
 
 CONTRACTS = ("tests/contracts/test_mechanisms.py", "tests/contracts/test_local.py")
 TESTS = {
-    "rknn_jax/privacy/guarantee.py": ("tests/test_guarantee.py", "tests/test_accounting.py", "tests/test_ledger.py"),
+    "rknn_jax/privacy/guarantee.py": (
+        "tests/test_guarantee.py",
+        "tests/test_accounting.py",
+        "tests/test_ledger.py",
+    ),
     "rknn_jax/privacy/exact_noise.py": ("tests/test_release.py",),
     "rknn_jax/privacy/ledger.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
     "rknn_jax/privacy/ledger_lines.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
-    "rknn_jax/privacy/accounting.py": ("tests/test_accounting.py", "tests/test_sampled_accounting.py", "tests/test_binomial.py"),
+    "rknn_jax/privacy/accounting.py": (
+        "tests/test_accounting.py",
+        "tests/test_sampled_accounting.py",
+        "tests/test_binomial.py",
+    ),
     "rknn_jax/privacy/entropy.py": ("tests/test_entropy.py",),
     "rknn_jax/mechanisms/base.py": ("tests/test_mechanisms.py", CONTRACTS[0], "tests/test_cli.py"),
-    "rknn_jax/mechanisms/discrete_laplace.py": ("tests/test_mechanisms.py", CONTRACTS[0], "-k", "laplace or Laplace or release"),
+    "rknn_jax/mechanisms/discrete_laplace.py": (
+        "tests/test_mechanisms.py",
+        CONTRACTS[0],
+        "-k",
+        "laplace or Laplace or release",
+    ),
     "rknn_jax/mechanisms/collision.py": (
         "tests/test_local.py",
         "tests/test_rknn.py",
@@ -60,23 +85,74 @@ TESTS = {
         "-k",
         "ollision or test_local",
     ),
-    "rknn_jax/mechanisms/local.py": ("tests/test_local.py", CONTRACTS[1], "tests/test_entropy.py", "tests/test_simulate.py"),
-    "rknn_jax/mechanisms/permute_and_flip.py": ("tests/test_mechanisms.py", CONTRACTS[0], "-k", "lip or test_mechanisms"),
-    "rknn_jax/bsvs.py": ("tests/test_bsvs.py", "tests/test_error_bounds.py", "tests/test_preview.py"),
+    "rknn_jax/mechanisms/local.py": (
+        "tests/test_local.py",
+        CONTRACTS[1],
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
+    ),
+    "rknn_jax/mechanisms/permute_and_flip.py": (
+        "tests/test_mechanisms.py",
+        CONTRACTS[0],
+        "-k",
+        "lip or test_mechanisms",
+    ),
+    "rknn_jax/bsvs.py": (
+        "tests/test_bsvs.py",
+        "tests/test_error_bounds.py",
+        "tests/test_preview.py",
+    ),
     "rknn_jax/neighbors.py": ("tests/test_neighbors.py",),
-    "rknn_jax/release/label.py": ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py"),
+    "rknn_jax/release/label.py": (
+        "tests/test_cli.py",
+        "tests/test_release_folder.py",
+        "tests/test_statement.py",
+    ),
     "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
-    "rknn_jax/federation/client.py": ("tests/test_federation.py", "tests/test_federation_notes.py", "tests/test_secure_sum.py"),
+    "rknn_jax/federation/client.py": (
+        "tests/test_federation.py",
+        "tests/test_federation_notes.py",
+        "tests/test_secure_sum.py",
+    ),
     "rknn_jax/federation/collector.py": ("tests/test_federation.py",),
 }
 """The tests that are run for a module, in this order: those of it, and those of its contract."""
 
 OPERATORS = (
-    *(f"ReplaceComparisonOperator_{pair}" for pair in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Lt_Gt", "Gt_Lt", "Eq_NotEq", "NotEq_Eq")),
+    *(
+        f"ReplaceComparisonOperator_{pair}"
+        for pair in (
+            "Lt_LtE",
+            "LtE_Lt",
+            "Gt_GtE",
+            "GtE_Gt",
+            "Lt_Gt",
+            "Gt_Lt",
+            "Eq_NotEq",
+            "NotEq_Eq",
+        )
+    ),
     *(f"ReplaceComparisonOperator_{pair}" for pair in ("Is_IsNot", "IsNot_Is")),
-    *(f"ReplaceBinaryOperator_{pair}" for pair in ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "FloorDiv_Mul", "Mod_FloorDiv", "Pow_Mul")),
-    *(f"ReplaceBinaryOperator_{pair}" for pair in ("BitAnd_BitOr", "BitOr_BitAnd", "RShift_LShift", "LShift_RShift")),
-    *(f"ReplaceUnaryOperator_{pair}" for pair in ("USub_UAdd", "Delete_USub", "Delete_Not", "Delete_Invert")),
+    *(
+        f"ReplaceBinaryOperator_{pair}"
+        for pair in (
+            "Add_Sub",
+            "Sub_Add",
+            "Mul_Div",
+            "Div_Mul",
+            "FloorDiv_Mul",
+            "Mod_FloorDiv",
+            "Pow_Mul",
+        )
+    ),
+    *(
+        f"ReplaceBinaryOperator_{pair}"
+        for pair in ("BitAnd_BitOr", "BitOr_BitAnd", "RShift_LShift", "LShift_RShift")
+    ),
+    *(
+        f"ReplaceUnaryOperator_{pair}"
+        for pair in ("USub_UAdd", "Delete_USub", "Delete_Not", "Delete_Invert")
+    ),
     "ReplaceTrueWithFalse",
     "ReplaceFalseWithTrue",
     "ReplaceAndWithOr",
@@ -87,15 +163,30 @@ OPERATORS = (
     "ReplaceContinueWithBreak",
     "ZeroIterationForLoop",
 )
-"""Cosmic Ray's operators that make another program of the same types, so that few faults are noticed by a crash alone."""
+"""Cosmic Ray's operators that make another program of the same types, so that few faults are
+noticed by a crash alone.
+"""
 
-PRELOADED = ("jax", "flax.linen", "optax", "scipy.stats", "sklearn.cluster", "sklearn.datasets", "pytest", "hypothesis", "tyro", "chex")
+PRELOADED = (
+    "jax",
+    "flax.linen",
+    "optax",
+    "scipy.stats",
+    "sklearn.cluster",
+    "sklearn.datasets",
+    "pytest",
+    "hypothesis",
+    "tyro",
+    "chex",
+)
 """Imported once for all processes. None of them starts JAX's threads, so that forks are safe."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: `line` of `path` reads `after` where it read `before`; `code` is the whole file."""
+    """One fault: `line` of `path` reads `after` where it read `before`; `code` is the whole
+    file.
+    """
 
     path: str
     line: int
@@ -110,7 +201,9 @@ class Mutant:
 
 
 def mutants(root: Path, path: str, count: int) -> list[Mutant]:
-    """Return a module's sample of faults: `count` lines, the first by hash, and of each line its first fault by hash."""
+    """Return a module's sample of faults: `count` lines, the first by hash, and of each line its
+    first fault by hash.
+    """
     source = (root / path).read_text()
     lines = source.splitlines()
     meaning = _meaning(source)
@@ -121,7 +214,9 @@ def mutants(root: Path, path: str, count: int) -> list[Mutant]:
     found: list[Mutant] = []
     for line in sorted(by_line, key=lambda line: _hash(path, lines[line - 1])):
         first = by_line[line][0][1]
-        for name, occurrence in sorted(by_line[line], key=lambda fault: _hash(lines[line - 1], fault[0], str(fault[1] - first))):
+        for name, occurrence in sorted(
+            by_line[line], key=lambda fault: _hash(lines[line - 1], fault[0], str(fault[1] - first))
+        ):
             code = mutate_code(source, plugins.get_operator(f"core/{name}")(), occurrence)
             if code is not None and _meaning(code) not in (None, meaning):
                 after = code.splitlines()[line - 1]
@@ -135,7 +230,11 @@ def mutants(root: Path, path: str, count: int) -> list[Mutant]:
 def _lines_of(source: str, operator: str) -> list[int]:
     """Return the line of each place where an operator can be used, in Cosmic Ray's order."""
     mutated = plugins.get_operator(f"core/{operator}")()
-    return [position[0][0] for node in ast_nodes(get_ast(source)) for position in mutated.mutation_positions(node)]
+    return [
+        position[0][0]
+        for node in ast_nodes(get_ast(source))
+        for position in mutated.mutation_positions(node)
+    ]
 
 
 def _hash(*words: str) -> bytes:
@@ -143,7 +242,9 @@ def _hash(*words: str) -> bytes:
 
 
 class _Promised(ast.NodeTransformer):
-    """Leaves out what no test should pin down: annotations, decorators, the words of errors, and examples for tests."""
+    """Leaves out what no test should pin down: annotations, decorators, the words of errors, and
+    examples for tests.
+    """
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         node.annotation = ast.Constant(None)
@@ -154,11 +255,14 @@ class _Promised(ast.NodeTransformer):
         return node
 
     def visit_arguments(self, node: ast.arguments) -> ast.AST:
-        node.args, node.posonlyargs, node.kwonlyargs = [*node.posonlyargs, *node.args, *node.kwonlyargs], [], []
+        node.args = [*node.posonlyargs, *node.args, *node.kwonlyargs]
+        node.posonlyargs = []
+        node.kwonlyargs = []
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns, node.decorator_list = None, []
+        node.returns = None
+        node.decorator_list = []
         return self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
@@ -184,7 +288,9 @@ def _meaning(code: str) -> str | None:
 def _copy(root: Path, folder: Path) -> Path:
     """Copy what tests need of the project."""
     target = folder / "project"
-    ignored = shutil.ignore_patterns(".git", ".venv", "runs", "site", "__pycache__", ".*_cache", ".hypothesis")
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv", "runs", "site", "__pycache__", ".*_cache", ".hypothesis"
+    )
     shutil.copytree(root, target, ignore=ignored)
     return target
 
@@ -212,12 +318,15 @@ def run(context: Any, project: Path, mutant: Mutant) -> dict[str, Any]:
     """Plant a fault, run the tests, and take it out again.
 
     Returns:
-      The fault, `outcome` (killed, timeout or survived), the test that failed, and the seconds that it took.
+      The fault, `outcome` (killed, timeout or survived), the test that failed, and the seconds that
+      it took.
     """
     file = project / mutant.path
     original = file.read_text()
     log = project.parent / "log"
-    tests = [word for word in TESTS[mutant.path] if not word.endswith(".py") or (project / word).exists()]
+    tests = [
+        word for word in TESTS[mutant.path] if not word.endswith(".py") or (project / word).exists()
+    ]
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     start = time.perf_counter()
     _replace(file, mutant.code)
@@ -230,25 +339,47 @@ def run(context: Any, project: Path, mutant: Mutant) -> dict[str, Any]:
             os.killpg(process.pid, signal.SIGKILL)  # what tests have started
     finally:
         _replace(file, original)
-    killer = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(("FAILED", "ERROR"))]
-    told = {"path": mutant.path, "line": mutant.line, "before": mutant.before, "after": mutant.after, "outcome": outcome}
-    return told | {"by": killer[0][:160] if killer else None, "seconds": round(time.perf_counter() - start, 1)}
+    killer = [
+        line
+        for line in log.read_text(errors="replace").splitlines()
+        if line.startswith(("FAILED", "ERROR"))
+    ]
+    told = {
+        "path": mutant.path,
+        "line": mutant.line,
+        "before": mutant.before,
+        "after": mutant.after,
+        "outcome": outcome,
+    }
+    return told | {
+        "by": killer[0][:160] if killer else None,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file and forget what was compiled of it: two faults may have one size and one second."""
+    """Write a file and forget what was compiled of it: two faults may have one size and one
+    second.
+    """
     file.write_text(text)
     shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
 
 
 def scores(rows: list[dict[str, Any]], equivalent: dict[str, str]) -> dict[str, Any]:
-    """Return each module's share of faults that were noticed, of those that change what is promised."""
+    """Return each module's share of faults that were noticed, of those that change what is
+    promised.
+    """
     found: dict[str, Any] = {}
     for path in dict.fromkeys(row["path"] for row in rows):
         mine = [row for row in rows if row["path"] == path]
         noticed = sum(row["outcome"] != "survived" for row in mine)
         excused = sum(row["outcome"] == "survived" and _name(row) in equivalent for row in mine)
-        found[path] = {"mutants": len(mine), "noticed": noticed, "equivalent": excused, "score": noticed / (len(mine) - excused)}
+        found[path] = {
+            "mutants": len(mine),
+            "noticed": noticed,
+            "equivalent": excused,
+            "score": noticed / (len(mine) - excused),
+        }
     return found
 
 
@@ -261,7 +392,11 @@ def kept(name: str, keep: str, names: set[str]) -> list[dict[str, Any]]:
     if keep == "nothing":
         return []
     last = json.loads((RESULTS / f"{name}.json").read_text())["results"]["mutants"]
-    return [row for row in last if _name(row) in names and (keep == "everything" or row["outcome"] != "survived")]
+    return [
+        row
+        for row in last
+        if _name(row) in names and (keep == "everything" or row["outcome"] != "survived")
+    ]
 
 
 def main() -> None:
@@ -270,22 +405,39 @@ def main() -> None:
     parser.add_argument("--only", default="", help="modules whose path contains this")
     parser.add_argument("--count", type=int, default=PER_MODULE, help="faults of each module")
     parser.add_argument("--name", default="mutants", help="of the JSON under benchmarks/results")
-    parser.add_argument("--root", type=Path, default=ROOT, help="of another checkout whose tests to try")
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="of another checkout whose tests to try"
+    )
     parser.add_argument("--workers", type=int, default=WORKERS, help="faults at a time")
-    parser.add_argument("--keep", choices=("nothing", "noticed", "everything"), default="nothing", help="of the last results")
+    parser.add_argument(
+        "--keep",
+        choices=("nothing", "noticed", "everything"),
+        default="nothing",
+        help="of the last results",
+    )
     settings = parser.parse_args()
-    from benchmarks._measure import save  # late: a process that is forked for a fault must not have the project's modules
+    from benchmarks._measure import (
+        save,
+    )  # late: a process that is forked for a fault must not have the project's modules
 
     os.environ["XLA_FLAGS"] = XLA_FLAGS
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    todo = [mutant for path in TESTS if settings.only in path for mutant in mutants(settings.root, path, settings.count)]
+    todo = [
+        mutant
+        for path in TESTS
+        if settings.only in path
+        for mutant in mutants(settings.root, path, settings.count)
+    ]
     rows = kept(settings.name, settings.keep, {mutant.name for mutant in todo})
     known = {_name(row) for row in rows}
     todo = [mutant for mutant in todo if mutant.name not in known]
     equivalent = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
     with contextlib.ExitStack() as stack:
-        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))) for _ in range(settings.workers)]
+        folders = [
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
+            for _ in range(settings.workers)
+        ]
         free = [_copy(settings.root, folder) for folder in folders]
         pool = stack.enter_context(ThreadPoolExecutor(settings.workers))
 
@@ -299,8 +451,16 @@ def main() -> None:
         for row in pool.map(one, todo):
             rows.append(row)
             place = f"{row['path']}:{row['line']}"
-            print(f"{row['outcome']:8} {row['seconds']:6.1f} s  {place}  {row['before']}  ->  {row['after']}", flush=True)
-            save(settings.name, {"scores": scores(rows, equivalent), "mutants": rows}, sample=settings.count)
+            print(
+                f"{row['outcome']:8} {row['seconds']:6.1f} s  {place}  {row['before']}  ->  "
+                f"{row['after']}",
+                flush=True,
+            )
+            save(
+                settings.name,
+                {"scores": scores(rows, equivalent), "mutants": rows},
+                sample=settings.count,
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""The k nearest queries of many records: time against FAISS, torch and scikit-learn on the same cores, growth, and memory over the inputs.
+"""The k nearest queries of many records: time against FAISS, torch and scikit-learn on the same
+cores, growth, and memory over the inputs.
 
-Peers run in an interpreter of their own, named by RKNN_PEERS_PYTHON. Everybody is measured once in turn, several times, so that a machine
-that others use too slows them all; the least time counts. Everyone's ids of the first thousand records are compared with float64's, where
-an id of another query counts as the same if their distances agree to 1e-5.
+Peers run in an interpreter of their own, named by RKNN_PEERS_PYTHON. Everybody is measured once in
+turn, several times, so that a machine that others use too slows them all; the least time counts.
+Everyone's ids of the first thousand records are compared with float64's, where an id of another
+query counts as the same if their distances agree to 1e-5.
 """
 
 import json
@@ -28,7 +30,11 @@ PEERS = ("faiss-cpu", "torch", "scikit-learn")
 REPEATS = 5
 COMPILING: list[float] = []  # seconds of tracing, lowering and compiling
 GROWTH = (100_000, 1_000_000, 10_000_000)  # records
-GROWTH_REPEATS, GROWTH_QUERIES, GROWTH_WIDTH, GROWTH_NEIGHBORS, GROWTH_CLASSES = 9, 500, 64, 4, 10
+GROWTH_REPEATS = 9
+GROWTH_QUERIES = 500
+GROWTH_WIDTH = 64
+GROWTH_NEIGHBORS = 4
+GROWTH_CLASSES = 10
 HOW = "make one with `python3 -m venv PEERS && PEERS/bin/pip install faiss-cpu torch scikit-learn` and name PEERS/bin/python."
 
 
@@ -40,14 +46,20 @@ def listen(event: str, duration: float, **about: Any) -> None:
 
 
 def growth(num_records: int) -> dict[str, float]:
-    """Sum the votes of the records: seconds, and bytes of peak resident memory over what the inputs take."""
+    """Sum the votes of the records: seconds, and bytes of peak resident memory over what the
+    inputs take.
+    """
     labels = jnp.arange(num_records, dtype=jnp.int32) % GROWTH_CLASSES
-    points, references = jax.block_until_ready(jax.device_put(data(num_records, GROWTH_QUERIES, GROWTH_WIDTH)))
+    points, references = jax.block_until_ready(
+        jax.device_put(data(num_records, GROWTH_QUERIES, GROWTH_WIDTH))
+    )
     before = peak_memory()
     took = []
     for _ in range(1 + GROWTH_REPEATS):
         start = time.perf_counter()
-        jax.block_until_ready(neighbors.nearest_votes(points, references, labels, GROWTH_NEIGHBORS, GROWTH_CLASSES))
+        jax.block_until_ready(
+            neighbors.nearest_votes(points, references, labels, GROWTH_NEIGHBORS, GROWTH_CLASSES)
+        )
         took.append(time.perf_counter() - start)
     return {"records": num_records, "seconds": min(took[1:]), "over": peak_memory() - before}
 
@@ -58,14 +70,17 @@ def speed(peers: subprocess.Popen[str], name: str, num_neighbors: int) -> dict[s
     points, references = data(*size)
     sample = points[:1000].astype(np.float64)
     distances = (
-        (sample**2).sum(1)[:, None] + (references.astype(np.float64) ** 2).sum(1)[None] - 2 * sample @ references.T.astype(np.float64)
+        (sample**2).sum(1)[:, None]
+        + (references.astype(np.float64) ** 2).sum(1)[None]
+        - 2 * sample @ references.T.astype(np.float64)
     )
     device = jax.device_put((points, references))  # where an encoder leaves them
     jax.clear_caches()
     COMPILING.clear()
     index = neighbors.nearest(*device, num_neighbors)[0]
     compiling = sum(COMPILING)
-    took, same = {"ours": np.inf}, {"ours": agreement(distances, np.asarray(index[:1000]))}
+    took = {"ours": np.inf}
+    same = {"ours": agreement(distances, np.asarray(index[:1000]))}
     for _ in range(REPEATS):
         start = time.perf_counter()
         jax.block_until_ready(neighbors.nearest(*device, num_neighbors))
@@ -89,7 +104,11 @@ def speed(peers: subprocess.Popen[str], name: str, num_neighbors: int) -> dict[s
 def agreement(distances: np.ndarray, index: np.ndarray) -> float:
     """Return the share of rows whose neighbours, in order, are as near as those of float64."""
     near = np.take_along_axis(distances, index, axis=1)
-    return float(np.isclose(near, np.sort(distances, axis=1)[:, : index.shape[1]], rtol=1e-5, atol=0).all(axis=1).mean())
+    return float(
+        np.isclose(near, np.sort(distances, axis=1)[:, : index.shape[1]], rtol=1e-5, atol=0)
+        .all(axis=1)
+        .mean()
+    )
 
 
 def ask(peers: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any]:
@@ -102,10 +121,18 @@ def ask(peers: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any
 
 if __name__ == "__main__":
     if "RKNN_PEERS_PYTHON" not in os.environ:
-        print(f"skipped benchmarks.neighbors: RKNN_PEERS_PYTHON does not name an interpreter that has FAISS and torch; {HOW}")
+        print(
+            "skipped benchmarks.neighbors: RKNN_PEERS_PYTHON does not name an interpreter that "
+            f"has FAISS and torch; {HOW}"
+        )
         sys.exit()
     linear = [growth(num_records) for num_records in GROWTH]
-    with subprocess.Popen([os.environ["RKNN_PEERS_PYTHON"], WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        [os.environ["RKNN_PEERS_PYTHON"], WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
         assert worker.stdout
         versions = json.loads(worker.stdout.readline())
         rows = []
@@ -116,4 +143,10 @@ if __name__ == "__main__":
         assert worker.stdin
         worker.stdin.close()
     halves = neighbors.multiplies_halves(jax.default_backend())
-    save("neighbors", {"growth": linear, "speed": rows}, peers=versions, first_product="bfloat16" if halves else "float32", seed=0)
+    save(
+        "neighbors",
+        {"growth": linear, "speed": rows},
+        peers=versions,
+        first_product="bfloat16" if halves else "float32",
+        seed=0,
+    )

@@ -1,8 +1,9 @@
-"""Noisy SGD: what it costs beside training without privacy, and how accurate its networks are on MNIST.
+"""Noisy SGD: what it costs beside training without privacy, and how accurate its networks are on
+MNIST.
 
-Stopped, the same command goes on. The accuracies are those of the networks themselves on the test set, at replace-one unless a row says
-otherwise; the speeds are ratios in one run, of the time that passes on both cores and of their CPU time. jax-privacy is measured where
-it is installed.
+Stopped, the same command goes on. The accuracies are those of the networks themselves on the test
+set, at replace-one unless a row says otherwise; the speeds are ratios in one run, of the time that
+passes on both cores and of their CPU time. jax-privacy is measured where it is installed.
 """
 
 import importlib.util
@@ -25,20 +26,41 @@ RUNS = Path("runs/noisy_sgd")
 DELTA = 1e-5
 SEEDS = (5, 6, 7)
 HEADS = "--noisy-sgd.learning-rate 4 --noisy-sgd.clip 0.3 --noisy-sgd.epochs 10"
-PUBLISHED = "--relation add-remove --noisy-sgd.batch-size 256 --noisy-sgd.sampling-prob 0.0042666667"
+PUBLISHED = (
+    "--relation add-remove --noisy-sgd.batch-size 256 --noisy-sgd.sampling-prob 0.0042666667"
+)
 TUNED = "--representation self_trained --noisy-sgd.network encoder --noisy-sgd.epochs 2 --noisy-sgd.part"
-NETWORK = "--representation pixels --noisy-sgd.network tanh_cnn --noisy-sgd.epochs 15 --noisy-sgd.clip"
+NETWORK = (
+    "--representation pixels --noisy-sgd.network tanh_cnn --noisy-sgd.epochs 15 --noisy-sgd.clip"
+)
 CURVE = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 KINDS: dict[str, tuple[str, tuple[float, ...], tuple[int, ...]]] = {
-    "linear, spectral features": (f"--representation spectral --noisy-sgd.network linear {HEADS}", CURVE, SEEDS),
-    "two layers, spectral features": (f"--representation spectral --noisy-sgd.network mlp {HEADS}", (1.0,), SEEDS),
-    "linear, HOG": ("--representation hog --noisy-sgd.network linear --noisy-sgd.epochs 10", (1.0,), SEEDS),
+    "linear, spectral features": (
+        f"--representation spectral --noisy-sgd.network linear {HEADS}",
+        CURVE,
+        SEEDS,
+    ),
+    "two layers, spectral features": (
+        f"--representation spectral --noisy-sgd.network mlp {HEADS}",
+        (1.0,),
+        SEEDS,
+    ),
+    "linear, HOG": (
+        "--representation hog --noisy-sgd.network linear --noisy-sgd.epochs 10",
+        (1.0,),
+        SEEDS,
+    ),
     "head of a self-trained network": (f"{TUNED} head", (1.0,), SEEDS[:1]),
     "head and normalisation of it": (f"{TUNED} norms", (1.0,), SEEDS[:1]),
     "head, normalisation and 1% of the rest": (f"{TUNED} sparse", (1.0,), SEEDS[:1]),
-    "DiversePublic's network, all of it": (f"{NETWORK} 0.3 --noisy-sgd.learning-rate 1", (2.0,), SEEDS[:1]),
+    "DiversePublic's network, all of it": (
+        f"{NETWORK} 0.3 --noisy-sgd.learning-rate 1",
+        (2.0,),
+        SEEDS[:1],
+    ),
     "the same with σ = 1.3, C = 1.5, batches of 256": (
-        f"{NETWORK} 1.5 --noisy-sgd.noise-multiplier 1.3 --noisy-sgd.learning-rate 0.25 --noisy-sgd.momentum 0 {PUBLISHED}",
+        f"{NETWORK} 1.5 --noisy-sgd.noise-multiplier 1.3 --noisy-sgd.learning-rate 0.25 "
+        f"--noisy-sgd.momentum 0 {PUBLISHED}",
         (1.0,),
         SEEDS[:1],
     ),
@@ -47,28 +69,50 @@ KINDS: dict[str, tuple[str, tuple[float, ...], tuple[int, ...]]] = {
 
 def run(name: str, epsilon: float, seed: int, prepared: Any) -> dict[str, Any]:
     """Run one kind on one split, or read what it gave."""
-    words = ["--dataset", "mnist", "--data-dir", str(mnist_folder()), "--labeler", "noisy_sgd", *KINDS[name][0].split()]
-    words += ["--epsilon", str(epsilon), "--delta", str(DELTA), "--seed", str(seed), "--student", "none"]
+    words = [
+        "--dataset",
+        "mnist",
+        "--data-dir",
+        str(mnist_folder()),
+        "--labeler",
+        "noisy_sgd",
+        *KINDS[name][0].split(),
+    ]
+    words += [
+        "--epsilon",
+        str(epsilon),
+        "--delta",
+        str(DELTA),
+        "--seed",
+        str(seed),
+        "--student",
+        "none",
+    ]
     folder = RUNS / f"{list(KINDS).index(name)}-{epsilon}-{seed}"
     return distill.run(distill.from_arguments([*words, "--out", str(folder)]), prepared)
 
 
 def speed(model: str, batch_size: int) -> dict[str, Any]:
-    """Return the time of per-example gradients, clipped and summed, and of whole steps, over that of training without privacy."""
+    """Return the time of per-example gradients, clipped and summed, and of whole steps, over
+    that of training without privacy.
+    """
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch_size, 28, 28, 1)).astype(np.uint8)
     labels = rng.integers(0, 10, batch_size).astype(np.int32)
     student = students.Config(model=model, augmentation="none", batch_size=batch_size)
     network = students.network_of(student, 10)
     variables = students.drawn(network, jax.random.key(0), images[:1])
-    scaled, targets = jnp.asarray(images, jnp.float32) / 255, jnp.eye(10)[labels]
+    scaled = jnp.asarray(images, jnp.float32) / 255
+    targets = jnp.eye(10)[labels]
 
     def loss_of(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
         logits = network.apply({**variables, "params": params}, images, train=False)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     def apart(params: Any) -> Any:
-        return jax.vmap(jax.grad(loss_of), (None, 0, 0))(params, scaled[:, None], jnp.asarray(labels)[:, None])
+        return jax.vmap(jax.grad(loss_of), (None, 0, 0))(
+            params, scaled[:, None], jnp.asarray(labels)[:, None]
+        )
 
     ways: dict[str, Callable[[Any], Any]] = {
         "without privacy": lambda params: jax.grad(loss_of)(params, scaled, jnp.asarray(labels)),
@@ -79,27 +123,38 @@ def speed(model: str, batch_size: int) -> dict[str, Any]:
 
         clipped = clipped_grad(loss_of, l2_clip_norm=1.0, batch_argnums=(1, 2))
         ways["jax-privacy"] = lambda params: clipped(params, scaled, jnp.asarray(labels))
-    runs: dict[str, Callable[[], Any]] = {name: lambda way=jax.jit(way): way(variables["params"]) for name, way in ways.items()}  # type: ignore[misc]
+    runs: dict[str, Callable[[], Any]] = {
+        name: lambda way=jax.jit(way): way(variables["params"]) for name, way in ways.items()
+    }  # type: ignore[misc]
 
     data = jax.device_put((images, np.asarray(targets), np.ones(batch_size, np.float32)))
     states = {"state": students.initial(student, 100, jax.random.key(1), 10, images[:1])}
 
     def usual() -> Any:
         everyone = np.arange(batch_size, dtype=np.int32), np.ones(batch_size, np.float32)
-        states["state"], loss = students._step(student, 100, jax.random.key(2), states["state"], data, *everyone)
+        states["state"], loss = students._step(
+            student, 100, jax.random.key(2), states["state"], data, *everyone
+        )
         return loss
 
     config = dpsgd.Config(batch_size=batch_size)
     trained, fixed, mask = dpsgd.parted(variables["params"], "all", 0.5)
     average, first = (jax.tree.map(jnp.copy, trained) for _ in range(2))
-    private = {"state": dpsgd.State(jnp.zeros((), jnp.int32), first, average, optax.sgd(0.1, 0.9).init(trained))}
+    private = {
+        "state": dpsgd.State(
+            jnp.zeros((), jnp.int32), first, average, optax.sgd(0.1, 0.9).init(trained)
+        )
+    }
     records = (jnp.asarray(images), jnp.asarray(labels))
 
     def noisy() -> Any:
         total = jax.tree.map(jnp.zeros_like, private["state"].trained)
         whole = jnp.arange(batch_size), jnp.ones(batch_size, bool)
-        state, statistics = private["state"], variables["batch_stats"]
-        total = dpsgd._add_clipped(network, 1.0, total, state.trained, fixed, mask, statistics, records, *whole)
+        state = private["state"]
+        statistics = variables["batch_stats"]
+        total = dpsgd._add_clipped(
+            network, 1.0, total, state.trained, fixed, mask, statistics, records, *whole
+        )
         private["state"] = dpsgd._descend(config, 1.0, jax.random.key(3), state, total, mask)
         return private["state"].step
 
@@ -107,21 +162,51 @@ def speed(model: str, batch_size: int) -> dict[str, Any]:
     found: dict[str, Any] = {"model": model, "batch_size": batch_size}
     for kind, clock in (("times_as_long", time.perf_counter), ("times_the_cpu", time.process_time)):
         times = {name: seconds(run, 9, clock) for name, run in runs.items()}
-        ratios = {name: times[name] / times["without privacy"] for name in ("optax", "jax-privacy") if name in times}
-        found |= {kind: ratios | {"step": times["noisy step"] / times["step without privacy"]}, f"seconds, {clock.__name__}": times}
+        ratios = {
+            name: times[name] / times["without privacy"]
+            for name in ("optax", "jax-privacy")
+            if name in times
+        }
+        found |= {
+            kind: ratios | {"step": times["noisy step"] / times["step without privacy"]},
+            f"seconds, {clock.__name__}": times,
+        }
     return found
 
 
 if __name__ == "__main__":
     prepared = sweep.sharing()
-    ordered = sorted(((kind[0].split()[1], seed, name, asked) for name, kind in KINDS.items() for asked in kind[1] for seed in kind[2]))
-    found = {(name, asked, seed): run(name, asked, seed, prepared) for _, seed, name, asked in ordered}
+    ordered = sorted(
+        (
+            (kind[0].split()[1], seed, name, asked)
+            for name, kind in KINDS.items()
+            for asked in kind[1]
+            for seed in kind[2]
+        )
+    )
+    found = {
+        (name, asked, seed): run(name, asked, seed, prepared) for _, seed, name, asked in ordered
+    }
     rows = []
     for name, (_, epsilons, seeds) in KINDS.items():
         for asked in epsilons:
             mine = [found[name, asked, seed] for seed in seeds]
-            row = {"name": name, "seeds": seeds, "epsilon": max(one["epsilon"] for one in mine), "relation": mine[0]["relation"]}
-            rows.append(row | {what: summary([one[what] for one in mine]) for what in ("label_accuracy", "model_test_accuracy", "seconds")})
-    speeds = [speed(model, batch_size) for model, batch_size in (("m5", 32), ("cnn", 64), ("tanh_cnn", 256))]
+            row = {
+                "name": name,
+                "seeds": seeds,
+                "epsilon": max(one["epsilon"] for one in mine),
+                "relation": mine[0]["relation"],
+            }
+            rows.append(
+                row
+                | {
+                    what: summary([one[what] for one in mine])
+                    for what in ("label_accuracy", "model_test_accuracy", "seconds")
+                }
+            )
+    speeds = [
+        speed(model, batch_size)
+        for model, batch_size in (("m5", 32), ("cnn", 64), ("tanh_cnn", 256))
+    ]
     print(*(row["times_as_long"] for row in speeds), sep="\n")
     save("noisy_sgd", {"speed": speeds, "accuracy": rows}, delta=DELTA)

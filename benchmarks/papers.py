@@ -1,7 +1,9 @@
-"""Private-kNN and PATE on MNIST with the noise that their papers state, at the epsilon that it costs, and the students that they name.
+"""Private-kNN and PATE on MNIST with the noise that their papers state, at the epsilon that it
+costs, and the students that they name.
 
-Stopped, the same command goes on. `as stated` are the papers' features, or none, and semi-supervised students; the other rows give both
-labelers what reverse k-NN labeling has: `spectral` features, and labels that spread over the graph of the public records.
+Stopped, the same command goes on. `as stated` are the papers' features, or none, and
+semi-supervised students; the other rows give both labelers what reverse k-NN labeling has:
+`spectral` features, and labels that spread over the graph of the public records.
 """
 
 import functools
@@ -15,7 +17,11 @@ from rknn_jax.privacy.guarantee import Event
 from train import distill
 
 RUNS = Path("runs/papers")
-SEEDS = (5, 6, 7)  # of runs that take two minutes; semi-supervised students take many, and see the first one alone
+SEEDS = (
+    5,
+    6,
+    7,
+)  # of runs that take two minutes; semi-supervised students take many, and see the first one alone
 DELTA = 1e-5
 UDA = "--smoothing none --semi-supervised uda --epochs 35"
 KINDS = {
@@ -31,8 +37,14 @@ KINDS = {
         "private_knn --representation spectral --queries 1000 --private-knn.max-answers 735",
         "",
     ),
-    "PATE, 640 queries, teachers on pixels, UDA": ("pate --representation pixels --queries 640 --pate.max-answers 286", UDA),
-    "PATE, 640 queries, teachers on spectral features, UDA": ("pate --representation spectral --queries 640 --pate.max-answers 286", UDA),
+    "PATE, 640 queries, teachers on pixels, UDA": (
+        "pate --representation pixels --queries 640 --pate.max-answers 286",
+        UDA,
+    ),
+    "PATE, 640 queries, teachers on spectral features, UDA": (
+        "pate --representation spectral --queries 640 --pate.max-answers 286",
+        UDA,
+    ),
     "PATE, 640 queries, teachers on spectral features, labels spread": (
         "pate --representation spectral --queries 640 --pate.max-answers 286",
         "",
@@ -42,9 +54,14 @@ KINDS = {
 
 @functools.cache
 def stated_epsilon(labeler: str, rounds: int) -> float:
-    """Return the epsilon for `train.distill` at which it draws the stated noise: of one round, times the number of rounds."""
+    """Return the epsilon for `train.distill` at which it draws the stated noise: of one round,
+    times the number of rounds.
+    """
     if labeler == "pate":
-        events = [Event("gaussian", 150.0, 640, screen=(200.0, 250)), Event("gaussian", 40 / math.sqrt(2), 286)]
+        events = [
+            Event("gaussian", 150.0, 640, screen=(200.0, 250)),
+            Event("gaussian", 40 / math.sqrt(2), 286),
+        ]
     else:
         answers = 735 if rounds == 1 else 368
         events = [
@@ -57,10 +74,27 @@ def stated_epsilon(labeler: str, rounds: int) -> float:
 def run(name: str, seed: int) -> dict[str, Any]:
     """Run one kind on one split, or read what it gave."""
     labeler, student = KINDS[name]
-    words = ["--dataset", "mnist", "--data-dir", str(mnist_folder()), "--labeler", *labeler.split(), *student.split()]
+    words = [
+        "--dataset",
+        "mnist",
+        "--data-dir",
+        str(mnist_folder()),
+        "--labeler",
+        *labeler.split(),
+        *student.split(),
+    ]
     rounds = 2 if "--rounds 2" in labeler else 1
-    words += ["--epsilon", repr(stated_epsilon(words[5], rounds)), "--delta", str(DELTA), "--seed", str(seed)]
-    return distill.run(distill.from_arguments([*words, "--out", str(RUNS / f"{list(KINDS).index(name)}-{seed}")]))
+    words += [
+        "--epsilon",
+        repr(stated_epsilon(words[5], rounds)),
+        "--delta",
+        str(DELTA),
+        "--seed",
+        str(seed),
+    ]
+    return distill.run(
+        distill.from_arguments([*words, "--out", str(RUNS / f"{list(KINDS).index(name)}-{seed}")])
+    )
 
 
 if __name__ == "__main__":
@@ -68,6 +102,17 @@ if __name__ == "__main__":
     for name, (_, student) in KINDS.items():
         seeds = SEEDS[:1] if student else SEEDS
         found = [run(name, seed) for seed in seeds]
-        about = {"name": name, "seeds": seeds, "epsilon": max(one["epsilon"] for one in found), "relation": found[0]["relation"]}
-        rows.append(about | {what: summary([one[what] for one in found]) for what in ("label_accuracy", "test_accuracy", "seconds")})
+        about = {
+            "name": name,
+            "seeds": seeds,
+            "epsilon": max(one["epsilon"] for one in found),
+            "relation": found[0]["relation"],
+        }
+        rows.append(
+            about
+            | {
+                what: summary([one[what] for one in found])
+                for what in ("label_accuracy", "test_accuracy", "seconds")
+            }
+        )
     save("papers", rows, delta=DELTA)

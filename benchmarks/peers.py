@@ -1,9 +1,12 @@
-"""Against pure-ldp and multi-freq-ldpy, and against what the machine allows: kr = 1, epsilon = 1, ratios in one run.
+"""Against pure-ldp and multi-freq-ldpy, and against what the machine allows: kr = 1, epsilon = 1,
+ratios in one run.
 
-The work is the same: n clients randomize one vote each and a server makes d estimates of them. Peers run in an interpreter of their own,
-named by RKNN_PEERS_PYTHON, on as many clients as take them seconds: they are linear in n. Decoding is held against C that keeps a tile of
-cells in registers (`_bound.c`), and random bits against `jax.random.bernoulli`. Each repeat measures everybody once, so that a machine that
-others use too slows them all; the best of the repeats counts.
+The work is the same: n clients randomize one vote each and a server makes d estimates of them.
+Peers run in an interpreter of their own, named by RKNN_PEERS_PYTHON, on as many clients as take
+them seconds: they are linear in n. Decoding is held against C that keeps a tile of cells in
+registers (`_bound.c`), and random bits against `jax.random.bernoulli`. Each repeat measures
+everybody once, so that a machine that others use too slows them all; the best of the repeats
+counts.
 """
 
 import ctypes
@@ -37,7 +40,9 @@ CLIENTS = (100_000, 1_000_000)
 PEER_CLIENTS = {100: 20_000, 5_000: 2_000, 10_000: 1_000}
 MECHANISMS = ("local_hashing", "optimized_unary_encoding", "randomized_response")
 PEERS = ("pure-ldp", "multi-freq-ldpy")
-EPSILON, NUM_CLASSES, REPEATS = 1.0, 10, 3
+EPSILON = 1.0
+NUM_CLASSES = 10
+REPEATS = 3
 LEAST_SECONDS = 0.02
 
 OPERATIONS = 16  # of a message and a cell, see _bound.c
@@ -49,7 +54,8 @@ DECODE_REPEATS = 15
 def best(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str, float]]:
     """Return each run's least seconds and CPU seconds of this process, measured in turn.
 
-    Short runs are repeated at once. Nobody pays for compiling, nor for freeing what the run before left behind.
+    Short runs are repeated at once. Nobody pays for compiling, nor for freeing what the run before
+    left behind.
     """
     times = {}
     for name, run in runs.items():
@@ -61,11 +67,14 @@ def best(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str
     for _ in range(repeats):
         for name, run in runs.items():
             jax.block_until_ready(run())
-            wall, cpu = time.perf_counter(), time.process_time()
+            wall = time.perf_counter()
+            cpu = time.process_time()
             for _ in range(times[name]):
                 jax.block_until_ready(run())
             took = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
-            found[name] = {kind: min(found[name][kind], value / times[name]) for kind, value in took.items()}
+            found[name] = {
+                kind: min(found[name][kind], value / times[name]) for kind, value in took.items()
+            }
     return found
 
 
@@ -74,10 +83,15 @@ class Peers:
 
     def __init__(self, python: str) -> None:
         command = [python, str(HERE / "_peers_worker.py")]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         first = self._answer()
         if not first:
-            sys.exit(f"Expected RKNN_PEERS_PYTHON to have pure-ldp and multi-freq-ldpy, got {python}, which failed as above; {HOW}")
+            sys.exit(
+                f"Expected RKNN_PEERS_PYTHON to have pure-ldp and multi-freq-ldpy, got {python}, "
+                f"which failed as above; {HOW}"
+            )
         self.versions = json.loads(first)
 
     def _answer(self) -> str:
@@ -87,7 +101,11 @@ class Peers:
     def run(self, peer: str, mechanism: str, d: int, clients: int) -> dict[str, float]:
         """Return seconds and CPU seconds of one run."""
         assert self.process.stdin
-        print(json.dumps({"peer": peer, "mechanism": mechanism, "d": d, "clients": clients}), file=self.process.stdin, flush=True)
+        print(
+            json.dumps({"peer": peer, "mechanism": mechanism, "d": d, "clients": clients}),
+            file=self.process.stdin,
+            flush=True,
+        )
         answer = json.loads(self._answer())
         assert answer.pop("estimates") == d
         return answer
@@ -99,22 +117,29 @@ class Peers:
 
 def make(name: str, d: int) -> LocalRandomizer:
     """Return the mechanism over d cells."""
-    return mechanisms.make(name, epsilon=EPSILON, num_queries=d // NUM_CLASSES, num_classes=NUM_CLASSES)
+    return mechanisms.make(
+        name, epsilon=EPSILON, num_queries=d // NUM_CLASSES, num_classes=NUM_CLASSES
+    )
 
 
 def throughput(peers: Peers, name: str, d: int) -> list[dict[str, Any]]:
     """Measure one mechanism at one d: rows for each n, with what each peer does a second."""
-    mechanism, key, rng = make(name, d), jax.random.key(0), np.random.default_rng(0)
+    mechanism = make(name, d)
+    key = jax.random.key(0)
+    rng = np.random.default_rng(0)
     work: dict[str, Callable[[], Any]] = {}
     for clients in CLIENTS:
         values = rng.integers(0, d, clients)
-        cells, counts = jnp.asarray(values[:, None], jnp.int32), np.bincount(values, minlength=d)
+        cells = jnp.asarray(values[:, None], jnp.int32)
+        counts = np.bincount(values, minlength=d)
 
         def message(cells: jax.Array = cells) -> Any:
             return estimate_counts(mechanism, key, cells)
 
         def count(counts: np.ndarray = counts, clients: int = clients) -> Any:
-            return mechanism.estimate(key, mechanism.sample_totals(rng, np.arange(d)[:, None], counts), clients)
+            return mechanism.estimate(
+                key, mechanism.sample_totals(rng, np.arange(d)[:, None], counts), clients
+            )
 
         work |= {f"message {clients}": message, f"count {clients}": count}
     theirs = {peer: {"seconds": np.inf, "cpu_seconds": np.inf} for peer in PEERS}
@@ -124,17 +149,32 @@ def throughput(peers: Peers, name: str, d: int) -> list[dict[str, Any]]:
             took = peers.run(peer, name, d, PEER_CLIENTS[d])
             theirs[peer] = {kind: min(theirs[peer][kind], value) for kind, value in took.items()}
         for run, took in best(work, 1).items():
-            ours[run] = {kind: min(ours.get(run, took)[kind], value) for kind, value in took.items()}
+            ours[run] = {
+                kind: min(ours.get(run, took)[kind], value) for kind, value in took.items()
+            }
     rows = []
     for clients in CLIENTS:
-        row: dict[str, Any] = {"mechanism": name, "d": d, "clients": clients, "peer_clients": PEER_CLIENTS[d]}
+        row: dict[str, Any] = {
+            "mechanism": name,
+            "d": d,
+            "clients": clients,
+            "peer_clients": PEER_CLIENTS[d],
+        }
         for peer in PEERS:
-            row[peer] = theirs[peer] | {"clients_per_second": PEER_CLIENTS[d] / theirs[peer]["seconds"]}
+            row[peer] = theirs[peer] | {
+                "clients_per_second": PEER_CLIENTS[d] / theirs[peer]["seconds"]
+            }
         for level in ("message", "count"):
             took = ours[f"{level} {clients}"]
             row[level] = took | {"clients_per_second": clients / took["seconds"]}
-            row[f"{level}_ratio"] = {peer: row[level]["clients_per_second"] / row[peer]["clients_per_second"] for peer in PEERS}
-            per_core = {peer: clients / took["cpu_seconds"] * row[peer]["cpu_seconds"] / PEER_CLIENTS[d] for peer in PEERS}
+            row[f"{level}_ratio"] = {
+                peer: row[level]["clients_per_second"] / row[peer]["clients_per_second"]
+                for peer in PEERS
+            }
+            per_core = {
+                peer: clients / took["cpu_seconds"] * row[peer]["cpu_seconds"] / PEER_CLIENTS[d]
+                for peer in PEERS
+            }
             row[f"{level}_ratio_of_cpu_seconds"] = per_core
         print(name, d, clients, row["message_ratio"], row["count_ratio"], file=sys.stderr)
         rows.append(row)
@@ -142,13 +182,28 @@ def throughput(peers: Peers, name: str, d: int) -> list[dict[str, Any]]:
 
 
 def linearity(peers: Peers) -> list[dict[str, Any]]:
-    """Return how a peer's time a client changes with four times the clients; 1 where it is linear."""
+    """Return how a peer's time a client changes with four times the clients; 1 where it is
+    linear.
+    """
     rows = []
     for peer in PEERS:
         for name in MECHANISMS:
-            took = {clients: [peers.run(peer, name, 100, clients)["cpu_seconds"] for _ in range(REPEATS)] for clients in (5_000, 20_000)}
+            took = {
+                clients: [
+                    peers.run(peer, name, 100, clients)["cpu_seconds"] for _ in range(REPEATS)
+                ]
+                for clients in (5_000, 20_000)
+            }
             ratio = min(took[20_000]) / 4 / min(took[5_000])
-            rows.append({"peer": peer, "mechanism": name, "d": 100, "clients": list(took), "seconds_a_client_ratio": ratio})
+            rows.append(
+                {
+                    "peer": peer,
+                    "mechanism": name,
+                    "d": 100,
+                    "clients": list(took),
+                    "seconds_a_client_ratio": ratio,
+                }
+            )
     return rows
 
 
@@ -168,11 +223,18 @@ def pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def decode_and_bits(cores: int) -> dict[str, list[dict[str, Any]]]:
-    """Measure decoding against the bound, and random bits against `jax.random.bernoulli`, on some of this machine's cores."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])  # before JAX starts its threads
+    """Measure decoding against the bound, and random bits against `jax.random.bernoulli`, on
+    some of this machine's cores.
+    """
+    os.sched_setaffinity(
+        0, sorted(os.sched_getaffinity(0))[:cores]
+    )  # before JAX starts its threads
     with tempfile.TemporaryDirectory() as folder:
         tiles = {tile: bound(Path(folder), tile) for tile in TILES}
-        return {"decode": [decode(tiles, d, cores) for d in PEER_CLIENTS], "bits": [bits(d, cores) for d in PEER_CLIENTS]}
+        return {
+            "decode": [decode(tiles, d, cores) for d in PEER_CLIENTS],
+            "bits": [bits(d, cores) for d in PEER_CLIENTS],
+        }
 
 
 def decode(tiles: dict[int, ctypes.CDLL], d: int, cores: int) -> dict[str, Any]:
@@ -181,9 +243,15 @@ def decode(tiles: dict[int, ctypes.CDLL], d: int, cores: int) -> dict[str, Any]:
     assert isinstance(mechanism, Collision)
     messages = 200_000_000 // d
     keys = jax.random.split(jax.random.key(0), messages)
-    made = jax.jit(jax.vmap(mechanism.randomize))(keys, (jnp.arange(messages, dtype=jnp.int32) % d)[:, None])
-    first, width = (np.ascontiguousarray(x) for x in hashing.interval(made.bucket, mechanism.num_buckets))
-    seeds, totals, sums = np.ascontiguousarray(made.seed), np.zeros((cores, d), np.int32), np.zeros(1, np.uint32)
+    made = jax.jit(jax.vmap(mechanism.randomize))(
+        keys, (jnp.arange(messages, dtype=jnp.int32) % d)[:, None]
+    )
+    first, width = (
+        np.ascontiguousarray(x) for x in hashing.interval(made.bucket, mechanism.num_buckets)
+    )
+    seeds = np.ascontiguousarray(made.seed)
+    totals = np.zeros((cores, d), np.int32)
+    sums = np.zeros(1, np.uint32)
     aggregate = jax.jit(lambda mechanism, made: mechanism.aggregate(made))
 
     def by_hand(tile: int) -> np.ndarray:
@@ -191,14 +259,17 @@ def decode(tiles: dict[int, ctypes.CDLL], d: int, cores: int) -> dict[str, Any]:
         tiles[tile].decode(*arrays, ctypes.c_long(messages), ctypes.c_long(d), cores)
         return totals[0]
 
-    times, library = 4_000_000, next(iter(tiles.values()))
+    times = 4_000_000
+    library = next(iter(tiles.values()))
     runs: dict[str, Callable[[], Any]] = {"ours": lambda: aggregate(mechanism, made)}
     runs |= {f"tile {tile}": lambda tile=tile: by_hand(tile) for tile in tiles}
     runs["additions"] = lambda: library.additions(ctypes.c_long(times), pointer(sums))
     for tile in tiles:
         np.testing.assert_array_equal(by_hand(tile), aggregate(mechanism, made))
     took = best(runs, DECODE_REPEATS)
-    kind = "cpu_seconds" if cores == 1 else "seconds"  # those of one core do not count what others do on it
+    kind = (
+        "cpu_seconds" if cores == 1 else "seconds"
+    )  # those of one core do not count what others do on it
     rate = {run: messages * d / took[run][kind] / 1e9 for run in runs if run != "additions"}
     operations = runs["additions"]() / took["additions"]["cpu_seconds"] / 1e9 * cores
     fastest = max((rate[f"tile {tile}"], tile) for tile in tiles)
@@ -220,18 +291,29 @@ def bits(d: int, cores: int) -> dict[str, Any]:
     """Draw 1e7 bits at the q of unary encoding: by themselves, and as whole messages."""
     clients = 10_000_000 // d
     q = make("optimized_unary_encoding", d).q
-    keys, cells = jax.random.split(jax.random.key(0), clients), (jnp.arange(clients, dtype=jnp.int32) % d)[:, None]
+    keys = jax.random.split(jax.random.key(0), clients)
+    cells = (jnp.arange(clients, dtype=jnp.int32) % d)[:, None]
     plain = jax.jit(lambda key, q: jax.random.bernoulli(key, q, (clients, d)))
     drawn = jax.jit(jax.vmap(lambda key, q: bernoulli_bits(key, q, d), in_axes=(0, None)))
     randomized = jax.jit(lambda mechanism, keys, cells: jax.vmap(mechanism.randomize)(keys, cells))
-    runs: dict[str, Callable[[], Any]] = {"bernoulli": lambda: plain(keys[0], q), "bits": lambda: drawn(keys, q)}
+    runs: dict[str, Callable[[], Any]] = {
+        "bernoulli": lambda: plain(keys[0], q),
+        "bits": lambda: drawn(keys, q),
+    }
     for name in MECHANISMS[1:]:
         runs[name] = lambda mechanism=make(name, d): randomized(mechanism, keys, cells)
     took = best(runs, 2 * REPEATS)
     kind = "cpu_seconds" if cores == 1 else "seconds"
     rate = {run: clients * d / took[run][kind] / 1e9 for run in runs}
     ratio = {run: rate[run] / rate["bernoulli"] for run in runs if run != "bernoulli"}
-    return {"d": d, "clients": clients, "cores": cores, "timed": kind, "gigabits_per_second": rate, "ratio": ratio}
+    return {
+        "d": d,
+        "clients": clients,
+        "cores": cores,
+        "timed": kind,
+        "gigabits_per_second": rate,
+        "ratio": ratio,
+    }
 
 
 def at_width(width: int, cores: int) -> dict[str, list[dict[str, Any]]]:
@@ -247,20 +329,39 @@ def at_width(width: int, cores: int) -> dict[str, list[dict[str, Any]]]:
 
 
 HOW = (
-    'make one with `python3 -m venv PEERS && PEERS/bin/pip install pure-ldp multi-freq-ldpy "xxhash<4"` and set '
+    "make one with `python3 -m venv PEERS && PEERS/bin/pip install pure-ldp multi-freq-ldpy "
+    '"xxhash<4"` and set '
     "RKNN_PEERS_PYTHON=PEERS/bin/python."
 )
 
 if __name__ == "__main__":
     if "RKNN_PEERS_PYTHON" not in os.environ:
-        print(f"skipped benchmarks.peers: RKNN_PEERS_PYTHON does not name an interpreter that has pure-ldp and multi-freq-ldpy; {HOW}")
+        print(
+            "skipped benchmarks.peers: RKNN_PEERS_PYTHON does not name an interpreter that has "
+            f"pure-ldp and multi-freq-ldpy; {HOW}"
+        )
         sys.exit()
-    parts = [at_width(width, cores) for width in WIDTHS for cores in sorted({1, len(os.sched_getaffinity(0))})]
-    results: dict[str, Any] = {kind: [row for part in parts for row in part[kind]] for kind in ("decode", "bits")}
+    parts = [
+        at_width(width, cores)
+        for width in WIDTHS
+        for cores in sorted({1, len(os.sched_getaffinity(0))})
+    ]
+    results: dict[str, Any] = {
+        kind: [row for part in parts for row in part[kind]] for kind in ("decode", "bits")
+    }
     for row in results["decode"] + results["bits"]:
         print(row, file=sys.stderr)
     peers = Peers(os.environ["RKNN_PEERS_PYTHON"])
-    results["peers"] = [row for name in MECHANISMS for d in PEER_CLIENTS for row in throughput(peers, name, d)]
+    results["peers"] = [
+        row for name in MECHANISMS for d in PEER_CLIENTS for row in throughput(peers, name, d)
+    ]
     results["linearity"] = linearity(peers)
     peers.close()
-    save("peers", results, peers=peers.versions, epsilon=EPSILON, operations_of_a_message_and_cell=OPERATIONS, repeats=REPEATS)
+    save(
+        "peers",
+        results,
+        peers=peers.versions,
+        epsilon=EPSILON,
+        operations_of_a_message_and_cell=OPERATIONS,
+        repeats=REPEATS,
+    )

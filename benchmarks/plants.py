@@ -16,16 +16,19 @@ from rknn_jax.cli.audit import CLIENTS, SIZES, Audit
 from rknn_jax.students import dpsgd
 from tests.plants import Plant, plants
 
-EPSILON, DELTA = 1.0, 1e-5
+EPSILON = 1.0
+DELTA = 1e-5
 RUNS = (1000, 4000, 20_000, 200_000)
 TRAININGS = (1, 2, 4, 6, 8, 12, 20)
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
-CANARIES, SEEDS = 1000, 5
+CANARIES = 1000
+SEEDS = 5
 
 
 def measure_plant(plant: Plant) -> dict[str, Any]:
     """Return the first of `RUNS` at which a bug is found, and by what."""
-    played, guarantee = games.of_mechanism(plant.mechanism), plant.honest.guarantee(CLIENTS)
+    played = games.of_mechanism(plant.mechanism)
+    guarantee = plant.honest.guarantee(CLIENTS)
     start = time.process_time()
     for runs in RUNS:
         found = bounds.audit(jax.random.key(0), played, guarantee, runs, Audit.confidence)
@@ -46,16 +49,26 @@ def measure_plant(plant: Plant) -> dict[str, Any]:
 def measure_training(epsilon: float, factor: float) -> dict[str, Any]:
     """Return how often noisy SGD with `factor` of its noise is called broken, by number of runs."""
     honest = dpsgd.noise
-    dpsgd.noise = lambda config, count: (factor * honest(config, count)[0], honest(config, count)[1])
+    dpsgd.noise = lambda config, count: (
+        factor * honest(config, count)[0],
+        honest(config, count)[1],
+    )
     try:
         config = games_training.noisy_sgd_config(epsilon, DELTA, CANARIES)
-        signs, scores, guarantee = games_training.noisy_sgd_runs(jax.random.key(0), SEEDS * max(TRAININGS), config)
+        signs, scores, guarantee = games_training.noisy_sgd_runs(
+            jax.random.key(0), SEEDS * max(TRAININGS), config
+        )
     finally:
         dpsgd.noise = honest
-    shares, bounds = {}, {}
+    shares = {}
+    bounds = {}
     for runs in TRAININGS:
-        parts = [slice(seed * max(TRAININGS), seed * max(TRAININGS) + runs) for seed in range(SEEDS)]
-        found = [one_run.judge(signs[part], scores[part], guarantee, Audit.confidence) for part in parts]
+        parts = [
+            slice(seed * max(TRAININGS), seed * max(TRAININGS) + runs) for seed in range(SEEDS)
+        ]
+        found = [
+            one_run.judge(signs[part], scores[part], guarantee, Audit.confidence) for part in parts
+        ]
         shares[runs] = float(np.mean([one.broken for one in found]))
         bounds[runs] = float(np.mean([one.lower_bound for one in found]))
     return {

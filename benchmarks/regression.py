@@ -1,6 +1,9 @@
-"""A fence for CI: the hot functions against peers that every checkout has, at small sizes. Ratios of CPU time of one run, never seconds.
+"""A fence for CI: the hot functions against peers that every checkout has, at small sizes.
 
-A floor is about half of what a machine with two cores and AVX512-BF16 measured, so that only a real loss falls through it.
+Ratios of CPU time of one run, never seconds.
+
+A floor is about half of what a machine with two cores and AVX512-BF16 measured, so that only a real
+loss falls through it.
 """
 
 import functools
@@ -25,17 +28,24 @@ cpu_seconds = functools.partial(seconds, repeats=7, clock=time.process_time)
 def assignment(num_neighbors: int) -> float:
     """Return the ratio to scikit-learn's brute force."""
     rng = np.random.default_rng(0)
-    points, queries = rng.standard_normal((20_000, 324), np.float32), rng.standard_normal((500, 324), np.float32)
+    points = rng.standard_normal((20_000, 324), np.float32)
+    queries = rng.standard_normal((500, 324), np.float32)
     brute = NearestNeighbors(n_neighbors=num_neighbors, algorithm="brute").fit(queries)
     device = jax.device_put((points, queries))
-    return cpu_seconds(lambda: brute.kneighbors(points)) / cpu_seconds(lambda: neighbors.nearest(*device, num_neighbors))
+    return cpu_seconds(lambda: brute.kneighbors(points)) / cpu_seconds(
+        lambda: neighbors.nearest(*device, num_neighbors)
+    )
 
 
 def decoding() -> float:
     """Return the ratio to asking every message for the cells that it supports."""
     mechanism = collision.Collision(1.0, 100, 10)
-    made = jax.vmap(mechanism.randomize)(jax.random.split(jax.random.key(0), 20_000), jnp.zeros((20_000, 1), jnp.int32))
-    plain = jax.jit(lambda messages: jnp.sum(jax.vmap(mechanism.support)(messages), axis=0, dtype=jnp.int32))
+    made = jax.vmap(mechanism.randomize)(
+        jax.random.split(jax.random.key(0), 20_000), jnp.zeros((20_000, 1), jnp.int32)
+    )
+    plain = jax.jit(
+        lambda messages: jnp.sum(jax.vmap(mechanism.support)(messages), axis=0, dtype=jnp.int32)
+    )
     ours = jax.jit(mechanism.aggregate)
     np.testing.assert_array_equal(ours(made), plain(made))
     return cpu_seconds(lambda: plain(made)) / cpu_seconds(lambda: ours(made))
@@ -46,7 +56,9 @@ def description() -> float:
     images = np.random.default_rng(0).integers(0, 256, (500, 32, 32, 3)).astype(np.float64)
     settings = {"pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
     device = jnp.asarray(images, jnp.float32)
-    peer = cpu_seconds(lambda: [skimage_hog(image, channel_axis=-1, **settings) for image in images])
+    peer = cpu_seconds(
+        lambda: [skimage_hog(image, channel_axis=-1, **settings) for image in images]
+    )
     return peer / cpu_seconds(lambda: hog(device, **settings))
 
 
@@ -62,5 +74,8 @@ if __name__ == "__main__":
     for name, (measure, floor) in CHECKS.items():
         ratio = measure()
         failed |= ratio < floor
-        print(f"{name}: {ratio:.1f} times as fast as its peer, at least {floor} expected{' FAILED' if ratio < floor else ''}")
+        print(
+            f"{name}: {ratio:.1f} times as fast as its peer, at least {floor} "
+            f"expected{' FAILED' if ratio < floor else ''}"
+        )
     sys.exit(failed)

@@ -1,4 +1,6 @@
-"""What replacing a record costs in noisy SGD, beside removing one and beside twice the sensitivity, by PLD at delta = 1e-5."""
+"""What replacing a record costs in noisy SGD, beside removing one and beside twice the
+sensitivity, by PLD at delta = 1e-5.
+"""
 
 from benchmarks._measure import save
 from rknn_jax.privacy import accounting
@@ -14,7 +16,9 @@ SETTINGS = (
     (4.0, 0.1, 500),
     (8.0, 0.3, 200),
 )
-"""Noise multiplier, sampling probability, steps: from little noise on small samples to much on large ones."""
+"""Noise multiplier, sampling probability, steps: from little noise on small samples to much on
+large ones.
+"""
 
 
 def measure() -> list[dict[str, float]]:

@@ -1,7 +1,9 @@
-"""Private-kNN's neighbours, k of a fresh Poisson sample for each of two steps, against what FAISS must find for the same.
+"""Private-kNN's neighbours, k of a fresh Poisson sample for each of two steps, against what FAISS
+must find for the same.
 
-FAISS knows no samples of one query, so it is asked for as many of the nearest as such a sample needs to hold k of them: k/g and eight
-standard deviations more. With g = 1 both look for the k nearest of all. Both are measured in turn, and the least time counts.
+FAISS knows no samples of one query, so it is asked for as many of the nearest as such a sample
+needs to hold k of them: k/g and eight standard deviations more. With g = 1 both look for the k
+nearest of all. Both are measured in turn, and the least time counts.
 """
 
 import math
@@ -24,27 +26,46 @@ KINDS = ((800, 0.03, 2), (300, 0.15, 2), (300, 1.0, 1))  # k, g, samples of each
 REPEATS = 2
 
 
-def speed(peers: subprocess.Popen[str], num_neighbors: int, sampling_prob: float, num_samples: int) -> dict[str, object]:
+def speed(
+    peers: subprocess.Popen[str], num_neighbors: int, sampling_prob: float, num_samples: int
+) -> dict[str, object]:
     """Measure both at one setting."""
     queries, records = jax.device_put(data(*SIZE))
-    needed = math.ceil((num_neighbors + 8 * math.sqrt(num_neighbors)) / sampling_prob) if sampling_prob < 1 else num_neighbors
+    needed = (
+        math.ceil((num_neighbors + 8 * math.sqrt(num_neighbors)) / sampling_prob)
+        if sampling_prob < 1
+        else num_neighbors
+    )
     took = {"ours": np.inf, "faiss-cpu": np.inf}
     for repeat in range(REPEATS):
         start = time.perf_counter()
-        nearest_in_samples(jax.random.key(repeat), queries, records, num_neighbors, sampling_prob, num_samples)
+        nearest_in_samples(
+            jax.random.key(repeat), queries, records, num_neighbors, sampling_prob, num_samples
+        )
         took["ours"] = min(took["ours"], time.perf_counter() - start)
         found = ask(peers, {"peer": "faiss-cpu", "size": SIZE, "num_neighbors": needed, "rows": 1})
         took["faiss-cpu"] = min(took["faiss-cpu"], found["seconds"])
-    about = {"num_neighbors": num_neighbors, "sampling_prob": sampling_prob, "num_samples": num_samples, "needed": needed}
+    about = {
+        "num_neighbors": num_neighbors,
+        "sampling_prob": sampling_prob,
+        "num_samples": num_samples,
+        "needed": needed,
+    }
     return about | {"size": SIZE, "seconds": took, "ratio": took["faiss-cpu"] / took["ours"]}
 
 
 if __name__ == "__main__":
     if "RKNN_PEERS_PYTHON" not in os.environ:
-        print(f"skipped benchmarks.samples: RKNN_PEERS_PYTHON does not name an interpreter that has FAISS; {HOW}")
+        print(
+            "skipped benchmarks.samples: RKNN_PEERS_PYTHON does not name an interpreter that "
+            f"has FAISS; {HOW}"
+        )
         sys.exit()
     with subprocess.Popen(
-        [os.environ["RKNN_PEERS_PYTHON"], Path(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [os.environ["RKNN_PEERS_PYTHON"], Path(WORKER)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as worker:
         assert worker.stdout
         versions = worker.stdout.readline().strip()

@@ -1,4 +1,6 @@
-"""Shuffled messages by the general bound and by the one that looks at the mechanism: their ε₀, ε and noise."""
+"""Shuffled messages by the general bound and by the one that looks at the mechanism: their ε₀, ε
+and noise.
+"""
 
 import time
 from typing import Any
@@ -8,22 +10,30 @@ from rknn_jax import mechanisms
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy import amplification
 
-CLIENTS, DELTA = 60_000, 1e-6
+CLIENTS = 60_000
+DELTA = 1e-6
 SIZES = {"num_queries": 10, "num_classes": 10}
 MECHANISMS = ("collision", "subset_selection", "wheel", "local_hashing", "randomized_response")
 EPSILONS = (0.1, 1.0)
-CROWD, MESSAGES = 10_000, (1.0, 3.0)
+CROWD = 10_000
+MESSAGES = (1.0, 3.0)
 """Clients whose messages of a fixed ε₀ are shuffled, and these ε₀."""
 
 
 def calibrated() -> list[dict[str, Any]]:
-    """Return the messages that each bound allows for a given ε, and the noise of all of them on a count."""
+    """Return the messages that each bound allows for a given ε, and the noise of all of them on
+    a count.
+    """
     rows = []
     for name in MECHANISMS:
         for epsilon in EPSILONS:
             row: dict[str, Any] = {"mechanism": name, "epsilon": epsilon}
             for bound in ("general", "variation ratio"):
-                named: dict[str, Any] = {"mechanism": name, "trust": "shuffle", "amplification": bound}
+                named: dict[str, Any] = {
+                    "mechanism": name,
+                    "trust": "shuffle",
+                    "amplification": bound,
+                }
                 config = rknn.Config(epsilon=epsilon, delta=DELTA, **named)
                 start = time.perf_counter()
                 found: Any = rknn.mechanism(*SIZES.values(), CLIENTS, config)
@@ -42,8 +52,17 @@ def amplified() -> list[dict[str, Any]]:
             made: Any = mechanisms.make(name, epsilon=local, **SIZES)
             variation = made.total_variation
             general = amplification.epsilon(local, CROWD, DELTA)
-            tighter = amplification.epsilon(local, CROWD, DELTA, "variation ratio", lambda _, of=variation: of)
-            rows.append({"mechanism": name, "local_epsilon": local, "general": general, "variation ratio": tighter})
+            tighter = amplification.epsilon(
+                local, CROWD, DELTA, "variation ratio", lambda _, of=variation: of
+            )
+            rows.append(
+                {
+                    "mechanism": name,
+                    "local_epsilon": local,
+                    "general": general,
+                    "variation ratio": tighter,
+                }
+            )
     return rows
 
 

@@ -1,6 +1,8 @@
-"""Studies by `train.sweep`: queries and neighbours on MNIST (Figure 2 of Li et al.), several rounds, and what students should learn.
+"""Studies by `train.sweep`: queries and neighbours on MNIST (Figure 2 of Li et al.), several
+rounds, and what students should learn.
 
-Stopped, the same command goes on. Figures 3 and 4 are the same study on SVHN and CIFAR-10, which want an accelerator for their students.
+Stopped, the same command goes on. Figures 3 and 4 are the same study on SVHN and CIFAR-10, which
+want an accelerator for their students.
 """
 
 import shutil
@@ -11,13 +13,36 @@ from train import sweep
 
 RUNS = Path("runs/sweeps")
 DOCS = Path(__file__).parent.parent / "docs"
-MNIST = ["--dataset", "mnist", "--data-dir", str(mnist_folder()), "--student", "none", "--smoothing", "none"]
+MNIST = [
+    "--dataset",
+    "mnist",
+    "--data-dir",
+    str(mnist_folder()),
+    "--student",
+    "none",
+    "--smoothing",
+    "none",
+]
 QUERIES = ["10", "20", "40", "100", "200", "500"]
 TARGETS = ["hard", "soft", "posterior"]
 STUDIES = {
-    "figure2": (MNIST, {"queries": QUERIES, "neighbors": ["1", "4"], "epsilon": ["0.01", "0.1"], "seed": ["5", "6"]}),
-    "rounds": (["--dataset", "digits"], {"rounds": ["1", "2", "3"], "epsilon": ["0.5", "2"], "seed": [*"0123"]}),
-    "targets": (["--queries", "40"], {"epsilon": ["0.2", "0.5"], "targets": TARGETS, "seed": [*"01234"]}),
+    "figure2": (
+        MNIST,
+        {
+            "queries": QUERIES,
+            "neighbors": ["1", "4"],
+            "epsilon": ["0.01", "0.1"],
+            "seed": ["5", "6"],
+        },
+    ),
+    "rounds": (
+        ["--dataset", "digits"],
+        {"rounds": ["1", "2", "3"], "epsilon": ["0.5", "2"], "seed": [*"0123"]},
+    ),
+    "targets": (
+        ["--queries", "40"],
+        {"epsilon": ["0.2", "0.5"], "targets": TARGETS, "seed": [*"01234"]},
+    ),
 }
 
 if __name__ == "__main__":

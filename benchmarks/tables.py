@@ -24,7 +24,9 @@ def load(name: str) -> dict[str, Any]:
 
 def percent(values: dict[str, Any]) -> str:
     """Show a mean and standard deviation of shares; of one value there is none."""
-    return f"{values['mean']:.2%}" + (f" ± {100 * values['stddev']:.2f}" if values["stddev"] is not None else "")
+    return f"{values['mean']:.2%}" + (
+        f" ± {100 * values['stddev']:.2f}" if values["stddev"] is not None else ""
+    )
 
 
 def table(header: list[str], rows: list[list[str]], name: str) -> str:
@@ -43,11 +45,15 @@ def distill() -> str:
             percent(row["label_accuracy"]),
             percent(row["test_accuracy"]),
             f"{row['seconds']['mean']:.0f} s",
-            ", ".join(map(str, row["seeds"])) if len(row["seeds"]) < 6 else f"{row['seeds'][0]} to {row['seeds'][-1]}",
+            ", ".join(map(str, row["seeds"]))
+            if len(row["seeds"]) < 6
+            else f"{row['seeds'][0]} to {row['seeds'][-1]}",
         ]
         for row in load("distill")["results"]
     ]
-    return table(["run", "public labels right", "student on the test set", "time", "seeds"], rows, "distill")
+    return table(
+        ["run", "public labels right", "student on the test set", "time", "seeds"], rows, "distill"
+    )
 
 
 def goals() -> str:
@@ -55,33 +61,69 @@ def goals() -> str:
     found = load("goals")["results"]["rows"]
     ceiling = next(row for row in found if row["trust"] == "none")
     rows = [
-        [row["trust"], f"`{row['mechanism']}`", f"{row['epsilon']:g}", *(percent(row[name]) for name in GOALS)]
+        [
+            row["trust"],
+            f"`{row['mechanism']}`",
+            f"{row['epsilon']:g}",
+            *(percent(row[name]) for name in GOALS),
+        ]
         for row in found
         if row is not ceiling
     ]
     rows.append(["true labels", "none", "∞", *(percent(ceiling[name]) for name in GOALS)])
-    return table(["trust", "mechanism", "ε", "public labels right", "three students together", "one student"], rows, "goals")
+    return table(
+        [
+            "trust",
+            "mechanism",
+            "ε",
+            "public labels right",
+            "three students together",
+            "one student",
+        ],
+        rows,
+        "goals",
+    )
 
 
 def studies() -> str:
     """Rounds and targets, by `train.sweep`."""
     found = load("sweeps")["results"]
     rows = [
-        [name, f"{name} = {row[name]}", row["epsilon"], percent(row["label_accuracy"]), percent(row["test_accuracy"])]
+        [
+            name,
+            f"{name} = {row[name]}",
+            row["epsilon"],
+            percent(row["label_accuracy"]),
+            percent(row["test_accuracy"]),
+        ]
         for name in ("rounds", "targets")
         for row in found[name]
     ]
-    return table(["study", "setting", "ε", "public labels right", "student on the test set"], rows, "sweeps")
+    return table(
+        ["study", "setting", "ε", "public labels right", "student on the test set"], rows, "sweeps"
+    )
 
 
 def labels() -> str:
     """Labels by representation, epsilon and post-processing."""
     rows = [
-        [row["representation"], str(row["queries"]), f"{row['epsilon']:g}", *(percent(row[kind]) for kind in ("plain", "shared", "spread"))]
+        [
+            row["representation"],
+            str(row["queries"]),
+            f"{row['epsilon']:g}",
+            *(percent(row[kind]) for kind in ("plain", "shared", "spread")),
+        ]
         for row in load("labels")["results"]
         if row["queries"] in (10, 100) and row["epsilon"] in (0.01, 0.1)
     ]
-    header = ["representation", "queries", "epsilon", "arg max alone", "queries share votes", "and records share labels"]
+    header = [
+        "representation",
+        "queries",
+        "epsilon",
+        "arg max alone",
+        "queries share votes",
+        "and records share labels",
+    ]
     return table(header, rows, "labels")
 
 
@@ -96,10 +138,17 @@ def balance() -> str:
             line += [percent(row[kind]) for kind in ("plain", "shared")]
     amounts = {"none": "none", "part": "0.3 × {}", "full": "{}"}
     rows = [
-        [representation, amounts[amount].format(prices), *line[:5], line[-1]] for (representation, prices, amount), line in cells.items()
+        [representation, amounts[amount].format(prices), *line[:5], line[-1]]
+        for (representation, prices, amount), line in cells.items()
     ]
-    kinds = [f"{kind}, ε = {epsilon}" for epsilon in (0.01, 0.1) for kind in ("arg max alone", "queries share votes")]
-    return table(["representation", "prices", "votes of a query", *kinds, "shifted"], rows, "balance")
+    kinds = [
+        f"{kind}, ε = {epsilon}"
+        for epsilon in (0.01, 0.1)
+        for kind in ("arg max alone", "queries share votes")
+    ]
+    return table(
+        ["representation", "prices", "votes of a query", *kinds, "shifted"], rows, "balance"
+    )
 
 
 def accountants() -> str:
@@ -109,35 +158,72 @@ def accountants() -> str:
         other = f"{row['PLD, replace-one']:.3g}" if "PLD, replace-one" in row else "the same"
         numbers = [f"{row[name]:.3g}" for name in ("claimed", "RDP, as published", "RDP", "PLD")]
         rows.append([row["name"], f"{row['delta']:g}", *numbers, other])
-    header = ["system and data set", "δ", "claimed", "RDP, as published", "RDP", "PLD", "PLD where a record is replaced"]
+    header = [
+        "system and data set",
+        "δ",
+        "claimed",
+        "RDP, as published",
+        "RDP",
+        "PLD",
+        "PLD where a record is replaced",
+    ]
     return table(header, rows, "accountants")
 
 
 def papers() -> str:
     """Private-kNN and PATE with the noise that their papers state."""
     rows = [
-        [row["name"], f"{row['epsilon']:.3g}", *(percent(row[what]) for what in GOALS[:2]), str(len(row["seeds"]))]
+        [
+            row["name"],
+            f"{row['epsilon']:.3g}",
+            *(percent(row[what]) for what in GOALS[:2]),
+            str(len(row["seeds"])),
+        ]
         for row in load("papers")["results"]
     ]
-    return table(["MNIST, noise as stated", "ε", "public labels right", "student on the test set", "seeds"], rows, "papers")
+    return table(
+        ["MNIST, noise as stated", "ε", "public labels right", "student on the test set", "seeds"],
+        rows,
+        "papers",
+    )
 
 
 def noisy_sgd() -> str:
     """Networks trained on the private records."""
     rows = [
-        [row["name"], f"{row['epsilon']:.3g}", row["relation"], percent(row["model_test_accuracy"]), str(len(row["seeds"]))]
+        [
+            row["name"],
+            f"{row['epsilon']:.3g}",
+            row["relation"],
+            percent(row["model_test_accuracy"]),
+            str(len(row["seeds"])),
+        ]
         for row in load("noisy_sgd")["results"]["accuracy"]
     ]
-    return table(["MNIST, what is trained", "ε", "neighbours", "the network on the test set", "seeds"], rows, "noisy_sgd")
+    return table(
+        ["MNIST, what is trained", "ε", "neighbours", "the network on the test set", "seeds"],
+        rows,
+        "noisy_sgd",
+    )
 
 
 def per_example() -> str:
     """What gradients of every example apart cost."""
     rows = [
-        [f"`{row['model']}`", str(row["batch_size"]), *(f"{row['times_as_long'][name]:.1f}" for name in ("step", "optax", "jax-privacy"))]
+        [
+            f"`{row['model']}`",
+            str(row["batch_size"]),
+            *(f"{row['times_as_long'][name]:.1f}" for name in ("step", "optax", "jax-privacy")),
+        ]
         for row in load("noisy_sgd")["results"]["speed"]
     ]
-    header = ["network", "batch", "noisy step / usual step", "clipped by optax / usual gradient", "clipped by jax-privacy / usual gradient"]
+    header = [
+        "network",
+        "batch",
+        "noisy step / usual step",
+        "clipped by optax / usual gradient",
+        "clipped by jax-privacy / usual gradient",
+    ]
     return table(header, rows, "noisy_sgd")
 
 
@@ -148,10 +234,16 @@ def buying() -> str:
     for select in ("random", "entropy", "difference", "diverse_public", "near_private"):
         mine = [row for row in found["results"] if row["select"] == select]
         bought = {row["labels"]: row for row in mine if row["figure"] == "labels"}
-        polluted = {row["polluted"]: row for row in mine if row["figure"] == "pollution" and row["pollution"] == "glued"}
+        polluted = {
+            row["polluted"]: row
+            for row in mine
+            if row["figure"] == "pollution" and row["pollution"] == "glued"
+        }
         cells = [percent(bought[number]["test_accuracy"]) for number in sorted(bought)]
         cells += [f"{polluted[share]['test_accuracy']['mean']:.2%}" for share in (0.25, 0.5)]
-        cells += [f"{next(row for row in mine if row['figure'] == 'quarters')['test_accuracy']['mean']:.2%}"]
+        cells += [
+            f"{next(row for row in mine if row['figure'] == 'quarters')['test_accuracy']['mean']:.2%}"
+        ]
         rows.append([f"`{select}`", f"{bought[1000]['epsilon']:.3g}", *cells])
     numbers = sorted({row["labels"] for row in found["results"] if row["figure"] == "labels"})
     header = [
@@ -173,7 +265,9 @@ def dpdfd() -> str:
         for row in found[name]:
             cells = [_epsilon(row[kind]) for kind in ("epsilon_as_published", "epsilon")]
             rows.append([name, row["name"], *cells, f"{row['test_accuracy']:.2%}"])
-    return table(["study", "form", "ε that Theorem 3 prints", "ε", "student on the test set"], rows, "dpdfd")
+    return table(
+        ["study", "form", "ε that Theorem 3 prints", "ε", "student on the test set"], rows, "dpdfd"
+    )
 
 
 def _epsilon(value: float | str) -> str:
@@ -185,7 +279,12 @@ def attributes() -> str:
     found = load("attributes")["results"]
     names = list(found[0]["right"])
     rows = [
-        [f"`{row['representation']}`", f"{row['epsilon']:g}", f"{row['clip']:g}", *(percent(row["right"][name]) for name in names)]
+        [
+            f"`{row['representation']}`",
+            f"{row['epsilon']:g}",
+            f"{row['clip']:g}",
+            *(percent(row["right"][name]) for name in names),
+        ]
         for row in found
         if row["clip"] in (2, 4) and row["epsilon"] in (0.2, 1)
     ]
@@ -197,27 +296,52 @@ def speed() -> str:
     rows = []
     for row in load("hog")["results"]:
         shape = "{} × {} × {}".format(*row["shape"])
-        rows.append([f"HOG of {shape}, cells of {row['cell']}, blocks of {row['block']}", "scikit-image", f"{row['ratio']:.1f}"])
+        rows.append(
+            [
+                f"HOG of {shape}, cells of {row['cell']}, blocks of {row['block']}",
+                "scikit-image",
+                f"{row['ratio']:.1f}",
+            ]
+        )
     found = load("neighbors")
     peers = " / ".join(f"{peer} {version}" for peer, version in found["peers"].items())
     for row in found["results"]["speed"]:
         size = "{:,} records, {:,} queries, {} features".format(*row["size"])
-        rows.append([f"{size}, k = {row['num_neighbors']}", peers, " / ".join(f"{row['ratio'][peer]:.1f}" for peer in found["peers"])])
+        rows.append(
+            [
+                f"{size}, k = {row['num_neighbors']}",
+                peers,
+                " / ".join(f"{row['ratio'][peer]:.1f}" for peer in found["peers"]),
+            ]
+        )
     for row in load("samples")["results"]:
         size = "{:,} queries, {:,} records, {} features".format(*row["size"])
-        kind = f"{row['num_samples']} samples of {row['sampling_prob']:.0%}" if row["sampling_prob"] < 1 else "all records"
+        kind = (
+            f"{row['num_samples']} samples of {row['sampling_prob']:.0%}"
+            if row["sampling_prob"] < 1
+            else "all records"
+        )
         found_by = f"faiss-cpu, the {row['needed']:,} nearest"
-        rows.append([f"{size}, k = {row['num_neighbors']} of {kind}", found_by, f"{row['ratio']:.1f}"])
+        rows.append(
+            [f"{size}, k = {row['num_neighbors']} of {kind}", found_by, f"{row['ratio']:.1f}"]
+        )
     return table(["work", "peer", "times as fast"], rows, "neighbors")
 
 
 def growth() -> str:
     """Votes of more and more records."""
     rows = [
-        [f"{row['records']:,}", f"{row['seconds']:.2f} s", f"{row['seconds'] / row['records'] * 1e6:.2f} µs", f"{row['over'] / 1e6:.0f} MB"]
+        [
+            f"{row['records']:,}",
+            f"{row['seconds']:.2f} s",
+            f"{row['seconds'] / row['records'] * 1e6:.2f} µs",
+            f"{row['over'] / 1e6:.0f} MB",
+        ]
         for row in load("neighbors")["results"]["growth"]
     ]
-    return table(["records", "votes summed in", "a record", "peak memory grew by"], rows, "neighbors")
+    return table(
+        ["records", "votes summed in", "a record", "peak memory grew by"], rows, "neighbors"
+    )
 
 
 def peers() -> str:
@@ -227,17 +351,34 @@ def peers() -> str:
     most = max(row["clients"] for row in found["peers"])
     rows = []
     for name in dict.fromkeys(row["mechanism"] for row in found["peers"]):
-        each = [row for row in found["peers"] if row["mechanism"] == name and row["clients"] == most]
+        each = [
+            row for row in found["peers"] if row["mechanism"] == name and row["clients"] == most
+        ]
         for level in ("message", "count"):
-            ratios = [" / ".join(f"{ratio:,.0f}" for ratio in row[f"{level}_ratio"].values()) for row in each]
+            ratios = [
+                " / ".join(f"{ratio:,.0f}" for ratio in row[f"{level}_ratio"].values())
+                for row in each
+            ]
             rows.append([f"`{name}`, {level} level", "pure-ldp / multi-freq-ldpy", *ratios])
     alone = [row for row in found["bits"] + found["decode"] if row["cores"] == 1]
     for width in dict.fromkeys(row["vector_width"] for row in alone):
         each = [row for row in alone if row["vector_width"] == width]
         ratios = [f"{row['ratio']['bits']:.0f}" for row in each if "ratio" in row]
         shares = [f"{row['share_of_bound']:.2f}" for row in each if "share_of_bound" in row]
-        rows.append([f"packed random bits, one core, XLA's vectors of {width} bits", "`jax.random.bernoulli`", *ratios])
-        rows.append([f"`collision` decoded, one core, XLA's vectors of {width} bits", "C, tiled in registers", *shares])
+        rows.append(
+            [
+                f"packed random bits, one core, XLA's vectors of {width} bits",
+                "`jax.random.bernoulli`",
+                *ratios,
+            ]
+        )
+        rows.append(
+            [
+                f"`collision` decoded, one core, XLA's vectors of {width} bits",
+                "C, tiled in registers",
+                *shares,
+            ]
+        )
     return table(["work", "peer", *(f"d = {d:,}" for d in sizes)], rows, "peers")
 
 
@@ -246,10 +387,23 @@ def mechanisms() -> str:
     rows = []
     for row in load("mechanisms")["results"]:
         if "variance" in row:
-            speed = [f"{value:,.0f}" if value else "none" for value in row["clients_per_second"].values()]
+            speed = [
+                f"{value:,.0f}" if value else "none" for value in row["clients_per_second"].values()
+            ]
             variance = [f"{value:.4g}" for value in row["variance"].values()]
-            rows.append([row["problem"], f"`{row['name']}`", *variance, str(row["message_bits"]), *speed])
-    header = ["problem", "mechanism", "variance, ε = 0.4", "ε = 1", "ε = 4", "message, bits", "clients/s, messages", "clients/s, counts"]
+            rows.append(
+                [row["problem"], f"`{row['name']}`", *variance, str(row["message_bits"]), *speed]
+            )
+    header = [
+        "problem",
+        "mechanism",
+        "variance, ε = 0.4",
+        "ε = 1",
+        "ε = 4",
+        "message, bits",
+        "clients/s, messages",
+        "clients/s, counts",
+    ]
     return table(header, rows, "mechanisms")
 
 
@@ -262,23 +416,35 @@ def local() -> str:
         [
             trust,
             f"`{mechanism}`",
-            *(percent(row["label_accuracy"]) for row in found if (row["trust"], row["mechanism"]) == (trust, mechanism)),
+            *(
+                percent(row["label_accuracy"])
+                for row in found
+                if (row["trust"], row["mechanism"]) == (trust, mechanism)
+            ),
         ]
         for trust, mechanism in kinds
     ]
-    return table(["trust", "mechanism", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows, "local")
+    return table(
+        ["trust", "mechanism", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows, "local"
+    )
 
 
 def shuffling() -> str:
     """Messages and noise by the two bounds for shuffling, at a given ε."""
     rows = []
     for row in load("shuffling")["results"]["calibrated"]:
-        general, tighter = row["general"], row["variation ratio"]
+        general = row["general"]
+        tighter = row["variation ratio"]
         local = [f"{found['local_epsilon']:.2f}" for found in (general, tighter)]
         noise = [f"{found['stddev']:.1f}" for found in (general, tighter)]
         rows.append([f"`{row['mechanism']}`", f"{row['epsilon']:g}", *local, *noise])
     kinds = ("general", "variation ratio")
-    header = ["mechanism", "ε", *(f"ε₀, {kind}" for kind in kinds), *(f"noise in votes, {kind}" for kind in kinds)]
+    header = [
+        "mechanism",
+        "ε",
+        *(f"ε₀, {kind}" for kind in kinds),
+        *(f"noise in votes, {kind}" for kind in kinds),
+    ]
     return table(header, rows, "shuffling")
 
 
@@ -300,27 +466,60 @@ def federation() -> str:
                 percent(row["label_accuracy"]),
             ]
         )
-    header = ["MNIST's writers, as so many parties", "trust", "protected", "ε", "δ", "sent", "most bytes of a party", "public labels right"]
+    header = [
+        "MNIST's writers, as so many parties",
+        "trust",
+        "protected",
+        "ε",
+        "δ",
+        "sent",
+        "most bytes of a party",
+        "public labels right",
+    ]
     return table(header, rows, "federation")
 
 
 def replay() -> str:
     """The server's speed."""
     rows = [
-        [f"`{row['mechanism']}`", str(row["message_bytes"]), f"{row['messages_per_second'] / 1e6:.2g}", f"{row['ratio']:.0f}"]
+        [
+            f"`{row['mechanism']}`",
+            str(row["message_bytes"]),
+            f"{row['messages_per_second'] / 1e6:.2g}",
+            f"{row['ratio']:.0f}",
+        ]
         for row in load("federation")["results"]["replay"]
     ]
-    header = ["a million answers, 400 cells", "bytes each", "million a second, checked, on disk and counted", "times one by one"]
+    header = [
+        "a million answers, 400 cells",
+        "bytes each",
+        "million a second, checked, on disk and counted",
+        "times one by one",
+    ]
     return table(header, rows, "federation")
 
 
 def virtual() -> str:
     """Virtual clients in Flower's simulation engine."""
     rows = [
-        [f"{row['nodes']:,}", f"{row['seconds']:.0f} s", f"{row['peak_bytes'] / 2**30:.2f} GiB", f"{row['counted']:,}"]
+        [
+            f"{row['nodes']:,}",
+            f"{row['seconds']:.0f} s",
+            f"{row['peak_bytes'] / 2**30:.2f} GiB",
+            f"{row['counted']:,}",
+        ]
         for row in load("federation")["results"]["clients"]
     ]
-    return table(["virtual one-record clients, each with a ledger", "one round", "memory of all processes", "counted"], rows, "federation")
+    return table(
+        [
+            "virtual one-record clients, each with a ledger",
+            "one round",
+            "memory of all processes",
+            "counted",
+        ],
+        rows,
+        "federation",
+    )
 
 
 def relations() -> str:
@@ -330,7 +529,10 @@ def relations() -> str:
             f"{row['noise_multiplier']:g}",
             f"{row['sampling_prob']:.2g}",
             f"{row['steps']:,}",
-            *(f"{row[name]:.3g}" for name in ("add_remove", "replace_one", "twice_the_sensitivity")),
+            *(
+                f"{row[name]:.3g}"
+                for name in ("add_remove", "replace_one", "twice_the_sensitivity")
+            ),
             f"{row['replace_one'] / row['add_remove']:.2f}",
             f"{row['twice_the_sensitivity'] / row['add_remove']:.2f}",
         ]
@@ -351,8 +553,19 @@ def relations() -> str:
 
 def compare() -> str:
     """Every method of `train.compare`, as far as it was measured."""
-    rows = [list(comparison.line(row)) for row in load("compare")["results"]["rows"] if row["seeds"]]
-    header = ["method", "trust", "ε", "δ", "seeds", "public labels right", "its network on the test set", "student on the test set"]
+    rows = [
+        list(comparison.line(row)) for row in load("compare")["results"]["rows"] if row["seeds"]
+    ]
+    header = [
+        "method",
+        "trust",
+        "ε",
+        "δ",
+        "seeds",
+        "public labels right",
+        "its network on the test set",
+        "student on the test set",
+    ]
     return table(header, rows, "compare")
 
 
@@ -363,7 +576,11 @@ def mutants() -> str:
     for path, score in load("mutants")["results"]["scores"].items():
         shares = []
         for found in (before.get(path), score):
-            shares.append(f"{found['noticed']} of {found['mutants'] - found['equivalent']}" if found else "not measured")
+            shares.append(
+                f"{found['noticed']} of {found['mutants'] - found['equivalent']}"
+                if found
+                else "not measured"
+            )
         rows.append([f"`{path.removeprefix('rknn_jax/')}`", *shares, str(score["equivalent"])])
     header = ["module", "noticed before", "noticed now", "equivalent, left out"]
     return table(header, rows, "mutants")
@@ -386,20 +603,40 @@ def kills() -> str:
 
 
 def calibration() -> str:
-    """Confidence that is said, and the part of labels that noise left alone, by data set and epsilon."""
+    """Confidence that is said, and the part of labels that noise left alone, by data set and
+    epsilon.
+    """
     found = load("calibration")["results"]
     rows = []
     for data in dict.fromkeys(row["data"] for row in found):
         for decode in ("argmax", "assignment"):
             mine = [row for row in found if row["data"] == data and row["decode"] == decode]
-            mine = [row for row in mine if row["smoothing"] == ("auto" if decode == "argmax" else "none")]
+            mine = [
+                row
+                for row in mine
+                if row["smoothing"] == ("auto" if decode == "argmax" else "none")
+            ]
             queries = max(row["queries"] for row in mine)
             mine = [row for row in mine if row["queries"] == queries]
             told = [f"{row['said']:.2f} / {row['true']:.2f}" for row in mine]
             kind = " (development)" if mine[0]["development"] else ""
-            rows.append([f"{data}{kind}", f"`{decode}`", str(queries), *told, f"{max(row['too_much'] for row in mine):.2f}"])
+            rows.append(
+                [
+                    f"{data}{kind}",
+                    f"`{decode}`",
+                    str(queries),
+                    *told,
+                    f"{max(row['too_much'] for row in mine):.2f}",
+                ]
+            )
     epsilons = sorted({row["epsilon"] for row in found})
-    header = ["data", "decode", "queries", *(f"said / true, ε = {epsilon:g}" for epsilon in epsilons), "too much, worst ε"]
+    header = [
+        "data",
+        "decode",
+        "queries",
+        *(f"said / true, ε = {epsilon:g}" for epsilon in epsilons),
+        "too much, worst ε",
+    ]
     return table(header, rows, "calibration")
 
 
@@ -411,15 +648,57 @@ def fuzz() -> str:
         read = outcomes.pop("read", 0)
         failures = sum(row["failures"].values())
         counts = [row["inputs"], read, sum(outcomes.values()) - failures, failures]
-        worst, memory = f"{row['worst_seconds']:.2f} s", f"{row['most_bytes'] / 2**20:.0f} MiB"
+        worst = f"{row['worst_seconds']:.2f} s"
+        memory = f"{row['most_bytes'] / 2**20:.0f} MiB"
         rows.append([f"`{row['target']}`", *(f"{count:,}" for count in counts), worst, memory])
     sums = [sum(int(row[column].replace(",", "")) for row in rows) for column in range(1, 5)]
     rows.append(["all", *(f"{count:,}" for count in sums), "", ""])
-    return table(["reader", "inputs", "read", "refused in a sentence", "failures", "slowest", "memory taken"], rows, "fuzz")
+    return table(
+        [
+            "reader",
+            "inputs",
+            "read",
+            "refused in a sentence",
+            "failures",
+            "slowest",
+            "memory taken",
+        ],
+        rows,
+        "fuzz",
+    )
 
 
-MAKERS = (distill, goals, studies, labels, balance, mechanisms, local, accountants, papers, attributes, noisy_sgd, per_example, buying)
-MAKERS += (shuffling, compare, relations, dpdfd, speed, growth, peers, federation, replay, virtual, mutants, kills, calibration, fuzz)
+MAKERS = (
+    distill,
+    goals,
+    studies,
+    labels,
+    balance,
+    mechanisms,
+    local,
+    accountants,
+    papers,
+    attributes,
+    noisy_sgd,
+    per_example,
+    buying,
+)
+MAKERS += (
+    shuffling,
+    compare,
+    relations,
+    dpdfd,
+    speed,
+    growth,
+    peers,
+    federation,
+    replay,
+    virtual,
+    mutants,
+    kills,
+    calibration,
+    fuzz,
+)
 TABLES = {make.__name__: make for make in MAKERS}
 
 
@@ -429,7 +708,9 @@ def documents() -> list[Path]:
 
 
 def with_tables(text: str) -> str:
-    """Return a document with all its tables made anew; raises KeyError for a place whose table does not exist."""
+    """Return a document with all its tables made anew; raises KeyError for a place whose table
+    does not exist.
+    """
     return PLACE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
 
 

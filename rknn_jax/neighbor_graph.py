@@ -8,17 +8,27 @@ from rknn_jax.types import Array
 
 
 def self_graph(
-    features: Array, num_neighbors: int = 10, tuning_neighbor: int = 7, *, metric: Metric = "sqeuclidean"
+    features: Array,
+    num_neighbors: int = 10,
+    tuning_neighbor: int = 7,
+    *,
+    metric: Metric = "sqeuclidean",
 ) -> scipy.sparse.csr_matrix:
-    """Join each of m points `[m, f]` to its nearest others by `neighbor_graph`; fewer points have fewer neighbours."""
+    """Join each of m points `[m, f]` to its nearest others by `neighbor_graph`; fewer points
+    have fewer neighbours.
+    """
     count = min(max(num_neighbors, tuning_neighbor) + 1, len(features))
-    index, distance = without_itself(*map(np.asarray, nearest(features, features, count, metric=metric)))
+    index, distance = without_itself(
+        *map(np.asarray, nearest(features, features, count, metric=metric))
+    )
     scale = np.sqrt(distance[:, min(tuning_neighbor, count - 1) - 1]) + 1e-12
     return neighbor_graph(index[:, :num_neighbors], distance[:, :num_neighbors], scale)
 
 
 def without_itself(index: np.ndarray, distance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop each of m points from its own neighbours `[m, k]`, or the last one where a duplicate took its place; `[m, k - 1]`."""
+    """Drop each of m points from its own neighbours `[m, k]`, or the last one where a duplicate
+    took its place; `[m, k - 1]`.
+    """
     own = index == np.arange(len(index))[:, None]
     drop = np.where(own.any(axis=1), own.argmax(axis=1), index.shape[1] - 1)
     keep = np.arange(index.shape[1])[None] != drop[:, None]
@@ -38,8 +48,12 @@ def neighbor_graph(index: Array, distance: Array, scale: Array) -> scipy.sparse.
 
     Reference: Zelnik-Manor & Perona, "Self-Tuning Spectral Clustering", 2004.
     """
-    index, distance, scale = np.asarray(index), np.asarray(distance, np.float64), np.asarray(scale, np.float64)
+    index = np.asarray(index)
+    distance = np.asarray(distance, np.float64)
+    scale = np.asarray(scale, np.float64)
     weight = np.exp(-distance / (scale[:, None] * scale[index]))
     row = np.repeat(np.arange(len(index)), index.shape[1])
-    graph = scipy.sparse.csr_matrix((weight.ravel(), (row, index.ravel())), shape=(len(index), len(index)))
+    graph = scipy.sparse.csr_matrix(
+        (weight.ravel(), (row, index.ravel())), shape=(len(index), len(index))
+    )
     return (graph + graph.T) / 2

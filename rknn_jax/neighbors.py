@@ -1,18 +1,23 @@
-"""Distances, and the k nearest references of every point, exactly and in memory that does not grow with their product.
+"""Distances, and the k nearest references of every point, exactly and in memory that does not grow
+with their product.
 
-Reverse k-NN labeling and k-NN are one function with its arguments swapped: `nearest(private, queries, k)` connects every private record
-to its k nearest queries, `nearest(queries, private, k)` every query to its k nearest records. Points are streamed in blocks, so the
-`[num_points, num_references]` matrix never exists, and `nearest_votes` sums the votes in the same pass.
+Reverse k-NN labeling and k-NN are one function with its arguments swapped: `nearest(private,
+queries, k)` connects every private record to its k nearest queries, `nearest(queries, private, k)`
+every query to its k nearest records. Points are streamed in blocks, so the `[num_points,
+num_references]` matrix never exists, and `nearest_votes` sums the votes in the same pass.
 
 A block is solved in three steps, each of which hands on what it cannot decide:
 
-1. `_smallest_keys`: |x - q|² = |x|² - 2<x,q> + |q|² from one matrix product, of bfloat16 where the hardware multiplies them faster.
-   As the bits of a positive float order it, the reference's number takes the lowest of them, and the few smallest are integer minima.
-2. `_refine`: the distances of these few candidates, from differences. They are the nearest if the farthest of them is closer than the
-   bound that step 1's rounding leaves for all others.
-3. The rows without that certificate are solved again, with a product of float32, and then by differences to all references.
+1. `_smallest_keys`: |x - q|² = |x|² - 2<x,q> + |q|² from one matrix product, of bfloat16 where the
+   hardware multiplies them faster. As the bits of a positive float order it, the reference's number
+   takes the lowest of them, and the few smallest are integer minima.
+2. `_refine`: the distances of these few candidates, from differences. They are the nearest if the
+   farthest of them is closer than the bound that step 1's rounding leaves for all others.
+3. The rows without that certificate are solved again, with a product of float32, and then by
+  differences to all references.
 
-So the answer is that of the differences whatever found it, and a record's neighbours depend on no other record.
+So the answer is that of the differences whatever found it, and a record's neighbours depend on no
+other record.
 """
 
 import contextlib
@@ -35,7 +40,8 @@ Metric = Literal["sqeuclidean", "cosine"]
 BLOCK_SIZE = {"cpu": 64}  # points at a time, whose tile of distances stays in the cache of a core
 LARGE_BLOCK = 8192  # the same on an accelerator
 LARGEST_GROUP = 1024  # references whose number is packed into a key; more are taken in groups
-SLABS = 8  # of a tile, whose minimum is taken lane by lane; XLA's CPU compiler fuses so many, but not 16
+# of a tile, whose minimum is taken lane by lane; XLA's CPU compiler fuses so many, but not 16
+SLABS = 8
 UNROLLED = 32  # candidates that are found and ordered without a sort
 FEW_DIFFERENCES = 2**24  # of features: so many are taken one by one, which compiles faster
 ROWS_OF_TILE = 64  # at least those of a tile of XLA's product of a matrix and a vector
@@ -53,13 +59,18 @@ def pairwise_sq_distances(points: Array, references: Array) -> jax.Array:
       references: float32 `[s, f]`.
 
     Returns:
-      float32 `[n, s]`, at least 0. Both sides are centred on the references' mean first, which keeps |x|^2 - 2<x,q> + |q|^2 from
-      cancelling where features sit far from the origin.
+      float32 `[n, s]`, at least 0. Both sides are centred on the references' mean first, which
+      keeps |x|^2 - 2<x,q> + |q|^2 from cancelling where features sit far from the origin.
     """
     centre = jnp.mean(references, axis=0, keepdims=True)
-    points, references = points - centre, references - centre
+    points = points - centre
+    references = references - centre
     products = jnp.matmul(points, references.T, precision=jax.lax.Precision.HIGHEST)
-    distances = jnp.sum(points**2, axis=1, keepdims=True) - 2 * products + jnp.sum(references**2, axis=1)[None]
+    distances = (
+        jnp.sum(points**2, axis=1, keepdims=True)
+        - 2 * products
+        + jnp.sum(references**2, axis=1)[None]
+    )
     return jnp.maximum(distances, 0)
 
 
@@ -77,21 +88,25 @@ def nearest(
       points: float32 `[n, f]`.
       references: float32 `[s, f]`.
       num_neighbors: k, between 1 and s.
-      metric: squared Euclidean distance, or 1 - cosine similarity, by which a zero vector is at distance 1 from everything.
+      metric: squared Euclidean distance, or 1 - cosine similarity, by which a zero vector is at
+        distance 1 from everything.
       implementation: of the first step; see `kernels.chosen`.
 
     Returns:
-      `(index, distance)`, int32 and float32 `[n, k]`, nearest first; ties go to the lowest index. Distances are sums of squared
-      differences in float32, and the indices are those of the smallest of them.
+      `(index, distance)`, int32 and float32 `[n, k]`, nearest first; ties go to the lowest index.
+      Distances are sums of squared differences in float32, and the indices are those of the
+      smallest of them.
 
     Raises:
-      ValueError: for k outside [1, s], features of different width, fewer than two dimensions, and, outside of `jax.jit`, for features
-        that are not finite or overflow.
+      ValueError: for k outside [1, s], features of different width, fewer than two dimensions, and,
+        outside of `jax.jit`, for features that are not finite or overflow.
     """
     points, references = _checked(points, references, num_neighbors)
     how = _how(points, references, num_neighbors, metric, implementation)
     parts = _on_every_core(points, lambda *part: _nearest(points, references, *part, how=how))
-    index, distance = (jnp.concatenate([found[i][first:] for found, first in parts]) for i in range(2))
+    index, distance = (
+        jnp.concatenate([found[i][first:] for found, first in parts]) for i in range(2)
+    )
     if not isinstance(distance, jax.core.Tracer):
         _check_finite_distances([distance], points, references)
     return index, distance
@@ -107,7 +122,8 @@ def nearest_votes(
     metric: Metric = "sqeuclidean",
     implementation: kernels.Implementation | None = None,
 ) -> jax.Array:
-    """Sum every point's labels over its nearest references: `nearest`, `bsvs.cells` and `bsvs.sum_votes` in one pass.
+    """Sum every point's labels over its nearest references: `nearest`, `bsvs.cells` and
+    `bsvs.sum_votes` in one pass.
 
     The memory beyond the inputs does not grow with n.
 
@@ -129,9 +145,16 @@ def nearest_votes(
     points, references = _checked(points, references, num_neighbors)
     labels = jnp.asarray(labels, jnp.int32)
     if len(labels) != len(points):
-        raise ValueError(f"Expected a row of labels for each of {len(points)} points, got {len(labels)}.")
+        raise ValueError(
+            f"Expected a row of labels for each of {len(points)} points, got {len(labels)}."
+        )
     how = _how(points, references, num_neighbors, metric, implementation)
-    parts = _on_every_core(points, lambda *part: _nearest_votes(points, references, labels, *part, how=how, num_classes=num_classes))
+    parts = _on_every_core(
+        points,
+        lambda *part: _nearest_votes(
+            points, references, labels, *part, how=how, num_classes=num_classes
+        ),
+    )
     counts, farthest = ([found[i] for found, _ in parts] for i in range(2))
     if not isinstance(farthest[0], jax.core.Tracer):
         _check_finite_distances(farthest, points, references)
@@ -139,11 +162,16 @@ def nearest_votes(
 
 
 def check_finite(name: str, features: Array) -> None:
-    """Raise ValueError, naming the first bad row, where `features` `[n, f]` hold NaN or infinity."""
+    """Raise ValueError, naming the first bad row, where `features` `[n, f]` hold NaN or
+    infinity.
+    """
     bad = ~np.isfinite(np.asarray(features)).all(axis=1)
     if bad.any():
         row = int(np.argmax(bad))
-        raise ValueError(f"{name} has NaN or infinite values in {int(bad.sum())} rows, first in row {row}; remove or repair these rows.")
+        raise ValueError(
+            f"{name} has NaN or infinite values in {int(bad.sum())} rows, first in row {row}; "
+            "remove or repair these rows."
+        )
 
 
 class _How(NamedTuple):
@@ -157,7 +185,9 @@ class _How(NamedTuple):
 
 
 class _References(NamedTuple):
-    """`rows` `[s, f]`, and in g groups of G, centred and padded: `doubled`, -2q, `[g, G, f]` of each dtype, and |q|² `[g, G]`."""
+    """`rows` `[s, f]`, and in g groups of G, centred and padded: `doubled`, -2q, `[g, G, f]` of
+    each dtype, and |q|² `[g, G]`.
+    """
 
     rows: jax.Array
     centre: jax.Array
@@ -168,15 +198,18 @@ class _References(NamedTuple):
 
 
 def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
-    points, references = jnp.asarray(points, jnp.float32), jnp.asarray(references, jnp.float32)
+    points = jnp.asarray(points, jnp.float32)
+    references = jnp.asarray(references, jnp.float32)
     if points.ndim != 2 or references.ndim != 2 or points.shape[1] != references.shape[1]:
         raise ValueError(
-            f"Expected points [n, f] and references [s, f] of one width, got {points.shape} and {references.shape}; "
+            f"Expected points [n, f] and references [s, f] of one width, got {points.shape} and "
+            f"{references.shape}; "
             "encode both with the same representation."
         )
     if not 1 <= num_neighbors <= len(references):
         raise ValueError(
-            f"Expected 1 <= num_neighbors <= number of references, got num_neighbors={num_neighbors} with {len(references)} references; "
+            "Expected 1 <= num_neighbors <= number of references, got "
+            f"num_neighbors={num_neighbors} with {len(references)} references; "
             "use fewer neighbors or more references."
         )
     return points, references
@@ -192,21 +225,36 @@ def _all_finite(arrays: list[jax.Array]) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in arrays]))
 
 
-def _check_finite_distances(distances: list[jax.Array], points: jax.Array, references: jax.Array) -> None:
-    if not bool(_all_finite([*distances, references])):  # an infinite reference is nobody's neighbour
+def _check_finite_distances(
+    distances: list[jax.Array], points: jax.Array, references: jax.Array
+) -> None:
+    if not bool(
+        _all_finite([*distances, references])
+    ):  # an infinite reference is nobody's neighbour
         check_finite("points", points)
         check_finite("references", references)
-        raise ValueError("Expected features whose squared distances fit float32, got larger ones; scale them.")
+        raise ValueError(
+            "Expected features whose squared distances fit float32, got larger ones; scale them."
+        )
 
 
 def _how(
-    points: jax.Array, references: jax.Array, num_neighbors: int, metric: Metric, implementation: kernels.Implementation | None
+    points: jax.Array,
+    references: jax.Array,
+    num_neighbors: int,
+    metric: Metric,
+    implementation: kernels.Implementation | None,
 ) -> _How:
-    platform, block = jax.default_backend(), BLOCK_SIZE.get(jax.default_backend(), LARGE_BLOCK)
+    platform = jax.default_backend()
+    block = BLOCK_SIZE.get(jax.default_backend(), LARGE_BLOCK)
     if points.size * len(references) <= FEW_DIFFERENCES:
         return _How(num_neighbors, metric, kernels.chosen(implementation), (), block)
-    halves = (jnp.bfloat16,) if multiplies_halves(platform) and len(references) <= LARGEST_GROUP else ()  # more are nearer to each other
-    return _How(num_neighbors, metric, kernels.chosen(implementation), (*halves, jnp.float32), block)
+    halves = (
+        (jnp.bfloat16,) if multiplies_halves(platform) and len(references) <= LARGEST_GROUP else ()
+    )  # more are nearer to each other
+    return _How(
+        num_neighbors, metric, kernels.chosen(implementation), (*halves, jnp.float32), block
+    )
 
 
 @functools.cache
@@ -219,19 +267,31 @@ def multiplies_halves(platform: str) -> bool:
     return False
 
 
-def _on_every_core(points: jax.Array, run: Callable[[int, int, int, int], _T]) -> list[tuple[_T, int]]:
-    """Run parts of the points side by side, one on each core of a CPU, which XLA would use only within single products.
+def _on_every_core(
+    points: jax.Array, run: Callable[[int, int, int, int], _T]
+) -> list[tuple[_T, int]]:
+    """Run parts of the points side by side, one on each core of a CPU, which XLA would use only
+    within single products.
 
     Args:
       points: `[n, f]`.
-      run: called as `run(start, first, stop, size)` of a part of `size` points from `start` on, of which `first` to `stop` are wanted.
+      run: called as `run(start, first, stop, size)` of a part of `size` points from `start` on, of
+        which `first` to `stop` are wanted.
 
     Returns:
-      `(result, first)` of each part. All parts are of one size, and `first` is not 0 where one overlaps the one before.
+      `(result, first)` of each part. All parts are of one size, and `first` is not 0 where one
+      overlaps the one before.
     """
-    n, parts = len(points), 1
-    if not isinstance(points, jax.core.Tracer) and [device.platform for device in points.devices()] == ["cpu"]:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n = len(points)
+    parts = 1
+    if not isinstance(points, jax.core.Tracer) and [
+        device.platform for device in points.devices()
+    ] == ["cpu"]:
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         parts = max(1, min(cores, n // SMALLEST_PART))
     if parts == 1:
         return [(run(0, 0, n, n), 0)]
@@ -249,26 +309,56 @@ def _on_every_core(points: jax.Array, run: Callable[[int, int, int, int], _T]) -
 
 @functools.partial(jax.jit, static_argnames=("size", "how"))
 def _nearest(
-    points: jax.Array, references: jax.Array, start: Any, first: Any, stop: Any, size: int, how: _How
+    points: jax.Array,
+    references: jax.Array,
+    start: Any,
+    first: Any,
+    stop: Any,
+    size: int,
+    how: _How,
 ) -> tuple[jax.Array, jax.Array]:
-    def keep(found: tuple[jax.Array, jax.Array], at: jax.Array, index: jax.Array, distance: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jax.tree.map(lambda full, part: jax.lax.dynamic_update_slice_in_dim(full, part.T, at, 0), found, (index, distance))
+    def keep(
+        found: tuple[jax.Array, jax.Array], at: jax.Array, index: jax.Array, distance: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        return jax.tree.map(
+            lambda full, part: jax.lax.dynamic_update_slice_in_dim(full, part.T, at, 0),
+            found,
+            (index, distance),
+        )
 
-    empty = jnp.zeros((size, how.num_neighbors), jnp.int32), jnp.zeros((size, how.num_neighbors), jnp.float32)
+    empty = (
+        jnp.zeros((size, how.num_neighbors), jnp.int32),
+        jnp.zeros((size, how.num_neighbors), jnp.float32),
+    )
     return _over_blocks(points, references, start, first, stop, size, how, keep, empty)
 
 
 @functools.partial(jax.jit, static_argnames=("size", "how", "num_classes"))
 def _nearest_votes(
-    points: jax.Array, references: jax.Array, labels: jax.Array, start: Any, first: Any, stop: Any, size: int, how: _How, num_classes: int
+    points: jax.Array,
+    references: jax.Array,
+    labels: jax.Array,
+    start: Any,
+    first: Any,
+    stop: Any,
+    size: int,
+    how: _How,
+    num_classes: int,
 ) -> tuple[jax.Array, jax.Array]:
     def count(
-        found: tuple[jax.Array, jax.Array, Any], at: jax.Array, index: jax.Array, distance: jax.Array
+        found: tuple[jax.Array, jax.Array, Any],
+        at: jax.Array,
+        index: jax.Array,
+        distance: jax.Array,
     ) -> tuple[jax.Array, jax.Array, Any]:
         totals, farthest, done = found
-        votes = bsvs.cells(index.T, jax.lax.dynamic_slice_in_dim(labels, start + at, index.shape[1]), num_classes)
+        votes = bsvs.cells(
+            index.T, jax.lax.dynamic_slice_in_dim(labels, start + at, index.shape[1]), num_classes
+        )
         fresh = at + jnp.arange(index.shape[1]) >= done
-        totals = totals + bsvs.sum_votes(jnp.where(fresh[:, None], votes, bsvs.NO_CELL), len(totals))
+        totals = totals + bsvs.sum_votes(
+            jnp.where(fresh[:, None], votes, bsvs.NO_CELL), len(totals)
+        )
         return totals, jnp.maximum(farthest, jnp.max(distance)), at + index.shape[1]
 
     none = jnp.zeros(len(references) * num_classes, jnp.int32), jnp.float32(0), first
@@ -276,9 +366,18 @@ def _nearest_votes(
 
 
 def _over_blocks(
-    points: jax.Array, references: jax.Array, start: Any, first: Any, stop: Any, size: int, how: _How, visit: Callable[..., _T], state: _T
+    points: jax.Array,
+    references: jax.Array,
+    start: Any,
+    first: Any,
+    stop: Any,
+    size: int,
+    how: _How,
+    visit: Callable[..., _T],
+    state: _T,
 ) -> _T:
-    """Fold `visit(state, at, index, distance)` over blocks of points `start + first` to `start + stop`, where `at` counts from `start`.
+    """Fold `visit(state, at, index, distance)` over blocks of points `start + first` to `start +
+    stop`, where `at` counts from `start`.
 
     Blocks are of one size, and the last one begins earlier where it would pass the end.
     """
@@ -303,26 +402,35 @@ def _prepare(references: jax.Array, how: _How) -> _References:
     size = -(-len(rows) // (groups * SLABS)) * SLABS
     centred = jnp.pad(rows - centre, ((0, groups * size - len(rows)), (0, 0)))
     sq_norms = jnp.sum(centred**2, axis=1)
-    padded = jnp.where(jnp.arange(len(centred)) < len(rows), sq_norms, jnp.inf).reshape(groups, size)
+    padded = jnp.where(jnp.arange(len(centred)) < len(rows), sq_norms, jnp.inf).reshape(
+        groups, size
+    )
     doubled = tuple((-2 * centred).reshape(groups, size, -1).astype(dtype) for dtype in how.dtypes)
     lost = [centred + given.astype(jnp.float32).reshape(centred.shape) / 2 for given in doubled]
     residuals = tuple(jnp.sqrt(jnp.max(jnp.sum(part**2, axis=1))) for part in lost)
     return _References(rows, centre, doubled, padded, jnp.sqrt(jnp.max(sq_norms)), residuals)
 
 
-def _solve(points: jax.Array, references: _References, how: _How, tried: int = 0) -> tuple[jax.Array, jax.Array]:
+def _solve(
+    points: jax.Array, references: _References, how: _How, tried: int = 0
+) -> tuple[jax.Array, jax.Array]:
     """Return indices and distances `[k, B]` of a block of points `[B, f]`."""
     if tried == len(how.dtypes):
         return _by_differences(points, references.rows, how.num_neighbors)
     index, distance, sure = _refine(points, references, how, tried)
     few = -(-len(points) // 16)
 
-    def again(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def again(
+        state: tuple[jax.Array, jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         index, distance, unsure = state
         rows = jax.lax.top_k(unsure.astype(jnp.int32), few)[1]
-        better, open_ = _solve(points[rows], references, how, tried + 1), unsure[rows][None]  # rows that are sure fill up, and stay
+        # rows that are sure fill up, and stay
+        better = _solve(points[rows], references, how, tried + 1)
+        open_ = unsure[rows][None]
         index, distance = (
-            old.at[:, rows].set(jnp.where(open_, new, old[:, rows])) for old, new in zip((index, distance), better, strict=True)
+            old.at[:, rows].set(jnp.where(open_, new, old[:, rows]))
+            for old, new in zip((index, distance), better, strict=True)
         )
         return index, distance, unsure.at[rows].set(False)
 
@@ -338,11 +446,22 @@ def _by_differences(points: jax.Array, rows: jax.Array, count: int) -> tuple[jax
     return index.T, -negative.T
 
 
-def _refine(points: jax.Array, references: _References, how: _How, tried: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the nearest candidates, their distances `[k, B]`, and for which points no other reference can be nearer `[B]`."""
-    rows, k = references.rows, how.num_neighbors
+def _refine(
+    points: jax.Array, references: _References, how: _How, tried: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the nearest candidates, their distances `[k, B]`, and for which points no other
+    reference can be nearer `[B]`.
+    """
+    rows = references.rows
+    k = how.num_neighbors
     centred = points - references.centre
-    index, floor = _candidates(centred, references.doubled[tried], references.sq_norms, _num_candidates(k), how.implementation)
+    index, floor = _candidates(
+        centred,
+        references.doubled[tried],
+        references.sq_norms,
+        _num_candidates(k),
+        how.implementation,
+    )
     distance = _sum_last((points[None] - rows.at[index].get(mode="clip")) ** 2)
     distance = jnp.where(index < len(rows), distance, jnp.inf)
     everything = jnp.sum(index < len(rows), axis=0) == len(rows)
@@ -352,53 +471,76 @@ def _refine(points: jax.Array, references: _References, how: _How, tried: int) -
 
 
 def _sum_last(terms: jax.Array) -> jax.Array:
-    """Sum `[m, B, f]` over f: on a CPU by a product with ones, which XLA vectorizes, unlike sums along the last axis.
+    """Sum `[m, B, f]` over f: on a CPU by a product with ones, which XLA vectorizes, unlike sums
+    along the last axis.
 
-    Rows are filled up to whole tiles of that product, whose order of summation then is the same for all of them.
+    Rows are filled up to whole tiles of that product, whose order of summation then is the same for
+    all of them.
     """
     if jax.default_backend() != "cpu":
         return jnp.sum(terms, axis=-1)
     rows = terms.reshape(-1, terms.shape[-1])
     rows = jax.lax.optimization_barrier(jnp.pad(rows, ((0, -len(rows) % ROWS_OF_TILE), (0, 0))))
-    sums = jnp.matmul(rows, jnp.ones(rows.shape[1], jnp.float32), precision=jax.lax.Precision.HIGHEST)
+    sums = jnp.matmul(
+        rows, jnp.ones(rows.shape[1], jnp.float32), precision=jax.lax.Precision.HIGHEST
+    )
     return sums[: terms.shape[0] * terms.shape[1]].reshape(terms.shape[:2])
 
 
 def _num_candidates(num_neighbors: int) -> int:
-    """Return how many are refined: with four more and half of k, rounding to bfloat16 leaves one point in a hundred undecided."""
+    """Return how many are refined: with four more and half of k, rounding to bfloat16 leaves one
+    point in a hundred undecided.
+    """
     return num_neighbors + 4 + num_neighbors // 2
 
 
 def _rounding(centred: jax.Array, references: _References, tried: int) -> jax.Array:
     """Bound the errors `[B]` of |x|² - 2<x,q> + |q|² and of a sum of squared differences together.
 
-    With operands that are rounded, to x' and q', <x,q> errs by |x - x'||q| + |x'||q - q'| at most, by Cauchy and Schwarz. Products that
-    leave float32's range below are lost. Sums of f terms in float32 err by less than 8·sqrt(f)·2^-24 of the sum of sizes in any order but
-    with probability f·e^-31 (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, Theorem 3.1), and all sizes
-    add up to (|x| + |q|)². One percent covers the rounding of the bound itself.
+    With operands that are rounded, to x' and q', <x,q> errs by |x - x'||q| + |x'||q - q'| at most,
+    by Cauchy and Schwarz. Products that leave float32's range below are lost. Sums of f terms in
+    float32 err by less than 8·sqrt(f)·2^-24 of the sum of sizes in any order but with probability
+    f·e^-31 (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, Theorem
+    3.1), and all sizes add up to (|x| + |q|)². One percent covers the rounding of the bound itself.
     """
-    width, reach = centred.shape[1], references.reach
+    width = centred.shape[1]
+    reach = references.reach
     lost = centred - centred.astype(references.doubled[tried].dtype).astype(jnp.float32)
-    norm, residual = jnp.sqrt(jnp.sum(centred**2, axis=1)), jnp.sqrt(jnp.sum(lost**2, axis=1))
+    norm = jnp.sqrt(jnp.sum(centred**2, axis=1))
+    residual = jnp.sqrt(jnp.sum(lost**2, axis=1))
     operands = 2 * (residual * reach + (norm + residual) * references.residuals[tried])
-    return 1.01 * operands + (16 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2 + 8 * width * 2**-126
+    return (
+        1.01 * operands + (16 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2 + 8 * width * 2**-126
+    )
 
 
 def _candidates(
-    points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int, implementation: kernels.Implementation
+    points: jax.Array,
+    doubled: jax.Array,
+    sq_norms: jax.Array,
+    count: int,
+    implementation: kernels.Implementation,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the references of the smallest keys `[m, B]`, and what no other's approximate distance is below `[B]`."""
+    """Return the references of the smallest keys `[m, B]`, and what no other's approximate
+    distance is below `[B]`.
+    """
     groups, size, _ = doubled.shape
     smallest = _smallest_keys
     if implementation == "pallas":
-        from rknn_jax.kernels.nearest import smallest_keys as smallest  # late: Pallas takes a second to import
+        from rknn_jax.kernels.nearest import (
+            smallest_keys as smallest,
+        )  # late: Pallas takes a second to import
     keys = smallest(points, doubled, sq_norms, min(count, size))
     number = (keys & _number_mask(size)) + size * jnp.arange(groups)[:, None, None]
-    keys, number = keys.reshape(-1, len(points)), number.reshape(-1, len(points))
+    keys = keys.reshape(-1, len(points))
+    number = number.reshape(-1, len(points))
     if groups > 1:
         order = jax.lax.top_k(~keys.T, min(count, len(keys)))[1].T
-        keys, number = jnp.take_along_axis(keys, order, axis=0), jnp.take_along_axis(number, order, axis=0)
-    return number, jax.lax.bitcast_convert_type(jnp.max(keys, axis=0) & ~_number_mask(size), jnp.float32)
+        keys = jnp.take_along_axis(keys, order, axis=0)
+        number = jnp.take_along_axis(number, order, axis=0)
+    return number, jax.lax.bitcast_convert_type(
+        jnp.max(keys, axis=0) & ~_number_mask(size), jnp.float32
+    )
 
 
 def _number_mask(size: int) -> int:
@@ -406,8 +548,11 @@ def _number_mask(size: int) -> int:
     return 2 ** (size - 1).bit_length() - 1
 
 
-def _smallest_keys(points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int) -> jax.Array:
-    """Find the smallest keys of each point in each group: bits of its approximate distances, which carry the reference's number.
+def _smallest_keys(
+    points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
+) -> jax.Array:
+    """Find the smallest keys of each point in each group: bits of its approximate distances, which
+    carry the reference's number.
 
     Args:
       points: float32 `[B, f]`, centred.
@@ -424,15 +569,25 @@ def _smallest_keys(points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, c
     def of_group(group: tuple[jax.Array, jax.Array]) -> jax.Array:
         doubled, sq_norms = group
         products = jax.lax.dot_general(
-            doubled, given, (((1,), (1,)), ((), ())), precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+            doubled,
+            given,
+            (((1,), (1,)), ((), ())),
+            precision=jax.lax.Precision.HIGHEST,
+            preferred_element_type=jnp.float32,
         )
         return _smallest(pack(products + (sq_norms[:, None] + sq_norm[None])), count)
 
-    return jax.lax.map(of_group, (doubled, sq_norms)) if len(doubled) > 1 else of_group((doubled[0], sq_norms[0]))[None]
+    return (
+        jax.lax.map(of_group, (doubled, sq_norms))
+        if len(doubled) > 1
+        else of_group((doubled[0], sq_norms[0]))[None]
+    )
 
 
 def pack(distances: jax.Array) -> jax.Array:
-    """Put the row's number into the lowest bits of each distance `[G, B]`, which as int32 order as they do where they are not negative."""
+    """Put the row's number into the lowest bits of each distance `[G, B]`, which as int32 order
+    as they do where they are not negative.
+    """
     bits = jax.lax.bitcast_convert_type(distances, jnp.int32)
     return bits & ~_number_mask(len(bits)) | jax.lax.broadcasted_iota(jnp.int32, bits.shape, 0)
 
@@ -450,19 +605,27 @@ def _smallest(keys: jax.Array, count: int) -> jax.Array:
 
 
 def _order(index: jax.Array, distance: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Return the `count` nearest of each column, ties by index, from `[m, B]`: each goes where as many others come before it."""
+    """Return the `count` nearest of each column, ties by index, from `[m, B]`: each goes where
+    as many others come before it.
+    """
     bits = jax.lax.bitcast_convert_type(distance, jnp.int32)  # as whole numbers NaN has a place too
     if len(index) > UNROLLED:
         bits, index = jax.lax.sort((bits, index), dimension=0, num_keys=2)
         return index[:count], jax.lax.bitcast_convert_type(bits[:count], jnp.float32)
-    before = (bits[:, None] < bits[None]) | (bits[:, None] == bits[None]) & (index[:, None] < index[None])
+    before = (bits[:, None] < bits[None]) | (bits[:, None] == bits[None]) & (
+        index[:, None] < index[None]
+    )
     here = jnp.sum(before, axis=0, dtype=jnp.int32)[None] == jnp.arange(count)[:, None, None]
-    index, bits = (jnp.sum(jnp.where(here, values[None], 0), axis=1, dtype=jnp.int32) for values in (index, bits))
+    index, bits = (
+        jnp.sum(jnp.where(here, values[None], 0), axis=1, dtype=jnp.int32)
+        for values in (index, bits)
+    )
     return index, jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def _unit(vectors: jax.Array, side: int) -> jax.Array:
-    """Scale vectors `[n, f]` to length 1, at half whose squared distance is 1 - cosine: `[n, f + 2]`.
+    """Scale vectors `[n, f]` to length 1, at half whose squared distance is 1 - cosine: `[n, f +
+    2]`.
 
     A zero vector becomes one that is at a right angle to all, also to those of the other side.
     """
@@ -470,4 +633,11 @@ def _unit(vectors: jax.Array, side: int) -> jax.Array:
     zero = (scale == 0).astype(jnp.float32)
     vectors = vectors / (scale + zero)  # so that no square leaves float32's range
     sides = [zero, jnp.zeros_like(zero)]
-    return jnp.concatenate([vectors / (jnp.linalg.norm(vectors, axis=1, keepdims=True) + zero), sides[side], sides[1 - side]], axis=1)
+    return jnp.concatenate(
+        [
+            vectors / (jnp.linalg.norm(vectors, axis=1, keepdims=True) + zero),
+            sides[side],
+            sides[1 - side],
+        ],
+        axis=1,
+    )

@@ -1,7 +1,7 @@
 """The four records that flow down the pipe: a task, its encoder, the queries and the answers.
 
-All are frozen. Arrays are host NumPy or JAX arrays; images are uint8 `[n, height, width, channels]`, so that no loader, encoder or
-student has to ask about scale.
+All are frozen. Arrays are host NumPy or JAX arrays; images are uint8 `[n, height, width,
+channels]`, so that no loader, encoder or student has to ask about scale.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,18 @@ from rknn_jax.privacy.guarantee import Guarantee
 
 Array = jax.Array | np.ndarray
 Encoder = Callable[[Array], Array]
-"""Record-local map of images to features: row i of the result depends on image i and on public data alone."""
+"""Record-local map of images to features: row i of the result depends on image i and on public
+data alone.
+"""
 
 
 class Classifier(Protocol):
     """What tells the class of an image: a student, or a network that a labeler has trained."""
 
     def predict_proba(self, images: Array) -> np.ndarray:
-        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height, width, channels]`."""
+        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height,
+        width, channels]`.
+        """
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ class Public:
 
     Attributes:
       images: uint8 `[m, height, width, channels]`.
-      true_labels: int32 `[m]`. A benchmark knows them; they score a labeler and are never given to one. They may be bought (train/buy.py).
+      true_labels: int32 `[m]`. A benchmark knows them; they score a labeler and are never given to
+        one. They may be bought (train/buy.py).
     """
 
     images: np.ndarray
@@ -76,8 +81,9 @@ class Task:
     Attributes:
       card: the data set.
       public, private, test: see `Public` and `Records`.
-      public_index, private_index, test_index: int64 positions in the data set's pool, which prove the disjointness. A pool is the whole
-        data set with its official parts joined in order, train before test.
+      public_index, private_index, test_index: int64 positions in the data set's pool, which prove
+        the disjointness. A pool is the whole data set with its official parts joined in order,
+        train before test.
     """
 
     card: Card
@@ -97,8 +103,10 @@ class Queries:
       features: float32 `[num_queries, f]`, what private records are compared with.
       index: int32 `[num_queries]`, the public record that stands for each query.
       cluster: int32 `[m]`, the query whose label each public record takes, -1 for none.
-      size: int64 `[num_queries]`, public records nearest to each query, from which its share of the votes can be told beforehand.
-      images: uint8 `[num_queries, height, width, channels]`, those records themselves, where a labeler looks at images.
+      size: int64 `[num_queries]`, public records nearest to each query, from which its share of the
+        votes can be told beforehand.
+      images: uint8 `[num_queries, height, width, channels]`, those records themselves, where a
+        labeler looks at images.
     """
 
     features: jax.Array
@@ -109,11 +117,18 @@ class Queries:
 
     @classmethod
     def alone(cls, features: Array, index: np.ndarray) -> "Queries":
-        """Return queries about the public records `index`, each of which stands for itself alone; `features` `[m, f]` are of all."""
+        """Return queries about the public records `index`, each of which stands for itself
+        alone; `features` `[m, f]` are of all.
+        """
         index = np.asarray(index, np.int32)
         cluster = np.full(len(features), -1, np.int32)
         cluster[index] = np.arange(len(index))
-        return cls(jnp.asarray(np.asarray(features, np.float32)[index]), index, cluster, np.ones(len(index), np.int64))
+        return cls(
+            jnp.asarray(np.asarray(features, np.float32)[index]),
+            index,
+            cluster,
+            np.ones(len(index), np.int64),
+        )
 
 
 @dataclass(frozen=True)
@@ -124,11 +139,15 @@ class Answers:
       labels: int32 `[num_queries]`.
       answered: bool `[num_queries]`; a labeler that screens leaves some queries without an answer.
       probabilities: float32 `[num_queries, num_classes]`, soft labels.
-      confidence: float32 `[num_queries]`, the posterior probability that the label is the one without noise; 1 where it is not known.
-      counts: float32 `[num_queries, num_classes]`, the noisy counts; one-hot where the mechanism releases labels only.
-      stddev: float32 `[num_queries, num_classes]`, the noise's standard deviation; 0 where the mechanism releases labels only.
+      confidence: float32 `[num_queries]`, the posterior probability that the label is the one
+        without noise; 1 where it is not known.
+      counts: float32 `[num_queries, num_classes]`, the noisy counts; one-hot where the mechanism
+        releases labels only.
+      stddev: float32 `[num_queries, num_classes]`, the noise's standard deviation; 0 where the
+        mechanism releases labels only.
       guarantee: the privacy of everything here together.
-      model: the network that answered, released too, of a labeler that trains one on the private records; None of those that count votes.
+      model: the network that answered, released too, of a labeler that trains one on the private
+        records; None of those that count votes.
     """
 
     labels: np.ndarray
@@ -141,8 +160,15 @@ class Answers:
     model: Classifier | None = None
 
     @classmethod
-    def predicted(cls, probabilities: np.ndarray, guarantee: Guarantee, model: Classifier) -> "Answers":
-        """Return what a network predicts of all queries, float32 `[num_queries, num_classes]`, as answers: there are no counts."""
+    def predicted(
+        cls, probabilities: np.ndarray, guarantee: Guarantee, model: Classifier
+    ) -> "Answers":
+        """Return what a network predicts of all queries, float32 `[num_queries, num_classes]`,
+        as answers: there are no counts.
+        """
         labels = probabilities.argmax(axis=1).astype(np.int32)
-        said, sure = np.eye(probabilities.shape[1], dtype=np.float32)[labels], np.ones(len(labels), np.float32)
-        return cls(labels, sure > 0, probabilities, sure, said, np.zeros_like(said), guarantee, model)
+        said = np.eye(probabilities.shape[1], dtype=np.float32)[labels]
+        sure = np.ones(len(labels), np.float32)
+        return cls(
+            labels, sure > 0, probabilities, sure, said, np.zeros_like(said), guarantee, model
+        )

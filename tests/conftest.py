@@ -22,33 +22,52 @@ from rknn_jax.cli import main as cli  # noqa: E402 once the devices are set
 from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402
 from rknn_jax.mechanisms.separation import Separation  # noqa: E402
 
-# Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's; few examples, as each shape compiles.
+# Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's;
+# few examples, as each shape compiles.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=6)
 hypothesis.settings.load_profile("ci")
 
 
-gc.set_threshold(200_000, 20, 100)  # tracing makes many objects, and each collection walks all modules that were imported
+gc.set_threshold(
+    200_000, 20, 100
+)  # tracing makes many objects, and each collection walks all modules that were imported
 
 
 def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:
-    """Parametrize by mechanism: every example in `make test-all`; in `make test` of those without a curator the one with several votes.
+    """Parametrize by mechanism: every example in `make test-all`; in `make test` of those without a
+    curator the one with several votes.
 
-    That is the harder case. A mechanism that takes no more than one vote is always run; those that nobody labels with, and local hashing,
-    which is Collision with one vote, are run in `make test-all` only.
+    That is the harder case. A mechanism that takes no more than one vote is always run; those that
+    nobody labels with, and local hashing, which is Collision with one vote, are run in `make
+    test-all` only.
     """
     several = {type(mechanism) for mechanism in mechanisms if mechanism.votes_per_record > 1}
 
     def slow(mechanism) -> bool:
-        easy = "central" not in mechanism.trusts and type(mechanism) in several and mechanism.votes_per_record == 1
+        easy = (
+            "central" not in mechanism.trusts
+            and type(mechanism) in several
+            and mechanism.votes_per_record == 1
+        )
         return easy or not mechanism.trusts or isinstance(mechanism, Separation | LocalHashing)
 
-    return pytest.mark.parametrize("mechanism", [pytest.param(m, marks=pytest.mark.slow) if slow(m) else m for m in mechanisms], ids=ids)
+    return pytest.mark.parametrize(
+        "mechanism",
+        [pytest.param(m, marks=pytest.mark.slow) if slow(m) else m for m in mechanisms],
+        ids=ids,
+    )
 
 
 def modules(package: ModuleType, *, leave_out: tuple[str, ...] = ()) -> list[ModuleType]:
-    """Import every public file of a folder: the folder is the registry that the contract tests walk."""
+    """Import every public file of a folder: the folder is the registry that the contract tests
+    walk.
+    """
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    return [importlib.import_module(f"{package.__name__}.{name}") for name in names if not name.startswith("_") and name not in leave_out]
+    return [
+        importlib.import_module(f"{package.__name__}.{name}")
+        for name in names
+        if not name.startswith("_") and name not in leave_out
+    ]
 
 
 class Result(NamedTuple):

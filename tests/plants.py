@@ -32,7 +32,9 @@ class Plant(NamedTuple):
 
 def planted(kind, **members):
     """Make the class of a mechanism with a bug."""
-    return pytree.register(dataclasses.dataclass(frozen=True)(type(f"Planted{kind.__name__}", (kind,), members)))
+    return pytree.register(
+        dataclasses.dataclass(frozen=True)(type(f"Planted{kind.__name__}", (kind,), members))
+    )
 
 
 def noise_of(self, key):
@@ -174,21 +176,29 @@ PlainWithoutVotes = planted(RandomizedResponse, randomize=_plain_without_votes)
 def plants(queries: int = 5, classes: int = 3, epsilon: float = 0.5) -> list[Plant]:
     """Return all bugs, at sizes of their mechanisms."""
     sizes = (epsilon, queries, classes)
-    laplace, client = DiscreteLaplace(*sizes), Collision(*sizes)
-    two, two_client = DiscreteLaplace(*sizes, num_neighbors=2), Collision(*sizes, num_neighbors=2)
+    laplace = DiscreteLaplace(*sizes)
+    client = Collision(*sizes)
+    two = DiscreteLaplace(*sizes, num_neighbors=2)
+    two_client = Collision(*sizes, num_neighbors=2)
 
     def counts(words, change, runs=600):
         return Plant(words, SpoiledLaplace(*sizes, bug=NOISES.index(change)), laplace, runs)
 
     def message(words, change, honest=client, runs=600):
-        spoiled = SpoiledCollision(*sizes, num_neighbors=honest.num_neighbors, bug=MESSAGES.index(change))
+        spoiled = SpoiledCollision(
+            *sizes, num_neighbors=honest.num_neighbors, bug=MESSAGES.index(change)
+        )
         return Plant(words, spoiled, honest, runs)
 
     return [
         message("the lowest bit of the public seed equals that of the vote", _seed_bit),
         counts("query 1 has no noise", query_1_without_noise),
         counts("a tenth of the noise where a count is above 10", less_noise_at_large_counts),
-        Plant("partly missing votes count ten-fold", PartlyMissingTenFold(*sizes, num_neighbors=2), two),
+        Plant(
+            "partly missing votes count ten-fold",
+            PartlyMissingTenFold(*sizes, num_neighbors=2),
+            two,
+        ),
         counts("the last class has no noise", last_class_without_noise),
         counts("noise is reused four queries on", noise_reused_four_queries_on),
         counts("1 release in 1,000 has no noise", sometimes_without_noise, 200_000),
@@ -199,5 +209,9 @@ def plants(queries: int = 5, classes: int = 3, epsilon: float = 0.5) -> list[Pla
         counts("an eighth of the noise above 100 votes in all", less_noise_for_many_votes),
         message("two bits of the seed differ if the vote is odd", _seed_parity),
         message("a seed is drawn again if votes collide", _ground_seed, two_client, 4000),
-        Plant("a client without votes sends zeros", PlainWithoutVotes(*sizes), RandomizedResponse(*sizes)),
+        Plant(
+            "a client without votes sends zeros",
+            PlainWithoutVotes(*sizes),
+            RandomizedResponse(*sizes),
+        ),
     ]

@@ -15,7 +15,10 @@ RECORDING = "RKNN_RECORD"
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """Return a hash of arrays of whole numbers, with their shapes. The width of the numbers plays no part."""
+    """Return a hash of arrays of whole numbers, with their shapes.
+
+    The width of the numbers plays no part.
+    """
     total = hashlib.sha256()
     for array in arrays:
         assert array.dtype.kind in "biu", "a rounding error of another machine would change it"

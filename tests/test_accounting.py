@@ -1,4 +1,6 @@
-"""Accounting against exact distributions, published numbers and dp-accounting's own accountants, and the traps in those."""
+"""Accounting against exact distributions, published numbers and dp-accounting's own accountants,
+and the traps in those.
+"""
 
 import ast
 import itertools
@@ -53,7 +55,8 @@ ROUNDS = [  # T, kr, epsilon of a round, RDP and PLD of 2krT Laplace unit shifts
     (50, 1, 1.0, 29.97, 28.50),
     (10, 4, 1.0, 5.0941, 4.7556),
 ]
-REPLACE_ONE, ADD_REMOVE = dp_accounting.NeighboringRelation.REPLACE_ONE, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
+ADD_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 EVERY_EVENT = st.builds(
     Event,
     st.sampled_from(["laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "pure"]),
@@ -73,17 +76,25 @@ def hockey_stick(losses, probabilities, epsilon):
 
 
 def exact_pair_epsilon(epsilon, count, delta):
-    """Optimal composition of `count` epsilon-DP releases, which is a binomial (Kairouz, Oh & Viswanath, 2015)."""
+    """Optimal composition of `count` epsilon-DP releases, which is a binomial (Kairouz, Oh &
+    Viswanath, 2015).
+    """
     losses = (2 * np.arange(count + 1) - count) * epsilon
     probabilities = stats.binom.pmf(np.arange(count + 1), count, 1 / (1 + math.exp(-epsilon)))
-    return optimize.brentq(lambda value: hockey_stick(losses, probabilities, value) - delta, 0, count * epsilon, xtol=1e-14)
+    return optimize.brentq(
+        lambda value: hockey_stick(losses, probabilities, value) - delta,
+        0,
+        count * epsilon,
+        xtol=1e-14,
+    )
 
 
 def exact_discrete_gaussian_delta(sigma, count, epsilon):
     """Sum over all outcomes of `count` unit shifts."""
     noise = np.arange(-math.ceil(9 * sigma), math.ceil(9 * sigma) + 1)
     weights = np.exp(-(noise**2) / (2 * sigma**2))
-    losses, probabilities = np.zeros(1), np.ones(1)
+    losses = np.zeros(1)
+    probabilities = np.ones(1)
     for _ in range(count):
         losses = (losses[:, None] + (1 - 2 * noise) / (2 * sigma**2)).ravel()
         probabilities = (probabilities[:, None] * weights / weights.sum()).ravel()
@@ -94,14 +105,20 @@ def exact_discrete_gaussian_delta(sigma, count, epsilon):
 def test_the_analytic_gaussian_is_balle_and_wangs_and_its_inverse(epsilon, multipliers):
     for delta, expected in zip(DELTAS, multipliers, strict=True):
         multiplier = gaussian_noise_multiplier(epsilon, delta)
-        assert multiplier == pytest.approx(expected, rel=1e-6, abs=5e-7)  # the table has six decimals
+        assert multiplier == pytest.approx(
+            expected, rel=1e-6, abs=5e-7
+        )  # the table has six decimals
         assert gaussian_epsilon(multiplier, delta) == pytest.approx(epsilon, rel=1e-9)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-8), (0.5, 1e-5), (3.0, 0.2), (20.0, 1e-6)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.01, 1e-8), (0.5, 1e-5), (3.0, 0.2), (20.0, 1e-6)]
+)
 def test_the_calibrated_gaussian_meets_delta_by_integration_of_the_densities(epsilon, delta):
     sigma = gaussian_noise_multiplier(epsilon, delta)
-    start = epsilon * sigma**2 + 0.5  # where the loss x/sigma² - 1/(2 sigma²) of a unit shift passes epsilon
+    start = (
+        epsilon * sigma**2 + 0.5
+    )  # where the loss x/sigma² - 1/(2 sigma²) of a unit shift passes epsilon
 
     def excess(x):
         return stats.norm.pdf(x, 1, sigma) - math.exp(epsilon) * stats.norm.pdf(x, 0, sigma)
@@ -110,7 +127,10 @@ def test_the_calibrated_gaussian_meets_delta_by_integration_of_the_densities(eps
     assert exact == pytest.approx(delta, rel=1e-6)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), list(itertools.product([1e-6, 1e-2, 50.0, 500.0], [1e-300, 1e-15, 0.1, 0.999])))
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    list(itertools.product([1e-6, 1e-2, 50.0, 500.0], [1e-300, 1e-15, 0.1, 0.999])),
+)
 def test_the_calibration_survives_extreme_budgets(epsilon, delta):
     sigma = gaussian_noise_multiplier(epsilon, delta)
     assert 0 < sigma < math.inf
@@ -132,11 +152,14 @@ def test_rounds_of_laplace_cost_what_the_unit_shifts_cost(rounds, votes, epsilon
 
 
 @pytest.mark.parametrize("kind", ["pure", "discrete_laplace"])
-@pytest.mark.parametrize(("epsilon", "count"), [(0.05, 20), (0.0125, 80), (0.4, 20), (1e-4, 2000), (3.0, 4)])
+@pytest.mark.parametrize(
+    ("epsilon", "count"), [(0.05, 20), (0.0125, 80), (0.4, 20), (1e-4, 2000), (3.0, 4)]
+)
 def test_pure_and_discrete_laplace_compose_to_the_exact_binomial_from_above(kind, epsilon, count):
     event = Event(kind, epsilon if kind == "pure" else 1 / epsilon, count)
     for delta in (1e-3, 1e-6, 1e-9):
-        exact, found = exact_pair_epsilon(epsilon, count, delta), epsilons([event], delta)
+        exact = exact_pair_epsilon(epsilon, count, delta)
+        found = epsilons([event], delta)
         assert found["PLD"] == pytest.approx(exact, rel=2e-4)
         assert found["PLD"] >= exact * (1 - 1e-9)
         assert found["RDP"] >= exact
@@ -157,19 +180,30 @@ def test_discrete_gaussian_losses_agree_with_enumeration(sigma, count):
 
 
 def test_one_laplace_shift_is_exact():
-    assert epsilons([Event("laplace", 10.0)], 1e-3)["PLD"] == pytest.approx(0.1 + 2 * math.log1p(-1e-3), rel=1e-4)
+    assert epsilons([Event("laplace", 10.0)], 1e-3)["PLD"] == pytest.approx(
+        0.1 + 2 * math.log1p(-1e-3), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("kind", ["laplace", "gaussian"])
 def test_rdp_is_never_above_dp_accountings(kind):
-    event = {"laplace": dp_accounting.LaplaceDpEvent, "gaussian": dp_accounting.GaussianDpEvent}[kind](20.0)
+    event = {"laplace": dp_accounting.LaplaceDpEvent, "gaussian": dp_accounting.GaussianDpEvent}[
+        kind
+    ](20.0)
     theirs = RdpAccountant().compose(event, 100).get_epsilon(1e-5)
-    assert theirs * 0.999 < epsilons([Event(kind, 20.0, 100)], 1e-5)["RDP"] <= theirs * (1 + 1e-5)  # orders are a grid
+    assert (
+        theirs * 0.999 < epsilons([Event(kind, 20.0, 100)], 1e-5)["RDP"] <= theirs * (1 + 1e-5)
+    )  # orders are a grid
 
 
 @given(st.lists(EVERY_EVENT, min_size=1, max_size=3), st.sampled_from([1e-9, 1e-6, 1e-3]))
-def test_any_mixture_has_pld_at_or_below_the_others_and_costs_more_with_one_release_more(events, delta):
-    events = [replace(event, parameter=1 / event.parameter) if event.kind == "pure" else event for event in events]
+def test_any_mixture_has_pld_at_or_below_the_others_and_costs_more_with_one_release_more(
+    events, delta
+):
+    events = [
+        replace(event, parameter=1 / event.parameter) if event.kind == "pure" else event
+        for event in events
+    ]
     found = epsilons(events, delta)
     assert found["PLD"] <= min(found.values()) * (1 + 1e-3)
     assert found["PLD"] >= max(epsilons([event], delta)["PLD"] for event in events) * (1 - 1e-3)
@@ -188,16 +222,27 @@ def test_what_no_grid_can_hold_falls_back_to_rdp():
     assert math.isfinite(epsilons([Event("laplace", 1e-3)], 1e-6)["RDP"])
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "count"), [(0.1, 1e-5, 2), (1.0, 1e-5, 20), (4.0, 1e-6, 4), (10.0, 1e-5, 2)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "count"),
+    [(0.1, 1e-5, 2), (1.0, 1e-5, 20), (4.0, 1e-6, 4), (10.0, 1e-5, 2)],
+)
 def test_the_discrete_gaussian_is_calibrated_to_its_own_law(epsilon, delta, count):
     sigma = discrete_gaussian_stddev(epsilon, delta, count)
     assert min(epsilons([Event("discrete_gaussian", sigma, count)], delta).values()) <= epsilon
-    assert min(epsilons([Event("discrete_gaussian", sigma / 1.0011, count)], delta).values()) > epsilon
+    assert (
+        min(epsilons([Event("discrete_gaussian", sigma / 1.0011, count)], delta).values()) > epsilon
+    )
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "count", "too_small"), [(10.0, 1e-6, 2, True), (4.0, 1e-6, 4, True), (10.0, 1e-5, 2, False)])
-def test_for_small_noise_the_continuous_formula_is_wrong_on_either_side(epsilon, delta, count, too_small):
-    analytic, calibrated = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta), discrete_gaussian_stddev(epsilon, delta, count)
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "count", "too_small"),
+    [(10.0, 1e-6, 2, True), (4.0, 1e-6, 4, True), (10.0, 1e-5, 2, False)],
+)
+def test_for_small_noise_the_continuous_formula_is_wrong_on_either_side(
+    epsilon, delta, count, too_small
+):
+    analytic = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta)
+    calibrated = discrete_gaussian_stddev(epsilon, delta, count)
     assert (exact_discrete_gaussian_delta(analytic, count, epsilon) > delta) == too_small
     assert (calibrated > analytic) == too_small
     assert exact_discrete_gaussian_delta(calibrated, count, epsilon) <= delta
@@ -217,11 +262,19 @@ def test_at_a_delta_the_tightest_accountant_wins_and_is_named():
     total = compose([released()] * 10, 1e-5)
     assert (total.accountant, total.delta) == ("PLD", 1e-5)
     assert total.epsilon == pytest.approx(exact_pair_epsilon(0.05, 20, 1e-5), rel=1e-4)
-    assert compose([released(0.5, events=(Event("pure", 0.5),))], 1e-12).accountant in ("pure", "RDP")
+    assert compose([released(0.5, events=(Event("pure", 0.5),))], 1e-12).accountant in (
+        "pure",
+        "RDP",
+    )
 
 
 def test_gaussian_guarantees_share_one_delta():
-    each = released(1.0, delta=1e-5, events=(Event("gaussian", gaussian_noise_multiplier(1.0, 1e-5)),), accountant="analytic Gaussian")
+    each = released(
+        1.0,
+        delta=1e-5,
+        events=(Event("gaussian", gaussian_noise_multiplier(1.0, 1e-5)),),
+        accountant="analytic Gaussian",
+    )
     total = compose([each] * 4, 1e-5)
     assert (total.delta, total.accountant) == (1e-5, "analytic Gaussian")
     assert total.epsilon == pytest.approx(gaussian_epsilon(each.events[0].parameter / 2, 1e-5))
@@ -229,7 +282,9 @@ def test_gaussian_guarantees_share_one_delta():
     basic = compose([each] * 4)
     assert (basic.epsilon, basic.delta, basic.accountant) == (4.0, 4e-5, "basic")
     assert compose([each], 1e-5).epsilon == pytest.approx(1.0, rel=1e-9)
-    assert compose([each, released()], 1e-6).delta == 1e-6  # stricter than what each was reported at
+    assert (
+        compose([each, released()], 1e-6).delta == 1e-6
+    )  # stricter than what each was reported at
 
 
 def test_composing_in_steps_costs_the_same_as_at_once():
@@ -242,7 +297,9 @@ def test_composing_in_steps_costs_the_same_as_at_once():
 def test_a_guarantee_without_events_adds_its_epsilon_and_takes_its_delta():
     opaque = released(0.3, delta=4e-6, events=())
     total = compose([opaque, *[released()] * 10], 1e-5)
-    assert total.epsilon == pytest.approx(0.3 + epsilons([Event("discrete_laplace", 20.0, 20)], 6e-6)["PLD"])
+    assert total.epsilon == pytest.approx(
+        0.3 + epsilons([Event("discrete_laplace", 20.0, 20)], 6e-6)["PLD"]
+    )
     assert total.events == ()  # or the next composition would forget the opaque part
     assert compose([opaque], 1e-5).epsilon == 0.3
     assert compose([released(0.3, events=())] * 2, 1e-5).events == (Event("pure", 0.3, 2),)
@@ -255,10 +312,14 @@ def test_the_result_is_as_weak_as_its_weakest_part():
     assert compose([released(), released(sampler="simulation")]).sampler == "simulation"
     assert compose([released(), released(data_dependent=True)]).data_dependent
     assert compose([released(), released(events=(), epsilon=math.inf)], 1e-5).epsilon == math.inf
-    assert compose([released(unit="client", relation="add-remove") for _ in range(2)]).unit == "client"
+    assert (
+        compose([released(unit="client", relation="add-remove") for _ in range(2)]).unit == "client"
+    )
 
 
-@pytest.mark.parametrize(("field", "value"), [("relation", "add-remove"), ("unit", "client"), ("trust", "local")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("relation", "add-remove"), ("unit", "client"), ("trust", "local")]
+)
 def test_guarantees_of_different_meaning_do_not_compose(field, value):
     with pytest.raises(ValueError, match=field):
         compose([released(), replace(released(), **{field: value})])
@@ -313,11 +374,15 @@ def test_every_noise_has_the_accountants_that_apply_to_it(event, names, monkeypa
     monkeypatch.setattr(accounting, "_pld_epsilon", lambda events, delta: 0.5)
     assert sorted(epsilons([event], 1e-6), key=str.lower) == sorted(names, key=str.lower)
     mixed = {"RDP", "PLD"} & set(names)
-    assert set(epsilons([event, Event("discrete_gaussian", 9.0)], 1e-6)) == mixed, "none is exact for a mixture"
+    assert set(epsilons([event, Event("discrete_gaussian", 9.0)], 1e-6)) == mixed, (
+        "none is exact for a mixture"
+    )
     assert set(epsilons([event], 0.0)) == set(names) & {"pure"}
 
 
-def test_loss_distributions_are_taken_up_to_the_last_delta_loss_and_number_that_they_can_hold(monkeypatch):
+def test_loss_distributions_are_taken_up_to_the_last_delta_loss_and_number_that_they_can_hold(
+    monkeypatch,
+):
     monkeypatch.setattr(accounting, "_pld_epsilon", lambda events, delta: 0.5)
     monkeypatch.setattr(accounting, "MOST_PLD_VALUES", 7)
     few = [Event("pure", 0.1, 3), Event("gaussian", 9.0, 4)]
@@ -325,20 +390,37 @@ def test_loss_distributions_are_taken_up_to_the_last_delta_loss_and_number_that_
     assert "PLD" not in epsilons(few, accounting.SMALLEST_PLD_DELTA * 0.999)
     assert "PLD" not in epsilons([*few, Event("laplace", 9.0)], 1e-6)
     assert "PLD" in epsilons([Event("pure", 0.1), Event("pure", accounting.LARGEST_PLD_LOSS)], 1e-6)
-    assert "PLD" not in epsilons([Event("pure", 0.1), Event("pure", accounting.LARGEST_PLD_LOSS * 1.001)], 1e-6)
+    assert "PLD" not in epsilons(
+        [Event("pure", 0.1), Event("pure", accounting.LARGEST_PLD_LOSS * 1.001)], 1e-6
+    )
 
 
 def test_gaussians_of_different_noise_add_their_precisions_and_pure_losses_their_counts():
-    found = epsilons([Event("gaussian", 20.0, 3), Event("gaussian", 10.0), Event("gaussian", 20.0)], 1e-12)
-    assert found["analytic Gaussian"] == pytest.approx(gaussian_epsilon((4 / 400 + 1 / 100) ** -0.5, 1e-12))
-    assert epsilons([Event("pure", 0.25, 3), Event("laplace", 2.0), Event("pure", 0.25)], 0.0) == {"pure": 1.5}
+    found = epsilons(
+        [Event("gaussian", 20.0, 3), Event("gaussian", 10.0), Event("gaussian", 20.0)], 1e-12
+    )
+    assert found["analytic Gaussian"] == pytest.approx(
+        gaussian_epsilon((4 / 400 + 1 / 100) ** -0.5, 1e-12)
+    )
+    assert epsilons([Event("pure", 0.25, 3), Event("laplace", 2.0), Event("pure", 0.25)], 0.0) == {
+        "pure": 1.5
+    }
 
 
 def test_events_join_where_all_but_their_number_is_alike():
     sampled = Event("gaussian", 2.0, 3, sampling_prob=0.5)
     others = [replace(sampled, replaced=True), replace(sampled, replaced=True, opposite=True)]
-    others += [replace(sampled, screen=(1.0, 2)), replace(sampled, parameter=3.0), replace(sampled, sampling_prob=1.0)]
-    total = compose([released(1.0, delta=1e-3, events=(sampled, *others)), released(1.0, delta=1e-3, events=(sampled,))])
+    others += [
+        replace(sampled, screen=(1.0, 2)),
+        replace(sampled, parameter=3.0),
+        replace(sampled, sampling_prob=1.0),
+    ]
+    total = compose(
+        [
+            released(1.0, delta=1e-3, events=(sampled, *others)),
+            released(1.0, delta=1e-3, events=(sampled,)),
+        ]
+    )
     assert total.events == (replace(sampled, count=6), *others)
 
 
@@ -371,7 +453,9 @@ def test_renyi_divergences_are_those_of_the_densities(order):
     order = accounting.ORDERS[place]
     for kind, law in (("laplace", stats.laplace), ("gaussian", stats.norm)):
         found = accounting._renyi(Event(kind, 2.0))[place]
-        one, other = (lambda x, law=law, centre=centre: law.logpdf(x, centre, 2.0) for centre in (1, 0))
+        one, other = (
+            lambda x, law=law, centre=centre: law.logpdf(x, centre, 2.0) for centre in (1, 0)
+        )
         assert found == pytest.approx(renyi_by_integration(one, other, order), rel=1e-6), kind
     yes = np.array([math.exp(0.7), 1]) / (1 + math.exp(0.7))
     expected = math.log(np.sum(yes**order * yes[::-1] ** (1 - order))) / (order - 1)
@@ -385,7 +469,9 @@ def test_no_divergence_is_below_zero_and_what_cannot_be_computed_costs_infinitel
     assert tiny.min() == 0.0
     assert epsilons([Event("gaussian", 1e6)], 0.5)["RDP"] == 0.0
     curve = accounting._curve([Event("pure", 0.1, 2), Event("gaussian", 2.0, 3)])
-    parts = 2 * accounting._renyi(Event("pure", 0.1)) + 3 * accounting._renyi(Event("gaussian", 2.0))
+    parts = 2 * accounting._renyi(Event("pure", 0.1)) + 3 * accounting._renyi(
+        Event("gaussian", 2.0)
+    )
     np.testing.assert_allclose(curve, parts, rtol=1e-12)
 
 
@@ -393,7 +479,9 @@ def test_no_divergence_is_below_zero_and_what_cannot_be_computed_costs_infinitel
 def test_the_published_conversion_is_the_papers(sigma, count, delta):
     rho = count / (2 * sigma**2)
     expected = rho + 2 * math.sqrt(rho * math.log(1 / delta))  # at the best order
-    assert rdp_epsilon_as_published([Event("gaussian", sigma, count)], delta) == pytest.approx(expected, rel=1e-5)
+    assert rdp_epsilon_as_published([Event("gaussian", sigma, count)], delta) == pytest.approx(
+        expected, rel=1e-5
+    )
     split = [Event("gaussian", sigma)] * 2
     joined = rdp_epsilon_as_published([Event("gaussian", sigma, 2)], delta)
     assert rdp_epsilon_as_published(split, delta) == pytest.approx(joined, rel=1e-12)
@@ -402,7 +490,9 @@ def test_the_published_conversion_is_the_papers(sigma, count, delta):
 @pytest.mark.parametrize("coins", [1, 2, 9, 40])
 def test_delta_of_coins_is_summed_over_all_outcomes(coins):
     heads = stats.binom.pmf(np.arange(-1, coins + 2), coins, 0.5)
-    one, other = heads[1:], heads[:-1]  # x heads, and one head more
+    # x heads, and one head more
+    one = heads[1:]
+    other = heads[:-1]
     values = np.array([0.0, 0.1, 0.5, math.log(2), 1.0, 2.0, math.log(coins + 1), 5.0])
     expected = [np.sum(np.maximum(one - math.exp(value) * other, 0)) for value in values]
     np.testing.assert_allclose(accounting._binomial_deltas(values, coins), expected, atol=1e-12)
@@ -432,14 +522,22 @@ def test_calibrated_noise_suffices_and_a_thousandth_less_does_not(curve):
         found = calibrate(events, epsilon, 0.0, start)
         assert looks[0] == start
         assert len(looks) <= 200
-        assert epsilons(CURVES[curve](found), 0.0)["pure"] <= epsilon * (1 + 1e-12), (epsilon, start)
+        assert epsilons(CURVES[curve](found), 0.0)["pure"] <= epsilon * (1 + 1e-12), (
+            epsilon,
+            start,
+        )
         assert epsilons(CURVES[curve](found / 1.001001), 0.0)["pure"] > epsilon, (epsilon, start)
 
 
 def test_noise_near_what_was_asked_for_is_found_in_few_looks():
     for start in (1.0, 7.0, 100.0):
         looks = []
-        found = calibrate(lambda scale, looks=looks: looks.append(scale) or [Event("laplace", scale, 3)], 0.4, 0.0, start)
+        found = calibrate(
+            lambda scale, looks=looks: looks.append(scale) or [Event("laplace", scale, 3)],
+            0.4,
+            0.0,
+            start,
+        )
         assert 7.5 <= found <= 7.5 * 1.001
         assert len(looks) <= 8
 
@@ -462,12 +560,18 @@ def test_what_is_composed_of_one_keeps_its_accountant_only_where_nothing_is_know
     opaque = released(0.3, delta=4e-6, events=(), accountant="amplification by shuffling")
     for delta in (None, 4e-6, 1e-5):  # all of delta, and more than that
         total = compose([opaque], delta)
-        assert (total.epsilon, total.delta, total.accountant) == (0.3, 4e-6, "amplification by shuffling")
+        assert (total.epsilon, total.delta, total.accountant) == (
+            0.3,
+            4e-6,
+            "amplification by shuffling",
+        )
     twice = compose([opaque] * 2)
     assert (twice.epsilon, twice.delta, twice.accountant, twice.events) == (0.6, 8e-6, "basic", ())
     assert compose([opaque] * 2, 8e-6).epsilon == 0.6
     assert compose([released(accountant="a paper's")]).accountant == "pure"
-    assert compose([opaque, released()], 4e-6).epsilon == pytest.approx(0.4), "nothing is left for the other"
+    assert compose([opaque, released()], 4e-6).epsilon == pytest.approx(0.4), (
+        "nothing is left for the other"
+    )
 
 
 def test_one_release_that_is_no_release_and_one_that_depends_on_data_are_told():
@@ -488,17 +592,27 @@ def randomized_response(epsilon):
 def test_trap_1_their_event_accountant_forgets_how_often_randomized_response_is_repeated():
     naive = PLDAccountant(REPLACE_ONE).compose(randomized_response(0.4), 20).get_epsilon(1e-5)
     assert naive == pytest.approx(0.4, rel=1e-3)  # for 20 releases
-    assert epsilons([Event("pure", 0.4, 20)], 1e-5)["PLD"] == pytest.approx(exact_pair_epsilon(0.4, 20, 1e-5), rel=1e-6)
+    assert epsilons([Event("pure", 0.4, 20)], 1e-5)["PLD"] == pytest.approx(
+        exact_pair_epsilon(0.4, 20, 1e-5), rel=1e-6
+    )
 
 
 def test_trap_2_their_accountants_disagree_on_replace_one_and_no_relation_is_passed_on_here():
     event = dp_accounting.GaussianDpEvent(1.0)
-    pld = [PLDAccountant(relation).compose(event).get_epsilon(1e-6) for relation in (ADD_REMOVE, REPLACE_ONE)]
-    rdp = [RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(1e-6) for relation in (ADD_REMOVE, REPLACE_ONE)]
+    pld = [
+        PLDAccountant(relation).compose(event).get_epsilon(1e-6)
+        for relation in (ADD_REMOVE, REPLACE_ONE)
+    ]
+    rdp = [
+        RdpAccountant(neighboring_relation=relation).compose(event).get_epsilon(1e-6)
+        for relation in (ADD_REMOVE, REPLACE_ONE)
+    ]
     assert pld[1] > 2 * pld[0]
     assert rdp[0] == rdp[1]
     for relation in ("replace-one", "add-remove"):
-        total = compose([Guarantee(5.0, 1e-6, relation, "central", (Event("gaussian", 1.0),))], 1e-6)
+        total = compose(
+            [Guarantee(5.0, 1e-6, relation, "central", (Event("gaussian", 1.0),))], 1e-6
+        )
         assert total.epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-6))
 
 
@@ -518,32 +632,50 @@ def test_trap_4_they_have_no_event_for_what_a_release_draws():
 def test_trap_5_the_one_relation_that_takes_laplace_and_randomized_response_understates():
     for relation in (ADD_REMOVE, REPLACE_ONE):
         with pytest.raises(dp_accounting.UnsupportedEventError):
-            PLDAccountant(relation).compose(dp_accounting.LaplaceDpEvent(10.0)).compose(randomized_response(0.4))
+            PLDAccountant(relation).compose(dp_accounting.LaplaceDpEvent(10.0)).compose(
+                randomized_response(0.4)
+            )
     special = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
-    naive = special.compose(dp_accounting.LaplaceDpEvent(10.0)).compose(randomized_response(0.4)).get_epsilon(1e-9)
+    naive = (
+        special.compose(dp_accounting.LaplaceDpEvent(10.0))
+        .compose(randomized_response(0.4))
+        .get_epsilon(1e-9)
+    )
     ours = epsilons([Event("laplace", 10.0), Event("pure", 0.4)], 1e-9)["PLD"]
     assert naive < 0.35
     assert ours == pytest.approx(0.5, rel=1e-4)
 
 
 def test_trap_6_their_randomized_response_moves_to_the_next_grid_point():
-    naive = from_randomized_response(2 / (math.exp(0.05) + 1), 2, value_discretization_interval=0.05 / 64).self_compose(100)
+    naive = from_randomized_response(
+        2 / (math.exp(0.05) + 1), 2, value_discretization_interval=0.05 / 64
+    ).self_compose(100)
     exact = exact_pair_epsilon(0.05, 100, 1e-6)
     assert naive.get_epsilon_for_delta(1e-6) > 1.02 * exact
     assert epsilons([Event("pure", 0.05, 100)], 1e-6)["PLD"] == pytest.approx(exact, rel=1e-6)
 
 
 def test_trap_7_one_shift_by_2kr_is_not_2kr_shifts_by_1():
-    naive = PLDAccountant().compose(dp_accounting.LaplaceDpEvent(10.0), 10).get_epsilon(1e-5)  # scale 80 for a shift by 2kr = 8
+    naive = (
+        PLDAccountant().compose(dp_accounting.LaplaceDpEvent(10.0), 10).get_epsilon(1e-5)
+    )  # scale 80 for a shift by 2kr = 8
     assert naive > 2.5 * epsilons([Event("laplace", 80.0, 80)], 1e-5)["PLD"]
 
 
 def test_dp_accounting_is_imported_in_one_file_and_late():
     package = Path(rknn_jax.__file__).parent
-    importers = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if "dp_accounting" in imported(path.read_text())}
+    importers = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "dp_accounting" in imported(path.read_text())
+    }
     assert importers == {"privacy/accounting.py"}
     top = ast.parse((package / "privacy/accounting.py").read_text()).body
-    assert not any("dp_accounting" in imported(ast.unparse(node)) for node in top if isinstance(node, ast.Import | ast.ImportFrom))
+    assert not any(
+        "dp_accounting" in imported(ast.unparse(node))
+        for node in top
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
 
 
 def imported(source):

@@ -21,10 +21,14 @@ from rknn_jax.privacy import amplification
 def test_epsilon_agrees_with_the_tables(n, local, closed, general):
     assert amplification.epsilon(local, int(n), 1e-6) == pytest.approx(general, abs=5e-6)
     if closed is None:
-        with pytest.raises(ValueError, match=r"local epsilon <= ln\(n / \(16 ln\(2/delta\)\)\) = 3\.76301"):
+        with pytest.raises(
+            ValueError, match=r"local epsilon <= ln\(n / \(16 ln\(2/delta\)\)\) = 3\.76301"
+        ):
             amplification.epsilon(local, int(n), 1e-6, "closed form")
     else:
-        assert amplification.epsilon(local, int(n), 1e-6, "closed form") == pytest.approx(closed, abs=1e-6)
+        assert amplification.epsilon(local, int(n), 1e-6, "closed form") == pytest.approx(
+            closed, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize(
@@ -42,24 +46,39 @@ def test_local_epsilon_agrees_with_the_tables_and_is_never_optimistic(n, delta, 
 
 
 def binary_views(n, local, epsilon):
-    """Hockey-stick divergence of n shuffled bits, flipped at random: first client 0 or 1, the others 0; exact."""
+    """Hockey-stick divergence of n shuffled bits, flipped at random: first client 0 or 1, the
+    others 0; exact.
+    """
     keep = 1 / (1 + math.exp(-local))
-    others = [math.comb(n - 1, ones) * (1 - keep) ** ones * keep ** (n - 1 - ones) for ones in range(n)]
-    view = lambda one: [one * (others[k - 1] if k else 0) + (1 - one) * (others[k] if k < n else 0) for k in range(n + 1)]  # noqa: E731
-    zero, one = np.array(view(1 - keep)), np.array(view(keep))
-    return max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in ((zero, one), (one, zero)))
+    others = [
+        math.comb(n - 1, ones) * (1 - keep) ** ones * keep ** (n - 1 - ones) for ones in range(n)
+    ]
+    view = lambda one: [
+        one * (others[k - 1] if k else 0) + (1 - one) * (others[k] if k < n else 0)
+        for k in range(n + 1)
+    ]  # noqa: E731
+    zero = np.array(view(1 - keep))
+    one = np.array(view(keep))
+    return max(
+        np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in ((zero, one), (one, zero))
+    )
 
 
 @pytest.mark.parametrize(("n", "local"), list(itertools.product((2, 8, 50), (0.5, 1.0, 3.0))))
 def test_the_bound_holds_for_shuffled_randomized_response_and_is_tight_for_it(n, local):
     for share in (0.1, 0.4, 0.8):
-        exact, bound = binary_views(n, local, share * local), amplification.hockey_stick(share * local, local, n)
+        exact = binary_views(n, local, share * local)
+        bound = amplification.hockey_stick(share * local, local, n)
         assert exact <= bound * (1 + 1e-9) + 1e-15
-    assert amplification.hockey_stick(0.0, local, 1) == pytest.approx(math.tanh(local / 2)), "one client hides among nobody"
+    assert amplification.hockey_stick(0.0, local, 1) == pytest.approx(math.tanh(local / 2)), (
+        "one client hides among nobody"
+    )
 
 
 def exact_views(laws, n, epsilon):
-    """The same for any laws `[3, symbols]` of a message: of the first client's two inputs and of all others', over all histograms."""
+    """The same for any laws `[3, symbols]` of a message: of the first client's two inputs and of
+    all others', over all histograms.
+    """
     kinds, counts = np.unique(laws, axis=1, return_counts=True)
     first, second, other = kinds * counts
 
@@ -67,13 +86,16 @@ def exact_views(laws, n, epsilon):
         grown = collections.Counter()
         for histogram, probability in histograms.items():
             for symbol, chance in enumerate(law):
-                grown[(*histogram[:symbol], histogram[symbol] + 1, *histogram[symbol + 1 :])] += probability * chance
+                grown[(*histogram[:symbol], histogram[symbol] + 1, *histogram[symbol + 1 :])] += (
+                    probability * chance
+                )
         return grown
 
     histograms = {(0,) * len(counts): 1.0}
     for _ in range(n - 1):
         histograms = join(histograms, other)
-    zero, one = join(histograms, first), join(histograms, second)
+    zero = join(histograms, first)
+    one = join(histograms, second)
     return sum(max(zero[histogram] - math.exp(epsilon) * one[histogram], 0) for histogram in zero)
 
 
@@ -85,21 +107,33 @@ def grr_laws(local, num_symbols):
 
 
 def hash_laws(local, num_buckets):
-    """Of local hashing, with all others at a third cell: a message is a bucket and the hash, one of l³ as likely ones."""
+    """Of local hashing, with all others at a third cell: a message is a bucket and the hash, one
+    of l³ as likely ones.
+    """
     buckets = np.array(list(itertools.product(range(num_buckets), repeat=3)))
-    laws = np.where(buckets.T[:, :, None] == np.arange(num_buckets), math.exp(local), 1.0).reshape(3, -1)
+    laws = np.where(buckets.T[:, :, None] == np.arange(num_buckets), math.exp(local), 1.0).reshape(
+        3, -1
+    )
     return laws / laws[0].sum()
 
 
 def variation_ratio_delta(n, local, epsilon, num_symbols):
-    """The published variation-ratio bound of generalized randomized response: a first message of neither kind is pooled with the rest."""
+    """The published variation-ratio bound of generalized randomized response: a first message of
+    neither kind is pooled with the rest.
+    """
     p = math.exp(local)
     kind = 1 / (p + num_symbols - 1)  # alpha = beta / (p - 1), and r = alpha as p = q
 
     def others(count, first):
         if not 0 <= first <= count <= n - 1:
             return 0.0
-        return math.comb(n - 1, count) * (2 * kind) ** count * (1 - 2 * kind) ** (n - 1 - count) * math.comb(count, first) / 2**count
+        return (
+            math.comb(n - 1, count)
+            * (2 * kind) ** count
+            * (1 - 2 * kind) ** (n - 1 - count)
+            * math.comb(count, first)
+            / 2**count
+        )
 
     def view(count, first, weight_first, weight_second):
         own = weight_first * others(count - 1, first - 1) + weight_second * others(count - 1, first)
@@ -110,7 +144,9 @@ def variation_ratio_delta(n, local, epsilon, num_symbols):
 
 
 def test_general_covers_what_the_published_variation_ratio_bound_misses():
-    """n = 8, d = 4, ε₀ = 1, ε = 0.6: exact δ 0.00622 from all histograms; the published bound says 0.00596."""
+    """n = 8, d = 4, ε₀ = 1, ε = 0.6: exact δ 0.00622 from all histograms; the published bound
+    says 0.00596.
+    """
     exact = exact_views(grr_laws(1.0, 4), 8, 0.6)
     assert exact == pytest.approx(0.0062186970, abs=1e-9)
     assert variation_ratio_delta(8, 1.0, 0.6, 4) == pytest.approx(0.00596172, abs=1e-7)
@@ -118,14 +154,24 @@ def test_general_covers_what_the_published_variation_ratio_bound_misses():
 
 
 def reduced_views(n, local, epsilon, variation):
-    """The variation-ratio bound as `docs/amplification.md` reduces it: counts of n - 1 others and the first client, one by one."""
+    """The variation-ratio bound as `docs/amplification.md` reduces it: counts of n - 1 others
+    and the first client, one by one.
+    """
     p = math.exp(local)
-    kind, blank = variation / (p - 1), 1 - variation * (p + 1) / (p - 1)
+    kind = variation / (p - 1)
+    blank = 1 - variation * (p + 1) / (p - 1)
     counts = np.stack(np.meshgrid(*[np.arange(n + 1)] * 3, indexing="ij"), axis=-1)
     rest = n - 1 - counts.sum(axis=-1, keepdims=True)
-    others = stats.multinomial.pmf(np.concatenate([counts, rest], axis=-1), n - 1, [kind, kind, blank / p, 1 - 2 * kind - blank / p])
+    others = stats.multinomial.pmf(
+        np.concatenate([counts, rest], axis=-1),
+        n - 1,
+        [kind, kind, blank / p, 1 - 2 * kind - blank / p],
+    )
     with_first, with_second, with_blank = (np.roll(others, 1, axis) for axis in range(3))
-    zero, one = (x * with_first + y * with_second + blank * with_blank for x, y in ((kind * p, kind), (kind, kind * p)))
+    zero, one = (
+        x * with_first + y * with_second + blank * with_blank
+        for x, y in ((kind * p, kind), (kind, kind * p))
+    )
     return [np.maximum(x - math.exp(epsilon) * y, 0).sum() for x, y in ((zero, one), (one, zero))]
 
 
@@ -134,11 +180,19 @@ def reduced_views(n, local, epsilon, variation):
     [(1, 1.0, 0.3), (2, 1.0, 0.1), (8, 1.0, 0.2), (9, 0.01, 0.003), (9, 5.0, 0.98), (9, 5.0, 0.4), (25, 3.0, 0.7), (25, 12.0, 0.9),
      (40, 2.0, 0.5)],
 )  # fmt: skip
-def test_the_variation_ratio_bound_is_the_sum_over_all_counts_in_both_directions(n, local, variation):
+def test_the_variation_ratio_bound_is_the_sum_over_all_counts_in_both_directions(
+    n, local, variation
+):
     for share in (0.05, 0.3, 0.6, 0.9):
         found = amplification.hockey_stick(share * local, local, n, variation)
-        assert reduced_views(n, local, share * local, variation) == pytest.approx([found, found], rel=1e-9, abs=1e-18)
-        assert found <= amplification.hockey_stick(share * local, local, n, variation, 1e-8) <= found + 1.00001e-8
+        assert reduced_views(n, local, share * local, variation) == pytest.approx(
+            [found, found], rel=1e-9, abs=1e-18
+        )
+        assert (
+            found
+            <= amplification.hockey_stick(share * local, local, n, variation, 1e-8)
+            <= found + 1.00001e-8
+        )
         assert (
             amplification.hockey_stick(share * local, local, n, variation * 0.9)
             <= found
@@ -146,10 +200,18 @@ def test_the_variation_ratio_bound_is_the_sum_over_all_counts_in_both_directions
         )
 
 
-@pytest.mark.parametrize(("n", "golden"), [(8, (0.1055517086, 0.0497938935, 0.0145022394)), (60, (0.0178144229, 0.0006762402, 4.3688e-7))])
+@pytest.mark.parametrize(
+    ("n", "golden"),
+    [
+        (8, (0.1055517086, 0.0497938935, 0.0145022394)),
+        (60, (0.0178144229, 0.0006762402, 4.3688e-7)),
+    ],
+)
 def test_the_variation_ratio_bound_has_golden_values(n, golden):
     for epsilon, delta in zip((0.1, 0.3, 0.6), golden, strict=True):
-        assert amplification.hockey_stick(epsilon, 1.0, n, math.expm1(1) / (math.e + 3)) == pytest.approx(delta, abs=1e-10)
+        assert amplification.hockey_stick(
+            epsilon, 1.0, n, math.expm1(1) / (math.e + 3)
+        ) == pytest.approx(delta, abs=1e-10)
 
 
 def test_the_variation_ratio_bound_covers_what_the_published_one_misses():
@@ -164,18 +226,25 @@ def test_the_variation_ratio_bound_may_average_over_hashes():
     laws = hash_laws(1.0, 3)
     average = np.abs(laws[0] - laws[1]).sum() / 2
     assert average == pytest.approx(
-        mechanisms.make("local_hashing", epsilon=1.0, num_queries=3, num_classes=3, num_buckets=3).total_variation
+        mechanisms.make(
+            "local_hashing", epsilon=1.0, num_queries=3, num_classes=3, num_buckets=3
+        ).total_variation
     )
     assert exact_views(laws, 8, 0.6) == pytest.approx(0.00179685, abs=1e-8)
     assert amplification.hockey_stick(0.6, 1.0, 8, average) == pytest.approx(0.01027101, abs=1e-8)
 
 
 def test_the_variation_ratio_bound_holds_for_extreme_messages_of_three_inputs():
-    """Random corners of all ε₀-DP laws, whose symbols are 1 or e^ε₀ as likely for an input, and mixtures of two such messages."""
+    """Random corners of all ε₀-DP laws, whose symbols are 1 or e^ε₀ as likely for an input, and
+    mixtures of two such messages.
+    """
     patterns = np.array(list(itertools.product((1.0, math.e), repeat=3))).T
-    rng, tight = np.random.default_rng(0), 0.0
+    rng = np.random.default_rng(0)
+    tight = 0.0
     for _ in range(40):
-        corners = [optimize.linprog(rng.normal(size=8), A_eq=patterns, b_eq=np.ones(3)).x for _ in range(2)]
+        corners = [
+            optimize.linprog(rng.normal(size=8), A_eq=patterns, b_eq=np.ones(3)).x for _ in range(2)
+        ]
         for weight in (corners[0], sum(corners) / 2):
             laws = (patterns * weight)[:, weight > 1e-9]
             bound = amplification.hockey_stick(0.4, 1.0, 5, np.abs(laws[0] - laws[1]).sum() / 2)
@@ -187,7 +256,11 @@ def test_the_variation_ratio_bound_holds_for_extreme_messages_of_three_inputs():
 
 def mechanism_variation(name, **fields):
     """Total variation at an ε₀, of a mechanism that chooses its own size for it."""
-    return lambda local: mechanisms.make(name, epsilon=local, num_queries=100, num_classes=10, **fields).total_variation
+    return lambda local: (
+        mechanisms.make(
+            name, epsilon=local, num_queries=100, num_classes=10, **fields
+        ).total_variation
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,10 +274,14 @@ def mechanism_variation(name, **fields):
 )  # fmt: skip
 def test_variation_ratio_epsilon_agrees_with_the_tables(variation, golden):
     for local, epsilon in golden.items():
-        assert amplification.epsilon(local, 10_000, 1e-6, "variation ratio", variation) == pytest.approx(epsilon, abs=8e-6)
+        assert amplification.epsilon(
+            local, 10_000, 1e-6, "variation ratio", variation
+        ) == pytest.approx(epsilon, abs=8e-6)
 
 
-@pytest.mark.parametrize(("n", "golden"), [(10_000, (2.3206, 4.9411, 5.9403)), (60_000, (3.8741, 6.7158, 7.7261))])
+@pytest.mark.parametrize(
+    ("n", "golden"), [(10_000, (2.3206, 4.9411, 5.9403)), (60_000, (3.8741, 6.7158, 7.7261))]
+)
 def test_variation_ratio_local_epsilon_agrees_with_the_tables_and_is_never_optimistic(n, golden):
     """Also for Collision, which loses a little by its whole number of buckets."""
     for name, most in (("wheel", 2e-3), ("collision", 6e-3)):
@@ -213,11 +290,16 @@ def test_variation_ratio_local_epsilon_agrees_with_the_tables_and_is_never_optim
             found = amplification.local_epsilon(central, n, 1e-6, "variation ratio", variation)
             assert found == pytest.approx(expected, abs=most)
             assert amplification.hockey_stick(central, found, n, variation(found), 1e-10) <= 1e-6
-            assert amplification.hockey_stick(central, found + 0.01, n, variation(found + 0.01), 1e-10) > 1e-6
+            assert (
+                amplification.hockey_stick(central, found + 0.01, n, variation(found + 0.01), 1e-10)
+                > 1e-6
+            )
 
 
 def test_a_total_variation_that_falls_costs_accuracy_and_not_privacy():
-    """Full between 2 and 4, else half of that: the search may stop at either, but not above what holds."""
+    """Full between 2 and 4, else half of that: the search may stop at either, but not above what
+    holds.
+    """
     variation = lambda local: math.tanh(local / 2) * (1.0 if 2 < local < 4 else 0.5)  # noqa: E731
     found = amplification.local_epsilon(0.1, 10_000, 1e-6, "variation ratio", variation)
     assert found >= amplification.local_epsilon(0.1, 10_000, 1e-6)
@@ -225,10 +307,16 @@ def test_a_total_variation_that_falls_costs_accuracy_and_not_privacy():
 
 
 def test_the_largest_epsilons_are_not_rounded_away():
-    """One message at ε₀ = 50 hides among none of 99: δ(ε) = 1 - e^(ε - ε₀), times β where that is less."""
+    """One message at ε₀ = 50 hides among none of 99: δ(ε) = 1 - e^(ε - ε₀), times β where that
+    is less.
+    """
     for epsilon in (30.0, 40.0, 49.0, 50 - 1e-6):
-        assert amplification.hockey_stick(epsilon, 50.0, 100) == pytest.approx(-math.expm1(epsilon - 50), rel=1e-6)
-        assert amplification.hockey_stick(epsilon, 50.0, 100, 0.3) == pytest.approx(-0.3 * math.expm1(epsilon - 50), rel=1e-6)
+        assert amplification.hockey_stick(epsilon, 50.0, 100) == pytest.approx(
+            -math.expm1(epsilon - 50), rel=1e-6
+        )
+        assert amplification.hockey_stick(epsilon, 50.0, 100, 0.3) == pytest.approx(
+            -0.3 * math.expm1(epsilon - 50), rel=1e-6
+        )
     assert amplification.epsilon(50.0, 100, 1e-6) == pytest.approx(50, abs=2e-6)
 
 
@@ -237,7 +325,10 @@ def test_a_large_crowd_and_a_small_delta_are_cheap():
     variation = mechanism_variation("collision")
     found = amplification.epsilon(4.0, 1_000_000, 1e-12, "variation ratio", variation)
     assert amplification.hockey_stick(found, 4.0, 1_000_000, variation(4.0), 1e-16) <= 1e-12
-    assert amplification.hockey_stick(found * (1 - 1e-4), 4.0, 1_000_000, variation(4.0), 1e-16) > 1e-12
+    assert (
+        amplification.hockey_stick(found * (1 - 1e-4), 4.0, 1_000_000, variation(4.0), 1e-16)
+        > 1e-12
+    )
     assert found < 0.71 * amplification.epsilon(4.0, 1_000_000, 1e-12)
 
 

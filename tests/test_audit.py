@@ -1,4 +1,6 @@
-"""The audit: bounds that hold as often as they say, honest mechanisms that it leaves alone, planted bugs that it finds, every one."""
+"""The audit: bounds that hold as often as they say, honest mechanisms that it leaves alone,
+planted bugs that it finds, every one.
+"""
 
 import dataclasses
 import itertools
@@ -32,24 +34,40 @@ from tests.plants import planted
 from train import audit as train_audit
 from train import distill
 
-EXAMPLES = [example for module in modules(mechanisms, leave_out=mechanisms.CONTRACTS) for example in module.EXAMPLES]
+EXAMPLES = [
+    example
+    for module in modules(mechanisms, leave_out=mechanisms.CONTRACTS)
+    for example in module.EXAMPLES
+]
 RELEASABLE = [
     example
     for example in EXAMPLES
-    if any("release" in kind.__dict__ for kind in type(example).__mro__ if kind is not CentralMechanism)
-    or (isinstance(example, LocalRandomizer) and type(example).respond is not LocalRandomizer.respond)
+    if any(
+        "release" in kind.__dict__ for kind in type(example).__mro__ if kind is not CentralMechanism
+    )
+    or (
+        isinstance(example, LocalRandomizer)
+        and type(example).respond is not LocalRandomizer.respond
+    )
 ]
 CONFIDENCE = 1 - 1e-5
-"""Some 60 audits of honest mechanisms and labelers here: one calls one of them broken with a probability below 1e-3 in all."""
+"""Some 60 audits of honest mechanisms and labelers here: one calls one of them broken with a
+probability below 1e-3 in all.
+"""
 
 RUNS = 6000
 PURE = Guarantee(1.0, 0.0, "replace-one", "local", (Event("pure", 1.0),))
 
 
 def first(examples, *kinds):
-    """Parametrize by mechanism: every example in `make test-all`, and in `make test` the first of a few kinds."""
+    """Parametrize by mechanism: every example in `make test-all`, and in `make test` the first
+    of a few kinds.
+    """
     kinds = [next(m for m in examples if isinstance(m, kind)) for kind in kinds]
-    marked = [m if any(m is one for one in kinds) else pytest.param(m, marks=pytest.mark.slow) for m in examples]
+    marked = [
+        m if any(m is one for one in kinds) else pytest.param(m, marks=pytest.mark.slow)
+        for m in examples
+    ]
     return pytest.mark.parametrize("mechanism", marked, ids=str)
 
 
@@ -59,7 +77,9 @@ def few(played):
 
 
 def drawn_by(key):
-    """A generator of NumPy's, which draws as many numbers as one likes without a program for each number."""
+    """A generator of NumPy's, which draws as many numbers as one likes without a program for
+    each number.
+    """
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
@@ -92,12 +112,18 @@ def test_intervals_are_clopper_and_pearsons():
         for delta in (0.0, 0.05):
             pairs = [(l1, u0), (l0, u1), (1 - u1, 1 - l0), (1 - u0, 1 - l1)]
             expected = max(math.log((more - delta) / less) for more, less in pairs if more > delta)
-            np.testing.assert_allclose(bounds.lower_bounds(np.array(hits), 50, 0.01, [delta]), [expected], rtol=1e-9)
+            np.testing.assert_allclose(
+                bounds.lower_bounds(np.array(hits), 50, 0.01, [delta]), [expected], rtol=1e-9
+            )
 
 
-@pytest.mark.parametrize(("p0", "p1"), [(0.01, 0.03), (0.3, 0.5), (0.5, 0.5), (0.9, 0.99), (0.0, 0.2)])
+@pytest.mark.parametrize(
+    ("p0", "p1"), [(0.01, 0.03), (0.3, 0.5), (0.5, 0.5), (0.9, 0.99), (0.0, 0.2)]
+)
 def test_bounds_hold_as_often_as_they_say(p0, p1):
-    """Of 20,000 experiments at most 5% bound epsilon above the truth; Clopper-Pearson is careful, so that some 2% do at a fixed seed."""
+    """Of 20,000 experiments at most 5% bound epsilon above the truth; Clopper-Pearson is
+    careful, so that some 2% do at a fixed seed.
+    """
     hits = np.random.default_rng(0).binomial(1000, [p0, p1], (20_000, 2))
     lower = bounds.lower_bounds(hits, 1000, 0.05, [0.0])[:, 0]
     with np.errstate(divide="ignore"):
@@ -112,20 +138,25 @@ def test_the_curve_of_a_named_noise_is_its_own_and_that_of_an_opaque_guarantee_o
     curve = bounds.claimed_curve(guarantee)
     assert curve[0] == (1e-5, 1.0)
     for delta, epsilon in curve[1:]:
-        assert epsilon == pytest.approx(accounting.gaussian_epsilon(multiplier_of(guarantee), delta), rel=1e-6)
+        assert epsilon == pytest.approx(
+            accounting.gaussian_epsilon(multiplier_of(guarantee), delta), rel=1e-6
+        )
     assert bounds.claimed_curve(dataclasses.replace(guarantee, events=())) == ((1e-5, 1.0),)
     with pytest.raises(ValueError, match="finite epsilon"):
         bounds.claimed_curve(dataclasses.replace(guarantee, epsilon=math.inf))
 
 
 def test_what_was_chosen_is_judged_on_other_runs():
-    """Two inputs that are alike, 40 values, an error of 10%: of 30 audits 12 or more are called broken with probability 1e-4 at most.
+    """Two inputs that are alike, 40 values, an error of 10%: of 30 audits 12 or more are called
+    broken with probability 1e-4 at most.
 
     Judged on the runs that the event was chosen by, nearly all would be.
     """
     game = Game("the same twice", lambda key, world, runs: drawn_by(key).normal(size=(runs, 40)))
     nothing = Guarantee(1e-6, 0.0, "replace-one", "central", (Event("pure", 1e-6),))
-    broken = [bounds.audit(jax.random.key(seed), [game], nothing, 200, 0.9).broken for seed in range(30)]
+    broken = [
+        bounds.audit(jax.random.key(seed), [game], nothing, 200, 0.9).broken for seed in range(30)
+    ]
     assert sum(broken) < 12
 
 
@@ -141,7 +172,9 @@ def test_a_gaussian_is_told_from_a_weaker_one_by_common_events():
     """At delta = 1e-5 nothing can be seen of it in so few runs; on the curve it can."""
     guarantee = Gaussian(1.0, 3, 2).guarantee(5)
     multiplier = multiplier_of(guarantee)
-    honest, weak = (found_in([normals(1.0, multiplier * factor)], guarantee, 40_000) for factor in (1.0, 0.6))
+    honest, weak = (
+        found_in([normals(1.0, multiplier * factor)], guarantee, 40_000) for factor in (1.0, 0.6)
+    )
     assert not honest.broken
     assert weak.broken
     assert weak.lower_bound < 1 < bounds.claimed_curve(guarantee)[0][1] + 1e-9
@@ -152,7 +185,10 @@ def test_a_gaussian_is_told_from_a_weaker_one_by_common_events():
 def test_the_bound_comes_near_the_truth():
     """Of randomized response, whose epsilon a single event has."""
     keep = math.exp(1) / (1 + math.exp(1))
-    game = Game("a bit or the other", lambda key, world, runs: (drawn_by(key).random((runs, 1)) < keep) ^ bool(world))
+    game = Game(
+        "a bit or the other",
+        lambda key, world, runs: (drawn_by(key).random((runs, 1)) < keep) ^ bool(world),
+    )
     found = found_in([game], PURE, 100_000)
     assert 0.93 < found.lower_bound <= 1
 
@@ -174,7 +210,12 @@ def test_power_is_that_of_the_events_of_the_weaker_noise():
     multiplier = multiplier_of(guarantee)
     powers = [
         bounds.audit(
-            jax.random.key(0), [normals(1.0, multiplier)], guarantee, runs, 0.999, Control("half", [normals(1.0, multiplier / 2)])
+            jax.random.key(0),
+            [normals(1.0, multiplier)],
+            guarantee,
+            runs,
+            0.999,
+            Control("half", [normals(1.0, multiplier / 2)]),
         ).power.probability
         for runs in (100, 1600, 20_000)
     ]
@@ -191,24 +232,33 @@ def test_what_cannot_be_audited_is_refused():
         r"shape \(50,\)": {"games": [Game("flat", lambda key, world, runs: np.zeros(runs))]},
     }.items():
         with pytest.raises(ValueError, match=name):
-            bounds.audit(jax.random.key(0), **{"games": [normals(0.0)], "guarantee": PURE, "runs": 100} | arguments)
+            bounds.audit(
+                jax.random.key(0),
+                **{"games": [normals(0.0)], "guarantee": PURE, "runs": 100} | arguments,
+            )
 
 
 # Honest mechanisms and labelers
 
 
 @pytest.mark.parametrize(
-    "mechanism", [DiscreteLaplace(1.0, 4, 3), DiscreteLaplace(1.0, 5, 3, 2, 2), RandomizedResponse(1.0, 4, 3)], ids=str
+    "mechanism",
+    [DiscreteLaplace(1.0, 4, 3), DiscreteLaplace(1.0, 5, 3, 2, 2), RandomizedResponse(1.0, 4, 3)],
+    ids=str,
 )
 def test_games_vote_for_every_cell_and_miss_some_votes(mechanism):
-    """Each record is one that `bsvs.cells` could make: r labels of each of k queries, or some of these."""
+    """Each record is one that `bsvs.cells` could make: r labels of each of k queries, or some of
+    these.
+    """
     pairs = list(games.changes(np.random.default_rng(0), mechanism))
     voted = np.concatenate([np.concatenate(pair) for pair in pairs])
     assert set(voted[voted >= 0]) == set(range(mechanism.num_cells))
     for votes in itertools.chain(*pairs):
         cast = votes[votes >= 0]
         assert len(set(cast)) == len(cast)
-        assert (np.bincount(cast // mechanism.num_classes, minlength=1) <= mechanism.labels_per_record).all()
+        assert (
+            np.bincount(cast // mechanism.num_classes, minlength=1) <= mechanism.labels_per_record
+        ).all()
     assert any((b < 0).all() for _, b in pairs)
     partly = [(votes < 0).any() and (votes >= 0).any() for votes in itertools.chain(*pairs)]
     assert any(partly) == (mechanism.votes_per_record > 1)
@@ -223,9 +273,15 @@ def test_each_change_is_played_among_a_few_and_in_two_crowds():
     assert all(12 <= many <= games.MOST_RECORDS for many in others[1::3])
     assert max(others) > 200
     assert all("for any cells" in game.inputs for game in played[2::3])
-    words = [game.inputs for game in games.of_mechanism(DiscreteLaplace(1.0, 4, 3, relation="add-remove"))]
+    words = [
+        game.inputs
+        for game in games.of_mechanism(DiscreteLaplace(1.0, 4, 3, relation="add-remove"))
+    ]
     assert all(word.endswith(" or none") for word in words)
-    assert all("a client that votes for" in game.inputs for game in games.of_mechanism(RandomizedResponse(1.0, 4, 3)))
+    assert all(
+        "a client that votes for" in game.inputs
+        for game in games.of_mechanism(RandomizedResponse(1.0, 4, 3))
+    )
     crowded = games.of_mechanism(MultiMessage(1.0, 3, 2, num_clients=7))
     assert all(game.inputs.startswith("a client among 7") for game in crowded)
 
@@ -239,21 +295,35 @@ def test_what_is_seen_of_counts_and_integers():
 
 @pytest.mark.slow  # of all mechanisms
 def test_every_column_has_a_name():
-    for mechanism in (DiscreteLaplace(1.0, 4, 3), Collision(1.0, 2, 3)):  # examples, whose programs other tests use
+    for mechanism in (
+        DiscreteLaplace(1.0, 4, 3),
+        Collision(1.0, 2, 3),
+    ):  # examples, whose programs other tests use
         game = games.of_mechanism(mechanism)[0]
         assert game.observe(jax.random.key(0), 0, 5).shape == (5, len(game.names))
         assert set(game.always) < set(range(len(game.names)))
 
 
 def test_the_games_of_a_central_mechanism_are_between_neighbours(monkeypatch):
-    """One record less or another one, each in a table of one shape; and every pair of ways to vote is told apart by the votes."""
+    """One record less or another one, each in a table of one shape; and every pair of ways to
+    vote is told apart by the votes.
+    """
     seen = []
-    monkeypatch.setattr(games, "of_cells", lambda words, mechanism, worlds, sampler: seen.append([np.asarray(world) for world in worlds]))
+    monkeypatch.setattr(
+        games,
+        "of_cells",
+        lambda words, mechanism, worlds, sampler: seen.append(
+            [np.asarray(world) for world in worlds]
+        ),
+    )
     for relation in ("replace-one", "add-remove"):
         games.of_mechanism(DiscreteLaplace(1.0, 4, 3, num_neighbors=2, relation=relation))
         for first, second in seen:
             longest = max(len(first), len(second))
-            padded = [np.vstack([world, np.full((longest - len(world), 2), -1)]) for world in (first, second)]
+            padded = [
+                np.vstack([world, np.full((longest - len(world), 2), -1)])
+                for world in (first, second)
+            ]
             assert (padded[0] != padded[1]).any(axis=1).sum() == 1
         seen.clear()
 
@@ -264,23 +334,37 @@ def test_honest_mechanisms_are_not_broken(mechanism):
     guarantee = mechanism.guarantee(getattr(mechanism, "num_clients", 50))
     found = found_in(games.of_mechanism(mechanism), guarantee)
     assert not found.broken, found
-    assert found.lower_bound > 0 or guarantee.delta or mechanism.votes_per_record > 1, "it sees nothing"
+    assert found.lower_bound > 0 or guarantee.delta or mechanism.votes_per_record > 1, (
+        "it sees nothing"
+    )
 
 
 @first(RELEASABLE, DiscreteLaplace, Collision)
 def test_honest_noise_of_releases_is_not_broken(mechanism):
-    guarantee = mechanism.release_guarantee(50) if isinstance(mechanism, CentralMechanism) else mechanism.guarantee(50)
+    guarantee = (
+        mechanism.release_guarantee(50)
+        if isinstance(mechanism, CentralMechanism)
+        else mechanism.guarantee(50)
+    )
     assert not found_in(few(games.of_mechanism(mechanism, "release")), guarantee, 2000).broken
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", RELEASABLE, ids=str)
 def test_honest_noise_of_releases_is_not_broken_in_any_game(mechanism):
-    guarantee = mechanism.release_guarantee(50) if isinstance(mechanism, CentralMechanism) else mechanism.guarantee(50)
+    guarantee = (
+        mechanism.release_guarantee(50)
+        if isinstance(mechanism, CentralMechanism)
+        else mechanism.guarantee(50)
+    )
     assert not found_in(games.of_mechanism(mechanism, "release"), guarantee, 2000).broken
 
 
-@first([m for m in EXAMPLES if isinstance(m, LocalRandomizer) and m.votes_per_record > 1], RandomizedResponse, Collision)
+@first(
+    [m for m in EXAMPLES if isinstance(m, LocalRandomizer) and m.votes_per_record > 1],
+    RandomizedResponse,
+    Collision,
+)
 def test_enumeration_finds_epsilon_itself(mechanism):
     found = games.exact(mechanism)
     assert found.exact
@@ -289,12 +373,16 @@ def test_enumeration_finds_epsilon_itself(mechanism):
 
 
 def test_a_message_that_nobody_sends_hides_nothing_and_one_that_tells_all_is_infinite(monkeypatch):
-    """Randomized response that keeps every bit: of 64 patterns all but 7 are never sent, and each of these has one input."""
+    """Randomized response that keeps every bit: of 64 patterns all but 7 are never sent, and
+    each of these has one input.
+    """
     mechanism = RandomizedResponse(1.0, 3, 2)
 
     def log_prob(self, messages, cells):
         sent = np.asarray(jax.vmap(self.support)(messages))
-        return np.where((sent == voted_bits(np.asarray(cells)[None], self.num_cells)).all(axis=1), 0.0, -np.inf)
+        return np.where(
+            (sent == voted_bits(np.asarray(cells)[None], self.num_cells)).all(axis=1), 0.0, -np.inf
+        )
 
     monkeypatch.setattr(RandomizedResponse, "log_prob", log_prob)
     found = games.exact(mechanism)
@@ -319,7 +407,9 @@ def test_honest_labelers_are_not_broken(name, runs):
 
 
 def test_an_honest_labeler_is_not_broken_where_one_that_peeks_is():
-    """In the same game, and in as many runs; see `test_a_look_at_the_counts_after_the_noise_is_found`."""
+    """In the same game, and in as many runs; see
+    `test_a_look_at_the_counts_after_the_noise_is_found`.
+    """
     assert not found_in(*one_game("rknn"), FEW_RUNS).broken
 
 
@@ -328,7 +418,9 @@ def test_every_labeler_is_audited():
 
 
 def test_canaries_are_the_picture_of_a_query_and_what_may_be_in_its_place():
-    """Another label, two other pictures with either label, and a picture like nothing; the first record is always the same."""
+    """Another label, two other pictures with either label, and a picture like nothing; the first
+    record is always the same.
+    """
     task = games_labeler.small_task()
     _, queries = games_labeler.small_queries(task)
     pictures = queries.images
@@ -378,40 +470,70 @@ def test_half_the_noise_is_found_and_all_of_it_is_not(mechanism):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", [m for m in EXAMPLES if m.votes_per_record == 1 and m.trusts], ids=str)
+@pytest.mark.parametrize(
+    "mechanism", [m for m in EXAMPLES if m.votes_per_record == 1 and m.trusts], ids=str
+)
 def test_half_the_noise_is_found_among_all_games(mechanism):
     weak = dataclasses.replace(mechanism, epsilon=2 * mechanism.epsilon, **free(mechanism))
-    broken(games.of_mechanism(weak), mechanism.guarantee(getattr(mechanism, "num_clients", 50)), 40_000)
+    broken(
+        games.of_mechanism(weak), mechanism.guarantee(getattr(mechanism, "num_clients", 50)), 40_000
+    )
 
 
 def free(mechanism):
     """What a mechanism has calibrated for its epsilon, to be calibrated anew."""
     names = {field.name for field in dataclasses.fields(mechanism)}
-    return {name: None for name in ("noise_multiplier", "coins", "num_buckets", "subset_size") if name in names}
+    return {
+        name: None
+        for name in ("noise_multiplier", "coins", "num_buckets", "subset_size")
+        if name in names
+    }
 
 
-@pytest.mark.parametrize("kind", [DiscreteLaplace, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (Laplace, Gaussian))])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        DiscreteLaplace,
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (Laplace, Gaussian)),
+    ],
+)
 def test_a_sensitivity_of_k_in_place_of_2k_is_found(kind):
-    careless = planted(kind, changed_cells=property(lambda self: self.votes_per_record))(2.0, 4, 2, num_neighbors=2)
-    broken(few(games.of_mechanism(careless)), kind(2.0, 4, 2, num_neighbors=2).guarantee(50), 20_000)
+    careless = planted(kind, changed_cells=property(lambda self: self.votes_per_record))(
+        2.0, 4, 2, num_neighbors=2
+    )
+    broken(
+        few(games.of_mechanism(careless)), kind(2.0, 4, 2, num_neighbors=2).guarantee(50), 20_000
+    )
 
 
 @pytest.mark.slow  # beside two rounds with one key
 @pytest.mark.parametrize("kind", [DiscreteLaplace, Gaussian])
 def test_one_noise_for_all_queries_is_found(kind):
     def estimate(self, key, totals, num_records):
-        return totals.reshape(self.shape).astype(jnp.float32) + kind.estimate(self, key, jnp.zeros_like(totals), num_records)[:1]
+        return (
+            totals.reshape(self.shape).astype(jnp.float32)
+            + kind.estimate(self, key, jnp.zeros_like(totals), num_records)[:1]
+        )
 
-    found = broken(few(games.of_mechanism(planted(kind, estimate=estimate)(1.0, 4, 2))), kind(1.0, 4, 2).guarantee(50), 1000)
+    found = broken(
+        few(games.of_mechanism(planted(kind, estimate=estimate)(1.0, 4, 2))),
+        kind(1.0, 4, 2).guarantee(50),
+        1000,
+    )
     assert found.lower_bound > 3, "it does not end at twice epsilon: the noise cancels"
 
 
 @jax.jit
 def two_rounds(mechanism, first_keys, second_keys, cells):
-    """What two rounds show, one after the other; whether they share their keys is the caller's business."""
+    """What two rounds show, one after the other; whether they share their keys is the caller's
+    business.
+    """
 
     def shown(first_key, second_key):
-        counts = [base.estimate_counts(mechanism, key, cells[i]).ravel() for i, key in enumerate((first_key, second_key))]
+        counts = [
+            base.estimate_counts(mechanism, key, cells[i]).ravel()
+            for i, key in enumerate((first_key, second_key))
+        ]
         return jnp.concatenate(counts)
 
     return jax.vmap(shown)(first_keys, second_keys)
@@ -421,13 +543,17 @@ def two_rounds(mechanism, first_keys, second_keys, cells):
 def test_a_noise_key_that_two_rounds_share_is_found(kind):
     """The second round asks something else, so that what both show differs by the votes alone."""
     mechanism = kind(1.0, 3, 2)
-    cells = [np.array([[[0], [c]], [[2], [d]]], np.int32) for c, d in ((1, 4), (5, 4))]  # two rounds of two records, in either world
+    cells = [
+        np.array([[[0], [c]], [[2], [d]]], np.int32) for c, d in ((1, 4), (5, 4))
+    ]  # two rounds of two records, in either world
     guarantee = accounting.compose([mechanism.guarantee(2)] * 2, 1e-5 if kind is Gaussian else None)
     for reused in (False, True):
 
         def observe(key, world, runs, reused=reused):
             first, second = jax.random.split(key, (2, 1000))  # of one shape
-            return np.asarray(two_rounds(mechanism, first, first if reused else second, cells[world]))[:runs]
+            return np.asarray(
+                two_rounds(mechanism, first, first if reused else second, cells[world])
+            )[:runs]
 
         with jax.debug_key_reuse(False):
             found = found_in([Game("another vote in the first round", observe)], guarantee, 2000)
@@ -437,7 +563,12 @@ def test_a_noise_key_that_two_rounds_share_is_found(kind):
 
 def labeler_games(name, epsilon=1.0, **given):
     task = games_labeler.small_task()
-    return games_labeler.of_labeler(task, *games_labeler.small_queries(task), name, games_labeler.telling(name, epsilon=epsilon, **given))
+    return games_labeler.of_labeler(
+        task,
+        *games_labeler.small_queries(task),
+        name,
+        games_labeler.telling(name, epsilon=epsilon, **given),
+    )
 
 
 FEW_RUNS = 80
@@ -457,13 +588,20 @@ def test_a_labeler_with_half_the_noise_is_found():
 
 @pytest.mark.slow  # beside the labeler that peeks
 def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
-    """Labels and noisy counts are as they should be; how sure a label is, is told by the votes themselves."""
+    """Labels and noisy counts are as they should be; how sure a label is, is told by the votes
+    themselves.
+    """
     honest = rknn.tally
 
     def peeking(key, votes, queries, num_classes, config, predicted=None):
         answers = honest(key, votes, queries, num_classes, config)
-        counts = np.asarray(bsvs.sum_votes(votes, answers.counts.size)).reshape(answers.counts.shape)
-        return dataclasses.replace(answers, confidence=(counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)).astype(np.float32))
+        counts = np.asarray(bsvs.sum_votes(votes, answers.counts.size)).reshape(
+            answers.counts.shape
+        )
+        return dataclasses.replace(
+            answers,
+            confidence=(counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)).astype(np.float32),
+        )
 
     monkeypatch.setattr(rknn, "tally", peeking)
     broken(*one_game("rknn"), FEW_RUNS)
@@ -471,14 +609,19 @@ def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
 
 @pytest.mark.slow  # two audits of all canaries
 def test_joint_balancing_is_found():
-    """Every query takes its nearest eight records and sends the others on: a record that pushes in moves others, and their votes."""
+    """Every query takes its nearest eight records and sends the others on: a record that pushes
+    in moves others, and their votes.
+    """
     task = games_labeler.small_task()
     encode, queries = games_labeler.small_queries(task)
     mechanism = DiscreteLaplace(1.0, len(queries.index), task.card.num_classes)
 
     def balanced(records):
-        distances = np.array(neighbors.pairwise_sq_distances(encode(records.images), queries.features))
-        near, room = np.zeros(len(distances), np.int32), np.full(len(queries.index), -(-len(distances) // len(queries.index)))
+        distances = np.array(
+            neighbors.pairwise_sq_distances(encode(records.images), queries.features)
+        )
+        near = np.zeros(len(distances), np.int32)
+        room = np.full(len(queries.index), -(-len(distances) // len(queries.index)))
         for record in distances.min(axis=1).argsort():
             near[record] = np.where(room > 0, distances[record], np.inf).argmin()
             room[near[record]] -= 1
@@ -487,12 +630,19 @@ def test_joint_balancing_is_found():
     def played(connect):
         found = []
         for canary in games_labeler.canaries(task, queries):
-            worlds = [connect(games_labeler.with_record(task.private, canary.images[w], int(canary.labels[w]))) for w in (0, 1)]
+            worlds = [
+                connect(
+                    games_labeler.with_record(task.private, canary.images[w], int(canary.labels[w]))
+                )
+                for w in (0, 1)
+            ]
             found.append(games.of_cells(canary.words, mechanism, worlds))
         return found
 
     def alone(records):
-        return rknn.connect(encode(records.images), records.labels, queries, task.card.num_classes, rknn.Config())
+        return rknn.connect(
+            encode(records.images), records.labels, queries, task.card.num_classes, rknn.Config()
+        )
 
     assert not found_in(played(alone), mechanism.guarantee(24), 10_000).broken
     broken(played(balanced), mechanism.guarantee(24), 10_000)
@@ -515,7 +665,18 @@ def test_one_key_for_all_leaves_of_a_gradient_is_found(monkeypatch):
 # Whole runs
 
 PIXELS = train_audit.parsed(
-    ["--dataset", "digits", "--epsilon", "1", "--representation", "pixels", "--queries", "12", "--smoothing", "none"]
+    [
+        "--dataset",
+        "digits",
+        "--epsilon",
+        "1",
+        "--representation",
+        "pixels",
+        "--queries",
+        "12",
+        "--smoothing",
+        "none",
+    ]
 )[1]
 
 
@@ -545,11 +706,18 @@ def test_runs_that_cannot_be_audited_are_refused():
 
 
 def test_what_a_run_is_judged_by_is_what_it_releases():
-    """The truth of the public records and the pictures of the queries, which lie in the same files, are not looked at."""
+    """The truth of the public records and the pictures of the queries, which lie in the same
+    files, are not looked at.
+    """
     known = {"true_label", "image", "public_index", "round", "size", "query"}
     worlds = train_audit.neighbours(PIXELS)
-    changed = [np.flatnonzero(np.any(a != b, axis=tuple(range(1, np.ndim(a))))) for a, b in zip(*map(_private, worlds), strict=True)]
-    assert [list(rows) for rows in changed] == [[], [len(worlds[0].task.private.labels) - 1]], "the canary's label alone"
+    changed = [
+        np.flatnonzero(np.any(a != b, axis=tuple(range(1, np.ndim(a)))))
+        for a, b in zip(*map(_private, worlds), strict=True)
+    ]
+    assert [list(rows) for rows in changed] == [[], [len(worlds[0].task.private.labels) - 1]], (
+        "the canary's label alone"
+    )
     assert not known & {name for names in train_audit.RELEASED.values() for name in names}
 
 
@@ -562,10 +730,25 @@ def _private(prepared):
 
 def test_the_command_says_what_was_claimed_and_found(rknn):
     sizes = ("--queries", 1, "--classes", 2)
-    result = rknn("audit", "--mechanism", "randomized_response", "--epsilon", 1, *sizes, "--runs", 4000, "--json")
+    result = rknn(
+        "audit",
+        "--mechanism",
+        "randomized_response",
+        "--epsilon",
+        1,
+        *sizes,
+        "--runs",
+        4000,
+        "--json",
+    )
     assert result.status == 0
     told = result.json
-    assert (told["claimed_epsilon"], told["exact"], told["broken"], told["confidence"]) == (1.0, False, False, 0.9999)
+    assert (told["claimed_epsilon"], told["exact"], told["broken"], told["confidence"]) == (
+        1.0,
+        False,
+        False,
+        0.9999,
+    )
     assert told["stated_law"]["lower_bound"] == pytest.approx(1.0, rel=1e-9)
     assert told["stated_law"]["exact"]
     assert 0.5 < told["lower_bound"] <= 1.0 < told["power"]["lower_bound"]
@@ -575,9 +758,23 @@ def test_the_command_says_what_was_claimed_and_found(rknn):
 
 
 def test_a_law_that_is_stated_wrongly_is_broken_whatever_is_drawn(rknn, monkeypatch):
-    monkeypatch.setattr(games, "exact", lambda mechanism: dataclasses.replace(RIGHT, broken=True, lower_bound=9.0))
+    monkeypatch.setattr(
+        games, "exact", lambda mechanism: dataclasses.replace(RIGHT, broken=True, lower_bound=9.0)
+    )
     monkeypatch.setattr(bounds, "audit", lambda *arguments: dataclasses.replace(RIGHT, exact=False))
-    result = rknn("audit", "--mechanism", "randomized_response", "--epsilon", 1, "--queries", 1, "--runs", 100, "--skip-power", "--json")
+    result = rknn(
+        "audit",
+        "--mechanism",
+        "randomized_response",
+        "--epsilon",
+        1,
+        "--queries",
+        1,
+        "--runs",
+        100,
+        "--skip-power",
+        "--json",
+    )
     assert result.status == 4
     assert result.json["stated_law"]["lower_bound"] == 9.0
 
@@ -591,7 +788,19 @@ def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
     )
     monkeypatch.setattr(mechanisms, "named", lambda name: half)
     result = rknn(
-        "audit", "--mechanism", "half", "--epsilon", 1, "--queries", 1, "--classes", 2, "--runs", 20_000, "--skip-power", "--json"
+        "audit",
+        "--mechanism",
+        "half",
+        "--epsilon",
+        1,
+        "--queries",
+        1,
+        "--classes",
+        2,
+        "--runs",
+        20_000,
+        "--skip-power",
+        "--json",
     )
     assert result.status == 4
     assert result.json["broken"]
@@ -602,12 +811,18 @@ def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
     ("words", "named"),
     [
         (("--epsilon", 1), "--mechanism or --labeler"),
-        (("--epsilon", 1, "--mechanism", "laplace", "--labeler", "rknn"), "--mechanism or --labeler"),
+        (
+            ("--epsilon", 1, "--mechanism", "laplace", "--labeler", "rknn"),
+            "--mechanism or --labeler",
+        ),
         (("--epsilon", 1, "--release", "--labeler", "rknn"), "and --release; name one"),
         (("--epsilon", 1, "--release", "--neighbors", 2), "--neighbors"),
         (("--epsilon", 1, "--release", "--delta", 0.1), "--delta 0.1"),
         (("--epsilon", 1, "--labeler", "rknn", "--one-run"), "--one-run"),
-        (("--epsilon", 1, "--labeler", "noisy_sgd", "--one-run", "--relation", "add-remove"), "add-remove"),
+        (
+            ("--epsilon", 1, "--labeler", "noisy_sgd", "--one-run", "--relation", "add-remove"),
+            "add-remove",
+        ),
         (("--epsilon", "inf", "--mechanism", "laplace"), "--epsilon inf"),
         (("--epsilon", 1, "--mechanism", "laplacian"), "mechanism='laplacian'"),
         (("--epsilon", 1, "--mechanism", "laplace", "--delta", 0.1), "--delta 0.1"),
@@ -615,8 +830,14 @@ def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
         (("--epsilon", 1, "--labeler", "rknn", "--sampler", "release"), "--sampler release"),
         (("--epsilon", 1, "--labeler", "knn"), "labeler='knn'"),
         (("--epsilon", 1, "--labeler", "rknn", "--neighbors", 2), "--neighbors"),
-        (("--epsilon", 1, "--mechanism", "multi_message", "--sampler", "release"), "sampler=simulation"),
-        (("--epsilon", 1, "--mechanism", "laplace", "--sampler", "release"), "--sampler simulation"),
+        (
+            ("--epsilon", 1, "--mechanism", "multi_message", "--sampler", "release"),
+            "sampler=simulation",
+        ),
+        (
+            ("--epsilon", 1, "--mechanism", "laplace", "--sampler", "release"),
+            "--sampler simulation",
+        ),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(rknn, words, named):

@@ -14,7 +14,13 @@ PLANTS = plants()
 
 
 def found_in(mechanism, honest, runs, confidence=CONFIDENCE):
-    return bounds.audit(jax.random.key(0), games.of_mechanism(mechanism), honest.guarantee(CLIENTS), runs, confidence)
+    return bounds.audit(
+        jax.random.key(0),
+        games.of_mechanism(mechanism),
+        honest.guarantee(CLIENTS),
+        runs,
+        confidence,
+    )
 
 
 def in_the_fast_tier(plant):
@@ -22,7 +28,13 @@ def in_the_fast_tier(plant):
     return plant.runs < 1000 and any(plant is first for first in PLANTS[:2])
 
 
-@pytest.mark.parametrize("plant", [pytest.param(p, id=p.words, marks=() if in_the_fast_tier(p) else pytest.mark.slow) for p in PLANTS])
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(p, id=p.words, marks=() if in_the_fast_tier(p) else pytest.mark.slow)
+        for p in PLANTS
+    ],
+)
 def test_a_planted_bug_is_found(plant):
     found = found_in(plant.mechanism, plant.honest, plant.runs)
     assert found.broken, found
@@ -42,6 +54,10 @@ def test_power_says_against_what():
     weaker = games.of_mechanism(dataclasses.replace(plant.honest, epsilon=2 * plant.honest.epsilon))
     control = bounds.Control(bounds.HALF_THE_NOISE, weaker[3:4])
     played = games.of_mechanism(plant.mechanism)[3:4]
-    told = str(bounds.audit(jax.random.key(0), played, plant.honest.guarantee(CLIENTS), 600, CONFIDENCE, control))
+    told = str(
+        bounds.audit(
+            jax.random.key(0), played, plant.honest.guarantee(CLIENTS), 600, CONFIDENCE, control
+        )
+    )
     assert "against half the noise" in told
     assert "other faults may go unseen" in told

@@ -1,4 +1,6 @@
-"""An audit through the release path: all that `rknn label` writes, and bugs planted behind its noise."""
+"""An audit through the release path: all that `rknn label` writes, and bugs planted behind its
+noise.
+"""
 
 import os
 
@@ -14,7 +16,8 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import label
 
 CONFIDENCE = 1 - 1e-5
-EPSILON, RUNS = 0.25, 48
+EPSILON = 0.25
+RUNS = 48
 """Sizes at which a value that tells the input for certain is found."""
 
 
@@ -27,7 +30,9 @@ def replaced():
 def true_counts(plan):
     """Votes of a plan's private records, without noise."""
     data = plan.data
-    cells = labeler.connect(data.private, data.labels, plan.queries, data.classes.count, label._labeler(plan.settings))
+    cells = labeler.connect(
+        data.private, data.labels, plan.queries, data.classes.count, label._labeler(plan.settings)
+    )
     return np.asarray(plan.mechanism.aggregate(np.asarray(cells))).reshape(plan.mechanism.shape)
 
 
@@ -47,7 +52,11 @@ def test_nothing_but_the_noisy_counts_depends_on_private_records(replaced):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("settings", [{}, {"smoothing": "none"}, {"mechanism": "permute_and_flip"}, {"metric": "cosine"}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"smoothing": "none"}, {"mechanism": "permute_and_flip"}, {"metric": "cosine"}],
+    ids=str,
+)
 def test_nothing_does_under_other_settings(relation, settings):
     for world in worlds(0.5, relation, **settings):
         assert differing(world) == []
@@ -76,7 +85,9 @@ def test_every_file_and_number_of_a_release_is_looked_at(replaced):
         "size of privacy.html",
     ):
         assert shown in names, shown
-    assert not any(name.endswith(clock) for name in names for clock in ("json: time", "ledger.head"))
+    assert not any(
+        name.endswith(clock) for name in names for clock in ("json: time", "ledger.head")
+    )
     assert {len(values) for values in names.values()} == {1}
 
 
@@ -100,7 +111,9 @@ def parity_in_the_third_decimal(monkeypatch):
         done = honest(plan, *rest)
         winner = true_counts(plan).max(axis=1).sum() % 2
         sure = np.floor(done.answers.confidence * 100) / 100 + 0.001 * winner + 0.0004
-        return label.replace(done, answers=label.replace(done.answers, confidence=sure.astype(np.float32)))
+        return label.replace(
+            done, answers=label.replace(done.answers, confidence=sure.astype(np.float32))
+        )
 
     monkeypatch.setattr(label, "draw", draw)
 
@@ -111,7 +124,9 @@ def lowest_bit_of_a_probability(monkeypatch):
 
     def draw(plan, *rest):
         done = honest(plan, *rest)
-        bits = done.probabilities.astype(np.float32).view(np.int32) & ~1 | int(true_counts(plan)[2, 1] % 2)
+        bits = done.probabilities.astype(np.float32).view(np.int32) & ~1 | int(
+            true_counts(plan)[2, 1] % 2
+        )
         return label.replace(done, probabilities=bits.view(np.float32))
 
     monkeypatch.setattr(label, "draw", draw)
@@ -148,7 +163,12 @@ WINNERS = []
 GAMES = {"lowest_bit_of_a_probability": 1}
 """Games in which a plant shows, if not in the first one: that bug looks at one cell."""
 
-PLANTS = [parity_in_the_third_decimal, lowest_bit_of_a_probability, records_that_voted_in_the_card, a_word_in_the_page]
+PLANTS = [
+    parity_in_the_third_decimal,
+    lowest_bit_of_a_probability,
+    records_that_voted_in_the_card,
+    a_word_in_the_page,
+]
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
@@ -182,13 +202,22 @@ def test_a_read_of_the_votes_after_the_mechanism_raises(monkeypatch, replaced):
         return released
 
     monkeypatch.setattr(label, "release_counts", release_counts)
-    assert read_after(replaced[0].plans[0]) == "votes were read after the mechanism, and no noise covers that."
+    assert (
+        read_after(replaced[0].plans[0])
+        == "votes were read after the mechanism, and no noise covers that."
+    )
 
 
 def test_a_sealed_array_reads_until_its_seal_is_closed(replaced):
     seal = Seal()
     sealed = Sealed(np.arange(6).reshape(3, 2), "votes", seal)
-    reads = [lambda: np.asarray(sealed), lambda: sealed[0], lambda: sealed + 1, lambda: sealed.sum(), lambda: jax.numpy.asarray(sealed)]
+    reads = [
+        lambda: np.asarray(sealed),
+        lambda: sealed[0],
+        lambda: sealed + 1,
+        lambda: sealed.sum(),
+        lambda: jax.numpy.asarray(sealed),
+    ]
     assert [int(np.asarray(read()).ravel()[-1]) for read in reads] == [5, 1, 6, 15, 5]
     mechanism = closing(replaced[0].plans[0].mechanism, seal)
     assert not seal.closed
@@ -204,7 +233,9 @@ def test_a_sealed_array_reads_until_its_seal_is_closed(replaced):
 
 
 def test_the_command_audits_a_release(rknn, monkeypatch, replaced):
-    """The games are slow; here one of nothing is played in their place, behind the checks that need none."""
+    """The games are slow; here one of nothing is played in their place, behind the checks that
+    need none.
+    """
     guarantee = Guarantee(0.5, 0.0, "replace-one", "central", (), sampler="release")
     game = bounds.Game("nothing", lambda key, world, runs: np.zeros((runs, 1)))
     monkeypatch.setattr(games_release, "of_release", lambda *given: ([game], guarantee))

@@ -1,4 +1,6 @@
-"""Noise in shares: exact coins, whose sum is what the guarantee speaks of, and a guarantee that enumeration cannot better."""
+"""Noise in shares: exact coins, whose sum is what the guarantee speaks of, and a guarantee that
+enumeration cannot better.
+"""
 
 import math
 
@@ -14,7 +16,9 @@ from rknn_jax.privacy.guarantee import Event
 
 
 def exact_delta(coins, count, epsilon):
-    """Delta at epsilon of `count` cells of which half gain a vote and half lose one, by enumeration of all heads."""
+    """Delta at epsilon of `count` cells of which half gain a vote and half lose one, by
+    enumeration of all heads.
+    """
     pmf = binom.pmf(np.arange(-1, coins + 2), coins, 0.5)  # index 0 is -1 heads
     p = q = np.ones(())
     for cell in range(count):
@@ -28,7 +32,9 @@ def test_the_privacy_loss_is_that_of_all_coins(coins, count):
     """Against enumeration of every outcome: never below, and at most 0.5% above in epsilon."""
     delta = 1e-3
     told = accounting.epsilons([Event("binomial", math.sqrt(coins) / 2, count)], delta)
-    assert set(told) == {"PLD"}, "heads that show that a vote is there have no pure epsilon and no Rényi divergence"
+    assert set(told) == {"PLD"}, (
+        "heads that show that a vote is there have no pure epsilon and no Rényi divergence"
+    )
     assert exact_delta(coins, count, told["PLD"]) <= delta
     assert exact_delta(coins, count, told["PLD"] * 0.995 - 1e-9) > delta
 
@@ -38,7 +44,9 @@ def test_coins_are_enough_and_hardly_more(epsilon, neighbors):
     mechanism = Binomial(epsilon, 5, 4, num_neighbors=neighbors, delta=1e-6)
 
     def cost(coins):
-        return accounting.epsilons([Event("binomial", math.sqrt(coins) / 2, 2 * neighbors)], 1e-6)["PLD"]
+        return accounting.epsilons([Event("binomial", math.sqrt(coins) / 2, 2 * neighbors)], 1e-6)[
+            "PLD"
+        ]
 
     assert cost(mechanism.coins) <= epsilon < cost(math.floor(0.99 * mechanism.coins) - 1)
     assert mechanism.guarantee(10).epsilon == epsilon
@@ -48,18 +56,24 @@ def test_coins_are_enough_and_hardly_more(epsilon, neighbors):
 
 @pytest.mark.parametrize("coins", [1, 5, 63, 64, 70, 200])
 def test_heads_have_the_binomial_law(coins):
-    """40,000 draws: chi-square over outcomes of more than 5 expected draws within 6 standard deviations at this seed."""
+    """40,000 draws: chi-square over outcomes of more than 5 expected draws within 6 standard
+    deviations at this seed.
+    """
     drawn = heads(Entropy(bytes(32)), coins, 40_000)
     expected = 40_000 * binom.pmf(np.arange(coins + 1), coins, 0.5)
     common = expected > 5
     counts = np.bincount(drawn, minlength=coins + 1)
     assert len(counts) == coins + 1
     freedom = common.sum() - 1
-    assert ((counts - expected)[common] ** 2 / expected[common]).sum() < freedom + 6 * math.sqrt(2 * freedom) + 5
+    assert ((counts - expected)[common] ** 2 / expected[common]).sum() < freedom + 6 * math.sqrt(
+        2 * freedom
+    ) + 5
 
 
 def test_many_coins_in_several_pieces_are_as_exact(monkeypatch):
-    """Mean and variance of 2,000 draws of 1,000 coins within 5 standard errors; pieces of one word each."""
+    """Mean and variance of 2,000 draws of 1,000 coins within 5 standard errors; pieces of one
+    word each.
+    """
     monkeypatch.setattr("rknn_jax.mechanisms.binomial.BYTES_AT_ONCE", 8)
     drawn = heads(Entropy(bytes(32)), 1000, 2000)
     assert abs(drawn.mean() - 500) < 5 * math.sqrt(250 / 2000)
@@ -67,11 +81,15 @@ def test_many_coins_in_several_pieces_are_as_exact(monkeypatch):
 
 
 def test_shares_of_clients_add_up_to_the_noise_of_a_curator():
-    """7 clients, 3,000 cells: the mean of their sum within 5 standard errors and its variance within 5 of its own; more clients, more."""
+    """7 clients, 3,000 cells: the mean of their sum within 5 standard errors and its variance
+    within 5 of its own; more clients, more.
+    """
     mechanism = Binomial(1.0, 1000, 3, delta=1e-6, shares=7)
     counts = np.random.default_rng(0).integers(0, 9, (1000, 3))
     for clients in (7, 9):
-        total = sum(mechanism.share(Entropy(bytes([i]) * 32)) for i in range(clients)) + counts.ravel()
+        total = (
+            sum(mechanism.share(Entropy(bytes([i]) * 32)) for i in range(clients)) + counts.ravel()
+        )
         noise = mechanism.without_mean(total, clients) - counts
         stddev = mechanism.stddev(counts, 0)[0, 0] * math.sqrt(clients / 7)
         assert abs(noise.mean()) < 5 * stddev / math.sqrt(3000)
@@ -81,16 +99,27 @@ def test_shares_of_clients_add_up_to_the_noise_of_a_curator():
 
 
 def test_a_curator_releases_it_exactly():
-    """1,000 cells of 5 votes: the mean within 5 standard errors of 5, where half a vote may be cut off, and integers."""
+    """1,000 cells of 5 votes: the mean within 5 standard errors of 5, where half a vote may be
+    cut off, and integers.
+    """
     mechanism = Binomial(2.0, 100, 10, delta=1e-4)
     released = mechanism.release(np.full((100, 10), 5))
     assert released.dtype == np.int64
-    assert abs(released.mean() - 5 - (mechanism.coins % 2) / 2) < 5 * mechanism.stddev(released, 0)[0, 0] / math.sqrt(1000)
-    assert jax.eval_shape(mechanism.estimate, jax.random.key(0), np.zeros(1000, np.int32), 1).shape == (100, 10)
+    assert abs(released.mean() - 5 - (mechanism.coins % 2) / 2) < 5 * mechanism.stddev(released, 0)[
+        0, 0
+    ] / math.sqrt(1000)
+    assert jax.eval_shape(
+        mechanism.estimate, jax.random.key(0), np.zeros(1000, np.int32), 1
+    ).shape == (100, 10)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"), [({"delta": 0.0}, "0 < delta"), ({"shares": 0}, "shares >= 1"), ({"records": 0}, "records >= 1")]
+    ("wrong", "words"),
+    [
+        ({"delta": 0.0}, "0 < delta"),
+        ({"shares": 0}, "shares >= 1"),
+        ({"records": 0}, "records >= 1"),
+    ],
 )
 def test_what_cannot_be_is_refused(wrong, words):
     with pytest.raises(ValueError, match=words):

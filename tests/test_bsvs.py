@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from rknn_jax import bsvs
 from tests import reference
 
-NUM_QUERIES, CLASSES = 7, 5
+NUM_QUERIES = 7
+CLASSES = 5
 CELLS = NUM_QUERIES * CLASSES
 VOTES = [(4, 3), (2, 1)]  # neighbours and labels of a record
 
@@ -29,7 +30,8 @@ def votes(seed, n, k, r):
 
 @given(st.integers(0, 999), st.sampled_from(VOTES))
 def test_counts_sum_to_n_times_k_times_r_and_do_not_depend_on_the_order(seed, votes_per_record):
-    n, (k, r) = 60, votes_per_record
+    n = 60
+    (k, r) = votes_per_record
     near, labels = votes(seed, n, k, r)
     cells = bsvs.cells(near, labels[:, 0] if r == 1 else labels, CLASSES)
     counts = bsvs.sum_votes(cells, CELLS)
@@ -67,10 +69,15 @@ def counts_of_each(near, labels, num_classes, num_cells):
 
 def test_the_sensitivity_found_by_search_is_2kr_for_replacing_and_kr_for_adding():
     """Every record of a small domain against every other: the bound holds and is attained."""
-    s, num_classes, k, r = 4, 3, 2, 2
+    s = 4
+    num_classes = 3
+    k = 2
+    r = 2
     queries = list(itertools.combinations(range(s), k))
     labelings = list(itertools.combinations(range(num_classes), r))
-    near, labels = (np.array(part) for part in zip(*itertools.product(queries, labelings), strict=True))
+    near, labels = (
+        np.array(part) for part in zip(*itertools.product(queries, labelings), strict=True)
+    )
     domain = np.asarray(counts_of_each(near, labels, num_classes, s * num_classes))
     assert len(domain) == 18
     changes = np.abs(domain[:, None] - domain[None])
@@ -87,7 +94,8 @@ def test_a_record_never_adds_more_than_one_to_a_cell_however_it_is_encoded():
     near = np.array(list(itertools.product(range(-1, 3), repeat=3)))
     labels = np.array(list(itertools.product(range(-1, 2), repeat=3)))
     pairs = np.array(list(itertools.product(range(len(near)), range(len(labels)))))
-    near, labels = near[pairs[:, 0]], labels[pairs[:, 1]]
+    near = near[pairs[:, 0]]
+    labels = labels[pairs[:, 1]]
     counts = np.asarray(counts_of_each(near, labels, 2, 6)).reshape(-1, 3, 2)
     queries = (near[:, :, None] == np.arange(3)).any(axis=1)
     named = (labels[:, :, None] == np.arange(2)).any(axis=1)
@@ -118,7 +126,10 @@ def test_gap_is_the_first_count_less_the_second():
     np.testing.assert_array_equal(bsvs.gap(counts), reference.gap(counts))
 
 
-@pytest.mark.parametrize(("num_classes", "beta", "scale"), [(2, 0.05, 20), (10, 0.05, 20), (10, 0.01, 4), (50, 0.05, 0.5)])
+@pytest.mark.parametrize(
+    ("num_classes", "beta", "scale"),
+    [(2, 0.05, 20), (10, 0.05, 20), (10, 0.01, 4), (50, 0.05, 0.5)],
+)
 def test_error_radius_is_the_least_integer_that_proposition_1_allows(num_classes, beta, scale):
     radius = bsvs.error_radius(scale, num_classes, beta)
     alpha = np.exp(-1 / scale)
@@ -136,14 +147,22 @@ def test_flip_prob_is_the_simulated_share_of_changed_labels():
         noisy = noise[0] - noise[1] + np.array([gap] + [0] * (num_classes - 1))
         flipped = (noisy[:, 1:].max(1) >= noisy[:, 0]).mean()
         expected = bsvs.flip_prob(gap, scale, num_classes)
-        assert abs(flipped - expected) < 4.5 * np.sqrt(expected * (1 - expected) / 20_000), (gap, scale, num_classes)
+        assert abs(flipped - expected) < 4.5 * np.sqrt(expected * (1 - expected) / 20_000), (
+            gap,
+            scale,
+            num_classes,
+        )
 
 
-@pytest.mark.parametrize(("failure_prob", "ratio"), [(0.1, 4.496), (0.05, 5.390), (0.01, 7.335), (0.001, 9.964)])
+@pytest.mark.parametrize(
+    ("failure_prob", "ratio"), [(0.1, 4.496), (0.05, 5.390), (0.01, 7.335), (0.001, 9.964)]
+)
 def test_required_gap_approaches_the_continuous_table_at_large_scale(failure_prob, ratio):
     """Exact ratios of gap to scale for Laplace noise and 10 classes, from the float64 integral."""
     assert bsvs.required_gap(500.0, 10, failure_prob) / 500 == pytest.approx(ratio, abs=4e-3)
-    assert bsvs.required_gap(500.0, 10, failure_prob) < 2 * bsvs.error_radius(500.0, 10, failure_prob)  # Remark 1 is wasteful
+    assert bsvs.required_gap(500.0, 10, failure_prob) < 2 * bsvs.error_radius(
+        500.0, 10, failure_prob
+    )  # Remark 1 is wasteful
 
 
 def test_required_gap_is_the_least_also_where_a_gap_flips_exactly_as_often_as_is_allowed():
@@ -154,11 +173,15 @@ def test_required_gap_is_the_least_also_where_a_gap_flips_exactly_as_often_as_is
 
 
 def test_large_noise_is_scaled_down_and_costs_no_memory():
-    assert bsvs.flip_prob(4000.0, 999.9, 10) == pytest.approx(bsvs.flip_prob(4000.0, 1000.1, 10), rel=2e-3)
+    assert bsvs.flip_prob(4000.0, 999.9, 10) == pytest.approx(
+        bsvs.flip_prob(4000.0, 1000.1, 10), rel=2e-3
+    )
     assert bsvs.required_gap(2e9, 10, 0.01) / 2e9 == pytest.approx(7.335, abs=4e-3)
 
 
 def test_vmap_under_jit_agrees_with_the_plain_call():
     near, labels = votes(5, 60, *VOTES[0])
     plain = bsvs.sum_votes(bsvs.cells(near, labels, CLASSES), CELLS)
-    np.testing.assert_array_equal(np.asarray(counts_of_each(near, labels, CLASSES, CELLS)).sum(0), plain)
+    np.testing.assert_array_equal(
+        np.asarray(counts_of_each(near, labels, CLASSES, CELLS)).sum(0), plain
+    )

@@ -1,4 +1,6 @@
-"""Buying labels: who sells them has to be said, what is chosen by whom, and what the network learns from them."""
+"""Buying labels: who sells them has to be said, what is chosen by whom, and what the network
+learns from them.
+"""
 
 import math
 from dataclasses import replace
@@ -33,7 +35,8 @@ CONFIG = buy.Config(
 def bars(num_records, seed):
     """Three classes: a bright bar in the upper, middle or lower third of 13x13 noisy pixels."""
     rng = np.random.default_rng(seed)
-    images, labels = rng.integers(0, 160, (num_records, 13, 13, 1)).astype(np.uint8), rng.integers(0, 3, num_records)
+    images = rng.integers(0, 160, (num_records, 13, 13, 1)).astype(np.uint8)
+    labels = rng.integers(0, 3, num_records)
     for image, label in zip(images, labels, strict=True):
         image[label * 4 + 1 : label * 4 + 3] += 60
     return images, labels
@@ -49,8 +52,15 @@ def task():
 @pytest.fixture(scope="module")
 def model(task):
     """A poor one."""
-    config = students.Config(model="tanh_cnn", epochs=2, batch_size=20, learning_rate=1e-3, augmentation="none")
-    return students.fit(jax.random.key(0), task.private.images, np.eye(3, dtype=np.float32)[task.private.labels], config)
+    config = students.Config(
+        model="tanh_cnn", epochs=2, batch_size=20, learning_rate=1e-3, augmentation="none"
+    )
+    return students.fit(
+        jax.random.key(0),
+        task.private.images,
+        np.eye(3, dtype=np.float32)[task.private.labels],
+        config,
+    )
 
 
 def accuracy(student, task):
@@ -80,7 +90,9 @@ def test_nobody_sells_without_an_oracle(task, model):
 
 def test_a_benchmark_sells_the_truth_and_a_file_what_is_in_it(task, model, tmp_path):
     queries, _ = chosen(task, model, replace(CONFIG, select="random"))
-    np.testing.assert_array_equal(buy.bought_labels(task, queries.index, CONFIG), task.public.true_labels[queries.index])
+    np.testing.assert_array_equal(
+        buy.bought_labels(task, queries.index, CONFIG), task.public.true_labels[queries.index]
+    )
     other = (task.public.true_labels + 1) % 3
     other[queries.index[5]] = -1
     np.save(tmp_path / "labels.npy", other)
@@ -98,7 +110,9 @@ def test_a_benchmark_sells_the_truth_and_a_file_what_is_in_it(task, model, tmp_p
 def test_files_of_other_things_are_refused(task, model, labels, tmp_path):
     np.save(tmp_path / "labels.npy", labels)
     queries, _ = chosen(task, model, replace(CONFIG, select="random"))
-    with pytest.raises(ValueError, match=r"Expected labels \[200\] of integers from -1 to 2.*labels.npy"):
+    with pytest.raises(
+        ValueError, match=r"Expected labels \[200\] of integers from -1 to 2.*labels.npy"
+    ):
         buy.bought_labels(task, queries.index, replace(CONFIG, oracle=tmp_path / "labels.npy"))
 
 
@@ -112,8 +126,12 @@ def test_files_that_are_none_are_named(task, model, tmp_path):
 
 
 def test_the_command_line_takes_a_word_or_a_path():
-    assert tyro.cli(buy.Config, args=["--labels", "9", "--oracle", "benchmark"]).oracle == "benchmark"
-    assert tyro.cli(buy.Config, args=["--labels", "9", "--oracle", "some/labels.npy"]).oracle == Path("some/labels.npy")
+    assert (
+        tyro.cli(buy.Config, args=["--labels", "9", "--oracle", "benchmark"]).oracle == "benchmark"
+    )
+    assert tyro.cli(
+        buy.Config, args=["--labels", "9", "--oracle", "some/labels.npy"]
+    ).oracle == Path("some/labels.npy")
 
 
 # What is chosen.
@@ -124,13 +142,18 @@ def test_each_selector_chooses_as_many_different_public_records(task, model, sel
     queries, guarantee = chosen(task, model, replace(CONFIG, select=select))
     assert len(set(queries.index.tolist())) == len(queries.index) == 40
     assert (guarantee is None) == (select != "near_private")
-    np.testing.assert_array_equal(queries.features, model.features(task.public.images)[queries.index])
+    np.testing.assert_array_equal(
+        queries.features, model.features(task.public.images)[queries.index]
+    )
 
 
 @pytest.mark.parametrize("select", SELECTORS)
 def test_only_near_private_looks_at_private_records(task, model, select):
     blank = replace(task, private=replace(task.private, images=np.zeros_like(task.private.images)))
-    first, second = (set(chosen(one, model, replace(CONFIG, select=select))[0].index.tolist()) for one in (task, blank))
+    first, second = (
+        set(chosen(one, model, replace(CONFIG, select=select))[0].index.tolist())
+        for one in (task, blank)
+    )
     assert (first == second) == (select != "near_private")
 
 
@@ -147,14 +170,25 @@ def test_near_private_costs_what_is_said_in_addition(task, model, relation):
 
 
 def test_settings_reach_the_selectors(task, model):
-    for change in ({"candidates": 60}, {"components": 1}, {"per_cluster": 20}, {"uncertainty": "difference"}):
+    for change in (
+        {"candidates": 60},
+        {"components": 1},
+        {"per_cluster": 20},
+        {"uncertainty": "difference"},
+    ):
         first, second = (
             set(chosen(task, model, one)[0].index.tolist())
-            for one in (replace(CONFIG, select="diverse_public"), replace(CONFIG, select="diverse_public", **change))
+            for one in (
+                replace(CONFIG, select="diverse_public"),
+                replace(CONFIG, select="diverse_public", **change),
+            )
         )
         assert first != second, change
     top = replace(CONFIG, select="near_private", private_uncertain="top")
-    events = [chosen(task, model, one, "add-remove")[1].events for one in (top, replace(top, private_uncertain="threshold"))]
+    events = [
+        chosen(task, model, one, "add-remove")[1].events
+        for one in (top, replace(top, private_uncertain="threshold"))
+    ]
     assert [event.count for event in events[0] + events[1] if event.kind == "laplace"] == [2, 1]
 
 
@@ -181,30 +215,54 @@ def test_bought_labels_make_a_poor_network_better(task, model):
         labels = buy.bought_labels(task, queries.index, CONFIG)
         tuned = buy.fine_tune(jax.random.key(3), task, model, queries.index, labels, CONFIG)
         assert accuracy(tuned, task) > before + 0.2, select
-        assert np.mean(tuned.predict_proba(task.public.images[queries.index]).argmax(1) == labels) > 0.9
+        assert (
+            np.mean(tuned.predict_proba(task.public.images[queries.index]).argmax(1) == labels)
+            > 0.9
+        )
 
 
 def test_all_layers_begin_at_the_networks_and_learn(task, model):
     index = np.arange(40)
     labels = task.public.true_labels[index]
-    still = buy.fine_tune(jax.random.key(3), task, model, index, labels, replace(CONFIG, epochs=1, learning_rate=1e-30))
+    still = buy.fine_tune(
+        jax.random.key(3),
+        task,
+        model,
+        index,
+        labels,
+        replace(CONFIG, epochs=1, learning_rate=1e-30),
+    )
     for name, layer in model.params.items():
         np.testing.assert_array_equal(still.params[name]["kernel"], layer["kernel"])
     tuned = buy.fine_tune(jax.random.key(3), task, model, index, labels, CONFIG)
-    assert all(not np.allclose(tuned.params[name]["kernel"], layer["kernel"]) for name, layer in model.params.items())
+    assert all(
+        not np.allclose(tuned.params[name]["kernel"], layer["kernel"])
+        for name, layer in model.params.items()
+    )
     assert tuned.config.model == model.config.model
 
 
 def test_records_of_none_of_the_classes_are_paid_for_and_left_out(task, model):
-    index, labels = np.arange(80), task.public.true_labels[:80].copy()
+    index = np.arange(80)
+    labels = task.public.true_labels[:80].copy()
     labels[::2] = -1
     told = []
-    with_others = buy.fine_tune(jax.random.key(3), task, model, index, labels, CONFIG, lambda *report: told.append(report[:2]))
+    with_others = buy.fine_tune(
+        jax.random.key(3),
+        task,
+        model,
+        index,
+        labels,
+        CONFIG,
+        lambda *report: told.append(report[:2]),
+    )
     without = buy.fine_tune(jax.random.key(3), task, model, index[1::2], labels[1::2], CONFIG)
     jax.tree.map(np.testing.assert_array_equal, with_others.params, without.params)
     assert told == [(epoch, 30) for epoch in range(1, 31)]
     with pytest.raises(ValueError, match="got 1 of labels=80"):
-        buy.fine_tune(jax.random.key(3), task, model, index, np.where(np.arange(80) == 3, 1, -1), CONFIG)
+        buy.fine_tune(
+            jax.random.key(3), task, model, index, np.where(np.arange(80) == 3, 1, -1), CONFIG
+        )
 
 
 def test_a_polluted_pool_is_a_benchmark_whose_truth_is_none_of_the_classes(task, model):

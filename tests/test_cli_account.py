@@ -1,4 +1,6 @@
-"""`rknn account` for the labelers that pay for every query: the papers' settings, votes, and what cannot be."""
+"""`rknn account` for the labelers that pay for every query: the papers' settings, votes, and
+what cannot be.
+"""
 
 import numpy as np
 import pytest
@@ -31,12 +33,24 @@ def test_private_knn_is_told_for_replaced_records_by_default(rknn):
 @pytest.mark.parametrize("system", ["gnmax", "lnmax"])
 def test_what_the_votes_would_say_is_told_as_private(rknn, system, tmp_path):
     votes = np.zeros((20, 10), np.int64)
-    votes[:, 0], votes[:, 1] = 240, 10
+    votes[:, 0] = 240
+    votes[:, 1] = 10
     np.save(tmp_path / "votes.npy", votes)
-    told = rknn("account", system, "--delta", 1e-5, "--votes", tmp_path / "votes.npy", "--answers", 20, "--json").json
+    told = rknn(
+        "account",
+        system,
+        "--delta",
+        1e-5,
+        "--votes",
+        tmp_path / "votes.npy",
+        "--answers",
+        20,
+        "--json",
+    ).json
     assert any("private" in name for name in told["votes"])
     dependent, independent = (
-        min(v for name, v in told["votes"].items() if name.startswith(f"data-{k}")) for k in ("dependent", "independent")
+        min(v for name, v in told["votes"].items() if name.startswith(f"data-{k}"))
+        for k in ("dependent", "independent")
     )
     assert dependent < independent
 
@@ -48,7 +62,10 @@ def test_what_the_votes_would_say_is_told_as_private(rknn, system, tmp_path):
         (("private-knn", "--delta", 1e-5, "--sampling-prob", 1.5), "sampling_prob=1.5"),
         (("private-knn", "--delta", 1e-5, "--answers", 0), "--answers 0"),
         (("private-knn", "--delta", 0), "delta"),
-        (("gnmax", "--delta", 1e-5, "--aggregation-stddev", -1), "--aggregation-stddev > 0, got -1.0"),
+        (
+            ("gnmax", "--delta", 1e-5, "--aggregation-stddev", -1),
+            "--aggregation-stddev > 0, got -1.0",
+        ),
         (("gnmax", "--delta", 1e-5, "--votes", "nowhere.npy"), "nowhere.npy"),
         (("lnmax", "--delta", 1e-5, "--scale", 0), "scale=0.0"),
         (("lnmax", "--delta", 2), "delta=2.0"),

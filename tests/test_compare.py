@@ -1,4 +1,6 @@
-"""A comparison runs every cell once, whatever happens to others, and says the same numbers on the page, in Markdown and in JSON."""
+"""A comparison runs every cell once, whatever happens to others, and says the same numbers on
+the page, in Markdown and in JSON.
+"""
 
 import html.parser
 import json
@@ -22,7 +24,9 @@ from train import compare, distill, report, sweep
 from train import experiment as runs
 from train.experiment import Experiment
 
-BASE = compare.Config(methods=("rknn-central", "rknn-local", "noisy-sgd"), seeds=(0, 1, 3), student="linear")
+BASE = compare.Config(
+    methods=("rknn-central", "rknn-local", "noisy-sgd"), seeds=(0, 1, 3), student="linear"
+)
 CLASSES = 10
 
 
@@ -35,37 +39,72 @@ def accuracy(experiment):
 def fabricated(experiment, prepared=None):
     """Write what a run of `train.distill` leaves behind, with accuracies of `accuracy`."""
     folder = runs.make_folder(experiment)
-    told = {"mechanism": experiment.private_step, "resolved_queries": 40, "classes": [str(number) for number in range(CLASSES)]}
+    told = {
+        "mechanism": experiment.private_step,
+        "resolved_queries": 40,
+        "classes": [str(number) for number in range(CLASSES)],
+    }
     runs.write_json(folder / "config.json", runs.settings(experiment) | told | runs.environment())
     sampled = Event("gaussian", 3.0, 10, sampling_prob=0.1, replaced=True, opposite=True)
     events = (sampled,) if experiment.labeler == "noisy_sgd" else ()
-    guarantee = Guarantee(experiment.epsilon * 0.999, 1e-5, "replace-one", experiment.trust, events, accountant="PLD")
-    right, student = accuracy(experiment), experiment.student != "none"
+    guarantee = Guarantee(
+        experiment.epsilon * 0.999, 1e-5, "replace-one", experiment.trust, events, accountant="PLD"
+    )
+    right = accuracy(experiment)
+    student = experiment.student != "none"
     runs.write_json(
         folder / "result.json",
-        {"label_accuracy": right, "model_test_accuracy": right - 0.01 if experiment.trains else None}
-        | {"test_accuracy": right - 0.02 if student else None, "seconds": 5.0 + experiment.seed, "seed": experiment.seed}
-        | {"epsilon": guarantee.epsilon, "delta": 1e-5, "relation": "replace-one", "trust": experiment.trust}
+        {
+            "label_accuracy": right,
+            "model_test_accuracy": right - 0.01 if experiment.trains else None,
+        }
+        | {
+            "test_accuracy": right - 0.02 if student else None,
+            "seconds": 5.0 + experiment.seed,
+            "seed": experiment.seed,
+        }
+        | {
+            "epsilon": guarantee.epsilon,
+            "delta": 1e-5,
+            "relation": "replace-one",
+            "trust": experiment.trust,
+        }
         | {"interrupted": False, "num_private": 1000},
     )
     runs.write_json(
         folder / "privacy.json",
-        {"whole": guarantee.asdict(), "rounds": [], "accountants": {}, "covers": [], "does_not_cover": []},
+        {
+            "whole": guarantee.asdict(),
+            "rounds": [],
+            "accountants": {},
+            "covers": [],
+            "does_not_cover": [],
+        },
     )
     if student:
         runs.append_jsonl(folder / "metrics.jsonl", {"seconds": 2.0, "epoch": 1})
-    zeros, counts = np.zeros(40, np.int64), np.ones((40, CLASSES), np.float32)
+    zeros = np.zeros(40, np.int64)
+    counts = np.ones((40, CLASSES), np.float32)
     asked = {"public_index": zeros, "round": zeros, "label": zeros, "size": zeros}
-    np.savez(folder / "queries.npz", image=np.zeros((40, 8, 8, 1), np.uint8), noisy_counts=counts, stddev=counts, **asked)
+    np.savez(
+        folder / "queries.npz",
+        image=np.zeros((40, 8, 8, 1), np.uint8),
+        noisy_counts=counts,
+        stddev=counts,
+        **asked,
+    )
     np.savez(folder / "labels.npz", label=zeros, query=zeros)
     return folder
 
 
 class Ran(list):
-    """`distill.main` of fabricated runs, which remembers what it ran and stops or fails where it is told."""
+    """`distill.main` of fabricated runs, which remembers what it ran and stops or fails where it
+    is told.
+    """
 
     def __init__(self, stop_after=None, fail=None):
-        self.stop_after, self.fail = stop_after, fail
+        self.stop_after = stop_after
+        self.fail = fail
 
     def __call__(self, experiment, prepared=None, again=False):
         if len(self) == self.stop_after:
@@ -89,12 +128,19 @@ class Tables(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.rows, self.refers, self.tags, self._cell = [], [], set(), None
+        self.rows = []
+        self.refers = []
+        self.tags = set()
+        self._cell = None
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.tags.add(tag)
-        self.refers += [value for name, value in attributes if name.split(":")[-1] in ("src", "href", "srcset", "data", "action", "poster")]
+        self.refers += [
+            value
+            for name, value in attributes
+            if name.split(":")[-1] in ("src", "href", "srcset", "data", "action", "poster")
+        ]
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
@@ -126,9 +172,13 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("plan", [compare.mnist, compare.digits])
 def test_no_labeler_trust_or_seller_of_labels_is_forgotten(plan):
     methods = plan().methods
-    assert {method.changes.get("labeler", "rknn") for method in methods.values()} == set(labelers.names())
+    assert {method.changes.get("labeler", "rknn") for method in methods.values()} == set(
+        labelers.names()
+    )
     assert {method.trust for method in methods.values()} == set(get_args(Trust))
-    assert {method.changes["buy"].select for method in methods.values() if method.kind == "buy"} == {"diverse_public", "near_private"}
+    assert {
+        method.changes["buy"].select for method in methods.values() if method.kind == "buy"
+    } == {"diverse_public", "near_private"}
     assert list(methods) == list(compare.mnist().methods)
     assert {method.kind for method in methods.values()} == set(compare.COLOURS)
     assert all(set(method.students) <= set(method.epsilons) for method in methods.values())
@@ -138,15 +188,25 @@ def test_no_labeler_trust_or_seller_of_labels_is_forgotten(plan):
 def test_all_cells_have_one_delta_relation_and_splits_and_cheap_ones_come_first(dataset):
     chosen, cells = compare.plan(compare.Config(dataset=dataset))
     experiments = [cell.experiment for cell in cells]
-    assert {(one.delta, one.relation, one.dataset) for one in experiments} == {(1e-5, "replace-one", dataset)}
+    assert {(one.delta, one.relation, one.dataset) for one in experiments} == {
+        (1e-5, "replace-one", dataset)
+    }
     assert {one.seed for one in experiments} == set(chosen.seeds)
     assert len({one.out for one in experiments}) == len(experiments)
     groups = [compare.group(chosen, cell)[:2] for cell in cells]
     assert groups == sorted(groups)
-    assert any(cell.epsilon == float("inf") and cell.experiment.student != "none" for cell in cells), "a ceiling"
+    assert any(
+        cell.epsilon == float("inf") and cell.experiment.student != "none" for cell in cells
+    ), "a ceiling"
     if dataset == "mnist":
-        students = {cell.epsilon for cell in cells if cell.method == "rknn-central" and cell.experiment.student != "none"}
-        assert {row.epsilon for row in report.PUBLISHED["mnist"]} <= students, "every point of Table 1"
+        students = {
+            cell.epsilon
+            for cell in cells
+            if cell.method == "rknn-central" and cell.experiment.student != "none"
+        }
+        assert {row.epsilon for row in report.PUBLISHED["mnist"]} <= students, (
+            "every point of Table 1"
+        )
 
 
 def test_stopped_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
@@ -159,7 +219,9 @@ def test_stopped_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert "4 of 18 runs" in told(tmp_path, "html")
     assert "- noisy SGD, linear head, ε = 1: 3 of 3 runs" in told(tmp_path, "md")
     killed = tmp_path / "rknn-local" / "epsilon=0.1-seed=0"  # in the middle of a run
-    fabricated(next(cell.experiment for cell in compare.plan(config)[1] if cell.experiment.out == killed))
+    fabricated(
+        next(cell.experiment for cell in compare.plan(config)[1] if cell.experiment.out == killed)
+    )
     (killed / "result.json").unlink()
     found, ran = run(monkeypatch, config)
     assert len(ran) == len(set(ran)) == 14
@@ -178,7 +240,10 @@ def test_a_cell_of_other_settings_is_refused_before_anything_is_run(tmp_path, mo
     before = {path: path.read_bytes() for path in tmp_path.glob("**/*") if path.is_file()}
     ran = Ran()
     monkeypatch.setattr(distill, "main", ran)
-    with pytest.raises(ValueError, match=r"noisy-sgd/epsilon=1-seed=0 holds a run of other settings: noise_seed=None for 7"):
+    with pytest.raises(
+        ValueError,
+        match=r"noisy-sgd/epsilon=1-seed=0 holds a run of other settings: noise_seed=None for 7",
+    ):
         compare.main(replace(config, noise_seed=7))
     assert not ran
     assert {path: path.read_bytes() for path in tmp_path.glob("**/*") if path.is_file()} == before
@@ -204,20 +269,31 @@ def test_means_and_deviations_are_those_of_the_runs(whole):
     out, found = whole
     assert len(found["rows"]) == 9
     for row in found["rows"]:
-        folders = [out / row["method"] / f"epsilon={float(row['epsilon']):g}-seed={seed}" for seed in (0, 1, 3)]
+        folders = [
+            out / row["method"] / f"epsilon={float(row['epsilon']):g}-seed={seed}"
+            for seed in (0, 1, 3)
+        ]
         results = [json.loads((folder / "result.json").read_text()) for folder in folders]
         for name in compare.ACCURACIES:
             values = [result[name] for result in results]
             if None in values:
                 assert row[name] is None
             else:
-                assert row[name] == {"mean": statistics.mean(values), "stddev": statistics.stdev(values), "values": values}
+                assert row[name] == {
+                    "mean": statistics.mean(values),
+                    "stddev": statistics.stdev(values),
+                    "values": values,
+                }
         assert (row["seeds"], row["guarantee"]["delta"]) == ([0, 1, 3], 1e-5)
     for told_of in found["costs"]:
-        seconds = [told_of[name] for name in ("labels_seconds", "longest_seconds", "student_seconds")]
+        seconds = [
+            told_of[name] for name in ("labels_seconds", "longest_seconds", "student_seconds")
+        ]
         assert seconds == [4.0, 6.0, 2.0], "5 + seed seconds, 2 of them the student's"
         assert told_of["runs"] == 9
-    assert (found["rows"][0]["model_test_accuracy"] is None) == (found["rows"][0]["method"] != "noisy-sgd")
+    assert (found["rows"][0]["model_test_accuracy"] is None) == (
+        found["rows"][0]["method"] != "noisy-sgd"
+    )
 
 
 def test_bands_are_one_standard_deviation(whole):
@@ -225,7 +301,9 @@ def test_bands_are_one_standard_deviation(whole):
     points = compare.curves(found["rows"], "told")
     assert set(points) == {"reverse k-NN, central", "reverse k-NN, local", "noisy SGD, linear head"}
     [row] = [row for row in found["rows"] if (row["method"], row["epsilon"]) == ("noisy-sgd", 1.0)]
-    assert row["told"] == "model_test_accuracy", "the network, which its paper tells, and not its student"
+    assert row["told"] == "model_test_accuracy", (
+        "the network, which its paper tells, and not its student"
+    )
     mean, spread = (row["model_test_accuracy"][name] for name in ("mean", "stddev"))
     assert points["noisy SGD, linear head"][1] == (1.0, mean, spread)
     with matplotlib.rc_context():
@@ -239,14 +317,28 @@ def test_the_page_markdown_and_json_say_the_same(whole):
     out, found = whole
     assert json.loads(told(out, "json"))["rows"] == found["rows"]
     assert "Infinity" not in told(out, "json"), "no number of JSON"
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in told(out, "md").splitlines() if line.startswith("|")]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in told(out, "md").splitlines()
+        if line.startswith("|")
+    ]
     lines = [line for line in lines if set(line) != {"---"}]
     assert Tables(told(out, "html")).rows == lines
     for row in found["rows"]:
-        [line] = [line for line in lines if len(line) == 8 and line[0] == row["title"] and line[2] == report.epsilon_text(row["epsilon"])]
+        [line] = [
+            line
+            for line in lines
+            if len(line) == 8
+            and line[0] == row["title"]
+            and line[2] == report.epsilon_text(row["epsilon"])
+        ]
         shown = [row["label_accuracy"], row["model_test_accuracy"], row["test_accuracy"]]
         for cell, value in zip(line[5:], shown, strict=True):
-            assert cell == ("–" if value is None else f"{100 * value['mean']:.2f}% ± {100 * value['stddev']:.2f}")
+            assert cell == (
+                "–"
+                if value is None
+                else f"{100 * value['mean']:.2f}% ± {100 * value['stddev']:.2f}"
+            )
 
 
 def test_the_page_loads_nothing_and_has_what_it_needs(whole):
@@ -258,33 +350,64 @@ def test_the_page_loads_nothing_and_has_what_it_needs(whole):
     assert not re.search(r"url\((?!#)|@import", page)
     assert page.count("<svg") == 2
     [machine] = found["machines"]
-    for words in (machine["device"], machine["versions"]["jax"], found["command"], "seeds 0, 1, 3", *compare.NOT_COVERED):
+    for words in (
+        machine["device"],
+        machine["versions"]["jax"],
+        found["command"],
+        "seeds 0, 1, 3",
+        *compare.NOT_COVERED,
+    ):
         assert words in page.replace("&#39;", "'")
     for row in found["rows"]:
         assert row["statement"].replace("'", "&#39;") in page
 
 
 def test_what_choosing_labels_costs_is_in_the_epsilon_of_the_row(tmp_path, monkeypatch):
-    found, _ = run(monkeypatch, replace(BASE, out=tmp_path, epsilons=(1.0,), seeds=(0,), methods=("near-private", "diverse-public")))
+    found, _ = run(
+        monkeypatch,
+        replace(
+            BASE,
+            out=tmp_path,
+            epsilons=(1.0,),
+            seeds=(0,),
+            methods=("near-private", "diverse-public"),
+        ),
+    )
     path = tmp_path / "near-private" / "epsilon=1-seed=0" / "privacy.json"
     privacy = json.loads(path.read_text())
     privacy["whole"]["epsilon"] = 1.5
     path.write_text(json.dumps(privacy))
-    again, _ = run(monkeypatch, replace(BASE, out=tmp_path, epsilons=(1.0,), seeds=(0,), methods=("near-private", "diverse-public")))
+    again, _ = run(
+        monkeypatch,
+        replace(
+            BASE,
+            out=tmp_path,
+            epsilons=(1.0,),
+            seeds=(0,),
+            methods=("near-private", "diverse-public"),
+        ),
+    )
     assert [row["epsilon"] for row in found["rows"]] == [1.0, 1.0]
     assert [row["epsilon"] for row in again["rows"]] == [1.0, 1.5]
     assert "| NearPrivate, 200 labels bought | central | 1.5 |" in told(tmp_path, "md")
 
 
 def test_one_seed_has_no_deviation(tmp_path, monkeypatch):
-    found, _ = run(monkeypatch, replace(BASE, out=tmp_path, epsilons=(1.0,), seeds=(3,), methods=("rknn-central",)))
+    found, _ = run(
+        monkeypatch,
+        replace(BASE, out=tmp_path, epsilons=(1.0,), seeds=(3,), methods=("rknn-central",)),
+    )
     assert found["rows"][0]["label_accuracy"]["stddev"] is None
     assert compare.share(found["rows"][0]["label_accuracy"]) == "72.80%"
-    assert compare.curves(found["rows"], None) == {"reverse k-NN, central": [(1.0, pytest.approx(0.728), 0.0)]}
+    assert compare.curves(found["rows"], None) == {
+        "reverse k-NN, central": [(1.0, pytest.approx(0.728), 0.0)]
+    }
 
 
 def test_claims_cost_what_the_accountants_say():
-    accountants = json.loads((Path(compare.__file__).parents[1] / "benchmarks/results/accountants.json").read_text())["results"]["stated"]
+    accountants = json.loads(
+        (Path(compare.__file__).parents[1] / "benchmarks/results/accountants.json").read_text()
+    )["results"]["stated"]
     printed = {row["name"]: row for row in accountants}
     expected = {
         "Private-kNN (Zhu et al. 2020)": printed["Private-kNN, MNIST"]["PLD, replace-one"],
@@ -294,10 +417,14 @@ def test_claims_cost_what_the_accountants_say():
     claims = compare.claims("mnist")
     found = {claim.system: claim.recomputed() for claim in claims if claim.system in expected}
     assert found == pytest.approx(expected, rel=1e-4)
-    assert all(claim.epsilon < found[claim.system] for claim in claims if claim.system in found), "all three claim too little"
+    assert all(claim.epsilon < found[claim.system] for claim in claims if claim.system in found), (
+        "all three claim too little"
+    )
     for claim in claims:
         if claim.method == "rknn-central":
-            assert claim.recomputed() == pytest.approx(claim.epsilon), "Laplace noise of 2k/epsilon holds what it says"
+            assert claim.recomputed() == pytest.approx(claim.epsilon), (
+                "Laplace noise of 2k/epsilon holds what it says"
+            )
         if claim.method == "dpdfd":
             assert claim.recomputed() > 1e4 * claim.epsilon
         assert claim.differs
@@ -312,11 +439,34 @@ def row(epsilon, accuracy):
 
 @pytest.mark.parametrize(
     ("claimed", "costs", "expected"),
-    [(0.5, 0.9, 0.4), (0.5, 2.0, 0.4), (1.5, 2.0, 1.0), (0.5, 0.3, 0.2), (0.1, 0.1, None), (float("inf"), None, "infinity")],
+    [
+        (0.5, 0.9, 0.4),
+        (0.5, 2.0, 0.4),
+        (1.5, 2.0, 1.0),
+        (0.5, 0.3, 0.2),
+        (0.1, 0.1, None),
+        (float("inf"), None, "infinity"),
+    ],
 )
 def test_beside_a_claim_stands_what_costs_no_more(claimed, costs, expected):
-    rows = [row(0.2, 0.5), row(0.4, 0.6), row(0.85, None), row(1.0, 0.7), row(3.0, 0.8), row("infinity", 0.9)]
-    claim = compare.Claim("private-knn", "theirs", claimed, 1e-5, None, 0.9, None if costs is None else lambda: costs, "all")
+    rows = [
+        row(0.2, 0.5),
+        row(0.4, 0.6),
+        row(0.85, None),
+        row(1.0, 0.7),
+        row(3.0, 0.8),
+        row("infinity", 0.9),
+    ]
+    claim = compare.Claim(
+        "private-knn",
+        "theirs",
+        claimed,
+        1e-5,
+        None,
+        0.9,
+        None if costs is None else lambda: costs,
+        "all",
+    )
     ours = compare.beside(claim, rows)["ours"]
     assert (ours and ours["epsilon"]) == expected
 
@@ -329,11 +479,19 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
         ({"trust": "local", "mechanism": "subset_selection"}, 51),
         ({"trust": "shuffle"}, 9),
     ):
-        experiment = Experiment(epsilon=1.0, delta=1e-5, student="none", out=tmp_path / str(len(list(tmp_path.iterdir()))), **changes)
+        experiment = Experiment(
+            epsilon=1.0,
+            delta=1e-5,
+            student="none",
+            out=tmp_path / str(len(list(tmp_path.iterdir()))),
+            **changes,
+        )
         run = report.read(fabricated(experiment))
         assert compare.bytes_sent(run, experiment) == expected
         if experiment.trust != "central":
-            assert expected == wire.message_bytes(rknn.mechanism(40, CLASSES, 1000, distill.round_config(experiment)))
+            assert expected == wire.message_bytes(
+                rknn.mechanism(40, CLASSES, 1000, distill.round_config(experiment))
+            )
 
 
 @pytest.mark.parametrize(
@@ -352,7 +510,11 @@ def test_bad_input_is_named_before_anything_is_made(tmp_path, config, message):
 
 def test_as_many_representations_are_kept_as_there_are_splits(monkeypatch):
     fits = []
-    monkeypatch.setattr(distill, "prepare", lambda experiment: fits.append(experiment.seed) or distill.Prepared(None, len, None))
+    monkeypatch.setattr(
+        distill,
+        "prepare",
+        lambda experiment: fits.append(experiment.seed) or distill.Prepared(None, len, None),
+    )
     prepared = sweep.sharing(2)
     for seed in (0, 1, 0, 1, 2, 1, 0):
         prepared(Experiment(seed=seed))

@@ -9,7 +9,7 @@ import pytest
 
 from rknn_jax._internal import compilation
 
-PROGRAM = """
+PROGRAM ="""
 import sys
 import jax, jax.numpy as jnp
 from rknn_jax import compilation
@@ -25,10 +25,17 @@ for _ in range(int(sys.argv[1])):
 
 
 def hits(folder, runs=1, **environment):
-    """Return how many programs were found on the disk, after each of several runs that forget all that is in memory."""
+    """Return how many programs were found on the disk, after each of several runs that forget
+    all that is in memory.
+    """
     names = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     run = [sys.executable, "-c", PROGRAM, str(runs)]
-    done = subprocess.run(run, env=names | {"XDG_CACHE_HOME": str(folder)} | environment, check=True, capture_output=True)
+    done = subprocess.run(
+        run,
+        env=names | {"XDG_CACHE_HOME": str(folder)} | environment,
+        check=True,
+        capture_output=True,
+    )
     return list(map(int, done.stdout.split()))
 
 

@@ -1,4 +1,6 @@
-"""Balanced connections: priced ones are record-local and even, joint ones move more votes than k allows and refuse to be cast."""
+"""Balanced connections: priced ones are record-local and even, joint ones move more votes than k
+allows and refuse to be cast.
+"""
 
 import functools
 
@@ -17,14 +19,34 @@ from rknn_jax.neighbors import nearest
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
 
-GOLDEN = np.array([[35, 44, 98], [57, 27, 25], [90, 24, 13], [30, 60, 56], [82, 57, 30], [42, 83, 64], [97, 38, 56]]) / 100
-N = 600  # public and private records alike, three blocks of which the last is ragged: few shapes, as each is compiled
-SCORES = {_connections.max_min: np.min, _connections.harmonic_mean: lambda totals: len(totals) / np.sum(1 / totals)}
+GOLDEN = (
+    np.array(
+        [
+            [35, 44, 98],
+            [57, 27, 25],
+            [90, 24, 13],
+            [30, 60, 56],
+            [82, 57, 30],
+            [42, 83, 64],
+            [97, 38, 56],
+        ]
+    )
+    / 100
+)
+# public and private records alike, three blocks of which the last is ragged: few shapes, as each is
+# compiled
+N = 600
+SCORES = {
+    _connections.max_min: np.min,
+    _connections.harmonic_mean: lambda totals: len(totals) / np.sum(1 / totals),
+}
 JOINT_FORMS = tuple(SCORES)
 
 
 def crowded(seed):
-    """Return points of which three of four are around one place, so that plain degrees are uneven."""
+    """Return points of which three of four are around one place, so that plain degrees are
+    uneven.
+    """
     spread = np.where(np.arange(N) % 4 == 0, 2.0, 0.5)[:, None]
     return (np.random.default_rng(seed).normal(size=(N, 3)) * spread).astype(np.float32)
 
@@ -35,7 +57,8 @@ def degrees(near, s):
 
 @functools.cache
 def public_data(k):
-    public, queries = crowded(0), np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
+    public = crowded(0)
+    queries = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
     return public, queries, _connections.public_prices(public, queries, k)
 
 
@@ -43,19 +66,28 @@ def public_data(k):
 def test_the_least_cost_is_the_float64_one(seed, size):
     n, k = size
     rng = np.random.default_rng(seed)
-    points, references, prices = rng.normal(size=(n, 4)), rng.normal(size=(6, 4)), 3 * rng.normal(size=6)
+    points = rng.normal(size=(n, 4))
+    references = rng.normal(size=(6, 4))
+    prices = 3 * rng.normal(size=6)
     cost = ((points[:, None] - references[None]) ** 2).sum(-1) + prices
     index, found = _connections.priced_nearest(points, references, prices, k)
     chex.assert_shape((index, found), (n, k))
     chex.assert_type([index, found], [jnp.int32, jnp.float32])
     np.testing.assert_allclose(found, np.sort(cost, axis=1)[:, :k], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(np.take_along_axis(cost, np.asarray(index), 1), np.sort(cost, axis=1)[:, :k], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        np.take_along_axis(cost, np.asarray(index), 1),
+        np.sort(cost, axis=1)[:, :k],
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_equal_prices_change_no_connection():
     points, queries, _ = public_data(1)
     plain, _ = nearest(points, queries, 1)
-    np.testing.assert_array_equal(_connections.priced_nearest(points, queries, np.full(8, -7.0), 1)[0], plain)
+    np.testing.assert_array_equal(
+        _connections.priced_nearest(points, queries, np.full(8, -7.0), 1)[0], plain
+    )
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -63,7 +95,11 @@ def test_replacing_a_record_leaves_all_other_rows_bit_for_bit(k):
     _, queries, prices = public_data(k)
     private = crowded(5)
     before = _connections.priced_nearest(private, queries, prices, k)
-    for row, value in ((0, 9.0), (255, -9.0), (599, 0.0)):  # in the first, at the end of a block, in the ragged last one
+    for row, value in (
+        (0, 9.0),
+        (255, -9.0),
+        (599, 0.0),
+    ):  # in the first, at the end of a block, in the ragged last one
         changed = private.copy()
         changed[row] = value
         after = _connections.priced_nearest(changed, queries, prices, k)
@@ -75,7 +111,9 @@ def test_replacing_a_record_leaves_all_other_rows_bit_for_bit(k):
 def test_a_search_finds_no_record_that_moves_more_than_2k_votes(seed, k):
     _, queries, prices = public_data(k)
     rng = np.random.default_rng(seed)
-    features, labels, row = crowded(seed), rng.integers(0, 4, N), rng.integers(N)
+    features = crowded(seed)
+    labels = rng.integers(0, 4, N)
+    row = rng.integers(N)
 
     def votes():
         near, _ = _connections.priced_nearest(features, queries, prices, k)
@@ -83,7 +121,8 @@ def test_a_search_finds_no_record_that_moves_more_than_2k_votes(seed, k):
 
     before = votes()
     for scale in (0.0, 1.0, 1e3):
-        features[row], labels[row] = scale * rng.normal(size=3), rng.integers(0, 4)
+        features[row] = scale * rng.normal(size=3)
+        labels[row] = rng.integers(0, 4)
         change = np.abs(before - votes())
         assert change.sum() <= 2 * k
         assert change.max() <= 1
@@ -91,7 +130,9 @@ def test_a_search_finds_no_record_that_moves_more_than_2k_votes(seed, k):
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_public_prices_make_public_degrees_even(k):
-    """The greatest plain degree is 7.9 (k = 1) and 4.7 (k = 3) times the least; priced ones are m·k/s, 75 and 225, to one record."""
+    """The greatest plain degree is 7.9 (k = 1) and 4.7 (k = 3) times the least; priced ones are
+    m·k/s, 75 and 225, to one record.
+    """
     public, queries, prices = public_data(k)
     chex.assert_type(prices, jnp.float32)
     assert prices.min() == 0
@@ -103,7 +144,9 @@ def test_public_prices_make_public_degrees_even(k):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_prices_balance_distances_of_several_orders_of_magnitude(seed):
-    """Two tight groups far apart, of 500 and 100 records: the greatest degree falls from 6 times the least to less than twice."""
+    """Two tight groups far apart, of 500 and 100 records: the greatest degree falls from 6 times
+    the least to less than twice.
+    """
     rng = np.random.default_rng(seed)
     public = np.where(np.arange(N) < 500, 0.0, 1.0)[:, None] + 0.01 * rng.normal(size=(N, 3))
     queries = np.vstack([public[:4], public[-4:]])
@@ -114,18 +157,26 @@ def test_prices_balance_distances_of_several_orders_of_magnitude(seed):
 
 def test_a_part_of_the_prices_balances_in_part():
     public, queries, prices = public_data(1)
-    spread = [degrees(_connections.priced_nearest(public, queries, share * prices, 1)[0], 8).std() for share in (0.0, 0.3, 0.6, 1.0)]
+    spread = [
+        degrees(_connections.priced_nearest(public, queries, share * prices, 1)[0], 8).std()
+        for share in (0.0, 0.3, 0.6, 1.0)
+    ]
     assert spread == sorted(spread, reverse=True)
 
 
 def test_histogram_prices_make_private_degrees_more_even_where_private_records_lie_elsewhere():
-    """The greatest private degree is 113 times the least without prices, 29 times with public ones and 3 times with fitted ones."""
+    """The greatest private degree is 113 times the least without prices, 29 times with public
+    ones and 3 times with fitted ones.
+    """
     public, queries, prices = public_data(1)
     private = crowded(7) * 0.6 + np.float32([0.5, 0.0, -0.3])
     plain, _ = nearest(private, queries, 1)
     found = _connections.noisy_degrees(jax.random.key(0), plain, 8, epsilon=1.0)
     fitted = _connections.histogram_prices(found, public, queries)
-    kinds = [degrees(_connections.priced_nearest(private, queries, price, 1)[0], 8) for price in (np.zeros(8), prices, fitted)]
+    kinds = [
+        degrees(_connections.priced_nearest(private, queries, price, 1)[0], 8)
+        for price in (np.zeros(8), prices, fitted)
+    ]
     without, by_public, by_histogram = (kind.max() / kind.min() for kind in kinds)
     assert without > 50
     assert by_public > 20
@@ -137,7 +188,9 @@ def test_histogram_prices_are_the_public_ones_where_noise_covers_everything():
     plain, _ = nearest(crowded(7), queries, 1)
     found = _connections.noisy_degrees(jax.random.key(0), plain, 8, epsilon=1.0)
     drowned = _connections.NoisyDegrees(found.counts, 1e6, found.guarantee)
-    np.testing.assert_allclose(_connections.histogram_prices(drowned, public, queries), prices, atol=0.02)  # prices that even out the same
+    np.testing.assert_allclose(
+        _connections.histogram_prices(drowned, public, queries), prices, atol=0.02
+    )  # prices that even out the same
 
 
 @pytest.mark.parametrize(("relation", "changed"), [("replace-one", 6), ("add-remove", 3)])
@@ -149,25 +202,32 @@ def test_noisy_degrees_cost_what_their_noise_hides_and_compose_with_the_answers(
     answers = DiscreteLaplace(0.08, 8, 4, 3, relation=relation).guarantee(N)
     both = accounting.compose([found.guarantee, answers])
     assert (both.epsilon, both.delta) == (pytest.approx(0.1), 0)
-    exact = _connections.noisy_degrees(jax.random.key(0), near, 8, epsilon=np.inf, relation=relation)
+    exact = _connections.noisy_degrees(
+        jax.random.key(0), near, 8, epsilon=np.inf, relation=relation
+    )
     np.testing.assert_array_equal(exact.counts, degrees(near, 8))
     assert 0 < np.abs(found.counts - exact.counts).max() < 12 * found.stddev
 
 
 @given(st.integers(0, 99), st.sampled_from([1, 3]))
 def test_a_search_finds_no_record_that_moves_more_degrees_than_the_noise_hides(seed, k):
-    queries, features = public_data(k)[1], crowded(seed)
+    queries = public_data(k)[1]
+    features = crowded(seed)
     exact, _ = nearest(features, queries, k)
     features[seed] = 1e3 * np.random.default_rng(seed).normal(size=3)
     before, after = (
-        _connections.noisy_degrees(jax.random.key(0), near, 8, epsilon=np.inf) for near in (exact, nearest(features, queries, k)[0])
+        _connections.noisy_degrees(jax.random.key(0), near, 8, epsilon=np.inf)
+        for near in (exact, nearest(features, queries, k)[0])
     )
     finite = _connections.noisy_degrees(jax.random.key(0), exact, 8, epsilon=0.5)
     assert np.abs(before.counts - after.counts).sum() <= 0.5 * finite.guarantee.events[0].parameter
 
 
 def chain(s, first):
-    """Records j = 1.. are equally similar to queries j - 1 and j; record 0 is similar to query `first`."""
+    """Records j = 1..
+
+    are equally similar to queries j - 1 and j; record 0 is similar to query `first`.
+    """
     similarity = np.full((s, s), 0.01)
     for j in range(1, s):
         similarity[j, [j - 1, j]] = 1
@@ -184,12 +244,17 @@ def test_along_a_chain_one_record_moves_2s_votes_of_a_joint_optimum(optimum, s):
     assert before.exact
     assert after.exact
     assert before.score == after.score == 1
-    votes = [np.asarray(bsvs.sum_votes(bsvs.cells(found.near, np.arange(s), s), s * s)) for found in (before, after)]
+    votes = [
+        np.asarray(bsvs.sum_votes(bsvs.cells(found.near, np.arange(s), s), s * s))
+        for found in (before, after)
+    ]
     assert np.abs(votes[0] - votes[1]).sum() == 2 * s
 
 
 def test_along_the_same_chain_one_record_moves_two_votes_of_the_priced_form():
-    queries, s, prices = np.arange(5, dtype=np.float32)[:, None], 5, np.float32([0.3, 0.0, 0.1, 0.2, 0.0])
+    queries = np.arange(5, dtype=np.float32)[:, None]
+    s = 5
+    prices = np.float32([0.3, 0.0, 0.1, 0.2, 0.0])
     votes = []
     for first in (0.0, 4.0):
         records = np.float32([first, *np.arange(s - 1) + 0.5])[:, None]
@@ -200,10 +265,15 @@ def test_along_the_same_chain_one_record_moves_two_votes_of_the_priced_form():
 
 def test_max_min_of_one_matrix_before_and_after_its_first_record_is_replaced():
     replaced = np.vstack([[0.60, 0.86, 0.16], GOLDEN[1:]])
-    before, after = (_connections.max_min(scale * similarity).near[:, 0] for scale, similarity in ((1, GOLDEN), (2.0**-40, replaced)))
+    before, after = (
+        _connections.max_min(scale * similarity).near[:, 0]
+        for scale, similarity in ((1, GOLDEN), (2.0**-40, replaced))
+    )
     np.testing.assert_array_equal(before, [2, 1, 0, 2, 1, 1, 0])
     np.testing.assert_array_equal(after, [1, 0, 0, 1, 2, 2, 2])
-    assert np.sum(before != after) == 6  # so that 12 votes move where each record has a label of its own
+    assert (
+        np.sum(before != after) == 6
+    )  # so that 12 votes move where each record has a label of its own
 
 
 @pytest.mark.parametrize("optimum", JOINT_FORMS)
@@ -220,7 +290,9 @@ def test_the_local_search_comes_near_the_optimum(optimum, monkeypatch):
     for result, (similarity, k) in zip(found, problems, strict=True):
         assert result.near.shape == (8, k)
         assert all(len(set(row)) == k for row in result.near.tolist())
-        np.testing.assert_allclose(result.totals, [similarity[(result.near == q).any(1), q].sum() for q in range(3)])
+        np.testing.assert_allclose(
+            result.totals, [similarity[(result.near == q).any(1), q].sum() for q in range(3)]
+        )
         assert result.score == pytest.approx(SCORES[optimum](result.totals))
         np.testing.assert_array_equal(optimum(2.0**-40 * similarity, k).near, result.near)
 
@@ -279,7 +351,15 @@ def test_bad_arguments_are_named():
 
 
 def test_the_cost_matrix_is_never_held():
-    """Temporaries at 600,000 x 2,000 x 63, k = 4: little more than a copy of the points, 154 MB, where an [n, s] matrix takes 4.8 GB."""
-    points, references, prices = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((600_000, 63), (2_000, 63), (2_000,)))
-    memory = _connections._priced_nearest.lower(points, references, prices, num_neighbors=4).compile().memory_analysis()
+    """Temporaries at 600,000 x 2,000 x 63, k = 4: little more than a copy of the points, 154 MB,
+    where an [n, s] matrix takes 4.8 GB.
+    """
+    points, references, prices = (
+        jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((600_000, 63), (2_000, 63), (2_000,))
+    )
+    memory = (
+        _connections._priced_nearest.lower(points, references, prices, num_neighbors=4)
+        .compile()
+        .memory_analysis()
+    )
     assert memory.temp_size_in_bytes < 200e6

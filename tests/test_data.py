@@ -15,10 +15,16 @@ from rknn_jax.data import _idx, cifar10, digits, image_folder, mnist
 
 def test_digits_are_scikit_learns_scaled_to_uint8():
     task = digits.load(0)
-    assert [len(task.public.images), len(task.private.images), len(task.test.images)] == [500, 1000, 297]
+    assert [len(task.public.images), len(task.private.images), len(task.test.images)] == [
+        500,
+        1000,
+        297,
+    ]
     from sklearn.datasets import load_digits
 
-    np.testing.assert_array_equal(np.round(task.test.images[..., 0] / 255 * 16), load_digits().images[task.test_index])
+    np.testing.assert_array_equal(
+        np.round(task.test.images[..., 0] / 255 * 16), load_digits().images[task.test_index]
+    )
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -42,20 +48,40 @@ def damage(path, change):
         ("train-images-idx3-ubyte", lambda raw: raw + b"x", "header tells"),
         ("train-images-idx3-ubyte", lambda raw: b"", "not an idx file"),
         ("train-labels-idx1-ubyte", lambda raw: b"PK" + raw[2:], "not an idx file"),
-        ("train-images-idx3-ubyte", lambda raw: b"\0\0\x08\x02" + b"\xff" * 7 + b"\xfe", "header tells"),
-        ("train-images-idx3-ubyte", lambda raw: b"\0\0\x08\x03" + bytes(4) + b"\xff" * 8, "impossible shape"),
-        ("train-images-idx3-ubyte", lambda raw: b"\0\0\x08\x60" + b"\0\0\0\1" * 0x60 + b"x", "impossible shape"),
+        (
+            "train-images-idx3-ubyte",
+            lambda raw: b"\0\0\x08\x02" + b"\xff" * 7 + b"\xfe",
+            "header tells",
+        ),
+        (
+            "train-images-idx3-ubyte",
+            lambda raw: b"\0\0\x08\x03" + bytes(4) + b"\xff" * 8,
+            "impossible shape",
+        ),
+        (
+            "train-images-idx3-ubyte",
+            lambda raw: b"\0\0\x08\x60" + b"\0\0\0\1" * 0x60 + b"x",
+            "impossible shape",
+        ),
         ("t10k-images-idx3-ubyte.gz", lambda raw: raw[:-5], "Cannot read"),
         ("t10k-images-idx3-ubyte.gz", lambda raw: raw[:30] + b"\xff\xff" + raw[32:], "Cannot read"),
         (
             "t10k-labels-idx1-ubyte.gz",
-            lambda raw: gzip.compress(gzip.decompress(raw)[:7] + b"\x13" + gzip.decompress(raw)[8:-1]),
+            lambda raw: gzip.compress(
+                gzip.decompress(raw)[:7] + b"\x13" + gzip.decompress(raw)[8:-1]
+            ),
             "n labels",
         ),
-        ("train-labels-idx1-ubyte", lambda raw: raw[:8] + b"\x63" + raw[9:], r"labels in \[0, 10\)"),
+        (
+            "train-labels-idx1-ubyte",
+            lambda raw: raw[:8] + b"\x63" + raw[9:],
+            r"labels in \[0, 10\)",
+        ),
         (
             "t10k-writers-idx1-int.gz",
-            lambda raw: gzip.compress(gzip.decompress(raw)[:7] + b"\x13" + gzip.decompress(raw)[8:-4]),
+            lambda raw: gzip.compress(
+                gzip.decompress(raw)[:7] + b"\x13" + gzip.decompress(raw)[8:-4]
+            ),
             "50 writers",
         ),
     ],
@@ -84,7 +110,8 @@ def test_without_writers_mnist_has_no_clients(tmp_path):
 
 
 def test_half_of_mnists_training_images_are_public_and_all_test_images_test(tmp_path):
-    standard, half = mnist._example(tmp_path, 3), mnist.load(3, tmp_path, "half")
+    standard = mnist._example(tmp_path, 3)
+    half = mnist.load(3, tmp_path, "half")
     assert standard.private_index.tolist() == list(range(30))
     assert sorted([*standard.public_index, *standard.test_index]) == list(range(30, 50))
     assert sorted([*half.public_index, *half.private_index]) == list(range(30))
@@ -102,18 +129,35 @@ def test_unknown_data_sets_are_told_the_known_ones():
 def test_image_folders_are_split_as_asked_and_resized(tmp_path):
     image_folder._example(tmp_path, 0)
     task = image_folder.load(1, tmp_path, num_public=5, num_private=7, size=4)
-    assert [task.public.images.shape, task.private.images.shape, task.test.images.shape] == [(5, 4, 4, 3), (7, 4, 4, 3), (6, 4, 4, 3)]
+    assert [task.public.images.shape, task.private.images.shape, task.test.images.shape] == [
+        (5, 4, 4, 3),
+        (7, 4, 4, 3),
+        (6, 4, 4, 3),
+    ]
     assert task.card.classes == ("cat", "dog")
     first = np.asarray(Image.open(tmp_path / "test" / "dog" / "0000.png"))
     np.testing.assert_array_equal(image_folder.load(1, tmp_path).test.images[3], first)
 
 
-def test_the_standard_cifar_split_tests_on_the_test_folder_and_the_pooled_one_on_a_sixtieth_of_all(tmp_path):
-    standard, pooled = cifar10._example(tmp_path, 3, "standard"), cifar10.load(3, tmp_path, "pooled")
-    assert [len(standard.public_index), len(standard.private_index), len(standard.test_index)] == [36, 24, 10]
+def test_the_standard_cifar_split_tests_on_the_test_folder_and_the_pooled_one_on_a_sixtieth_of_all(
+    tmp_path,
+):
+    standard = cifar10._example(tmp_path, 3, "standard")
+    pooled = cifar10.load(3, tmp_path, "pooled")
+    assert [len(standard.public_index), len(standard.private_index), len(standard.test_index)] == [
+        36,
+        24,
+        10,
+    ]
     assert standard.test_index.tolist() == list(range(60, 70)), "no test image is public or private"
-    assert [len(pooled.public_index), len(pooled.private_index), len(pooled.test_index)] == [35, 33, 2]
-    assert sorted(np.concatenate([pooled.public_index, pooled.private_index, pooled.test_index])) == list(range(70))
+    assert [len(pooled.public_index), len(pooled.private_index), len(pooled.test_index)] == [
+        35,
+        33,
+        2,
+    ]
+    assert sorted(
+        np.concatenate([pooled.public_index, pooled.private_index, pooled.test_index])
+    ) == list(range(70))
     with pytest.raises(ValueError, match="cifar10:other"):
         cifar10.load(0, tmp_path, "other")
     image_folder._example(tmp_path / "cats", 0)
@@ -148,17 +192,33 @@ def test_prepared_tfds_sets_are_read_without_tensorflow(tmp_path, name, monkeypa
     from rknn_jax.data import tfds
 
     def record(i):
-        label = {"attributes": {"Male": bool(i % 2), "Young": True}} if name == "celeb_a" else {"label": i % 10}
+        label = (
+            {"attributes": {"Male": bool(i % 2), "Young": True}}
+            if name == "celeb_a"
+            else {"label": i % 10}
+        )
         return {"image": np.full((6, 5, 3), i, np.uint8)} | label
 
     sizes = {"train": 12, "test": 8} | ({"extra": 5} if name == "svhn_cropped" else {})
-    tfds.prepare(name, tmp_path, {split: [record(i) for i in range(size)] for split, size in sizes.items()})
+    tfds.prepare(
+        name, tmp_path, {split: [record(i) for i in range(size)] for split, size in sizes.items()}
+    )
     layout = tfds.LAYOUTS[name]
-    small = dataclasses.replace(layout, num_test=layout.num_test and 3, num_public=layout.num_public and 4)
+    small = dataclasses.replace(
+        layout, num_test=layout.num_test and 3, num_public=layout.num_public and 4
+    )
     monkeypatch.setitem(tfds.LAYOUTS, name, small)
     task = data.load(f"tfds:{name}", 0, tmp_path)
     sizes = [len(part) for part in (task.public_index, task.private_index, task.test_index)]
-    assert sizes == {"mnist": [4, 12, 4], "svhn_cropped": [5, 17, 3], "cifar10": [4, 8, 8], "celeb_a": [4, 12, 4]}[name]
+    assert (
+        sizes
+        == {
+            "mnist": [4, 12, 4],
+            "svhn_cropped": [5, 17, 3],
+            "cifar10": [4, 8, 8],
+            "celeb_a": [4, 12, 4],
+        }[name]
+    )
     assert task.public.images.shape[1:] == ((64, 64, 3) if name == "celeb_a" else (6, 5, 3))
     expected = task.private.images[:, 0, 0, 0] % (2 if name == "celeb_a" else 10)
     np.testing.assert_array_equal(task.private.labels, expected)  # each image kept its own label
@@ -167,7 +227,9 @@ def test_prepared_tfds_sets_are_read_without_tensorflow(tmp_path, name, monkeypa
 
 def test_tfds_sets_that_are_not_prepared_say_how_to(tmp_path):
     pytest.importorskip("tensorflow_datasets")
-    with pytest.raises(FileNotFoundError, match="tfds build svhn_cropped --file_format=array_record"):
+    with pytest.raises(
+        FileNotFoundError, match="tfds build svhn_cropped --file_format=array_record"
+    ):
         data.load("tfds:svhn_cropped", 0, tmp_path)
     with pytest.raises(ValueError, match="tfds:imagenet"):
         data.load("tfds:imagenet", 0, tmp_path)

@@ -1,4 +1,6 @@
-"""The one writer of files: a file is there whole, or not at all, and durable once the call returns."""
+"""The one writer of files: a file is there whole, or not at all, and durable once the call
+returns.
+"""
 
 import errno
 import os
@@ -10,9 +12,12 @@ import pytest
 from rknn_jax._internal import disk
 
 
-def test_a_file_is_on_disk_before_its_name_and_its_name_before_the_call_returns(tmp_path, monkeypatch):
+def test_a_file_is_on_disk_before_its_name_and_its_name_before_the_call_returns(
+    tmp_path, monkeypatch
+):
     said = []
-    real_sync, real_replace = os.fsync, os.replace
+    real_sync = os.fsync
+    real_replace = os.replace
 
     def sync(descriptor):
         said.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
@@ -76,7 +81,15 @@ def test_damaged_json_names_its_file(tmp_path, content):
     assert disk.read_json(tmp_path / "a.json") == {"b": 1}
 
 
-@pytest.mark.parametrize("spoil", [lambda data: b"", lambda data: data[:60], lambda data: b"\x93NUMPY" + data, lambda data: b"[1]"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[:60],
+        lambda data: b"\x93NUMPY" + data,
+        lambda data: b"[1]",
+    ],
+)
 def test_damaged_arrays_name_their_file(tmp_path, spoil):
     path = tmp_path / "a.npz"
     disk.write_arrays(path, {"b": np.arange(3)})

@@ -1,4 +1,6 @@
-"""Algorithm 1 as a program: what it leaves behind is true, private records enter on one line, and nothing is lost where it stops."""
+"""Algorithm 1 as a program: what it leaves behind is true, private records enter on one line,
+and nothing is lost where it stops.
+"""
 
 import dataclasses
 import functools
@@ -37,7 +39,8 @@ TINY = Experiment(
     noise_seed=0,
     representation="pca",
 )
-NUM_PUBLIC, NUM_TEST = 120, 60
+NUM_PUBLIC = 120
+NUM_TEST = 60
 FILES = {
     "config.json",
     "result.json",
@@ -75,8 +78,14 @@ load_all = data.load
 def digits(seed):
     """The digits with few public and test records."""
     task = load_all("digits", seed)
-    public = dataclasses.replace(task.public, images=task.public.images[:NUM_PUBLIC], true_labels=task.public.true_labels[:NUM_PUBLIC])
-    test = dataclasses.replace(task.test, images=task.test.images[:NUM_TEST], labels=task.test.labels[:NUM_TEST])
+    public = dataclasses.replace(
+        task.public,
+        images=task.public.images[:NUM_PUBLIC],
+        true_labels=task.public.true_labels[:NUM_PUBLIC],
+    )
+    test = dataclasses.replace(
+        task.test, images=task.test.images[:NUM_TEST], labels=task.test.labels[:NUM_TEST]
+    )
     return dataclasses.replace(task, public=public, test=test)
 
 
@@ -85,7 +94,9 @@ def load(name, seed, data_dir=None):
 
 
 def model_of(config):
-    """A student that compiles in no time in the place of the default one; jitted steps tell it apart by its unusual batch size."""
+    """A student that compiles in no time in the place of the default one; jitted steps tell it
+    apart by its unusual batch size.
+    """
     if (config.model, config.batch_size) == (TINY.student, TINY.batch_size):
         return types.SimpleNamespace(Model=tiny.Linear, MIN_SIZE=2)
     return network_of_name(config)
@@ -113,7 +124,8 @@ def once(tmp_path_factory, small_runs):
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory, small_runs):
     """A run of two rounds, and the votes of each."""
-    cells, votes = [], rknn.votes
+    cells = []
+    votes = rknn.votes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rknn, "votes", lambda *given: cells.append(votes(*given)) or cells[-1])
         folder = run(tmp_path_factory.mktemp("twice") / "run", rounds=2, uncertain=0.3)
@@ -121,10 +133,15 @@ def twice(tmp_path_factory, small_runs):
 
 
 def accuracies_are_those_of_the_files(folder, task):
-    result, labels = told(folder, "result.json"), arrays(folder, "labels.npz")
-    assert result["label_accuracy"] == pytest.approx(np.mean(labels["label"] == task.public.true_labels))
+    result = told(folder, "result.json")
+    labels = arrays(folder, "labels.npz")
+    assert result["label_accuracy"] == pytest.approx(
+        np.mean(labels["label"] == task.public.true_labels)
+    )
     student = ensemble.load(folder / "student")
-    assert result["test_accuracy"] == pytest.approx(np.mean(student.predict_proba(task.test.images).argmax(1) == task.test.labels))
+    assert result["test_accuracy"] == pytest.approx(
+        np.mean(student.predict_proba(task.test.images).argmax(1) == task.test.labels)
+    )
     assert epochs(folder)[-1]["test_accuracy"] == pytest.approx(result["test_accuracy"])
 
 
@@ -134,17 +151,28 @@ def test_every_file_is_there_and_the_accuracies_are_those_of_the_files(once):
     result = told(once, "result.json")
     assert len(epochs(once)) == 1
     assert result["label_accuracy"] > 0.7  # chance is 0.1
-    assert (result["epsilon"], result["delta"], result["relation"], result["trust"]) == (4.0, 0.0, "replace-one", "central")
+    assert (result["epsilon"], result["delta"], result["relation"], result["trust"]) == (
+        4.0,
+        0.0,
+        "replace-one",
+        "central",
+    )
     assert not result["interrupted"]
     assert "nonprivate_label_accuracy" in result["not_covered_by_epsilon"]
     assert not any("nonprivate" in name for name in result)
 
 
-WHOLE = {"batch_size": Experiment.batch_size, "augmentation": "warp", "neighbors": 1, "benchmark": True}
+WHOLE = {
+    "batch_size": Experiment.batch_size,
+    "augmentation": "warp",
+    "neighbors": 1,
+    "benchmark": True,
+}
 
 
 def test_labels_and_queries_are_those_that_were_recorded(once):
-    labels, queries = arrays(once, "labels.npz"), arrays(once, "queries.npz")
+    labels = arrays(once, "labels.npz")
+    queries = arrays(once, "queries.npz")
     recorded.check("labels of a run", labels["label"], labels["query"])
     recorded.check("queries of a run", queries["label"], queries["public_index"])
 
@@ -160,30 +188,42 @@ def test_the_default_student_learns_from_all_public_records(tmp_path, monkeypatc
 
 def test_the_rounds_share_epsilon_and_later_ones_ask_about_less(twice):
     folder, _ = twice
-    privacy, labels, queries = told(folder, "privacy.json"), arrays(folder, "labels.npz"), arrays(folder, "queries.npz")
+    privacy = told(folder, "privacy.json")
+    labels = arrays(folder, "labels.npz")
+    queries = arrays(folder, "queries.npz")
     assert [one["epsilon"] for one in privacy["rounds"]] == [2.0, 2.0]
     assert privacy["whole"]["epsilon"] == pytest.approx(4.0)
-    assert queries["stddev"] == pytest.approx(np.sqrt(2 * np.exp(-0.5)) / (1 - np.exp(-0.5)))  # scale 2k / (epsilon / 2) = 2
+    assert queries["stddev"] == pytest.approx(
+        np.sqrt(2 * np.exp(-0.5)) / (1 - np.exp(-0.5))
+    )  # scale 2k / (epsilon / 2) = 2
     assert queries["round"].tolist() == [0] * 20 + [1] * 20
     assert np.mean(labels["query"] >= 20) == pytest.approx(0.3)
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_noise_seed_repeats_a_run_and_without_one_the_noise_is_new(once, tmp_path):
-    again, fresh = run(tmp_path / "again"), run(tmp_path / "fresh", noise_seed=None, student="none")
+    again = run(tmp_path / "again")
+    fresh = run(tmp_path / "fresh", noise_seed=None, student="none")
     for name in ("queries.npz", "labels.npz"):
         for field, array in arrays(once, name).items():
             np.testing.assert_array_equal(arrays(again, name)[field], array, err_msg=field)
     assert epochs(again) == epochs(once)
-    assert np.any(arrays(fresh, "queries.npz")["noisy_counts"] != arrays(once, "queries.npz")["noisy_counts"])
+    assert np.any(
+        arrays(fresh, "queries.npz")["noisy_counts"] != arrays(once, "queries.npz")["noisy_counts"]
+    )
 
 
 def test_private_records_enter_by_their_votes_alone(twice, tmp_path, monkeypatch):
-    """With the votes held fixed, replacing every private record changes nothing that epsilon covers."""
+    """With the votes held fixed, replacing every private record changes nothing that epsilon
+    covers.
+    """
     folder, cells = twice
-    task, other = digits(TINY.seed), np.random.default_rng(1)
+    task = digits(TINY.seed)
+    other = np.random.default_rng(1)
     private = dataclasses.replace(
-        task.private, images=other.integers(0, 256, task.private.images.shape, np.uint8), labels=other.integers(0, 10, 1000, np.int32)
+        task.private,
+        images=other.integers(0, 256, task.private.images.shape, np.uint8),
+        labels=other.integers(0, 10, 1000, np.int32),
     )
     monkeypatch.setattr(data, "load", lambda *_: dataclasses.replace(task, private=private))
     held = iter(cells)
@@ -192,22 +232,30 @@ def test_private_records_enter_by_their_votes_alone(twice, tmp_path, monkeypatch
     assert len(cells) == 2
     for name in ("labels.npz", "queries.npz"):
         for field, array in arrays(folder, name).items():
-            np.testing.assert_array_equal(arrays(tmp_path / "other", name)[field], array, err_msg=field)
+            np.testing.assert_array_equal(
+                arrays(tmp_path / "other", name)[field], array, err_msg=field
+            )
     assert epochs(tmp_path / "other") == epochs(folder)
     assert told(tmp_path / "other", "privacy.json") == told(folder, "privacy.json")
 
 
 def test_one_private_record_moves_at_most_2k_votes_of_a_run(tmp_path, monkeypatch):
-    """The whole program at infinite epsilon, with one record replaced by one of the opposite kind."""
+    """The whole program at infinite epsilon, with one record replaced by one of the opposite
+    kind.
+    """
     task = digits(TINY.seed)
     settings = {"epsilon": float("inf"), "smoothing": "none", "student": "none"}
     run(tmp_path / "before", **settings)
-    images, labels = task.private.images.copy(), task.private.labels.copy()
-    images[17], labels[17] = 255 - images[17], (labels[17] + 1) % 10
+    images = task.private.images.copy()
+    labels = task.private.labels.copy()
+    images[17] = 255 - images[17]
+    labels[17] = (labels[17] + 1) % 10
     private = dataclasses.replace(task.private, images=images, labels=labels)
     monkeypatch.setattr(data, "load", lambda *_: dataclasses.replace(task, private=private))
     run(tmp_path / "after", **settings)
-    before, after = (arrays(tmp_path / name, "queries.npz")["noisy_counts"] for name in ("before", "after"))
+    before, after = (
+        arrays(tmp_path / name, "queries.npz")["noisy_counts"] for name in ("before", "after")
+    )
     assert 0 < np.abs(before - after).sum() <= 2 * TINY.neighbors
     assert np.abs(before - after).max() == 1
 
@@ -225,10 +273,15 @@ def test_stopped_in_its_first_epoch_a_run_keeps_the_labels(tmp_path, monkeypatch
     assert {path.name for path in folder.iterdir()} == FILES - {"student", "metrics.jsonl"}
 
 
-@pytest.mark.parametrize(("trust", "delta"), [pytest.param("local", 0.0, marks=pytest.mark.slow), ("shuffle", 1e-6)])
+@pytest.mark.parametrize(
+    ("trust", "delta"), [pytest.param("local", 0.0, marks=pytest.mark.slow), ("shuffle", 1e-6)]
+)
 def test_nobody_has_to_be_trusted(trust, delta, tmp_path):
-    folder = run(tmp_path / "run", trust=trust, delta=delta, mechanism=None, rounds=2, uncertain=0.3)
-    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    folder = run(
+        tmp_path / "run", trust=trust, delta=delta, mechanism=None, rounds=2, uncertain=0.3
+    )
+    result = told(folder, "result.json")
+    privacy = told(folder, "privacy.json")
     assert (result["trust"], result["epsilon"]) == (trust, pytest.approx(4.0))
     assert result["delta"] == pytest.approx(delta)
     assert result["label_accuracy"] > 0.4
@@ -237,23 +290,38 @@ def test_nobody_has_to_be_trusted(trust, delta, tmp_path):
 
 
 def test_every_mechanism_that_can_label_is_offered():
-    assert set(typing.get_args(Mechanism)) == {name for trust in ("central", "local", "shuffle") for name in mechanisms.names(trust)}
+    assert set(typing.get_args(Mechanism)) == {
+        name for trust in ("central", "local", "shuffle") for name in mechanisms.names(trust)
+    }
 
 
 def test_33_rounds_of_a_delta_of_their_own_add_up_to_no_more_than_it():
     experiment = Experiment(epsilon=1.0, delta=1e-6, rounds=33, trust="shuffle")
-    one = rknn.guarantee(rknn.mechanism(4, 4, 1000, distill.round_config(experiment)), 1000, distill.round_config(experiment))
+    one = rknn.guarantee(
+        rknn.mechanism(4, 4, 1000, distill.round_config(experiment)),
+        1000,
+        distill.round_config(experiment),
+    )
     assert accounting.compose([one] * 33, experiment.delta).delta <= 1e-6
 
 
 def test_the_default_number_of_queries_follows_the_noise():
     task = digits(42)
-    few, many = (distill.default_num_queries(task, rknn.Config(epsilon=e), TINY) for e in (1e-9, 100.0))
+    few, many = (
+        distill.default_num_queries(task, rknn.Config(epsilon=e), TINY) for e in (1e-9, 100.0)
+    )
     assert few == 10, "never fewer than the classes"
     assert many > 100
-    shuffled, local = (rknn.Config(2.0, 1e-6, mechanism="collision", trust=trust) for trust in ("shuffle", "local"))
+    shuffled, local = (
+        rknn.Config(2.0, 1e-6, mechanism="collision", trust=trust) for trust in ("shuffle", "local")
+    )
     central = distill.default_num_queries(task, rknn.Config(epsilon=2.0), TINY)
-    assert 10 <= distill.default_num_queries(task, local, TINY) < distill.default_num_queries(task, shuffled, TINY) < central
+    assert (
+        10
+        <= distill.default_num_queries(task, local, TINY)
+        < distill.default_num_queries(task, shuffled, TINY)
+        < central
+    )
     assert bsvs.required_gap(2 / 100.0, 10, 0.01) * many * bsvs.SHARED_MARGIN <= 1000
 
 
@@ -291,7 +359,10 @@ def test_bad_settings_are_named(settings, words):
 def test_what_has_no_gaussian_noise_needs_no_delta():
     assert Experiment(labeler="private_knn", epsilon=float("inf")).delta == 0
     assert Experiment(labeler="pate", pate=PATE(aggregator="lnmax")).delta == 0
-    assert Experiment(labeler="pate", student="none", semi_supervised="vat", delta=1e-5).unlabelled == 0
+    assert (
+        Experiment(labeler="pate", student="none", semi_supervised="vat", delta=1e-5).unlabelled
+        == 0
+    )
     assert Experiment(student="none", semi_supervised="vat").unlabelled == 0
 
 
@@ -299,8 +370,14 @@ def test_what_has_no_gaussian_noise_needs_no_delta():
     ("arguments", "words"),
     [
         (["--epsilon", "0"], "epsilon=0.0"),
-        (["--labeler", "private_knn", "--delta", "1e-5", "--private-knn.sampling-prob", "0"], "sampling_prob=0.0"),
-        (["--labeler", "pate", "--delta", "1e-5", "--pate.num-teachers", "1001"], "leaves 1 without"),
+        (
+            ["--labeler", "private_knn", "--delta", "1e-5", "--private-knn.sampling-prob", "0"],
+            "sampling_prob=0.0",
+        ),
+        (
+            ["--labeler", "pate", "--delta", "1e-5", "--pate.num-teachers", "1001"],
+            "leaves 1 without",
+        ),
         (["--labeler", "private_knn", "--delta", "1e-5", "--queries", "121"], "num_queries=121"),
         (["--dataset", "nowhere"], "nowhere"),
         (["--dataset", "mnist"], "data_dir"),
@@ -309,7 +386,9 @@ def test_what_has_no_gaussian_noise_needs_no_delta():
         (["--preset", "nothing"], "preset='nothing'"),
     ],
 )
-def test_bad_settings_exit_with_2_before_anything_is_learned(arguments, words, tmp_path, monkeypatch, capsys):
+def test_bad_settings_exit_with_2_before_anything_is_learned(
+    arguments, words, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["distill", "--representation", "pixels", *arguments])
     monkeypatch.setattr(distill, "fit_representation", None)
@@ -318,21 +397,33 @@ def test_bad_settings_exit_with_2_before_anything_is_learned(arguments, words, t
     error = capsys.readouterr().err
     assert words in re.sub(r"[\s│]+", " ", error), error
     assert "Traceback" not in error
-    assert all((folder / "config.json").exists() for folder in tmp_path.glob("runs/*")), "no empty folder looks like a run"
+    assert all((folder / "config.json").exists() for folder in tmp_path.glob("runs/*")), (
+        "no empty folder looks like a run"
+    )
 
 
 def test_as_many_queries_as_public_records_and_teachers_as_private_ones_will_do():
     distill.check(digits(TINY.seed), dataclasses.replace(TINY, queries=NUM_PUBLIC))
     teachers = {"labeler": "pate", "neighbors": 1, "delta": 1e-5}
-    distill.check(digits(TINY.seed), dataclasses.replace(TINY, **teachers, pate=PATE(num_teachers=1000)))
-    distill.check(digits(TINY.seed), dataclasses.replace(TINY, **teachers, pate=PATE(num_teachers=1001), relation="add-remove"))
+    distill.check(
+        digits(TINY.seed), dataclasses.replace(TINY, **teachers, pate=PATE(num_teachers=1000))
+    )
+    distill.check(
+        digits(TINY.seed),
+        dataclasses.replace(TINY, **teachers, pate=PATE(num_teachers=1001), relation="add-remove"),
+    )
 
 
 def test_who_learns_from_unlabelled_records_needs_some():
-    experiment = dataclasses.replace(TINY, labeler="pate", neighbors=1, delta=1e-5, semi_supervised="vat")
+    experiment = dataclasses.replace(
+        TINY, labeler="pate", neighbors=1, delta=1e-5, semi_supervised="vat"
+    )
     everything = np.eye(10, dtype=np.float32)[digits(TINY.seed).public.true_labels]
     labels = Labels(everything, np.ones(NUM_PUBLIC, np.float32), np.zeros(NUM_PUBLIC, np.int32))
-    with pytest.raises(ValueError, match="semi_supervised=vat, got none; pass --unlabelled 0.1, or --smoothing none"):
+    with pytest.raises(
+        ValueError,
+        match="semi_supervised=vat, got none; pass --unlabelled 0.1, or --smoothing none",
+    ):
         distill.fit_student(None, digits(TINY.seed), labels, experiment, None, 0, None)
 
 
@@ -361,15 +452,22 @@ def test_labels_alone_need_no_student(tmp_path):
 
 def test_members_differ_and_the_result_is_that_of_their_mean(tmp_path):
     folder = run(tmp_path / "run", members=2)
-    both, task = ensemble.load(folder / "student"), digits(TINY.seed)
+    both = ensemble.load(folder / "student")
+    task = digits(TINY.seed)
     each = [member.predict_proba(task.test.images) for member in both.members]
     assert np.abs(each[0] - each[1]).max() > 0.01
-    assert told(folder, "result.json")["test_accuracy"] == pytest.approx(np.mean(sum(each).argmax(1) == task.test.labels))
+    assert told(folder, "result.json")["test_accuracy"] == pytest.approx(
+        np.mean(sum(each).argmax(1) == task.test.labels)
+    )
     assert [json.loads(line)["epoch"] for line in (folder / "metrics.jsonl").open()] == [1, 2]
 
 
 def test_neighbours_that_change_a_label_make_it_no_surer():
-    labels = Labels(np.float32([[0.9, 0.1], [0.9, 0.1], [0.8, 0.2]]), np.float32([0.95, 0.95, 0.3]), np.int32([0, 0, 1]))
+    labels = Labels(
+        np.float32([[0.9, 0.1], [0.9, 0.1], [0.8, 0.2]]),
+        np.float32([0.95, 0.95, 0.3]),
+        np.int32([0, 0, 1]),
+    )
     spread = labels.spread(np.float32([[0.7, 0.3], [0.4, 0.6], [0.1, 0.9]]))
     np.testing.assert_allclose(spread.confidence, [0.95, 0.6, 0.3], rtol=1e-6)
 
@@ -378,7 +476,9 @@ def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
     probabilities = np.float32([[0.9, 0.1], [0.6, 0.4], [1, 0], [0, 0]])
     labels = Labels(probabilities, np.float32([1, 1, 0.7, 1]), np.int32([0, 0, 1, -1]))
     assert labels.surest(2 / 3).tolist() == [True, False, True, False]
-    assert labels.surest(1.0).tolist() == [True, True, True, False], "what has no label is never learned"
+    assert labels.surest(1.0).tolist() == [True, True, True, False], (
+        "what has no label is never learned"
+    )
 
 
 @pytest.mark.slow
@@ -394,31 +494,57 @@ def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
     ],
     ids=["simclr", "scan", "dti", "mixmatch", "uda", "vat"],
 )
-def test_trained_representations_and_other_ways_to_learn_run_through(changes, tmp_path, monkeypatch):
+def test_trained_representations_and_other_ways_to_learn_run_through(
+    changes, tmp_path, monkeypatch
+):
     monkeypatch.setattr(data, "load", load_all)
     simclr = SimCLR(epochs=5, batch_size=128)
-    settings = {"simclr": simclr, "scan": SCAN(simclr, epochs=2, self_label_epochs=1), "dti": DTI(epochs=2, width=4, blocks=1)}
-    folder = run(tmp_path / "run", **WHOLE | settings | changes | {"representation_dir": tmp_path / "representation"})
+    settings = {
+        "simclr": simclr,
+        "scan": SCAN(simclr, epochs=2, self_label_epochs=1),
+        "dti": DTI(epochs=2, width=4, blocks=1),
+    }
+    folder = run(
+        tmp_path / "run",
+        **WHOLE | settings | changes | {"representation_dir": tmp_path / "representation"},
+    )
     result = told(folder, "result.json")
     assert result["label_accuracy"] > 0.2  # chance is 0.1
     assert result["test_accuracy"] > 0.2
 
 
 def test_targets_are_as_sure_as_the_noise_leaves_the_label():
-    labels = Labels(np.float32([[0.6, 0.4, 0], [0.1, 0.2, 0.7]]), np.float32([1, 0.4]), np.int32([0, 1]))
+    labels = Labels(
+        np.float32([[0.6, 0.4, 0], [0.1, 0.2, 0.7]]), np.float32([1, 0.4]), np.int32([0, 1])
+    )
     np.testing.assert_allclose(labels.targets("hard"), [[1, 0, 0], [0, 0, 1]])
     np.testing.assert_allclose(labels.targets("soft"), labels.probabilities)
     np.testing.assert_allclose(labels.targets("posterior"), [[1, 0, 0], [0.2, 0.2, 0.6]], rtol=1e-6)
 
 
 def test_settings_reach_the_mechanism_and_the_student():
-    config = distill.round_config(dataclasses.replace(TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", neighbors=3))
+    config = distill.round_config(
+        dataclasses.replace(
+            TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", neighbors=3
+        )
+    )
     assert config == rknn.Config(2.0, config.delta, 3, "gaussian", "central", relation="add-remove")
     assert config.delta == pytest.approx(5e-7)
     assert distill.student_config(dataclasses.replace(TINY, student="m5", epochs=None)).epochs == 6
     uda = distill.student_config(
-        dataclasses.replace(TINY, semi_supervised="uda", unlabelled=0.1, unlabelled_weight=3.0, augmentation="crop")
+        dataclasses.replace(
+            TINY, semi_supervised="uda", unlabelled=0.1, unlabelled_weight=3.0, augmentation="crop"
+        )
     )
-    assert (uda.student.epochs, uda.student.augmentation, uda.unlabelled_weight, uda.strong) == (1, "crop", 3.0, "photo")
-    vat = distill.student_config(dataclasses.replace(TINY, semi_supervised="vat", unlabelled=0.1, epochs=None, student="m5"))
-    assert (vat.student.epochs, vat.student.model, vat.unlabelled_weight) == (25, "m5", 1.0), "its own epochs, and not the network's"
+    assert (uda.student.epochs, uda.student.augmentation, uda.unlabelled_weight, uda.strong) == (
+        1,
+        "crop",
+        3.0,
+        "photo",
+    )
+    vat = distill.student_config(
+        dataclasses.replace(TINY, semi_supervised="vat", unlabelled=0.1, epochs=None, student="m5")
+    )
+    assert (vat.student.epochs, vat.student.model, vat.unlabelled_weight) == (25, "m5", 1.0), (
+        "its own epochs, and not the network's"
+    )

@@ -1,4 +1,6 @@
-"""Other labelers in the place of reverse k-NN labeling, a newcomer's among them: one program, one folder, one report."""
+"""Other labelers in the place of reverse k-NN labeling, a newcomer's among them: one program,
+one folder, one report.
+"""
 
 import dataclasses
 
@@ -50,19 +52,37 @@ EXAMPLES = (Config(),)
 
 
 def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
-    """Written into a folder of labelers, it takes the place of any other: the same data and report, and no other line of code."""
+    """Written into a folder of labelers, it takes the place of any other: the same data and
+    report, and no other line of code.
+    """
     (tmp_path / "commonest.py").write_text(NEWCOMER)
     monkeypatch.setattr(labelers, "__path__", [*labelers.__path__, str(tmp_path)])
     experiment = distill.from_arguments(
-        ["--labeler", "commonest", "--epsilon", "0.5", "--student", "none", "--representation", "pca", "--queries", "20"]
+        [
+            "--labeler",
+            "commonest",
+            "--epsilon",
+            "0.5",
+            "--student",
+            "none",
+            "--representation",
+            "pca",
+            "--queries",
+            "20",
+        ]
     )
     folder = distill.main(dataclasses.replace(experiment, noise_seed=0, out=tmp_path / "run"))
-    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    result = told(folder, "result.json")
+    privacy = told(folder, "privacy.json")
     truth = digits(experiment.seed).public.true_labels
-    assert result["label_accuracy"] == pytest.approx(np.bincount(truth).max() / len(truth), abs=0.03)
+    assert result["label_accuracy"] == pytest.approx(
+        np.bincount(truth).max() / len(truth), abs=0.03
+    )
     assert (result["epsilon"], privacy["whole"]["events"][0]["parameter"]) == (0.5, 4.0)
     assert (folder / "report.html").exists()
-    with pytest.raises(ValueError, match=r"labeler to be one of \['commonest', .*'rknn'\], got labeler='unheard'"):
+    with pytest.raises(
+        ValueError, match=r"labeler to be one of \['commonest', .*'rknn'\], got labeler='unheard'"
+    ):
         dataclasses.replace(experiment, labeler="unheard")
 
 
@@ -70,18 +90,33 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     "changes",
     [
         pytest.param(
-            {"labeler": "private_knn", "private_knn": PrivateKNN(num_neighbors=30, sampling_prob=0.5), "rounds": 2}, marks=pytest.mark.slow
+            {
+                "labeler": "private_knn",
+                "private_knn": PrivateKNN(num_neighbors=30, sampling_prob=0.5),
+                "rounds": 2,
+            },
+            marks=pytest.mark.slow,
         ),
-        {"labeler": "pate", "pate": PATE(num_teachers=40, steps=30, hidden=0), "smoothing": "none", "student": "none"},
+        {
+            "labeler": "pate",
+            "pate": PATE(num_teachers=40, steps=30, hidden=0),
+            "smoothing": "none",
+            "student": "none",
+        },
     ],
     ids=["private_knn", "pate"],
 )
 def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeypatch):
-    """One signature: the same folder and report. Each round's queries are new, and declined ones are told apart."""
+    """One signature: the same folder and report.
+
+    Each round's queries are new, and declined ones are told apart.
+    """
     settings = {"epsilon": 30.0, "delta": 1e-5, "queries": 40, "neighbors": 1} | changes
     monkeypatch.setattr(truth, "EPSILONS", (30.0,))  # whose noise is calibrated anyway
     folder = run(tmp_path / "run", benchmark=True, **settings)
-    result, privacy, queries = told(folder, "result.json"), told(folder, "privacy.json"), arrays(folder, "queries.npz")
+    result = told(folder, "result.json")
+    privacy = told(folder, "privacy.json")
+    queries = arrays(folder, "queries.npz")
     labels = arrays(folder, "labels.npz")
     rounds = settings.get("rounds", 1)
     assert result["epsilon"] <= 30.0
@@ -92,7 +127,9 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeyp
     answered = queries["label"] >= 0
     assert 0 < answered.sum() < len(answered)
     assert not queries["noisy_counts"][~answered].any()
-    assert len(set(queries["public_index"][answered].tolist())) == answered.sum(), "no record is answered twice"
+    assert len(set(queries["public_index"][answered].tolist())) == answered.sum(), (
+        "no record is answered twice"
+    )
     if settings.get("smoothing") == "none":
         assert np.sum(labels["label"] >= 0) == answered.sum(), "only what was answered has a label"
     else:
@@ -100,27 +137,45 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeyp
     page = (folder / "report.html").read_text()
     assert f"{np.sum(~answered)} more were asked and declined" in page
     assert "label_accuracy_by_epsilon" in result["not_covered_by_epsilon"]
-    told_apart = {"pate": "epsilons_that_look_at_the_votes", "private_knn": "samples_of_fewer_than_k"}[settings["labeler"]]
+    told_apart = {
+        "pate": "epsilons_that_look_at_the_votes",
+        "private_knn": "samples_of_fewer_than_k",
+    }[settings["labeler"]]
     assert told_apart in result["not_covered_by_epsilon"]
     assert told_apart not in result
 
 
 def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_path, monkeypatch):
-    """The whole program without noise, with one record replaced by one of the opposite kind: what is released moves by sqrt(2) a query."""
+    """The whole program without noise, with one record replaced by one of the opposite kind:
+    what is released moves by sqrt(2) a query.
+    """
     task = digits(TINY.seed)
     settings = {"epsilon": float("inf"), "delta": 1e-5, "queries": 20, "neighbors": 1}
     settings |= {"smoothing": "none", "student": "none"}
-    kinds = {"private_knn": {"private_knn": PrivateKNN(num_neighbors=12, sampling_prob=1.0, threshold=-10.0)}}
+    kinds = {
+        "private_knn": {
+            "private_knn": PrivateKNN(num_neighbors=12, sampling_prob=1.0, threshold=-10.0)
+        }
+    }
     kinds["pate"] = {"pate": PATE(num_teachers=300, steps=20, hidden=0, aggregator="gnmax")}
     for name, config in kinds.items():
         monkeypatch.setattr(data, "load", lambda *_: task)
         run(tmp_path / f"{name} before", labeler=name, **settings, **config)
-        images, labels = task.private.images.copy(), task.private.labels.copy()
-        asked = arrays(tmp_path / f"{name} before", "queries.npz")["public_index"]  # each finds a copy of itself there, of another class
-        images[17], labels[17] = task.public.images[asked[0]], (task.public.true_labels[asked[0]] + 5) % 10
+        images = task.private.images.copy()
+        labels = task.private.labels.copy()
+        asked = arrays(tmp_path / f"{name} before", "queries.npz")[
+            "public_index"
+        ]  # each finds a copy of itself there, of another class
+        images[17] = task.public.images[asked[0]]
+        labels[17] = (task.public.true_labels[asked[0]] + 5) % 10
         private = dataclasses.replace(task.private, images=images, labels=labels)
-        monkeypatch.setattr(data, "load", lambda *_, private=private: dataclasses.replace(task, private=private))
+        monkeypatch.setattr(
+            data, "load", lambda *_, private=private: dataclasses.replace(task, private=private)
+        )
         run(tmp_path / f"{name} after", labeler=name, **settings, **config)
-        before, after = (arrays(tmp_path / f"{name} {when}", "queries.npz")["noisy_counts"] for when in ("before", "after"))
+        before, after = (
+            arrays(tmp_path / f"{name} {when}", "queries.npz")["noisy_counts"]
+            for when in ("before", "after")
+        )
         moved = np.linalg.norm(before - after, axis=1)
         assert 0 < moved.max() <= np.sqrt(2) + 1e-5

@@ -1,4 +1,6 @@
-"""The whole program with labelers that train a network, and with labels that are bought: what is spent, kept, and gone on with."""
+"""The whole program with labelers that train a network, and with labels that are bought: what is
+spent, kept, and gone on with.
+"""
 
 import dataclasses
 import json
@@ -22,7 +24,16 @@ from train.experiment import Experiment
 HEAD = NoisySGD(network="linear", batch_size=250, epochs=6, learning_rate=2.0)
 IMAGES = NoisySGD(network="datalens", batch_size=250, epochs=1)
 BOUGHT = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
-TINY = Experiment(labeler="noisy_sgd", noisy_sgd=HEAD, epsilon=8.0, delta=1e-5, representation="pca", student="none", seed=3, noise_seed=0)
+TINY = Experiment(
+    labeler="noisy_sgd",
+    noisy_sgd=HEAD,
+    epsilon=8.0,
+    delta=1e-5,
+    representation="pca",
+    student="none",
+    seed=3,
+    noise_seed=0,
+)
 
 
 def run(out, **changes):
@@ -50,7 +61,9 @@ def finished(tmp_path_factory):
     return run(tmp_path_factory.mktemp("finished") / "run")
 
 
-def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_told_of(tmp_path, monkeypatch):
+def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_told_of(
+    tmp_path, monkeypatch
+):
     """The same command goes on: no private step is taken again, and no other noise is drawn."""
     steps = []
     counted(monkeypatch, steps)
@@ -67,27 +80,38 @@ def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_tol
     folder = run(tmp_path / "run", student="linear", epochs=1)
     assert len(steps) == taken
     np.testing.assert_array_equal(weights(folder), before)
-    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    result = told(folder, "result.json")
+    privacy = told(folder, "privacy.json")
     assert not result["interrupted"]
     assert result["label_accuracy"] > 0.7
     assert result["model_test_accuracy"] > 0.7
     assert result["test_accuracy"] is not None
     assert result["epsilon"] <= 8.0
     [event] = privacy["whole"]["events"]
-    assert (event["replaced"], event["opposite"], event["count"], event["sampling_prob"]) == (True, True, 24, 0.25)
+    assert (event["replaced"], event["opposite"], event["count"], event["sampling_prob"]) == (
+        True,
+        True,
+        24,
+        0.25,
+    )
     assert "the network" in privacy["covers"]
-    assert "label_accuracy_by_epsilon" not in result["not_covered_by_epsilon"], "each point would be another training"
+    assert "label_accuracy_by_epsilon" not in result["not_covered_by_epsilon"], (
+        "each point would be another training"
+    )
     words = " ".join(report.command(report.read(folder)))
     assert "--noisy-sgd.network linear" in words
     again = distill.from_arguments(shlex.split(words)[3:])
-    assert dataclasses.replace(again, out=None, queries=None) == dataclasses.replace(TINY, student="linear", epochs=1)
+    assert dataclasses.replace(again, out=None, queries=None) == dataclasses.replace(
+        TINY, student="linear", epochs=1
+    )
     with np.load(folder / "labels.npz") as labels:
         assert (labels["label"] >= 0).all(), "all public records are predicted"
     assert before.shape[1] == 10
 
 
 def test_a_run_that_was_killed_in_training_goes_on_there(tmp_path, monkeypatch, finished):
-    steps, real = [], dpsgd._descend
+    steps = []
+    real = dpsgd._descend
 
     def killed(*arguments):
         steps.append(1)
@@ -110,15 +134,22 @@ def test_a_run_that_was_killed_in_training_goes_on_there(tmp_path, monkeypatch, 
 
 
 def bought_labels_are_told_apart(folder, labels):
-    """Of a finished run that has bought so many: what was paid for is true, beside what was learned, and in the report."""
+    """Of a finished run that has bought so many: what was paid for is true, beside what was
+    learned, and in the report.
+    """
     result = told(folder, "result.json")
     assert result["labels_bought"] == labels
     truth = data.load("digits", TINY.seed).public.true_labels
     with np.load(folder / "bought.npz") as paid, np.load(folder / "labels.npz") as predicted:
         np.testing.assert_array_equal(paid["label"], truth[paid["public_index"]])
         assert len(paid["label"]) == labels
-        assert result["label_accuracy"] == pytest.approx(np.mean(predicted["label"] == truth)), "what was bought is not counted as a label"
-    assert f"{labels} true labels of public records were bought" in (folder / "report.html").read_text()
+        assert result["label_accuracy"] == pytest.approx(np.mean(predicted["label"] == truth)), (
+            "what was bought is not counted as a label"
+        )
+    assert (
+        f"{labels} true labels of public records were bought"
+        in (folder / "report.html").read_text()
+    )
     assert (folder / "student").exists()
     assert f"--buy.labels {labels}" in " ".join(report.command(report.read(folder)))
 
@@ -132,7 +163,8 @@ def choosing_cost_nothing(folder):
 
 def choosing_cost_two(folder):
     """Where an epsilon of 1 was spent on components and one on support, as its event says."""
-    result, privacy = told(folder, "result.json"), told(folder, "privacy.json")
+    result = told(folder, "result.json")
+    privacy = told(folder, "privacy.json")
     trained = privacy["rounds"][0]["epsilon"]
     kinds = sorted(event["kind"] for event in privacy["whole"]["events"])
     assert kinds == ["gaussian", "gaussian", "laplace"]
@@ -144,7 +176,14 @@ def choosing_cost_two(folder):
 @pytest.mark.parametrize("select", ["entropy", "near_private"])
 def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_path, select):
     bought = buy.Config(
-        labels=60, oracle="benchmark", select=select, candidates=40, components=4, epochs=3, epsilon_pca=1.0, epsilon_support=1.0
+        labels=60,
+        oracle="benchmark",
+        select=select,
+        candidates=40,
+        components=4,
+        epochs=3,
+        epsilon_pca=1.0,
+        epsilon_support=1.0,
     )
     folder = run(tmp_path / select, noisy_sgd=IMAGES, buy=bought)
     bought_labels_are_told_apart(folder, 60)
@@ -155,8 +194,17 @@ def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_
 
 
 @pytest.mark.slow  # beside a student that is stopped
-def test_a_finished_private_network_is_kept_where_buying_fails_and_what_choosing_costs_is_added(tmp_path, monkeypatch):
-    near = dataclasses.replace(BOUGHT, select="near_private", candidates=40, components=4, epsilon_pca=1.0, epsilon_support=1.0)
+def test_a_finished_private_network_is_kept_where_buying_fails_and_what_choosing_costs_is_added(
+    tmp_path, monkeypatch
+):
+    near = dataclasses.replace(
+        BOUGHT,
+        select="near_private",
+        candidates=40,
+        components=4,
+        epsilon_pca=1.0,
+        epsilon_support=1.0,
+    )
     steps = []
     counted(monkeypatch, steps)
     chosen: list[np.ndarray] = []
@@ -170,10 +218,19 @@ def test_a_finished_private_network_is_kept_where_buying_fails_and_what_choosing
         for _ in range(2):
             with pytest.raises(RuntimeError, match="killed"):
                 run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
-    np.testing.assert_array_equal(*chosen)  # a choice that was made is not made again with other noise
+    np.testing.assert_array_equal(
+        *chosen
+    )  # a choice that was made is not made again with other noise
     taken = len(steps)
-    with pytest.raises(ValueError, match="other settings: buy"):  # the noise of that choice is drawn
-        run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(near, labels=30), noise_seed=None)
+    with pytest.raises(
+        ValueError, match="other settings: buy"
+    ):  # the noise of that choice is drawn
+        run(
+            tmp_path / "run",
+            noisy_sgd=IMAGES,
+            buy=dataclasses.replace(near, labels=30),
+            noise_seed=None,
+        )
     folder = run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
     assert len(steps) == taken
     bought_labels_are_told_apart(folder, 20)
@@ -186,7 +243,9 @@ def test_what_is_bought_may_change_until_something_was_chosen_with_noise(tmp_pat
     with monkeypatch.context() as patched:
         patched.setattr(buy, "fine_tune", lambda *_: [].pop())
         with pytest.raises(IndexError):
-            run(tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(BOUGHT, select="random"))
+            run(
+                tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(BOUGHT, select="random")
+            )
     taken = len(steps)
     folder = run(tmp_path / "run", noisy_sgd=IMAGES, buy=BOUGHT)
     assert len(steps) == taken
@@ -203,11 +262,17 @@ def test_what_is_bought_may_change_until_something_was_chosen_with_noise(tmp_pat
         ({"delta": 0.0}, "--delta"),
         ({"buy": buy.Config(labels=10, oracle="benchmark")}, "network=linear"),
         ({"labeler": "rknn", "buy": buy.Config(labels=10, oracle="benchmark")}, "labeler=rknn"),
-        ({"noisy_sgd": dataclasses.replace(HEAD, network="encoder", part="norms")}, "self_trained, simclr or scan"),
+        (
+            {"noisy_sgd": dataclasses.replace(HEAD, network="encoder", part="norms")},
+            "self_trained, simclr or scan",
+        ),
         ({"noisy_sgd": dataclasses.replace(HEAD, network="m5")}, "21x21"),
         ({"noisy_sgd": dataclasses.replace(HEAD, batch_size=5000)}, "batch_size=5000"),
         (
-            {"noisy_sgd": dataclasses.replace(IMAGES, epochs=0.25), "buy": buy.Config(labels=499, oracle="benchmark", candidates=5)},
+            {
+                "noisy_sgd": dataclasses.replace(IMAGES, epochs=0.25),
+                "buy": buy.Config(labels=499, oracle="benchmark", candidates=5),
+            },
             "candidates",
         ),
     ],
@@ -224,7 +289,9 @@ def test_a_label_is_only_bought_from_somebody():
 
 
 def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path, finished):
-    """Of a run that was stopped after its training nothing is kept but what a training may go on from."""
+    """Of a run that was stopped after its training nothing is kept but what a training may go on
+    from.
+    """
     folder = shutil.copytree(finished, tmp_path / "run")
     assert not (folder / runs.TRAINING).exists()
     (folder / "result.json").unlink()
@@ -235,12 +302,14 @@ def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path, fini
     assert {path.name for path in folder.iterdir()} == {"config.json", runs.TRAINING}
 
 
-@pytest.mark.slow  # the labelers' contract runs DPDFD, and tests/test_dpdfd.py its student and generator
+# the labelers' contract runs DPDFD, and tests/test_dpdfd.py its student and generator
+@pytest.mark.slow
 def test_dpdfd_hands_over_student_and_generator(tmp_path):
     quick = {"steps": 4, "updates": 1, "student": "linear", "generator_learning_rate": 0.0}
     small = dataclasses.replace(dpdfd.SMALL, epsilon=10.0, num_teachers=40, **quick)
     folder = run(tmp_path / "run", labeler="dpdfd", dpdfd=small, epsilon=5.0)
-    privacy, result = told(folder, "privacy.json"), told(folder, "result.json")
+    privacy = told(folder, "privacy.json")
+    result = told(folder, "result.json")
     [event] = privacy["whole"]["events"]
     assert (event["kind"], event["count"]) == ("gaussian", 4 * small.batch_size)
     assert result["epsilon"] == pytest.approx(5.0, rel=1e-6)

@@ -29,8 +29,14 @@ def timeless(found):
     return dataclasses.replace(found, seconds=0.0, clients_per_second=0.0)
 
 
-@pytest.mark.parametrize("mechanism", [MECHANISM, DiscreteLaplace(1.0, 20, 10, num_neighbors=2)], ids=["local", "central"])
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize(
+    "mechanism",
+    [MECHANISM, DiscreteLaplace(1.0, 20, 10, num_neighbors=2)],
+    ids=["local", "central"],
+)
+@pytest.mark.parametrize(
+    "devices", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 8]
+)
 def test_totals_of_many_devices_are_those_of_one(mechanism, devices):
     cells = np.random.default_rng(0).integers(-1, 200, (1600, 2)).astype(np.int32)
     expected = base.client_totals(mechanism, jax.random.key(0), cells, 5)
@@ -58,11 +64,29 @@ def test_two_processes_on_loopback_find_what_one_finds(level):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    arguments = ["simulate", "--clients", "4003", "--queries", "20", "--neighbors", "2", "--level", level, "--seed", "3", "--json"]
+    arguments = [
+        "simulate",
+        "--clients",
+        "4003",
+        "--queries",
+        "20",
+        "--neighbors",
+        "2",
+        "--level",
+        level,
+        "--seed",
+        "3",
+        "--json",
+    ]
     together = [*arguments, "--processes", "2", "--coordinator", f"localhost:{port}"]
     start = [sys.executable, "-m", "rknn_jax.cli.main"]
     running = [
-        subprocess.Popen([*start, *together, "--process", str(process)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*start, *together, "--process", str(process)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for process in (0, 1)
     ]
     try:

@@ -1,6 +1,8 @@
-"""Documents cannot rot: code is run, commands are parsed by the real parsers, links are followed, and the API leaves no module out.
+"""Documents cannot rot: code is run, commands are parsed by the real parsers, links are followed,
+and the API leaves no module out.
 
-Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Python and bash is **run**, in order, in one folder a document:
+Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Python and bash is
+**run**, in order, in one folder a document:
 
     python                         in one namespace a document; a block with a title is written to that file of the package instead
     rknn                           in this process, by `rknn_jax.cli.main`, but for `serve` and `join`; `audit` with `AUDIT_RUNS` runs
@@ -8,10 +10,12 @@ Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Pyth
     python -m train.distill        in this process, of the data set that extending.md adds, and in `make test-all` the demo of README.md
     DIR                            is a folder of scikit-learn's digits in MNIST's format
 
-and these are **parsed** only, by their own parsers, as they would take minutes or wait for somebody: `rknn serve` and `join` (run by
-tests/test_federation_processes.py), `rknn audit --labeler` and `--release`, all other `train.distill` (run by tests/test_distill*.py in
-many forms), `train.audit` and `train.sweep`. `make`, `pytest` and `python -m benchmarks.*` are looked up. Anything else fails. A command
-ends with exit status 0, or with the one that its comment names: `# exit status 3`.
+and these are **parsed** only, by their own parsers, as they would take minutes or wait for
+somebody: `rknn serve` and `join` (run by tests/test_federation_processes.py), `rknn audit
+--labeler` and `--release`, all other `train.distill` (run by tests/test_distill*.py in many forms),
+`train.audit` and `train.sweep`. `make`, `pytest` and `python -m benchmarks.*` are looked up.
+Anything else fails. A command ends with exit status 0, or with the one that its comment names: `#
+exit status 3`.
 
 Of all other documents commands are parsed or looked up, and Python is compiled.
 """
@@ -44,15 +48,27 @@ from rknn_jax._internal import compilation
 from rknn_jax.cli import main as cli
 from rknn_jax.data import _idx
 from tests import tiny
-from tests.contracts import test_data, test_labelers, test_local, test_mechanisms, test_queries, test_representations
+from tests.contracts import (
+    test_data,
+    test_labelers,
+    test_local,
+    test_mechanisms,
+    test_queries,
+    test_representations,
+)
 from train import audit, compare, distill, parties, presets, sweep
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^ *```$', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^ *```$',
+    re.MULTILINE | re.DOTALL,
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img [^>]*src=\"([^\"]+)\"")
 AUDIT_RUNS = "100"
-"""Of each input; the 20,000 of README.md take a minute, and tests/test_audit.py says what they find."""
+"""Of each input; the 20,000 of README.md take a minute, and tests/test_audit.py says what they
+find.
+"""
 
 LONG_AUDITS = {"--labeler", "--release"}
 """Options of `rknn audit` with which it is parsed only; tests/test_audit*.py run both."""
@@ -64,7 +80,9 @@ REQUIRED = {
 }
 """What stands for `...` in a command."""
 
-each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
 
 
 class Block(NamedTuple):
@@ -83,7 +101,12 @@ class Command(NamedTuple):
 def blocks(document: Path) -> list[Block]:
     text = document.read_text()
     return [
-        Block(text[: found.start()].count("\n") + 2, found["language"], found["title"], textwrap.dedent(found["text"]))
+        Block(
+            text[: found.start()].count("\n") + 2,
+            found["language"],
+            found["title"],
+            textwrap.dedent(found["text"]),
+        )
         for found in BLOCK.finditer(text)
     ]
 
@@ -104,9 +127,13 @@ def commands(block: Block) -> list[Command]:
 def test_every_kind_of_block_is_known():
     for document in DOCUMENTS:
         kinds = {block.language for block in blocks(document)}
-        assert kinds <= {"python", "bash", "text", "json", "mermaid", "bibtex"}, f"{document}: a block without a language, or of another"
+        assert kinds <= {"python", "bash", "text", "json", "mermaid", "bibtex"}, (
+            f"{document}: a block without a language, or of another"
+        )
         fences = re.findall(r"^ *```", document.read_text(), re.MULTILINE)
-        assert len(fences) == 2 * len(blocks(document)), f"{document}: a block that does not end, or begins in a way not known here"
+        assert len(fences) == 2 * len(blocks(document)), (
+            f"{document}: a block that does not end, or begins in a way not known here"
+        )
 
 
 # ---- commands that are parsed
@@ -136,12 +163,16 @@ def parse_sweep(arguments: list[str]) -> None:
 
 
 def look_up(module: str, arguments: list[str]) -> None:
-    """A program without a parser of its own to call: it is there, and its source knows every option and word."""
+    """A program without a parser of its own to call: it is there, and its source knows every
+    option and word.
+    """
     found = importlib.util.find_spec(module)
     assert found, f"there is no {module}"
     source = Path(found.origin).read_text()
     for word in arguments:
-        assert word.lstrip("-").replace("-", "_") in source or word in source, f"{module} knows no {word}"
+        assert word.lstrip("-").replace("-", "_") in source or word in source, (
+            f"{module} knows no {word}"
+        )
 
 
 PARSERS = {
@@ -160,11 +191,22 @@ def parse(command: Command) -> bool:
     if Path(program).name == "rknn":
         parse_rknn(arguments)
     elif Path(program).name.startswith("python") and arguments[:2] == ["-m", "pytest"]:
-        assert all((ROOT / word.split("::")[0]).exists() for word in arguments[2:] if not word.startswith("-"))
-    elif Path(program).name.startswith("python") and arguments[:1] == ["-m"] and arguments[1].split(".")[0] in ("train", "benchmarks"):
+        assert all(
+            (ROOT / word.split("::")[0]).exists()
+            for word in arguments[2:]
+            if not word.startswith("-")
+        )
+    elif (
+        Path(program).name.startswith("python")
+        and arguments[:1] == ["-m"]
+        and arguments[1].split(".")[0] in ("train", "benchmarks")
+    ):
         PARSERS.get(arguments[1], lambda others: look_up(arguments[1], others))(arguments[2:])
     elif program == "make":
-        assert all(re.search(rf"^{word}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for word in arguments), "no such target"
+        assert all(
+            re.search(rf"^{word}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            for word in arguments
+        ), "no such target"
     else:
         return False
     return True
@@ -219,10 +261,18 @@ def distilled(experiment: distill.Experiment) -> None:
 
 
 def run(command: Command) -> None:
-    """Run a command of the current folder, or parse it where it is known to take long; see above."""
+    """Run a command of the current folder, or parse it where it is known to take long; see
+    above.
+    """
     program, *arguments = command.words
-    if Path(program).name == "rknn" and arguments[0] not in ("serve", "join") and not LONG_AUDITS & set(arguments):
-        assert cli.main(audited(arguments) if arguments[0] == "audit" else arguments) == command.status
+    if (
+        Path(program).name == "rknn"
+        and arguments[0] not in ("serve", "join")
+        and not LONG_AUDITS & set(arguments)
+    ):
+        assert (
+            cli.main(audited(arguments) if arguments[0] == "audit" else arguments) == command.status
+        )
     elif arguments[:2] == ["-m", "train.parties"]:
         parties.main(tyro.cli(parties.Parties, args=arguments[2:]))
     elif arguments[:2] == ["-m", "train.distill"] and "bars" in arguments:
@@ -253,13 +303,19 @@ def install(patch: pytest.MonkeyPatch, folder: Path, block: Block) -> None:
 
 
 def readme(told) -> None:
-    answers, task = told.namespace["answers"], told.namespace["task"]
-    assert np.mean(answers.labels[told.namespace["queries"].cluster] == task.public.true_labels) > 0.7
+    answers = told.namespace["answers"]
+    task = told.namespace["task"]
+    assert (
+        np.mean(answers.labels[told.namespace["queries"].cluster] == task.public.true_labels) > 0.7
+    )
     assert len(np.load("runs/parties/party0.npz")["labels"]) == 200
 
 
 def tutorial(told) -> None:
-    assert np.mean(told.namespace["labels"] == told.namespace["digits"][told.namespace["public"]]) > 0.8
+    assert (
+        np.mean(told.namespace["labels"] == told.namespace["digits"][told.namespace["public"]])
+        > 0.8
+    )
     assert told.namespace["accuracy"] > 0.8
     assert told.namespace["card"]["ledger"]["spent"] == {"epsilon": 0.5, "delta": 0.0}
     assert not Path("more").exists(), "a refused release leaves nothing"
@@ -274,9 +330,17 @@ def choosing(told) -> None:
 
 def extending(told) -> None:
     assert told.namespace["right"] > 0.6
-    assert [path.parent.name for path in told.files.values()] == ["mechanisms", "labelers", "data", "representations", "queries"]
+    assert [path.parent.name for path in told.files.values()] == [
+        "mechanisms",
+        "labelers",
+        "data",
+        "representations",
+        "queries",
+    ]
     for title, path in told.files.items():
-        package = importlib.import_module(path.parent.relative_to(told.folder).as_posix().replace("/", "."))
+        package = importlib.import_module(
+            path.parent.relative_to(told.folder).as_posix().replace("/", ".")
+        )
         module = importlib.import_module(f"{package.__name__}.{path.stem}")
         for number, example in enumerate(module.EXAMPLES):
             try:
@@ -285,7 +349,12 @@ def extending(told) -> None:
                 raise AssertionError(f"{title}, example {number}, breaks its contract") from error
 
 
-CHECKS = {"README.md": readme, "docs/tutorial.md": tutorial, "docs/choosing.md": choosing, "docs/extending.md": extending}
+CHECKS = {
+    "README.md": readme,
+    "docs/tutorial.md": tutorial,
+    "docs/choosing.md": choosing,
+    "docs/extending.md": extending,
+}
 
 
 def keeps_the_mechanisms(module: ModuleType, mechanism) -> None:
@@ -323,8 +392,12 @@ def keeps_the_representations(module: ModuleType, config) -> None:
     test_representations.test_features_are_finite_float32_rows(module, config, features)
     test_representations.test_a_row_depends_on_its_own_image_alone(module, config, encode, features)
     test_representations.test_blocks_do_not_show(module, config, encode, features)
-    test_representations.test_one_key_and_the_same_public_images_give_the_same_encoder(module, config, encode)
-    test_representations.test_encoding_images_of_the_public_never_changes_the_encoder(module, config, encode)
+    test_representations.test_one_key_and_the_same_public_images_give_the_same_encoder(
+        module, config, encode
+    )
+    test_representations.test_encoding_images_of_the_public_never_changes_the_encoder(
+        module, config, encode
+    )
 
 
 def keeps_the_queries(module: ModuleType, select) -> None:
@@ -346,7 +419,9 @@ CONTRACTS = {
 
 @pytest.fixture(scope="module", params=CHECKS)
 def told(request, tmp_path_factory):
-    """Run a document and return its name, its folder and what its Python has made; files of the package are there until the end."""
+    """Run a document and return its name, its folder and what its Python has made; files of the
+    package are there until the end.
+    """
     folder = tmp_path_factory.mktemp("documents")
     namespace: dict = {"__name__": "__main__"}
     made: dict[str, Path] = {}
@@ -372,13 +447,17 @@ def told(request, tmp_path_factory):
                         run(command)
                     except (SystemExit, Exception) as error:
                         raise AssertionError(f"{place}: {command.line}") from error
-        yield SimpleNamespace(document=request.param, folder=folder, namespace=namespace, files=made, printed=printed)
+        yield SimpleNamespace(
+            document=request.param, folder=folder, namespace=namespace, files=made, printed=printed
+        )
         for title in made:
             sys.modules.pop(title.removesuffix(".py").replace("/", "."), None)
 
 
 def test_documents_run_and_do_what_they_say(told):
-    """The numbers are far from chance, 10% or 50%, and a false alarm in thousands of runs; what is spent is exact."""
+    """The numbers are far from chance, 10% or 50%, and a false alarm in thousands of runs; what
+    is spent is exact.
+    """
     CHECKS[told.document](told)
 
 
@@ -386,12 +465,25 @@ def test_documents_run_and_do_what_they_say(told):
 def test_the_demo_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny.use(monkeypatch, tiny.Linear)
-    every = [command.words for block in blocks(ROOT / "README.md") if block.language == "bash" for command in commands(block)]
-    (demo,) = [words[3:] for words in every if words[1:] == "-m train.distill --dataset digits --epsilon 1".split()]
+    every = [
+        command.words
+        for block in blocks(ROOT / "README.md")
+        if block.language == "bash"
+        for command in commands(block)
+    ]
+    (demo,) = [
+        words[3:]
+        for words in every
+        if words[1:] == "-m train.distill --dataset digits --epsilon 1".split()
+    ]
     distilled(distill.from_arguments(demo))
 
 
-@pytest.mark.parametrize("document", [path for path in DOCUMENTS if str(path.relative_to(ROOT)) not in CHECKS], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "document",
+    [path for path in DOCUMENTS if str(path.relative_to(ROOT)) not in CHECKS],
+    ids=lambda path: path.stem,
+)
 def test_every_block_is_parsed(document):
     for block in blocks(document):
         if block.language == "python":
@@ -408,35 +500,61 @@ def test_every_block_is_parsed(document):
 
 @each_document
 def test_every_link_and_picture_within_the_repository_exists(document):
-    for link in [first or second for first, second in LINK.findall(BLOCK.sub("", document.read_text()))]:
+    for link in [
+        first or second for first, second in LINK.findall(BLOCK.sub("", document.read_text()))
+    ]:
         if not re.match(r"[a-z]+:", link):
             assert not link.startswith("/"), f"{link} is not relative"
-            assert (document.parent / link.split("#")[0]).exists(), f"{document.name} links to {link}"
+            assert (document.parent / link.split("#")[0]).exists(), (
+                f"{document.name} links to {link}"
+            )
 
 
 def test_every_page_is_in_the_navigation():
     """`mkdocs build --strict` tells too, much later."""
-    navigation = set(re.findall(r"^ +- (?:\w[^:]*: )?(\S+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")}
+    navigation = set(
+        re.findall(
+            r"^ +- (?:\w[^:]*: )?(\S+\.(?:md|ipynb))$",
+            (ROOT / "mkdocs.yml").read_text(),
+            re.MULTILINE,
+        )
+    )
+    pages = {
+        str(path.relative_to(ROOT / "docs"))
+        for path in (ROOT / "docs").rglob("*")
+        if path.suffix in (".md", ".ipynb")
+    }
     assert pages <= navigation, "pages that nobody finds"
     assert navigation <= pages, "pages that are not there"
 
 
 def test_the_api_pages_leave_no_public_module_out():
-    """A directive with show_submodules covers its folder; every other names a module that exists."""
+    """A directive with show_submodules covers its folder; every other names a module that
+    exists.
+    """
     covered: set[str] = set()
     for page in (ROOT / "docs/api").glob("*.md"):
         for name, below in re.findall(r"^::: (\S+)\n((?: .*\n)*)", page.read_text(), re.MULTILINE):
             assert importlib.util.find_spec(name), f"{page.name} shows {name}, which does not exist"
             assert name not in covered, f"{name} is shown twice"
             covered.add(name)
-            covered |= set(public_modules(importlib.import_module(name))) if "show_submodules: true" in below else set()
-    every = {module for package in (rknn_jax, train) for module in [package.__name__, *public_modules(package)]}
+            covered |= (
+                set(public_modules(importlib.import_module(name)))
+                if "show_submodules: true" in below
+                else set()
+            )
+    every = {
+        module
+        for package in (rknn_jax, train)
+        for module in [package.__name__, *public_modules(package)]
+    }
     assert sorted(every - covered) == [], "add ::: lines for these to docs/api"
 
 
 def public_modules(package: ModuleType) -> list[str]:
-    names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    names = [
+        module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
     return [name for name in names if not any(part.startswith("_") for part in name.split("."))]
 
 
@@ -454,5 +572,7 @@ def test_tables_are_all_shown_and_hold_what_was_measured():
 
     texts = [document.read_text() for document in tables.documents()]
     names = {name for text in texts for _, name, _ in tables.PLACE.findall(text)}
-    assert names == set(tables.TABLES), "a table that nobody shows, or a place for one that does not exist"
+    assert names == set(tables.TABLES), (
+        "a table that nobody shows, or a place for one that does not exist"
+    )
     assert [tables.with_tables(text) for text in texts] == texts, "run python -m benchmarks.tables"

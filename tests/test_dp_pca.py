@@ -1,4 +1,6 @@
-"""Principal components of private features: what a record can move, the noise that hides it, and what may not depend on the records."""
+"""Principal components of private features: what a record can move, the noise that hides it, and
+what may not depend on the records.
+"""
 
 import math
 from dataclasses import replace
@@ -18,27 +20,45 @@ from rknn_jax.queries import _dp_pca
 FALSE_ALARM = 1e-6
 """Probability with which each test of randomness would fail for other keys than its own."""
 
-CENTRE, LENGTH = np.array([0.5, -1.0, 2.0]), 1.5
+CENTRE = np.array([0.5, -1.0, 2.0])
+LENGTH = 1.5
 RNG = np.random.default_rng(0)
 
 
-def fitted(features, count=2, epsilon=1.0, delta=1e-5, centre=CENTRE, length=LENGTH, relation="add-remove"):
-    return _dp_pca.fit(jax.random.key(0), features, count, centre=centre, length=length, epsilon=epsilon, delta=delta, relation=relation)
+def fitted(
+    features, count=2, epsilon=1.0, delta=1e-5, centre=CENTRE, length=LENGTH, relation="add-remove"
+):
+    return _dp_pca.fit(
+        jax.random.key(0),
+        features,
+        count,
+        centre=centre,
+        length=length,
+        epsilon=epsilon,
+        delta=delta,
+        relation=relation,
+    )
 
 
 # What a record can move.
 
 
 values = st.floats(-1e6, 1e6, allow_subnormal=False) | st.floats(-2, 2, allow_subnormal=False)
-some_rows = hypothesis.extra.numpy.arrays(np.float64, st.tuples(st.integers(1, 4), st.just(3)), elements=values)
+some_rows = hypothesis.extra.numpy.arrays(
+    np.float64, st.tuples(st.integers(1, 4), st.just(3)), elements=values
+)
 
 
 @hypothesis.settings(max_examples=300)
 @hypothesis.given(some_rows, hypothesis.extra.numpy.arrays(np.float64, (3,), elements=values))
-def test_no_neighbour_that_a_search_finds_moves_the_moments_by_more_than_the_sensitivity(rows, other):
+def test_no_neighbour_that_a_search_finds_moves_the_moments_by_more_than_the_sensitivity(
+    rows, other
+):
     moments = _dp_pca.second_moments(rows, CENTRE, LENGTH)
     removed = np.linalg.norm(_dp_pca.second_moments(rows[1:], CENTRE, LENGTH) - moments)
-    swapped = np.linalg.norm(_dp_pca.second_moments(np.vstack([other, rows[1:]]), CENTRE, LENGTH) - moments)
+    swapped = np.linalg.norm(
+        _dp_pca.second_moments(np.vstack([other, rows[1:]]), CENTRE, LENGTH) - moments
+    )
     hypothesis.target(removed, label="removed")
     hypothesis.target(swapped, label="replaced")
     assert removed <= _dp_pca.SENSITIVITY["add-remove"] * (1 + 1e-9)
@@ -47,13 +67,21 @@ def test_no_neighbour_that_a_search_finds_moves_the_moments_by_more_than_the_sen
 
 def test_the_sensitivity_is_attained():
     rows = CENTRE + 1e6 * np.eye(3)
-    with_one, with_other, without = (_dp_pca.second_moments(rows[kept], CENTRE, LENGTH) for kept in ([0, 2], [1, 2], [2]))
-    assert np.linalg.norm(with_one - without) == pytest.approx(_dp_pca.SENSITIVITY["add-remove"], rel=1e-9)
-    assert np.linalg.norm(with_one - with_other) == pytest.approx(_dp_pca.SENSITIVITY["replace-one"], rel=1e-9)
+    with_one, with_other, without = (
+        _dp_pca.second_moments(rows[kept], CENTRE, LENGTH) for kept in ([0, 2], [1, 2], [2])
+    )
+    assert np.linalg.norm(with_one - without) == pytest.approx(
+        _dp_pca.SENSITIVITY["add-remove"], rel=1e-9
+    )
+    assert np.linalg.norm(with_one - with_other) == pytest.approx(
+        _dp_pca.SENSITIVITY["replace-one"], rel=1e-9
+    )
 
 
 def test_one_record_moves_no_other_ones_coordinates():
-    """The shift attack on published code, which centres by the private mean: here the rows of others stay as they are, to the bit."""
+    """The shift attack on published code, which centres by the private mean: here the rows of
+    others stay as they are, to the bit.
+    """
     features = RNG.normal(size=(30, 3))
     components = fitted(features)
     attacked = np.vstack([features[:-1], [[1e9, -1e9, 1e9]]])
@@ -77,10 +105,20 @@ def test_projections_are_those_of_clipped_rows_in_float64():
 # The noise.
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "sigma"), [(0.3, 1e-5, 11.238044), (0.3, 1e-6, 12.992383), (1.0, 1e-5, 3.730632)], ids=str)
-@pytest.mark.parametrize(("relation", "sensitivity"), [("add-remove", 1.0), ("replace-one", math.sqrt(2))])
-def test_the_noise_is_the_analytic_gaussian_mechanisms(epsilon, delta, sigma, relation, sensitivity):
-    """Multipliers from an independent computation; the classical formula's are 16.149351, 17.662675 and 4.844805."""
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "sigma"),
+    [(0.3, 1e-5, 11.238044), (0.3, 1e-6, 12.992383), (1.0, 1e-5, 3.730632)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("relation", "sensitivity"), [("add-remove", 1.0), ("replace-one", math.sqrt(2))]
+)
+def test_the_noise_is_the_analytic_gaussian_mechanisms(
+    epsilon, delta, sigma, relation, sensitivity
+):
+    """Multipliers from an independent computation; the classical formula's are 16.149351,
+    17.662675 and 4.844805.
+    """
     features = RNG.normal(size=(50, 3))
     components = fitted(features, 3, epsilon, delta, relation=relation)
     (event,) = components.guarantee.events
@@ -92,18 +130,26 @@ def test_the_noise_is_the_analytic_gaussian_mechanisms(epsilon, delta, sigma, re
 
 
 def test_the_noise_is_symmetric_with_half_the_variance_off_the_diagonal():
-    sigma, size = 3.0, 1500
+    sigma = 3.0
+    size = 1500
     noise = _dp_pca.symmetric_noise(jax.random.key(1), size, sigma)
     np.testing.assert_array_equal(noise, noise.T)
-    for drawn, variance in ((np.diag(noise), sigma**2), (noise[np.triu_indices(size, 1)], sigma**2 / 2)):
+    for drawn, variance in (
+        (np.diag(noise), sigma**2),
+        (noise[np.triu_indices(size, 1)], sigma**2 / 2),
+    ):
         share = stats.chi2.cdf((drawn**2).sum() / variance, len(drawn))
         assert FALSE_ALARM / 2 < share < 1 - FALSE_ALARM / 2
         assert stats.kstest(drawn[:20_000] / math.sqrt(variance), "norm").pvalue > FALSE_ALARM
 
 
 def test_the_noise_is_alike_in_all_directions_of_the_frobenius_norm():
-    """Which is what makes one Gaussian value of it: its product with any symmetric matrix of norm 1 has variance σ²."""
-    draws = np.stack([_dp_pca.symmetric_noise(key, 3, 2.0) for key in jax.random.split(jax.random.key(2), 2000)])
+    """Which is what makes one Gaussian value of it: its product with any symmetric matrix of
+    norm 1 has variance σ².
+    """
+    draws = np.stack(
+        [_dp_pca.symmetric_noise(key, 3, 2.0) for key in jax.random.split(jax.random.key(2), 2000)]
+    )
     for _ in range(5):
         direction = RNG.normal(size=(3, 3))
         direction += direction.T
@@ -133,10 +179,14 @@ def test_they_are_orthonormal_whatever_the_noise(epsilon):
 
 
 def test_many_records_drown_the_noise():
-    """20,000 rows in a plane of 10 dimensions: their moments are 400 times the noise of epsilon = 0.3, the plane is found."""
+    """20,000 rows in a plane of 10 dimensions: their moments are 400 times the noise of epsilon
+    = 0.3, the plane is found.
+    """
     plane = np.linalg.qr(RNG.normal(size=(10, 10)))[0][:2]
     rows = RNG.normal(size=(20_000, 2)) @ plane
-    components = fitted(rows, 2, epsilon=0.3, centre=np.zeros(10), length=1.0, relation="replace-one")
+    components = fitted(
+        rows, 2, epsilon=0.3, centre=np.zeros(10), length=1.0, relation="replace-one"
+    )
     assert np.linalg.norm(plane @ components.directions.T, axis=1).min() > 0.999
     few = fitted(rows[:20], 2, epsilon=0.3, centre=np.zeros(10), length=1.0, relation="replace-one")
     assert np.linalg.norm(plane @ few.directions.T, axis=1).min() < 0.9

@@ -1,4 +1,6 @@
-"""DPDFD: the loss, what one teacher can do to what is released, what it costs, and that a student learns from nothing but that."""
+"""DPDFD: the loss, what one teacher can do to what is released, what it costs, and that a
+student learns from nothing but that.
+"""
 
 import dataclasses
 import functools
@@ -23,7 +25,8 @@ from rknn_jax.students import generator as generators
 from rknn_jax.students.models import datalens
 from rknn_jax.types import Queries, Records
 
-CLASSES, SHAPE = 3, (6, 6, 1)
+CLASSES = 3
+SHAPE = (6, 6, 1)
 QUICK = dataclasses.replace(dpdfd.SMALL, epsilon=math.inf)
 
 
@@ -43,13 +46,19 @@ NUMBERS = np.arange(40, dtype=np.int32)
 QUERIES = Queries(np.zeros((40, 1), np.float32), NUMBERS, NUMBERS, np.ones(40, int), ASKED)
 
 
-dkd = jax.jit(_distillation.dkd)  # the weights are arguments here, so that cases differ in nothing that is compiled
-release = functools.partial(jax.jit, static_argnames=("clip", "bound", "whole_batch"))(_distillation.release)
+dkd = jax.jit(
+    _distillation.dkd
+)  # the weights are arguments here, so that cases differ in nothing that is compiled
+release = functools.partial(jax.jit, static_argnames=("clip", "bound", "whole_batch"))(
+    _distillation.release
+)
 bounded = functools.partial(jax.jit, static_argnames=("clip", "bound"))(_distillation.bounded)
 
 
 def voted(config, images=IMAGES, labels=LABELS):
-    return dpdfd.votes(jax.random.key(0), Records(images, labels), lambda x: x, QUERIES, CLASSES, config)
+    return dpdfd.votes(
+        jax.random.key(0), Records(images, labels), lambda x: x, QUERIES, CLASSES, config
+    )
 
 
 @functools.cache
@@ -61,8 +70,10 @@ def quick_votes():
 def test_nobody_learns_from_a_record_whose_label_no_class_has():
     weights = []
     for label, image in ((-1, 0), (CLASSES, 255)):
-        images, labels = IMAGES.copy(), LABELS.copy()
-        images[7], labels[7] = image, label
+        images = IMAGES.copy()
+        labels = LABELS.copy()
+        images[7] = image
+        labels[7] = label
         weights.append(voted(QUICK, images, labels).weights)
     np.testing.assert_array_equal(*weights)
 
@@ -72,39 +83,63 @@ def told(config, votes):
 
 
 def same(first, second):
-    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
+    return all(
+        np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    )
 
 
 # The loss.
 
 
 def reference_dkd(student, teacher, target_weight, other_weight, temperature):
-    """In float64 and by its definition: softmax of the logits, of which the target's are left out for the second part."""
+    """In float64 and by its definition: softmax of the logits, of which the target's are left
+    out for the second part.
+    """
     total = []
-    for s, t in zip(np.float64(student) / temperature, np.float64(teacher) / temperature, strict=True):
-        target, (p, q) = t.argmax(), (np.exp(log_softmax(t)), np.exp(log_softmax(s)))
-        mine, his = np.array([p[target], p.sum() - p[target]]), np.array([q[target], q.sum() - q[target]])
-        others_t, others_s = log_softmax(np.delete(t, target)), log_softmax(np.delete(s, target))
+    for s, t in zip(
+        np.float64(student) / temperature, np.float64(teacher) / temperature, strict=True
+    ):
+        target = t.argmax()
+        (p, q) = (np.exp(log_softmax(t)), np.exp(log_softmax(s)))
+        mine = np.array([p[target], p.sum() - p[target]])
+        his = np.array([q[target], q.sum() - q[target]])
+        others_t = log_softmax(np.delete(t, target))
+        others_s = log_softmax(np.delete(s, target))
         parts = np.sum(mine * np.log(mine / his)), np.sum(np.exp(others_t) * (others_t - others_s))
         total.append(temperature**2 * (target_weight * parts[0] + other_weight * parts[1]))
     return np.array(total)
 
 
-@pytest.mark.parametrize(("num_classes", "weights"), [(2, (1, 8, 4)), (10, (1, 8, 4)), (10, (2, 0, 1)), (10, (0, 1, 0.5))])
+@pytest.mark.parametrize(
+    ("num_classes", "weights"),
+    [(2, (1, 8, 4)), (10, (1, 8, 4)), (10, (2, 0, 1)), (10, (0, 1, 0.5))],
+)
 def test_the_loss_is_decoupled_distillation(num_classes, weights):
     rng = np.random.default_rng(0)
     student, teacher = (rng.normal(0, 3, (20, num_classes)).astype(np.float32) for _ in range(2))
     found = dkd(student, teacher, *np.float32(weights))
-    np.testing.assert_allclose(found, reference_dkd(student, teacher, *weights), rtol=2e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        found, reference_dkd(student, teacher, *weights), rtol=2e-4, atol=1e-5
+    )
 
 
 def test_with_the_teachers_own_weights_the_loss_is_its_divergence():
-    """KL = TCKD + (1 - p_t) NCKD; and its gradient is the student's probabilities less the teacher's, where a teacher has no doubt too."""
+    """KL = TCKD + (1 - p_t) NCKD; and its gradient is the student's probabilities less the
+    teacher's, where a teacher has no doubt too.
+    """
     rng = np.random.default_rng(1)
     student, teacher = (rng.normal(0, 2, (20, 10)).astype(np.float32) for _ in range(2))
-    p, log_p, log_q = np.exp(log_softmax(np.float64(teacher), axis=1)), log_softmax(teacher, axis=1), log_softmax(student, axis=1)
-    target_part, other_part = (np.asarray(dkd(student, teacher, *np.float32(weights))) for weights in ((1, 0, 1), (0, 1, 1)))
-    np.testing.assert_allclose(target_part + (1 - p.max(1)) * other_part, np.sum(p * (log_p - log_q), axis=1), rtol=1e-4)
+    p = np.exp(log_softmax(np.float64(teacher), axis=1))
+    log_p = log_softmax(teacher, axis=1)
+    log_q = log_softmax(student, axis=1)
+    target_part, other_part = (
+        np.asarray(dkd(student, teacher, *np.float32(weights)))
+        for weights in ((1, 0, 1), (0, 1, 1))
+    )
+    np.testing.assert_allclose(
+        target_part + (1 - p.max(1)) * other_part, np.sum(p * (log_p - log_q), axis=1), rtol=1e-4
+    )
     sure = 40 * np.eye(10, dtype=np.float32)[:5]
     [gradient] = np.asarray(_distillation.logit_gradients(student[:5], sure[None], 1.0, 0.0, 1.0))
     np.testing.assert_allclose(gradient, np.exp(log_q[:5]) - np.eye(10)[:5], atol=1e-5)
@@ -114,13 +149,20 @@ def test_with_the_teachers_own_weights_the_loss_is_its_divergence():
 
 
 @pytest.mark.parametrize("bound", ["normalise", "clip"])
-@given(seed=st.integers(0, 2**31), scale=st.sampled_from([1e-30, 1e-6, 1.0, 1e6, 1e18]), clip=st.sampled_from([1e-4, 0.3, 1.0, 50.0]))
+@given(
+    seed=st.integers(0, 2**31),
+    scale=st.sampled_from([1e-30, 1e-6, 1.0, 1e6, 1e18]),
+    clip=st.sampled_from([1e-4, 0.3, 1.0, 50.0]),
+)
 def test_no_bounded_gradient_is_longer_than_the_bound(bound, seed, scale, clip):
-    """In float64, of the float32 vectors as they are: the slack is taken off beforehand, so none is left."""
+    """In float64, of the float32 vectors as they are: the slack is taken off beforehand, so none
+    is left.
+    """
     gradients = (scale * np.random.default_rng(seed).normal(size=(64, 10))).astype(np.float32)
     gradients[0] = 0
     found = np.asarray(bounded(gradients, clip, bound), np.float64)
-    lengths, before = np.linalg.norm(found, axis=1), np.linalg.norm(np.float64(gradients), axis=1)
+    lengths = np.linalg.norm(found, axis=1)
+    before = np.linalg.norm(np.float64(gradients), axis=1)
     assert lengths.max() <= np.float32(clip)
     if bound == "normalise" and scale >= 1e-6:
         np.testing.assert_allclose(lengths[1:], clip, rtol=1e-5)
@@ -131,7 +173,9 @@ def test_no_bounded_gradient_is_longer_than_the_bound(bound, seed, scale, clip):
 def sums(student, teachers, config):
     """What would be released without noise, times n."""
     gradients = _distillation.logit_gradients(student, teachers, 1.0, 1.0, 1.0)
-    mean = release(jax.random.key(0), gradients, np.float32(0), config.clip, config.bound, whole_batch=False)
+    mean = release(
+        jax.random.key(0), gradients, np.float32(0), config.clip, config.bound, whole_batch=False
+    )
     return len(teachers) * np.asarray(mean)
 
 
@@ -139,11 +183,19 @@ EXTREME = st.sampled_from([-1e4, -30.0, -1.0, 0.0, 1.0, 30.0, 1e4])
 
 
 @pytest.mark.parametrize("bound", ["normalise", "clip"])
-@given(st.lists(EXTREME, min_size=4, max_size=4), st.lists(EXTREME, min_size=4, max_size=4), st.lists(EXTREME, min_size=4, max_size=4))
-def test_a_teacher_that_changes_altogether_moves_the_sum_by_twice_the_bound(bound, student, before, after):
+@given(
+    st.lists(EXTREME, min_size=4, max_size=4),
+    st.lists(EXTREME, min_size=4, max_size=4),
+    st.lists(EXTREME, min_size=4, max_size=4),
+)
+def test_a_teacher_that_changes_altogether_moves_the_sum_by_twice_the_bound(
+    bound, student, before, after
+):
     config = Config(bound=bound, clip=0.5)
     others = np.random.default_rng(0).normal(size=(6, 1, 4)).astype(np.float32)
-    first, second = (np.concatenate([others, np.float32(mine)[None, None]]) for mine in (before, after))
+    first, second = (
+        np.concatenate([others, np.float32(mine)[None, None]]) for mine in (before, after)
+    )
     logits = np.float32(student)[None]
     change = np.float64(sums(logits, first, config)) - np.float64(sums(logits, second, config))
     assert np.isfinite(change).all()
@@ -152,27 +204,46 @@ def test_a_teacher_that_changes_altogether_moves_the_sum_by_twice_the_bound(boun
 
 @pytest.mark.parametrize("bound", ["normalise", "clip"])
 def test_that_much_is_reached_and_by_no_image_more(bound):
-    """All pairs of what a teacher can say, of those sure of one class, of all but one, or of nothing, on several images at once."""
+    """All pairs of what a teacher can say, of those sure of one class, of all but one, or of
+    nothing, on several images at once.
+    """
     classes = np.eye(4, dtype=np.float32)
     sayings = np.concatenate([20 * classes, -20 * classes, 0 * classes[:1]])
     student = np.random.default_rng(0).normal(0, 0.1, (3, 4)).astype(np.float32)
     config = Config(bound=bound, clip=0.5)
-    each = np.stack([sums(student, np.tile(said, (1, 3, 1)), config) for said in sayings]).astype(np.float64)
+    each = np.stack([sums(student, np.tile(said, (1, 3, 1)), config) for said in sayings]).astype(
+        np.float64
+    )
     changes = np.linalg.norm(each[:, None] - each[None], axis=-1)
     assert changes.shape == (9, 9, 3)
     assert changes.max() <= 2 * 0.5 * (1 + 1e-5)
     assert (changes.max((0, 1)) > 0.92 * 2 * 0.5).all(), "so none that is much smaller would do"
-    gradients = [_distillation.logit_gradients(student, np.tile(said, (1, 3, 1)), 1.0, 1.0, 1.0) for said in sayings]
-    whole = [release(jax.random.key(0), each, np.float32(0), 0.5, bound, whole_batch=True) for each in gradients]
-    moved = np.linalg.norm(3 * (np.float64(whole)[:, None] - np.float64(whole)[None]), axis=-1).max()
-    assert 0.9 * 2 * 3 * 0.5 < moved <= 2 * 3 * 0.5 * (1 + 1e-5), "a batch's sum moves by B times as much"
+    gradients = [
+        _distillation.logit_gradients(student, np.tile(said, (1, 3, 1)), 1.0, 1.0, 1.0)
+        for said in sayings
+    ]
+    whole = [
+        release(jax.random.key(0), each, np.float32(0), 0.5, bound, whole_batch=True)
+        for each in gradients
+    ]
+    moved = np.linalg.norm(
+        3 * (np.float64(whole)[:, None] - np.float64(whole)[None]), axis=-1
+    ).max()
+    assert 0.9 * 2 * 3 * 0.5 < moved <= 2 * 3 * 0.5 * (1 + 1e-5), (
+        "a batch's sum moves by B times as much"
+    )
 
 
 def test_a_record_reaches_its_own_teacher_alone():
-    part = dpdfd.pate.parts_of(jax.random.key(0), Records(IMAGES, LABELS), dpdfd.pate.Config(num_teachers=20))
-    images, labels = IMAGES.copy(), LABELS.copy()
-    images[7], labels[7] = 255 - images[7], (labels[7] + 1) % CLASSES
-    before, after = quick_votes().weights, voted(QUICK, images, labels).weights
+    part = dpdfd.pate.parts_of(
+        jax.random.key(0), Records(IMAGES, LABELS), dpdfd.pate.Config(num_teachers=20)
+    )
+    images = IMAGES.copy()
+    labels = LABELS.copy()
+    images[7] = 255 - images[7]
+    labels[7] = (labels[7] + 1) % CLASSES
+    before = quick_votes().weights
+    after = voted(QUICK, images, labels).weights
     moved = np.abs(np.asarray(before) - np.asarray(after)).max((1, 2)) > 0
     assert moved.tolist() == [teacher == part[7] for teacher in range(20)]
 
@@ -183,7 +254,12 @@ def test_a_record_reaches_its_own_teacher_alone():
 def test_the_noise_is_fresh_for_every_image_and_step_and_as_strong_as_it_says():
     """8,000 draws: the standard deviation is right to 4%, five standard errors."""
     teachers = np.zeros((5, 200, 4), np.float32)
-    drawn = [np.asarray(release(jax.random.key(seed), teachers, np.float32(30), 0.5, "clip", whole_batch=False)) for seed in range(10)]
+    drawn = [
+        np.asarray(
+            release(jax.random.key(seed), teachers, np.float32(30), 0.5, "clip", whole_batch=False)
+        )
+        for seed in range(10)
+    ]
     noise = 5 * np.stack(drawn)
     assert noise.std() == pytest.approx(30 * 0.5, rel=0.04)
     assert noise.mean() == pytest.approx(0, abs=5 * 15 / math.sqrt(8000))
@@ -195,9 +271,13 @@ def test_the_noise_is_fresh_for_every_image_and_step_and_as_strong_as_it_says():
 
 
 def test_a_run_draws_other_noise_in_every_step_and_for_every_key():
-    """Noise of 10 in the logits, and teachers without an opinion, whose bounded gradients are 5 long at most."""
-    static, multiplier = dpdfd._traced(QUICK), jnp.float32(10 * 20 / QUICK.gamma)
-    votes, found = dpdfd.Votes(jnp.zeros_like(quick_votes().weights)), []
+    """Noise of 10 in the logits, and teachers without an opinion, whose bounded gradients are 5
+    long at most.
+    """
+    static = dpdfd._traced(QUICK)
+    multiplier = jnp.float32(10 * 20 / QUICK.gamma)
+    votes = dpdfd.Votes(jnp.zeros_like(quick_votes().weights))
+    found = []
     for key in (jax.random.key(0), jax.random.key(1)):
         state = dpdfd.initial(jax.random.key(3), SHAPE, CLASSES, static)
         for _ in range(2):
@@ -219,12 +299,21 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("clip", "num_teachers", "batch", "steps", "sigma", "printed", "shared", "each"), TABLE)
-def test_theorem_3_and_what_it_costs(clip, num_teachers, batch, steps, sigma, printed, shared, each):
-    """Numbers that were worked out by hand elsewhere; the forms agree where there is one image, one teacher and C = 1, and nowhere else."""
+@pytest.mark.parametrize(
+    ("clip", "num_teachers", "batch", "steps", "sigma", "printed", "shared", "each"), TABLE
+)
+def test_theorem_3_and_what_it_costs(
+    clip, num_teachers, batch, steps, sigma, printed, shared, each
+):
+    """Numbers that were worked out by hand elsewhere; the forms agree where there is one image,
+    one teacher and C = 1, and nowhere else.
+    """
     found = dpdfd.theorem_3_as_published(sigma, clip, num_teachers, batch, steps, 1e-5)
     assert found == pytest.approx(printed, rel=0.02)
-    for count, parameter, expected in ((steps, sigma / (2 * batch), shared), (batch * steps, sigma / 2, each)):
+    for count, parameter, expected in (
+        (steps, sigma / (2 * batch), shared),
+        (batch * steps, sigma / 2, each),
+    ):
         costs = accounting.epsilons([Event("gaussian", parameter, count)], 1e-5)
         assert costs["RDP"] == pytest.approx(expected, rel=5e-3 if expected < 1e5 else 0.03)
         assert 0.85 * costs["RDP"] < costs["analytic Gaussian"] < costs["RDP"]
@@ -253,23 +342,37 @@ def test_epsilon_asks_for_the_noise_that_it_costs():
 
 
 def test_epsilon_does_not_depend_on_the_bound():
-    """Noise grows with C as the gradients do; Theorem 3 would have a C of a tenth cost a hundredth."""
+    """Noise grows with C as the gradients do; Theorem 3 would have a C of a tenth cost a
+    hundredth.
+    """
     made = [dpdfd.noise(Config(clip=clip)) for clip in (1e-4, 1.0, 1e3)]
     assert len({(noise.multiplier, noise.guarantee) for noise in made}) == 1
     printed = [dpdfd.theorem_3_as_published(100.0, clip, 1, 64, 100, 1e-5) for clip in (1.0, 0.1)]
     assert printed[0] > 10 * printed[1]
     gradients = np.random.default_rng(0).normal(size=(4, 8, 3)).astype(np.float32)
     small, large = (
-        np.asarray(release(jax.random.key(1), gradients, np.float32(2), clip, "normalise", whole_batch=False)) for clip in (1.0, 1024.0)
+        np.asarray(
+            release(
+                jax.random.key(1), gradients, np.float32(2), clip, "normalise", whole_batch=False
+            )
+        )
+        for clip in (1.0, 1024.0)
     )
     np.testing.assert_allclose(1024 * small, large, rtol=1e-5)
 
 
-@pytest.mark.parametrize("form", [pytest.param("single_teacher", marks=pytest.mark.slow), "direct_training"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("single_teacher", marks=pytest.mark.slow), "direct_training"]
+)
 def test_what_is_as_published_tells_both_numbers(form):
-    config = dataclasses.replace(QUICK, epsilon=1.0, as_published=form, steps=2, updates=1, clip=1e-2)
+    config = dataclasses.replace(
+        QUICK, epsilon=1.0, as_published=form, steps=2, updates=1, clip=1e-2
+    )
     votes = voted(config)
-    with pytest.warns(UserWarning, match=r"Theorem 3 prints epsilon = 1, and the true one is (inf|\d+\.?\d*).*cannot be released"):
+    with pytest.warns(
+        UserWarning,
+        match=r"Theorem 3 prints epsilon = 1, and the true one is (inf|\d+\.?\d*).*cannot be released",
+    ):
         answers = told(config, votes=votes)
     numbers = dpdfd.not_covered(jax.random.key(0), votes, answers, config)
     assert numbers["epsilon_as_published"] == pytest.approx(1.0)
@@ -300,9 +403,11 @@ def test_without_teachers_that_know_nothing_is_learned():
 
 
 def test_a_step_stays_on_the_device():
-    votes, static = quick_votes(), dpdfd._traced(QUICK)
+    votes = quick_votes()
+    static = dpdfd._traced(QUICK)
     state = dpdfd.initial(jax.random.key(0), SHAPE, CLASSES, static)
-    key, multiplier = jax.device_put(jax.random.key(4)), jnp.float32(1)
+    key = jax.device_put(jax.random.key(4))
+    multiplier = jnp.float32(1)
     with jax.transfer_guard("disallow"):
         state = dpdfd.released(static, key, votes, multiplier, state)
         state = dpdfd.learned(static, key, state)
@@ -311,11 +416,16 @@ def test_a_step_stays_on_the_device():
 
 @pytest.mark.slow  # a killed training of noisy SGD goes on in the fast tier
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    """Killed in step 33, after 30 were saved; with the same key it ends as if nothing had been, and saves no key."""
+    """Killed in step 33, after 30 were saved; with the same key it ends as if nothing had been,
+    and saves no key.
+    """
     config = dataclasses.replace(QUICK, epsilon=5.0, folder=tmp_path)
     votes = quick_votes()
-    whole, generator = dpdfd.distil(jax.random.key(0), votes, SHAPE, CLASSES, dataclasses.replace(config, folder=None))
-    released, steps = dpdfd.released, []
+    whole, generator = dpdfd.distil(
+        jax.random.key(0), votes, SHAPE, CLASSES, dataclasses.replace(config, folder=None)
+    )
+    released = dpdfd.released
+    steps = []
 
     def counted(*args):
         steps.append(1)
@@ -337,14 +447,21 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     images = loaded(jax.random.key(1), 5)
     assert images.dtype == np.uint8
     np.testing.assert_array_equal(images, generator(jax.random.key(1), 5))
-    words = " ".join(str(path) for path in place.rglob("*")) + json.dumps([str(path) for path in place.iterdir()])
+    words = " ".join(str(path) for path in place.rglob("*")) + json.dumps(
+        [str(path) for path in place.iterdir()]
+    )
     assert "key" not in words
 
 
-@pytest.mark.parametrize(("height", "width", "channels", "margin"), [pytest.param(28, 28, 1, 4, marks=pytest.mark.slow), (7, 9, 3, 1)])
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "margin"),
+    [pytest.param(28, 28, 1, 4, marks=pytest.mark.slow), (7, 9, 3, 1)],
+)
 def test_the_generator_makes_images_of_any_size(height, width, channels, margin):
     painter = generators.Painter((height, width, channels), 4, margin, 0.3, 0.3)
-    generator = generators.Generator(dpdfd._drawn(painter, jax.random.key(0), jnp.zeros((1, 7))), painter, 7)
+    generator = generators.Generator(
+        dpdfd._drawn(painter, jax.random.key(0), jnp.zeros((1, 7))), painter, 7
+    )
     images = generator(jax.random.key(1), 3)
     assert images.shape == (3, height, width, channels)
     assert images.dtype == np.uint8
@@ -356,10 +473,21 @@ def test_the_generator_makes_images_of_any_size(height, width, channels, margin)
 
 
 def test_the_students_network_is_that_of_datalens():
-    """Keras tells 526,410 parameters at 28x28 and ten classes: 320 + 18,496 + 495,680 + 650 are 515,146; and 13x13 less 2 is 11x11."""
-    shapes = jax.eval_shape(lambda: datalens.Model(10).init(jax.random.key(0), jnp.zeros((1, 28, 28, 1)), train=False))
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 320 + 18496 + (11 * 11 * 64 + 1) * 64 + 650
-    tiny = jax.eval_shape(lambda: datalens.Model(4).init_with_output(jax.random.key(0), jnp.zeros((2, 1, 1, 3)), train=False))[0]
+    """Keras tells 526,410 parameters at 28x28 and ten classes: 320 + 18,496 + 495,680 + 650 are
+    515,146; and 13x13 less 2 is 11x11.
+    """
+    shapes = jax.eval_shape(
+        lambda: datalens.Model(10).init(jax.random.key(0), jnp.zeros((1, 28, 28, 1)), train=False)
+    )
+    assert (
+        sum(leaf.size for leaf in jax.tree.leaves(shapes))
+        == 320 + 18496 + (11 * 11 * 64 + 1) * 64 + 650
+    )
+    tiny = jax.eval_shape(
+        lambda: datalens.Model(4).init_with_output(
+            jax.random.key(0), jnp.zeros((2, 1, 1, 3)), train=False
+        )
+    )[0]
     assert tiny.shape == (2, 4)
 
 
@@ -388,7 +516,10 @@ def test_the_students_network_is_that_of_datalens():
         ({"information": math.nan}, "finite information"),
         ({"ema_decay": 1.0}, "ema_decay < 1"),
         ({"as_published": "yes"}, "as_published to be one of"),
-        ({"as_published": "single_teacher", "epsilon": math.inf}, "finite epsilon with as_published=single_teacher"),
+        (
+            {"as_published": "single_teacher", "epsilon": math.inf},
+            "finite epsilon with as_published=single_teacher",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -399,17 +530,25 @@ def test_settings_that_mean_nothing_are_refused(changed, words):
 
 def test_teachers_and_queries_that_do_not_fit_are_refused():
     votes = quick_votes()
-    with pytest.raises(ValueError, match="num_classes=4 for images .* got num_classes=3; train them"):
+    with pytest.raises(
+        ValueError, match="num_classes=4 for images .* got num_classes=3; train them"
+    ):
         dpdfd.tally(jax.random.key(0), votes, QUERIES, 4, QUICK)
     with pytest.raises(ValueError, match="num_teachers=7 .*got num_teachers=20"):
-        dpdfd.tally(jax.random.key(0), votes, QUERIES, CLASSES, dataclasses.replace(QUICK, num_teachers=7))
+        dpdfd.tally(
+            jax.random.key(0), votes, QUERIES, CLASSES, dataclasses.replace(QUICK, num_teachers=7)
+        )
     larger = dataclasses.replace(QUERIES, images=np.zeros((40, 12, 12, 1), np.uint8))
     with pytest.raises(ValueError, match="8x8 pixels or more with margin=3, got .*smaller margin"):
-        dpdfd.tally(jax.random.key(0), votes, QUERIES, CLASSES, dataclasses.replace(QUICK, margin=3))
+        dpdfd.tally(
+            jax.random.key(0), votes, QUERIES, CLASSES, dataclasses.replace(QUICK, margin=3)
+        )
     with pytest.raises(ValueError, match="features="):
         dpdfd.tally(jax.random.key(0), votes, larger, CLASSES, QUICK)
     with pytest.raises(ValueError, match=r"images=None; set Queries.images"):
-        dpdfd.tally(jax.random.key(0), votes, dataclasses.replace(QUERIES, images=None), CLASSES, QUICK)
+        dpdfd.tally(
+            jax.random.key(0), votes, dataclasses.replace(QUERIES, images=None), CLASSES, QUICK
+        )
     direct = dataclasses.replace(QUICK, epsilon=1.0, as_published="direct_training")
     alone = voted(dataclasses.replace(QUICK, num_teachers=1))
     with pytest.raises(ValueError, match="private images with as_published=direct_training"):

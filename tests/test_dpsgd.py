@@ -1,4 +1,6 @@
-"""Noisy SGD: what one record can move, what is noised, what is sampled, and that it goes on where it was."""
+"""Noisy SGD: what one record can move, what is noised, what is sampled, and that it goes on
+where it was.
+"""
 
 import functools
 import math
@@ -21,9 +23,13 @@ from rknn_jax.students import fit as students
 from rknn_jax.students.models import linear, m5, mlp
 from tests import tiny
 
-N, WIDTH, CLASSES = 120, 5, 3
+N = 120
+WIDTH = 5
+CLASSES = 3
 SUMMED = 20
-"""Records of every sum here, those that do not take part included: one shape, so one program for each clip."""
+"""Records of every sum here, those that do not take part included: one shape, so one program for
+each clip.
+"""
 
 CONFIG = dpsgd.Config(epsilon=3.0, batch_size=30, epochs=4)
 """Of most trainings here: calibrated and compiled once."""
@@ -34,21 +40,32 @@ clipped_sum = functools.partial(jax.jit, static_argnames="clip")(dpsgd.clipped_s
 def records(seed=0, n=N):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, n).astype(np.int32)
-    return (rng.normal(size=(n, WIDTH)) + 2 * np.eye(CLASSES, WIDTH)[labels]).astype(np.float32), labels
+    return (rng.normal(size=(n, WIDTH)) + 2 * np.eye(CLASSES, WIDTH)[labels]).astype(
+        np.float32
+    ), labels
 
 
 def drawn(network, inputs, seed=9):
     """First variables of a network, drawn by NumPy, as flax compiles a program for each leaf."""
-    shapes = jax.eval_shape(lambda: network.init(jax.random.key(0), jnp.zeros((1, *inputs.shape[1:])), train=False))
+    shapes = jax.eval_shape(
+        lambda: network.init(jax.random.key(0), jnp.zeros((1, *inputs.shape[1:])), train=False)
+    )
     rng = np.random.default_rng(seed)
-    params = jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes["params"])
-    return {"params": params} | {kind: layers_at_rest(layers) for kind, layers in shapes.items() if kind != "params"}
+    params = jax.tree.map(
+        lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), shapes["params"]
+    )
+    return {"params": params} | {
+        kind: layers_at_rest(layers) for kind, layers in shapes.items() if kind != "params"
+    }
 
 
 def layers_at_rest(layers):
     """Batch statistics of a mean of 0 and a variance of 1."""
     return {
-        layer: {"mean": np.zeros(leaves["mean"].shape, np.float32), "var": np.ones(leaves["var"].shape, np.float32)}
+        layer: {
+            "mean": np.zeros(leaves["mean"].shape, np.float32),
+            "var": np.ones(leaves["var"].shape, np.float32),
+        }
         for layer, leaves in layers.items()
     }
 
@@ -56,7 +73,16 @@ def layers_at_rest(layers):
 def trained(config, key=0, network=None, data=None, **options):
     network = network or linear.Model(CLASSES)
     inputs, labels = data or records()
-    return dpsgd.fit(jax.random.key(key), network, drawn(network, inputs), inputs, labels, inputs, config, **options)
+    return dpsgd.fit(
+        jax.random.key(key),
+        network,
+        drawn(network, inputs),
+        inputs,
+        labels,
+        inputs,
+        config,
+        **options,
+    )
 
 
 def one_sum(inputs, labels, params, clip):
@@ -68,13 +94,17 @@ def one_sum(inputs, labels, params, clip):
     flat, _, mask = dpsgd.parted(params, "all", 0.5)
     total = {path: np.zeros(leaf.shape, np.float32) for path, leaf in flat.items()}
     index = np.arange(SUMMED, dtype=np.int32)
-    found = dpsgd._add_clipped(linear.Model(CLASSES), clip, total, flat, {}, mask, {}, (inputs, labels), index, present)
+    found = dpsgd._add_clipped(
+        linear.Model(CLASSES), clip, total, flat, {}, mask, {}, (inputs, labels), index, present
+    )
     return np.concatenate([np.asarray(found[path], np.float64).ravel() for path in sorted(found)])
 
 
 def drawn_params(scale, seed=0):
     rng = np.random.default_rng(seed)
-    bias, kernel = (rng.normal(0, 1, shape).astype(np.float32) for shape in (CLASSES, (WIDTH, CLASSES)))
+    bias, kernel = (
+        rng.normal(0, 1, shape).astype(np.float32) for shape in (CLASSES, (WIDTH, CLASSES))
+    )
     return {"Dense_0": {"bias": np.float32(scale) * bias, "kernel": np.float32(scale) * kernel}}
 
 
@@ -88,22 +118,32 @@ def drawn_params(scale, seed=0):
     label=st.integers(0, CLASSES - 1),
 )
 def test_no_record_moves_the_sum_by_more_than_the_clip(clip, scale, record, label):
-    """Searched over records of any size, up to where float32 overflows: the norm is C(1 + SLACK) at most."""
-    inputs, labels = np.asarray([record], np.float32), np.asarray([label], np.int32)
-    assert np.linalg.norm(one_sum(inputs, labels, drawn_params(scale), clip)) <= clip * (1 + dpsgd.SLACK)
+    """Searched over records of any size, up to where float32 overflows: the norm is C(1 + SLACK)
+    at most.
+    """
+    inputs = np.asarray([record], np.float32)
+    labels = np.asarray([label], np.int32)
+    assert np.linalg.norm(one_sum(inputs, labels, drawn_params(scale), clip)) <= clip * (
+        1 + dpsgd.SLACK
+    )
 
 
 @given(first=st.integers(0, 10**6), second=st.integers(0, 10**6), size=st.floats(0.1, 1e4))
-def test_a_replaced_record_moves_the_sum_by_twice_the_clip_at_most_and_nearly_that(first, second, size):
+def test_a_replaced_record_moves_the_sum_by_twice_the_clip_at_most_and_nearly_that(
+    first, second, size
+):
     inputs, labels = records(1, SUMMED)
-    params, clip = drawn_params(0.1), 1.0
+    params = drawn_params(0.1)
+    clip = 1.0
     moved = []
     for seed in (first, second):
         rng = np.random.default_rng(seed)
-        inputs[3], labels[3] = size * rng.normal(size=WIDTH), seed % CLASSES
+        inputs[3] = size * rng.normal(size=WIDTH)
+        labels[3] = seed % CLASSES
         moved.append(one_sum(inputs, labels, params, clip))
     assert np.linalg.norm(moved[0] - moved[1]) <= 2 * clip * (1 + 1e-4)
-    inputs[3], labels[3] = size * np.ones(WIDTH), 0
+    inputs[3] = size * np.ones(WIDTH)
+    labels[3] = 0
     there = one_sum(inputs, labels, drawn_params(0.0), clip)
     inputs[3] *= -1
     opposite = one_sum(inputs, labels, drawn_params(0.0), clip)
@@ -112,7 +152,9 @@ def test_a_replaced_record_moves_the_sum_by_twice_the_clip_at_most_and_nearly_th
 
 
 def test_a_record_that_is_not_finite_counts_as_nothing():
-    """optax's own clipping multiplies such a gradient by 1: one record would spoil the sum, and be seen."""
+    """optax's own clipping multiplies such a gradient by 1: one record would spoil the sum, and
+    be seen.
+    """
     inputs, labels = records(2, 10)
     params = drawn_params(1.0)
     without = one_sum(inputs[:-1], labels[:-1], params, 1.0)
@@ -136,9 +178,14 @@ def test_clipped_norms_of_a_million_weights_are_within_the_slack():
     """float32 sums of squares against float64, on M5's 1.1 million gradients of a record each."""
     rng = np.random.default_rng(3)
     for scale in (1e-3, 1, 1e3, 1e6):
-        one = {"a": rng.normal(size=(1, 1000, 1000)).astype(np.float32), "b": (scale * rng.normal(size=(1, 128180))).astype(np.float32)}
+        one = {
+            "a": rng.normal(size=(1, 1000, 1000)).astype(np.float32),
+            "b": (scale * rng.normal(size=(1, 128180))).astype(np.float32),
+        }
         clipped = clipped_sum(one, clip=2.5)
-        norm = math.sqrt(sum(float(np.sum(np.asarray(leaf, np.float64) ** 2)) for leaf in clipped.values()))
+        norm = math.sqrt(
+            sum(float(np.sum(np.asarray(leaf, np.float64) ** 2)) for leaf in clipped.values())
+        )
         assert 2.5 * (1 - dpsgd.SLACK) <= norm <= 2.5 * (1 + dpsgd.SLACK), scale
 
 
@@ -146,7 +193,12 @@ def test_a_sum_of_clipped_gradients_equals_float64():
     inputs, labels = records(4, SUMMED)
     params = drawn_params(0.3)
     x = np.hstack([np.ones((SUMMED, 1)), inputs.astype(np.float64)])  # the bias comes first by name
-    weights = np.vstack([np.asarray(params["Dense_0"]["bias"], np.float64)[None], np.asarray(params["Dense_0"]["kernel"], np.float64)])
+    weights = np.vstack(
+        [
+            np.asarray(params["Dense_0"]["bias"], np.float64)[None],
+            np.asarray(params["Dense_0"]["kernel"], np.float64),
+        ]
+    )
     logits = x @ weights
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     residual = p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[labels]
@@ -160,7 +212,9 @@ def test_a_sum_of_clipped_gradients_equals_float64():
 
 @pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.slow), 5])
 def test_gradients_of_kernels_apart_are_those_of_each_example_alone(size):
-    """M5's convolutions have a product of their own under vmap, nested or not; batches of one and of two images."""
+    """M5's convolutions have a product of their own under vmap, nested or not; batches of one
+    and of two images.
+    """
     rng = np.random.default_rng(5)
     shapes = (size, size, 2, 3), (4, 2, 13, 11, 2), (4, 2, 14 - size, 12 - size, 3)
     kernel, images, weights = (rng.normal(size=shape).astype(np.float32) for shape in shapes)
@@ -189,7 +243,9 @@ def test_gradients_of_gradients_are_those_of_the_convolution():
             return jnp.sum(jnp.tanh(convolve(images, kernel)) ** 2)
 
         def outer(images, kernel):
-            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.grad(inner, argnums=(0, 1))(images, kernel))
+            return sum(
+                jnp.sum(jnp.sin(leaf)) for leaf in jax.grad(inner, argnums=(0, 1))(images, kernel)
+            )
 
         return jax.jit(jax.grad(outer, argnums=(0, 1)))(images, kernel)
 
@@ -198,7 +254,8 @@ def test_gradients_of_gradients_are_those_of_the_convolution():
 
 
 def test_what_one_record_holds_never_reaches_the_batch_statistics():
-    inputs, labels = np.random.default_rng(6).integers(0, 255, (40, 8, 8, 1)).astype(np.uint8), np.arange(40, dtype=np.int32) % CLASSES
+    inputs = np.random.default_rng(6).integers(0, 255, (40, 8, 8, 1)).astype(np.uint8)
+    labels = np.arange(40, dtype=np.int32) % CLASSES
     network = tiny.Linear(CLASSES)
     variables = drawn(network, inputs)
     config = dpsgd.Config(
@@ -206,13 +263,18 @@ def test_what_one_record_holds_never_reaches_the_batch_statistics():
     )  # private records do not move the weights
 
     def statistics(inputs, public):
-        return dpsgd.fit(jax.random.key(1), network, variables, inputs, labels, public, config).variables["batch_stats"]
+        return dpsgd.fit(
+            jax.random.key(1), network, variables, inputs, labels, public, config
+        ).variables["batch_stats"]
 
     public = inputs[::-1]
     base = statistics(inputs, public)
     jax.tree.map(np.testing.assert_array_equal, base, statistics(255 - inputs, public))
     other = statistics(inputs, 255 - public)
-    assert any(not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(base), jax.tree.leaves(other), strict=True))
+    assert any(
+        not np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(base), jax.tree.leaves(other), strict=True)
+    )
 
 
 # The noise
@@ -220,14 +282,23 @@ def test_what_one_record_holds_never_reaches_the_batch_statistics():
 
 def noises(multiplier, clip=2.0, steps=1):
     """The noise of steps whose sums are 0, as they enter the weights."""
-    config = dpsgd.Config(epsilon=math.inf, noise_multiplier=multiplier, clip=clip, batch_size=1, learning_rate=1.0, momentum=0.0)
+    config = dpsgd.Config(
+        epsilon=math.inf,
+        noise_multiplier=multiplier,
+        clip=clip,
+        batch_size=1,
+        learning_rate=1.0,
+        momentum=0.0,
+    )
     shape = {"a": (200, 100), "b": (200, 100), "c": (7,)}
     zeros = {name: np.zeros(size, np.float32) for name, size in shape.items()}
     mask = {name: np.ones((), bool) for name in shape}
     found = []
     for step in range(steps):
         state = dpsgd.State(np.zeros((), np.int32), zeros, zeros, optimizer(config, zeros))
-        after = dpsgd._descend(config, multiplier, jax.random.fold_in(jax.random.key(3), step), state, zeros, mask)
+        after = dpsgd._descend(
+            config, multiplier, jax.random.fold_in(jax.random.key(3), step), state, zeros, mask
+        )
         found.append({name: -np.asarray(leaf, np.float64) for name, leaf in after.trained.items()})
     return found
 
@@ -239,7 +310,10 @@ def optimizer(config, params):
 
 
 def test_noise_is_gaussian_of_sigma_times_the_clip_and_differs_between_leaves_and_steps():
-    """Two leaves of one shape: with one key for both their difference would be 0. False alarms below 1e-5 in all."""
+    """Two leaves of one shape: with one key for both their difference would be 0.
+
+    False alarms below 1e-5 in all.
+    """
     first, second = noises(1.5, clip=2.0, steps=2)
     samples = [first["a"].ravel(), first["b"].ravel(), second["a"].ravel()]
     for i, one in enumerate(samples):
@@ -250,7 +324,11 @@ def test_noise_is_gaussian_of_sigma_times_the_clip_and_differs_between_leaves_an
 
 
 def test_weights_that_are_not_trained_get_no_noise():
-    params = {"Conv_0": {"kernel": np.arange(1.0, 11.0)}, "BatchNorm_0": {"scale": np.ones(3)}, "Dense_0": {"kernel": np.ones((3, 2))}}
+    params = {
+        "Conv_0": {"kernel": np.arange(1.0, 11.0)},
+        "BatchNorm_0": {"scale": np.ones(3)},
+        "Dense_0": {"kernel": np.ones((3, 2))},
+    }
     for part, names in {
         "head": {"Dense_0.kernel"},
         "norms": {"Dense_0.kernel", "BatchNorm_0.scale"},
@@ -264,19 +342,35 @@ def test_weights_that_are_not_trained_get_no_noise():
     np.testing.assert_array_equal(mask["Conv_0.kernel"], np.arange(1, 11) > 8)
 
 
-@pytest.mark.parametrize("part", [*(pytest.param(part, marks=pytest.mark.slow) for part in ("head", "norms")), "sparse"])
+@pytest.mark.parametrize(
+    "part", [*(pytest.param(part, marks=pytest.mark.slow) for part in ("head", "norms")), "sparse"]
+)
 def test_a_part_alone_changes(part):
     network = tiny.Layered(CLASSES)
     images = np.random.default_rng(7).integers(0, 255, (30, 8, 8, 1)).astype(np.uint8)
     labels = np.arange(30, dtype=np.int32) % CLASSES
     variables = drawn(network, images)
-    config = dpsgd.Config(epsilon=math.inf, noise_multiplier=100.0, batch_size=30, epochs=1)  # all records take part
-    after = dpsgd.fit(jax.random.key(1), network, variables, images, labels, images, config, part=part, density=0.1).variables["params"]
+    config = dpsgd.Config(
+        epsilon=math.inf, noise_multiplier=100.0, batch_size=30, epochs=1
+    )  # all records take part
+    after = dpsgd.fit(
+        jax.random.key(1),
+        network,
+        variables,
+        images,
+        labels,
+        images,
+        config,
+        part=part,
+        density=0.1,
+    ).variables["params"]
     _, fixed, mask = dpsgd.parted(variables["params"], part, 0.1)
     before, after = (dpsgd.parted(params, "all", 0.5)[0] for params in (variables["params"], after))
     assert all(np.array_equal(before[path], after[path]) for path in fixed)
     for path, allowed in mask.items():
-        changed = ~np.isclose(before[path], after[path], rtol=1e-5)  # the average of equal weights rounds
+        changed = ~np.isclose(
+            before[path], after[path], rtol=1e-5
+        )  # the average of equal weights rounds
         assert (changed == np.broadcast_to(allowed, changed.shape)).all(), path
 
 
@@ -284,8 +378,13 @@ def test_a_part_alone_changes(part):
 
 
 def test_samples_are_poisson():
-    """Sizes binomial, pairs independent, blocks whole. 400 samples of 200 records; 6 standard deviations, so false alarms below 1e-6."""
-    n, q, runs = 200, 0.3, 400
+    """Sizes binomial, pairs independent, blocks whole.
+
+    400 samples of 200 records; 6 standard deviations, so false alarms below 1e-6.
+    """
+    n = 200
+    q = 0.3
+    runs = 400
     taken = np.zeros((runs, n))
     for run in range(runs):
         blocks = dpsgd.sampled(jax.random.key(run), n, q, 16)
@@ -309,13 +408,26 @@ def test_a_sample_of_nobody_is_noise_alone(monkeypatch):
 
 
 def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
-    """One step of nobody, no setting at its default: 579 weights; 5 standard errors, so false alarms below 1e-6."""
+    """One step of nobody, no setting at its default: 579 weights; 5 standard errors, so false
+    alarms below 1e-6.
+    """
     monkeypatch.setattr(dpsgd, "sampled", lambda *_: [])
-    one_step = {"sampling_prob": 1.0, "epochs": 1.0, "batch_size": 20, "learning_rate": 0.25, "momentum": 0.5, "ema_decay": 0.0}
+    one_step = {
+        "sampling_prob": 1.0,
+        "epochs": 1.0,
+        "batch_size": 20,
+        "learning_rate": 0.25,
+        "momentum": 0.5,
+        "ema_decay": 0.0,
+    }
     config = dpsgd.Config(epsilon=math.inf, noise_multiplier=3.0, clip=2.0, **one_step)
     network = mlp.Model(CLASSES)
-    before, after = drawn(network, records()[0])["params"], trained(config, network=network).variables["params"]
-    moved = [np.ravel(b - a) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)]
+    before = drawn(network, records()[0])["params"]
+    after = trained(config, network=network).variables["params"]
+    moved = [
+        np.ravel(b - a)
+        for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    ]
     noise = np.concatenate(moved) * 20 / 0.25
     assert abs(noise.std() / (3.0 * 2.0) - 1) < 5 / math.sqrt(2 * len(noise))
     traced = dpsgd._traced(config)
@@ -328,14 +440,18 @@ def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
 
 @pytest.mark.slow  # published settings, and tests/test_sampled_accounting.py
 def test_calibrated_noise_costs_epsilon_by_both_accountants_and_dp_accountings_own():
-    """Under add-remove against dp-accounting's event accountants; PLD is the tighter one, RDP a little above."""
+    """Under add-remove against dp-accounting's event accountants; PLD is the tighter one, RDP a
+    little above.
+    """
     from dp_accounting import dp_event, pld, rdp
 
     config = dpsgd.Config(epsilon=2.0, relation="add-remove", sampling_prob=0.01, epochs=3)
     sigma, guarantee = dpsgd.noise(config, 10**4)
     plan = dpsgd.schedule(config, 10**4)
     assert plan == (0.01, 300)
-    event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(sigma)), plan.steps)
+    event = dp_event.SelfComposedDpEvent(
+        dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(sigma)), plan.steps
+    )
     tight = pld.PLDAccountant().compose(event).get_epsilon(1e-5)
     loose = rdp.RdpAccountant().compose(event).get_epsilon(1e-5)
     assert tight <= 2.0 * (1 + 1e-3)
@@ -348,11 +464,21 @@ def test_calibrated_noise_costs_epsilon_by_both_accountants_and_dp_accountings_o
 
 
 def test_published_settings_cost_what_their_tutorial_says_or_less():
-    """TF-privacy's tutorial on MNIST: batch 256, δ = 1e-5, by RDP (with its older conversion) 1.19, 3.01 and 7.10."""
+    """TF-privacy's tutorial on MNIST: batch 256, δ = 1e-5, by RDP (with its older conversion)
+    1.19, 3.01 and 7.10.
+    """
     for sigma, epochs, printed in ((1.3, 15, 1.19), (1.1, 60, 3.01), (0.7, 45, 7.10)):
-        config = dpsgd.Config(epsilon=math.inf, noise_multiplier=sigma, relation="add-remove", sampling_prob=256 / 60000, epochs=epochs)
+        config = dpsgd.Config(
+            epsilon=math.inf,
+            noise_multiplier=sigma,
+            relation="add-remove",
+            sampling_prob=256 / 60000,
+            epochs=epochs,
+        )
         guarantee = dpsgd.noise(config, 60000)[1]
-        assert accounting.rdp_epsilon_as_published(guarantee.events, 1e-5) == pytest.approx(printed, rel=0.01)
+        assert accounting.rdp_epsilon_as_published(guarantee.events, 1e-5) == pytest.approx(
+            printed, rel=0.01
+        )
         assert 0.7 * printed < guarantee.epsilon < printed
 
 
@@ -363,9 +489,14 @@ def test_published_settings_cost_what_their_tutorial_says_or_less():
     seed=st.integers(0, 99),
 )
 def test_no_pair_of_clipped_records_tells_more_than_opposite_ones(q, sigma, angles, seed):
-    """The hockey-stick divergence of mixtures in the plane, by quadrature, for records of any two directions and lengths up to C."""
+    """The hockey-stick divergence of mixtures in the plane, by quadrature, for records of any
+    two directions and lengths up to C.
+    """
     rng = np.random.default_rng(seed)
-    u, v = (r * np.array([math.cos(a), math.sin(a)]) / sigma for a, r in zip(angles, rng.random(2) ** 0.25, strict=True))
+    u, v = (
+        r * np.array([math.cos(a), math.sin(a)]) / sigma
+        for a, r in zip(angles, rng.random(2) ** 0.25, strict=True)
+    )
     grid = np.linspace(-7 - 1 / sigma, 7 + 1 / sigma, 401)
     x, y = np.meshgrid(grid, grid)
     cell = (grid[1] - grid[0]) ** 2
@@ -374,7 +505,8 @@ def test_no_pair_of_clipped_records_tells_more_than_opposite_ones(q, sigma, angl
         return np.exp(-((x - mean[0]) ** 2 + (y - mean[1]) ** 2) / 2) / (2 * math.pi)
 
     apart = (1 - q) * density((0, 0))
-    first, second = apart + q * density(u), apart + q * density(v)
+    first = apart + q * density(u)
+    second = apart + q * density(v)
     epsilons = np.array([0.0, 0.1, 0.5, 1.0, 2.0])
     bound = sampled_gaussian.opposite_deltas(epsilons, sigma / 2, q)
     for epsilon, most in zip(epsilons, bound, strict=True):
@@ -385,14 +517,22 @@ def test_no_pair_of_clipped_records_tells_more_than_opposite_ones(q, sigma, angl
 @pytest.mark.parametrize(("q", "sigma"), [(0.004, 1.1), (0.3, 2.0), (0.9, 0.8), (0.5, 20.0)])
 def test_the_opposite_pair_is_its_quadrature(q, sigma):
     x = np.linspace(-14 - 1 / sigma, 14 + 1 / sigma, 2_000_001)
-    first, second = ((1 - q) * stats.norm.pdf(x) + q * stats.norm.pdf(x - sign / sigma) for sign in (1, -1))
+    first, second = (
+        (1 - q) * stats.norm.pdf(x) + q * stats.norm.pdf(x - sign / sigma) for sign in (1, -1)
+    )
     epsilons = np.array([0.0, 0.01, 0.1, 0.5, 1.0])
     expected = [np.maximum(first - math.exp(e) * second, 0).sum() * (x[1] - x[0]) for e in epsilons]
-    np.testing.assert_allclose(sampled_gaussian.opposite_deltas(epsilons, sigma / 2, q), expected, rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(
+        sampled_gaussian.opposite_deltas(epsilons, sigma / 2, q), expected, rtol=1e-5, atol=1e-12
+    )
     for order in (1.5, 4.0, 32.0):
-        moment = np.log(np.sum(np.exp(order * np.log(first) + (1 - order) * np.log(second))) * (x[1] - x[0]))
+        moment = np.log(
+            np.sum(np.exp(order * np.log(first) + (1 - order) * np.log(second))) * (x[1] - x[0])
+        )
         if np.isfinite(moment) and moment < 50:
-            assert sampled_gaussian._opposite_cumulants(np.array([order]), sigma, q)[0] == pytest.approx(moment, rel=1e-6, abs=1e-12)
+            assert sampled_gaussian._opposite_cumulants(np.array([order]), sigma, q)[
+                0
+            ] == pytest.approx(moment, rel=1e-6, abs=1e-12)
 
 
 EASY = (0.024, 0.03, 0.05, 0.2, 1.0)
@@ -408,19 +548,28 @@ EASY = (0.024, 0.03, 0.05, 0.2, 1.0)
     ],
 )
 def test_no_noise_is_so_small_that_a_replaced_record_would_cost_less_than_a_removed_one(q, sigmas):
-    """An overflow would show here: both are computed apart, and the first is an upper bound of the second."""
+    """An overflow would show here: both are computed apart, and the first is an upper bound of
+    the second.
+    """
     for sigma in sigmas:
         removed, replaced = (
-            min(accounting.epsilons(dpsgd.events(sigma, dpsgd.Schedule(q, 3), relation), 1e-5).values())
+            min(
+                accounting.epsilons(
+                    dpsgd.events(sigma, dpsgd.Schedule(q, 3), relation), 1e-5
+                ).values()
+            )
             for relation in ("add-remove", "replace-one")
         )
         assert replaced >= removed * (1 - 1e-3), sigma
 
 
 def test_the_sum_of_a_batch_rounds_by_less_than_the_noise_allows_for():
-    """One record along with, or against, all others: float32 sums against float64's bound, at several sizes."""
+    """One record along with, or against, all others: float32 sums against float64's bound, at
+    several sizes.
+    """
     for size in (64, 1024, 4096):
-        clip, rng = 1.0, np.random.default_rng(size)
+        clip = 1.0
+        rng = np.random.default_rng(size)
         direction = rng.normal(size=50)
         same = np.tile(direction / np.linalg.norm(direction), (size, 1)).astype(np.float32) * 10
         sums = []
@@ -431,27 +580,42 @@ def test_the_sum_of_a_batch_rounds_by_less_than_the_noise_allows_for():
 
 
 def test_trainings_of_other_settings_are_not_mixed_up(tmp_path):
-    """One folder, two budgets: the second network is trained with its own noise, and not read from the first."""
+    """One folder, two budgets: the second network is trained with its own noise, and not read
+    from the first.
+    """
     first = trained(replace(CONFIG, epsilon=math.inf), folder=tmp_path)
     second = trained(CONFIG, folder=tmp_path)
-    assert not np.array_equal(first.variables["params"]["Dense_0"]["kernel"], second.variables["params"]["Dense_0"]["kernel"])
+    assert not np.array_equal(
+        first.variables["params"]["Dense_0"]["kernel"],
+        second.variables["params"]["Dense_0"]["kernel"],
+    )
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_replaced_clipped_record_costs_between_a_removed_one_and_group_privacy():
     for sigma, q, steps in ((1.1, 256 / 60000, 3000), (4.0, 0.07, 300), (1.0, 1.0, 5)):
         removed = accounting.epsilons([Event("gaussian", sigma, steps, q)], 1e-5)
-        replaced = accounting.epsilons(dpsgd.events(sigma, dpsgd.Schedule(q, steps), "replace-one"), 1e-5)
+        replaced = accounting.epsilons(
+            dpsgd.events(sigma, dpsgd.Schedule(q, steps), "replace-one"), 1e-5
+        )
         assert 1.3 * removed["PLD"] < replaced["PLD"] < 2.5 * removed["PLD"]
         assert replaced["PLD"] <= replaced["RDP"]
-        twice = accounting.epsilons([Event("gaussian", sigma / 2, steps, q, replaced=q < 1)], 1e-5)["PLD"]
-        assert replaced["PLD"] <= twice * (1 + 1e-6), "the bound that does not know of the clip is above"
+        twice = accounting.epsilons([Event("gaussian", sigma / 2, steps, q, replaced=q < 1)], 1e-5)[
+            "PLD"
+        ]
+        assert replaced["PLD"] <= twice * (1 + 1e-6), (
+            "the bound that does not know of the clip is above"
+        )
 
 
 # Training
 
 
-@pytest.mark.parametrize("network", [pytest.param(linear.Model(CLASSES), marks=pytest.mark.slow), mlp.Model(CLASSES)], ids=str)
+@pytest.mark.parametrize(
+    "network",
+    [pytest.param(linear.Model(CLASSES), marks=pytest.mark.slow), mlp.Model(CLASSES)],
+    ids=str,
+)
 def test_without_noise_it_learns_and_with_much_it_does_not(network):
     inputs, labels = records(8)
     right = {}
@@ -467,7 +631,8 @@ def test_without_noise_it_learns_and_with_much_it_does_not(network):
 def test_a_killed_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     config = CONFIG
     whole = trained(config, network=mlp.Model(CLASSES))
-    calls, real = [], dpsgd._descend
+    calls = []
+    real = dpsgd._descend
 
     def killed(*arguments):
         calls.append(1)
@@ -486,12 +651,18 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
 
 
 def test_no_key_is_saved(tmp_path):
-    """What is left on the disk cannot repeat the noise: weights, averages, momentum and a number of steps, and no 32-bit words."""
+    """What is left on the disk cannot repeat the noise: weights, averages, momentum and a number
+    of steps, and no 32-bit words.
+    """
     trained(CONFIG, folder=tmp_path)
     [place] = tmp_path.iterdir()
     with ocp.CheckpointManager(place) as manager:
-        saved = jax.tree.leaves(manager.restore(manager.latest_step(), args=ocp.args.StandardRestore()))
-    assert sorted(leaf.size for leaf in saved) == sorted([1, *3 * [CLASSES], *3 * [WIDTH * CLASSES]])
+        saved = jax.tree.leaves(
+            manager.restore(manager.latest_step(), args=ocp.args.StandardRestore())
+        )
+    assert sorted(leaf.size for leaf in saved) == sorted(
+        [1, *3 * [CLASSES], *3 * [WIDTH * CLASSES]]
+    )
     assert {leaf.dtype.name for leaf in saved} == {"float32", "int32"}
     assert [leaf.size for leaf in saved if leaf.dtype == np.int32] == [1]
 
@@ -500,7 +671,9 @@ def test_donated_buffers_are_used():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         whole = replace(CONFIG, epsilon=math.inf, sampling_prob=1.0, epochs=1)
-        trained(whole, network=mlp.Model(CLASSES, hidden=7))  # no other test's, so that it is compiled here
+        trained(
+            whole, network=mlp.Model(CLASSES, hidden=7)
+        )  # no other test's, so that it is compiled here
 
 
 # Errors
@@ -550,18 +723,29 @@ def test_parts_that_are_not_there_are_refused():
     with pytest.raises(ValueError, match="normalisation"):
         dpsgd.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "norms", 0.5)
     with pytest.raises(ValueError, match="got 3 records and 2 labels"):
-        trained(dpsgd.Config(batch_size=1), data=(np.zeros((3, WIDTH), np.float32), np.zeros(2, np.int32)))
+        trained(
+            dpsgd.Config(batch_size=1),
+            data=(np.zeros((3, WIDTH), np.float32), np.zeros(2, np.int32)),
+        )
 
 
 DEAR = ("densenet121", "m3", "m7")
 """To trace; M5 is like the latter two."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in DEAR else name for name in students.MODELS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in DEAR else name
+        for name in students.MODELS
+    ],
+)
 def test_every_image_network_can_be_trained(name):
     """Networks with and without batch statistics have the weights that noisy SGD expects."""
     network = students.network_of(students.Config(model=name), CLASSES)
     size = max(students._model(students.Config(model=name)).MIN_SIZE, 8)
-    shapes = jax.eval_shape(lambda: network.init(jax.random.key(0), jnp.zeros((1, size, size, 1)), train=False))
+    shapes = jax.eval_shape(
+        lambda: network.init(jax.random.key(0), jnp.zeros((1, size, size, 1)), train=False)
+    )
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes["params"])
     assert any(path.startswith("Dense_") for path in dpsgd.parted(params, "head", 0.5)[0])

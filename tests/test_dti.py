@@ -1,4 +1,6 @@
-"""DTI k-means: each transformation by its formula, gradients of the minimum, restarts, the curriculum, and purer clusters than pixels'."""
+"""DTI k-means: each transformation by its formula, gradients of the minimum, restarts, the
+curriculum, and purer clusters than pixels'.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +30,14 @@ def test_warps_without_parameters_are_the_identity(name):
 
 
 def test_the_window_without_parameters_keeps_three_quarters_of_each_pixel():
-    """As the authors' code starts it, in float64: sigmoid(5) in the middle, sigmoid(-5) around it."""
+    """As the authors' code starts it, in float64: sigmoid(5) in the middle, sigmoid(-5) around
+    it.
+    """
     kernel = np.full((7, 7), 1 / (1 + np.exp(5.0)))
     kernel[3, 3] = 1 / (1 + np.exp(-5.0))
-    expected = scipy.ndimage.correlate(IMAGES.astype(np.float64), (kernel / kernel.sum())[None, ..., None], mode="constant")
+    expected = scipy.ndimage.correlate(
+        IMAGES.astype(np.float64), (kernel / kernel.sum())[None, ..., None], mode="constant"
+    )
     kept = MOVED["morphological"](IMAGES, np.zeros((2, 50), np.float32))
     np.testing.assert_allclose(kept, expected, atol=1e-6)
     assert 0.75 < kernel[3, 3] / kernel.sum() < 0.76
@@ -48,7 +54,9 @@ def test_the_window_is_the_weighted_mean_of_the_paper():
         for row, column, channel in np.ndindex(image.shape):
             x = padded[row : row + 7, column : column + 7, channel]
             weight = np.exp(values[0] * x) / (1 + np.exp(-logits))
-            np.testing.assert_allclose(result[row, column, channel], (weight * x).sum() / weight.sum(), rtol=1e-4)
+            np.testing.assert_allclose(
+                result[row, column, channel], (weight * x).sum() / weight.sum(), rtol=1e-4
+            )
 
 
 def test_an_open_window_dilates_or_erodes():
@@ -67,10 +75,13 @@ def test_an_open_window_dilates_or_erodes():
 def test_an_affine_shift_of_one_pixel_moves_the_image_by_one_pixel():
     """Parameters count in halves of the image's size; what comes in is the nearest edge."""
     parameters = np.zeros((2, 6), np.float32)
-    parameters[0, 2], parameters[1, 5] = 2 / 7, 2 / 9
+    parameters[0, 2] = 2 / 7
+    parameters[1, 5] = 2 / 9
     down, right = np.asarray(MOVED["affine"](IMAGES, parameters))
     np.testing.assert_allclose(down, np.concatenate([IMAGES[0, 1:], IMAGES[0, -1:]]), atol=1e-6)
-    np.testing.assert_allclose(right, np.concatenate([IMAGES[1, :, 1:], IMAGES[1, :, -1:]], 1), atol=1e-6)
+    np.testing.assert_allclose(
+        right, np.concatenate([IMAGES[1, :, 1:], IMAGES[1, :, -1:]], 1), atol=1e-6
+    )
 
 
 def test_a_thin_plate_spline_goes_through_its_control_points():
@@ -88,28 +99,38 @@ def test_a_thin_plate_spline_goes_through_its_control_points():
 def test_before_training_the_loss_is_that_of_k_means():
     config = FIVE_EPOCHS
     state = dti._initial(jax.random.key(0), PUBLIC, config)
-    images, present = PUBLIC[:20].astype(np.float32) / 255, np.r_[np.ones(17), np.zeros(3)].astype(np.float32)
+    images = PUBLIC[:20].astype(np.float32) / 255
+    present = np.r_[np.ones(17), np.zeros(3)].astype(np.float32)
     loss_of = jax.jit(dti._loss, static_argnums=(0, 1))
     loss, (_, chosen) = loss_of(config, 0, state.params, state.batch_stats, images, present)
     first = np.asarray(state.params["prototypes"], np.float64)
     distances = ((images[:17, None].astype(np.float64) - first) ** 2).mean((2, 3, 4))
     np.testing.assert_allclose(loss, distances.min(1).mean(), rtol=1e-5)
     np.testing.assert_array_equal(chosen, np.bincount(distances.argmin(1), minlength=3))
-    assert all(any(np.allclose(prototype, image / 255) for image in PUBLIC) for prototype in first), "public images"
+    assert all(
+        any(np.allclose(prototype, image / 255) for image in PUBLIC) for prototype in first
+    ), "public images"
 
 
 def test_bending_the_nearest_prototype_again_is_the_gradient_of_the_minimum(monkeypatch):
     """Against differentiating through all K, with a transformation that compiles in no time."""
-    monkeypatch.setitem(dti.TRANSFORMATIONS, "affine", (lambda images, by: images * jnp.exp(by[:, :1, None, None]), 6))
+    monkeypatch.setitem(
+        dti.TRANSFORMATIONS,
+        "affine",
+        (lambda images, by: images * jnp.exp(by[:, :1, None, None]), 6),
+    )
     values = [0.1 * RNG.normal(size=(3, 5, 6)).astype(np.float32)]
-    first, images = RNG.random((3, 8, 8, 1), np.float32), RNG.random((5, 8, 8, 1), np.float32)
+    first = RNG.random((3, 8, 8, 1), np.float32)
+    images = RNG.random((5, 8, 8, 1), np.float32)
 
     def through_all(first, values):
         return dti._distances(first, values, images).min(0).mean()
 
     def through_one(first, values):
         nearest = dti._distances(first, values, images).argmin(0)
-        return dti._errors(first[nearest], [v[nearest, np.arange(5)] for v in values], images).mean()
+        return dti._errors(
+            first[nearest], [v[nearest, np.arange(5)] for v in values], images
+        ).mean()
 
     gradients = [jax.jit(jax.grad(f, (0, 1)))(first, values) for f in (through_all, through_one)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *gradients)
@@ -133,16 +154,35 @@ def test_an_empty_prototype_starts_again_beside_the_fullest():
     assert 0.7e-4 < moved[1].std() < 1.3e-4
     np.testing.assert_array_equal(after.params["affine"][0][0], params["affine"][0][0][source])
     for name in own:
-        jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[source] if np.ndim(a) else a, b), adam[name], after.adam[name])
-    jax.tree.map(np.testing.assert_array_equal, (params["encoder"], adam["encoder"]), (after.params["encoder"], after.adam["encoder"]))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_array_equal(a[source] if np.ndim(a) else a, b),
+            adam[name],
+            after.adam[name],
+        )
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (params["encoder"], adam["encoder"]),
+        (after.params["encoder"], after.adam["encoder"]),
+    )
     assert not after.chosen.any()
-    enough = dti.restart(jax.random.key(1), state._replace(chosen=np.asarray([25, 7, 68], np.float32)))  # a fifth of a third is 6.7
+    enough = dti.restart(
+        jax.random.key(1), state._replace(chosen=np.asarray([25, 7, 68], np.float32))
+    )  # a fifth of a third is 6.7
     np.testing.assert_array_equal(enough.params["prototypes"], params["prototypes"])
 
 
 def test_transformations_come_in_at_the_epochs_of_the_paper():
     config = dti.Config()
-    assert [config.stage(epoch) for epoch in (0, 49, 50, 149, 150, 199, 200, 299)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [config.stage(epoch) for epoch in (0, 49, 50, 149, 150, 199, 200, 299)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
 
 
 def test_training_follows_the_curriculum(monkeypatch):
@@ -154,7 +194,11 @@ def test_training_follows_the_curriculum(monkeypatch):
 
     monkeypatch.setattr(dti, "_step", step)
     dti.fit(jax.random.key(0), PUBLIC, FIVE_EPOCHS)
-    assert seen == [(stage, rate) for stage, rate in zip((0, 1, 2, 3, 3), (1e-3, 1e-3, 1e-3, 1e-3, 1e-4), strict=True) for _ in range(2)]
+    assert seen == [
+        (stage, rate)
+        for stage, rate in zip((0, 1, 2, 3, 3), (1e-3, 1e-3, 1e-3, 1e-3, 1e-4), strict=True)
+        for _ in range(2)
+    ]
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -162,7 +206,13 @@ def test_a_stage_bends_by_its_first_transformations(stage):
     config = dti.Config(**SMALL)
     state = jax.eval_shape(lambda key: dti._initial(key, PUBLIC, config), jax.random.key(0))
     images = jax.ShapeDtypeStruct((5, 8, 8, 1), jnp.float32)
-    found = jax.eval_shape(lambda state, x: dti._parameters(config, stage, state.params, state.batch_stats, x, True)[0], state, images)
+    found = jax.eval_shape(
+        lambda state, x: dti._parameters(config, stage, state.params, state.batch_stats, x, True)[
+            0
+        ],
+        state,
+        images,
+    )
     assert [values.shape for values in found] == [(3, 5, 6), (3, 5, 50), (3, 5, 32)][:stage]
 
 
@@ -173,7 +223,8 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_encoder(tmp_path, monke
     monkeypatch.setattr(dti, "RESTART_EVERY", 3)
     config = dti.Config(**SMALL, epochs=3, curriculum=(1.0, 1.0, 1.0))
     whole = dti.fit(jax.random.key(0), PUBLIC, config)
-    step, calls = dti._step, []
+    step = dti._step
+    calls = []
 
     def interrupted(*args):
         calls.append(args)
@@ -186,42 +237,77 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_encoder(tmp_path, monke
         dti.fit(jax.random.key(0), PUBLIC, config, folder=tmp_path)
     again = dti.fit(jax.random.key(0), PUBLIC, config, folder=tmp_path)
     assert len(calls) == 4 + 4, "the last two of three epochs of two steps"
-    jax.tree.map(np.testing.assert_array_equal, (again.params, again.batch_stats), (whole.params, whole.batch_stats))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (again.params, again.batch_stats),
+        (whole.params, whole.batch_stats),
+    )
     dti.fit(jax.random.key(1), PUBLIC, config, folder=tmp_path)
     assert len(calls) == 8 + 6, "another key begins anew"
 
 
 def glyphs(count):
-    """A ring, a cross and two bars, each shifted by up to 2.4 of 16 pixels, turned, sheared and scaled at random."""
+    """A ring, a cross and two bars, each shifted by up to 2.4 of 16 pixels, turned, sheared and
+    scaled at random.
+    """
     rows, columns = np.mgrid[-1:1:16j, -1:1:16j]
-    ring, cross = np.abs(np.hypot(rows, columns) - 0.45) < 0.15, np.minimum(abs(rows), abs(columns)) < 0.12
-    long, wide = (abs(rows) < 0.6) & (abs(columns) < 0.12), (abs(columns) < 0.6) & (abs(rows) < 0.12)
-    drawn = np.stack([ring, cross & (np.hypot(rows, columns) < 0.6), wide, long]).astype(np.float32)[..., None]
+    ring = np.abs(np.hypot(rows, columns) - 0.45) < 0.15
+    cross = np.minimum(abs(rows), abs(columns)) < 0.12
+    long = (abs(rows) < 0.6) & (abs(columns) < 0.12)
+    wide = (abs(columns) < 0.6) & (abs(rows) < 0.12)
+    drawn = np.stack([ring, cross & (np.hypot(rows, columns) < 0.6), wide, long]).astype(
+        np.float32
+    )[..., None]
     kind = np.arange(count) % 4
-    moved = dti.affine(jnp.asarray(drawn[kind]), 0.3 * jax.random.uniform(jax.random.key(0), (count, 6), minval=-1, maxval=1))
+    moved = dti.affine(
+        jnp.asarray(drawn[kind]),
+        0.3 * jax.random.uniform(jax.random.key(0), (count, 6), minval=-1, maxval=1),
+    )
     return np.asarray(as_uint8(255 * moved)), kind
 
 
 @pytest.mark.slow
 def test_clusters_of_moved_glyphs_are_purer_than_by_pixels():
-    """0.88 against 0.51. Of four seeds the one of least loss, which no label chooses; each of them is purer than pixels are.
+    """0.88 against 0.51.
 
-    All three transformations are at work. The digits of 8x8 pixels have too little to move, and their ten clusters gain nothing.
+    Of four seeds the one of least loss, which no label chooses; each of them is purer than pixels
+    are.
+
+    All three transformations are at work. The digits of 8x8 pixels have too little to move, and
+    their ten clusters gain nothing.
     """
     images, kind = glyphs(400)
-    config = dti.Config(prototypes=4, epochs=80, curriculum=(0.2, 0.6, 0.8), width=4, blocks=1, batch_size=50, learning_rate=3e-3)
+    config = dti.Config(
+        prototypes=4,
+        epochs=80,
+        curriculum=(0.2, 0.6, 0.8),
+        width=4,
+        blocks=1,
+        batch_size=50,
+        learning_rate=3e-3,
+    )
     found = []
     for seed in range(4):
         features = np.asarray(dti.fit(jax.random.key(seed), images, config)(images))
-        found.append((-features.max(1).mean(), purity(prototypes.select(jax.random.key(0), features, 4).cluster, kind)))
-    by_pixels = purity(kmeans.select(jax.random.key(1), pixels.fit(jax.random.key(0), images)(images), 4).cluster, kind)
+        found.append(
+            (
+                -features.max(1).mean(),
+                purity(prototypes.select(jax.random.key(0), features, 4).cluster, kind),
+            )
+        )
+    by_pixels = purity(
+        kmeans.select(jax.random.key(1), pixels.fit(jax.random.key(0), images)(images), 4).cluster,
+        kind,
+    )
     assert min(found)[1] > by_pixels + 0.15
     assert min(share for _, share in found) > by_pixels
 
 
 @pytest.mark.slow
 def test_a_part_is_trained_from_its_own_epoch_on():
-    whole = dti.fit(jax.random.key(0), PUBLIC, dti.Config(**SMALL, epochs=2, curriculum=(0.5, 1.0, 1.0)))
+    whole = dti.fit(
+        jax.random.key(0), PUBLIC, dti.Config(**SMALL, epochs=2, curriculum=(0.5, 1.0, 1.0))
+    )
     trained = {name: bool(jnp.any(whole.params[name][-1][0])) for name in dti.TRANSFORMATIONS}
     assert trained == {"affine": True, "morphological": False, "thin_plate": False}
 

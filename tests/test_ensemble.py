@@ -22,13 +22,24 @@ def _students_that_compile_in_no_time(monkeypatch):
 
 def test_members_are_students_of_keys_of_their_own_and_the_ensemble_is_their_mean():
     seen = []
-    trained = ensemble.fit(jax.random.key(0), IMAGES, TARGETS, CONFIG, 2, on_epoch=lambda *report: seen.append(report[:2]))
-    alone = [students.fit(key, IMAGES, TARGETS, CONFIG) for key in jax.random.split(jax.random.key(0), 2)]
+    trained = ensemble.fit(
+        jax.random.key(0),
+        IMAGES,
+        TARGETS,
+        CONFIG,
+        2,
+        on_epoch=lambda *report: seen.append(report[:2]),
+    )
+    alone = [
+        students.fit(key, IMAGES, TARGETS, CONFIG) for key in jax.random.split(jax.random.key(0), 2)
+    ]
     chex.assert_trees_all_equal(trained.members, tuple(alone))
     each = [student.predict_proba(IMAGES) for student in alone]
     assert np.abs(each[0] - each[1]).max() > 1e-3
     np.testing.assert_allclose(trained.predict_proba(IMAGES), (each[0] + each[1]) / 2, atol=1e-6)
-    np.testing.assert_array_equal(np.asarray(trained.features(IMAGES))[:, 3:], alone[1].features(IMAGES))
+    np.testing.assert_array_equal(
+        np.asarray(trained.features(IMAGES))[:, 3:], alone[1].features(IMAGES)
+    )
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert not trained.interrupted
 
@@ -49,7 +60,8 @@ def test_an_interrupt_keeps_the_members_that_finished_an_epoch(last, members, ep
 
 
 def test_an_interrupt_between_two_epochs_of_a_later_member_keeps_the_earlier_ones(monkeypatch):
-    fit, calls = students.fit, []
+    fit = students.fit
+    calls = []
 
     def second_never_finishes(*args, **named):
         calls.append(1)

@@ -1,4 +1,6 @@
-"""What clients really send: exact laws on a seed, by enumeration of their alphabets and in the integers that are drawn against."""
+"""What clients really send: exact laws on a seed, by enumeration of their alphabets and in the
+integers that are drawn against.
+"""
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -43,40 +45,55 @@ def valid(mechanism, messages):
 @pytest.mark.parametrize("mechanism", DEPLOYED, ids=str)
 @pytest.mark.parametrize("missing", [False, True])
 def test_every_message_has_the_law_that_the_proofs_enumerate(mechanism, missing):
-    """60,000 messages a case against `log_prob`, which the contract tests hold to e^ε; mixed over the seeds of a hash.
+    """60,000 messages a case against `log_prob`, which the contract tests hold to e^ε; mixed over
+    the seeds of a hash.
 
-    Chi-square over the alphabet's probabilities: the statistic is within 6 standard deviations of its mean at this seed, one-sided
-    below 1e-6 each.
+    Chi-square over the alphabet's probabilities: the statistic is within 6 standard deviations of
+    its mean at this seed, one-sided below 1e-6 each.
     """
     votes = np.arange(mechanism.votes_per_record, dtype=np.int32) * mechanism.num_classes
     cells = np.where(missing & (np.arange(len(votes)) == 0), -1, votes).astype(np.int32)
     messages = mechanism.respond(fixed(), np.tile(cells, (RECORDS, 1)))
     assert np.asarray(valid(mechanism, messages)).all()
-    chex.assert_trees_all_equal_dtypes(messages, jax.eval_shape(mechanism.randomize, jax.random.key(0), cells))
+    chex.assert_trees_all_equal_dtypes(
+        messages, jax.eval_shape(mechanism.randomize, jax.random.key(0), cells)
+    )
     if isinstance(mechanism, Collision):  # the bucket's law given its own seed
         probability = np.exp(mechanism.log_prob(messages, cells))
         every = np.stack(
             [
-                np.exp(mechanism.log_prob(messages._replace(bucket=np.full(RECORDS, z, np.int32)), cells))
+                np.exp(
+                    mechanism.log_prob(
+                        messages._replace(bucket=np.full(RECORDS, z, np.int32)), cells
+                    )
+                )
                 for z in range(mechanism.num_buckets)
             ]
         )
-        mean, variance = (every**2).sum(0), (every**3).sum(0) - (every**2).sum(0) ** 2
+        mean = (every**2).sum(0)
+        variance = (every**3).sum(0) - (every**2).sum(0) ** 2
         assert abs((probability - mean).sum()) < 6 * np.sqrt(variance.sum()) + 1e-9 * RECORDS
-        counts, expected = np.bincount(messages.bucket, minlength=mechanism.num_buckets), every.sum(axis=1)
+        counts = np.bincount(messages.bucket, minlength=mechanism.num_buckets)
+        expected = every.sum(axis=1)
     else:
         alphabet = np.asarray(mechanism.alphabet(jax.random.key(0))).reshape(-1)
         order = np.argsort(alphabet)
         position = np.searchsorted(alphabet[order], np.asarray(messages).reshape(-1))
         counts = np.bincount(position, minlength=len(alphabet))
-        expected = RECORDS * np.exp(mechanism.log_prob(mechanism.alphabet(jax.random.key(0)), cells))[order]
+        expected = (
+            RECORDS
+            * np.exp(mechanism.log_prob(mechanism.alphabet(jax.random.key(0)), cells))[order]
+        )
     freedom = len(counts) - 1
     assert ((counts - expected) ** 2 / expected).sum() < freedom + 6 * np.sqrt(2 * freedom) + 10
 
 
 def largest_odds(mechanism):
-    """Return the largest ratio of two probabilities of one message, exactly, from the integer thresholds that are drawn against."""
-    votes, cells = mechanism.votes_per_record, mechanism.num_cells
+    """Return the largest ratio of two probabilities of one message, exactly, from the integer
+    thresholds that are drawn against.
+    """
+    votes = mechanism.votes_per_record
+    cells = mechanism.num_cells
     if isinstance(mechanism, Collision):
         held = Fraction(at_most(mechanism.p), SURE)
         other = [(1 - m * held) / (mechanism.num_buckets - m) for m in range(votes + 1)]
@@ -84,20 +101,35 @@ def largest_odds(mechanism):
     if isinstance(mechanism, SubsetSelection):
         share = Fraction(1)
         for i in range(votes):
-            share *= Fraction(mechanism.num_symbols - mechanism.subset_size - i, mechanism.num_symbols - i)
+            share *= Fraction(
+                mechanism.num_symbols - mechanism.subset_size - i, mechanism.num_symbols - i
+            )
         meets = Fraction(at_most_odds(1 - share, share, mechanism.epsilon), SURE)
         return (meets / (1 - share)) / ((1 - meets) / share)
     if isinstance(mechanism, GeneralizedRandomizedResponse):
         kept = Fraction(at_most(mechanism.p), SURE)
         return kept / ((1 - kept) / cells)
     flipped = Fraction(at_least(mechanism.q), SURE)
-    return ((1 - flipped) / flipped) ** (2 * votes if isinstance(mechanism, RandomizedResponse) else votes)
+    return ((1 - flipped) / flipped) ** (
+        2 * votes if isinstance(mechanism, RandomizedResponse) else votes
+    )
 
 
-@pytest.mark.parametrize("kind", [Collision, RandomizedResponse, OptimizedUnaryEncoding, SubsetSelection, GeneralizedRandomizedResponse])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Collision,
+        RandomizedResponse,
+        OptimizedUnaryEncoding,
+        SubsetSelection,
+        GeneralizedRandomizedResponse,
+    ],
+)
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 0.4, 1.0, 3.0, 8.0, 20.0])
 def test_rounding_never_costs_more_than_epsilon(kind, epsilon):
-    """In rational arithmetic against 60 digits of e^ε: the odds stay below it and lose no more than a millionth of a millionth."""
+    """In rational arithmetic against 60 digits of e^ε: the odds stay below it and lose no more
+    than a millionth of a millionth.
+    """
     for neighbors in (1, 2, 4) if kind is not GeneralizedRandomizedResponse else (1,):
         odds = largest_odds(kind(epsilon, 40, 10, num_neighbors=neighbors))
         with localcontext() as context:
@@ -118,18 +150,28 @@ def test_a_seed_makes_one_stream_and_another_seed_another():
 
 
 def test_integers_are_uniform_also_where_the_bound_is_no_power_of_two(monkeypatch):
-    """Chi-square of 50,000 draws below 7 within 6 standard deviations; and every word that would favour small ones is drawn again."""
+    """Chi-square of 50,000 draws below 7 within 6 standard deviations; and every word that would
+    favour small ones is drawn again.
+    """
     counts = np.bincount(fixed().below(np.full(50_000, 7)), minlength=7)
     assert ((counts - 50_000 / 7) ** 2 / (50_000 / 7)).sum() < 6 + 6 * np.sqrt(12)
     assert fixed().below(np.array([1, 1])).tolist() == [0, 0]
-    words = iter([np.array([1, 2, 2**64 - 1], np.uint64), np.array([0], np.uint64), np.array([9], np.uint64)])
+    words = iter(
+        [np.array([1, 2, 2**64 - 1], np.uint64), np.array([0], np.uint64), np.array([9], np.uint64)]
+    )
     stream = fixed()
     monkeypatch.setattr(stream, "words", lambda *shape: next(words))
-    assert stream.below(np.full(3, 7)).tolist() == [9 % 7, 2, (2**64 - 1) % 7]  # 2^64 mod 7 is 2: words 0 and 1 are drawn again
+    assert stream.below(np.full(3, 7)).tolist() == [
+        9 % 7,
+        2,
+        (2**64 - 1) % 7,
+    ]  # 2^64 mod 7 is 2: words 0 and 1 are drawn again
 
 
 def test_large_integers_are_uniform_and_small_ones_too():
-    """6,000 draws below 3: each within 5 standard deviations of a third; and below a number of 200 digits, mean and highest third."""
+    """6,000 draws below 3: each within 5 standard deviations of a third; and below a number of
+    200 digits, mean and highest third.
+    """
     counts = np.bincount(fixed().large_below(3, 6000))
     assert np.all(np.abs(counts - 2000) < 5 * np.sqrt(6000 * 2 / 9))
     bound = 10**200 + 7

@@ -1,4 +1,6 @@
-"""The protocol without its transport: what travels, what clients keep to, what a server counts, and what crashes and liars cannot do."""
+"""The protocol without its transport: what travels, what clients keep to, what a server counts,
+and what crashes and liars cannot do.
+"""
 
 import contextlib
 import dataclasses
@@ -32,29 +34,66 @@ from rknn_jax.mechanisms.base import client_totals
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError, LedgerMismatchError, fingerprint
+from rknn_jax.privacy.ledger import (
+    BudgetExceededError,
+    Ledger,
+    LedgerError,
+    LedgerMismatchError,
+    fingerprint,
+)
 from rknn_jax.representations import dti, pca, pixels, scan, simclr, spectral
 from tests import recorded
 from tests.conftest import modules
 
-DEPLOYED = ("collision", "subset_selection", "randomized_response", "optimized_unary_encoding", "generalized_randomized_response")
+DEPLOYED = (
+    "collision",
+    "subset_selection",
+    "randomized_response",
+    "optimized_unary_encoding",
+    "generalized_randomized_response",
+)
 QUICK = ("collision", "wheel")  # a bucket under a hash, and a point of a circle
 CLASSES = ("ant", "bee", "cow")
 RNG = np.random.default_rng(0)
 QUERIES = RNG.normal(size=(4, 5)).astype(np.float32)
 
 
-def a_round(epsilon=1.0, mechanism="collision", neighbors=1, trust="local", metric="sqeuclidean", amplification="general", **fields):
-    config = rknn.Config(epsilon, 1e-5, neighbors, mechanism, trust, amplification=amplification, metric=metric)
+def a_round(
+    epsilon=1.0,
+    mechanism="collision",
+    neighbors=1,
+    trust="local",
+    metric="sqeuclidean",
+    amplification="general",
+    **fields,
+):
+    config = rknn.Config(
+        epsilon, 1e-5, neighbors, mechanism, trust, amplification=amplification, metric=metric
+    )
     return Round(QUERIES, CLASSES, config, **fields)
 
 
-def a_client(folder, records=6, budget=3, seed=1, agreement=Agreement(), unit="record", budget_delta=0, **fields):
+def a_client(
+    folder,
+    records=6,
+    budget=3,
+    seed=1,
+    agreement=Agreement(),
+    unit="record",
+    budget_delta=0,
+    **fields,
+):
     rng = np.random.default_rng(seed)
-    features, labels = rng.normal(size=(records, 5)).astype(np.float32), rng.integers(0, 3, records).astype(np.int32)
+    features = rng.normal(size=(records, 5)).astype(np.float32)
+    labels = rng.integers(0, 3, records).astype(np.int32)
     folder.mkdir(parents=True, exist_ok=True)
-    path, dataset = folder / "ledger.jsonl", fingerprint(features)
-    ledger = Ledger.open(path, dataset) if path.exists() else Ledger.create(path, dataset, budget, budget_delta, unit=unit)
+    path = folder / "ledger.jsonl"
+    dataset = fingerprint(features)
+    ledger = (
+        Ledger.open(path, dataset)
+        if path.exists()
+        else Ledger.create(path, dataset, budget, budget_delta, unit=unit)
+    )
     return Client(features, labels, ledger, folder / "rounds", agreement, **fields)
 
 
@@ -64,9 +103,14 @@ def replies_of(round, payloads, first=0):
 
 def honest(round, count, seed=0):
     """Payloads of one-record clients."""
-    cells = np.random.default_rng(seed).integers(0, 12, (count, round.mechanism.votes_per_record)).astype(np.int32)
+    cells = (
+        np.random.default_rng(seed)
+        .integers(0, 12, (count, round.mechanism.votes_per_record))
+        .astype(np.int32)
+    )
     messages = round.mechanism.respond(Entropy(bytes([seed]) * 32), cells)
-    data, size = wire.encode(round.mechanism, messages), wire.message_bytes(round.mechanism)
+    data = wire.encode(round.mechanism, messages)
+    size = wire.message_bytes(round.mechanism)
     return [data[i * size : (i + 1) * size] for i in range(count)]
 
 
@@ -78,12 +122,21 @@ def name_of(module):
 
 
 REPRESENTATIONS = modules(representations)
-TRAINED = ("simclr", "scan", "self_trained", "dti", "spectral")  # fitted in the slow tests; see the next test for their form
+TRAINED = (
+    "simclr",
+    "scan",
+    "self_trained",
+    "dti",
+    "spectral",
+)  # fitted in the slow tests; see the next test for their form
 
 
 @pytest.mark.parametrize(
     "module",
-    [pytest.param(module, marks=[pytest.mark.slow] if name_of(module) in TRAINED else []) for module in REPRESENTATIONS],
+    [
+        pytest.param(module, marks=[pytest.mark.slow] if name_of(module) in TRAINED else [])
+        for module in REPRESENTATIONS
+    ],
     ids=name_of,
 )
 def test_every_representation_arrives_as_it_was_sent(module):
@@ -95,10 +148,17 @@ def test_every_representation_arrives_as_it_was_sent(module):
 
 
 def untrained():
-    """Encoders as training makes them, with nested weights, networks, configuration and encoders inside them, and arbitrary numbers."""
-    weights = {"params": {"layer": {"kernel": RNG.normal(size=(2, 3)).astype(np.float32)}}, "batch_stats": {"mean": np.arange(3.0)}}
+    """Encoders as training makes them, with nested weights, networks, configuration and encoders
+    inside them, and arbitrary numbers.
+    """
+    weights = {
+        "params": {"layer": {"kernel": RNG.normal(size=(2, 3)).astype(np.float32)}},
+        "batch_stats": {"mean": np.arange(3.0)},
+    }
     network = simclr.Network("cnn", 4, hidden=True)
-    graph = spectral.Encoder(pixels.Encoder(), *RNG.normal(size=(3, 2, 2)).astype(np.float32), spectral.EXAMPLES[0])
+    graph = spectral.Encoder(
+        pixels.Encoder(), *RNG.normal(size=(3, 2, 2)).astype(np.float32), spectral.EXAMPLES[0]
+    )
     return [
         dti.Encoder(weights["params"], weights["batch_stats"], dti.EXAMPLES[0]),
         simclr.Encoder(weights, network, "projection"),
@@ -114,7 +174,9 @@ def test_every_field_of_an_encoder_arrives():
         assert type(arrived) is type(sent)
         chex.assert_trees_all_equal(arrived, sent)
         chex.assert_trees_all_equal_dtypes(arrived, sent)
-        assert jax.tree.structure(arrived) == jax.tree.structure(sent), f"of {sent}: networks and configuration too"
+        assert jax.tree.structure(arrived) == jax.tree.structure(sent), (
+            f"of {sent}: networks and configuration too"
+        )
 
 
 @pytest.mark.parametrize("mechanism", DEPLOYED)
@@ -148,14 +210,17 @@ def test_a_round_arrives_under_the_id_of_its_bytes():
     ],
 )
 def test_only_numbers_and_named_configuration_are_built(value):
-    tree, kinds = json.dumps(value).encode(), b"[]"
+    tree = json.dumps(value).encode()
+    kinds = b"[]"
     data = len(tree).to_bytes(8, "little") + len(kinds).to_bytes(8, "little") + tree + kinds
     with pytest.raises(ValueError, match="Expected a question"):
         wire.unpack(data)
 
 
 def test_any_damage_to_a_question_is_an_error_or_another_round():
-    """Every byte of the header flipped in one bit, and every length of the head: never another exception, never the same id."""
+    """Every byte of the header flipped in one bit, and every length of the head: never another
+    exception, never the same id.
+    """
     data = a_round().data
     for cut in range(0, min(len(data), 200)):
         with pytest.raises(ValueError, match="Expected"):
@@ -179,7 +244,9 @@ def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
     coins = 8 if name == "collision" else 0
     assert len(data) == 50 * wire.message_bytes(mechanism)
     assert 0 <= 8 * (wire.message_bytes(mechanism) - coins) - mechanism.message_bits < 8
-    chex.assert_trees_all_equal(jax.tree.map(np.asarray, wire.decode(mechanism, data)), jax.tree.map(np.asarray, messages))
+    chex.assert_trees_all_equal(
+        jax.tree.map(np.asarray, wire.decode(mechanism, data)), jax.tree.map(np.asarray, messages)
+    )
     if wire.message_bytes(mechanism) > 1:
         with pytest.raises(ValueError, match="every client must use"):
             wire.decode(mechanism, data[:-1])
@@ -199,7 +266,10 @@ def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
         ({"records_per_client": 2}, "records_per_client > 0"),
         ({"records_per_client": 1.5, "unit": "client"}, "an integer records_per_client"),
         ({"trust": "shuffle"}, "honest >= 2"),
-        ({"trust": "shuffle", "honest": 50, "unit": "client", "records_per_client": 2}, "one message"),
+        (
+            {"trust": "shuffle", "honest": 50, "unit": "client", "records_per_client": 2},
+            "one message",
+        ),
         ({"neighbors": 9}, "num_neighbors"),
         ({"epsilon": True}, "epsilon of type float"),
         ({"epsilon": "1"}, "epsilon of type float"),
@@ -207,9 +277,15 @@ def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
         ({"epsilon": 1e-12}, "< epsilon <"),
         ({"epsilon": np.float32(1)}, "epsilon of type float"),
         ({"unit": "client", "records_per_client": 2**21}, "records_per_client <="),
-        ({"trust": "central", "mechanism": "binomial", "honest": 2, "epsilon": 1e-5}, "coins of a client"),
+        (
+            {"trust": "central", "mechanism": "binomial", "honest": 2, "epsilon": 1e-5},
+            "coins of a client",
+        ),
         ({"metric": "bogus"}, "metric to be one of"),
-        ({"trust": "shuffle", "honest": 50, "amplification": "closed form"}, "amplification to be one of"),
+        (
+            {"trust": "shuffle", "honest": 50, "amplification": "closed form"},
+            "amplification to be one of",
+        ),
     ],
 )
 def test_a_round_that_cannot_keep_its_word_is_not_made(wrong, words):
@@ -222,14 +298,26 @@ def test_a_round_that_cannot_keep_its_word_is_not_made(wrong, words):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in (*DEPLOYED, "local_hashing", "wheel")],
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name in (*DEPLOYED, "local_hashing", "wheel")
+    ],
 )
 def test_the_same_votes_and_seed_give_the_totals_of_a_simulation(tmp_path, name):
-    """Through three clients of 18 records each, bytes, and a collector that is closed and opened between them."""
+    """Through three clients of 18 records each, bytes, and a collector that is closed and opened
+    between them.
+    """
     round = a_round(mechanism=name, simulated=7)
-    cells, first = [], 0
+    cells = []
+    first = 0
     for number in range(3):
-        client = a_client(tmp_path / f"{number}", 18, seed=number, agreement=Agreement(simulated=True), first=first)
+        client = a_client(
+            tmp_path / f"{number}",
+            18,
+            seed=number,
+            agreement=Agreement(simulated=True),
+            first=first,
+        )
         id, ticket, payload = client.answer(round.data)
         total = Collector(tmp_path, round)
         assert total.receive([Reply(ticket, id, payload)]) == ["counted"]
@@ -238,18 +326,29 @@ def test_the_same_votes_and_seed_give_the_totals_of_a_simulation(tmp_path, name)
         first += 18
     expected = np.asarray(client_totals(round.mechanism, jax.random.key(7), np.concatenate(cells)))
     np.testing.assert_array_equal(total.totals, expected)
-    np.testing.assert_allclose(total.counts()[0], np.asarray(round.mechanism.estimate(jax.random.key(0), expected, 54)), rtol=1e-6)
+    np.testing.assert_allclose(
+        total.counts()[0],
+        np.asarray(round.mechanism.estimate(jax.random.key(0), expected, 54)),
+        rtol=1e-6,
+    )
 
 
 def test_real_messages_estimate_the_votes(tmp_path):
-    """4,000 one-record clients: every cell within 5 of its standard deviations; twelve cells, false alarms below 1e-5 at this seed."""
+    """4,000 one-record clients: every cell within 5 of its standard deviations; twelve cells,
+    false alarms below 1e-5 at this seed.
+    """
     round = a_round(epsilon=2.0)
-    cells = np.random.default_rng(3).integers(0, 12, (4000, 1)).astype(np.int32) % np.random.default_rng(4).integers(1, 13, (4000, 1))
+    cells = np.random.default_rng(3).integers(0, 12, (4000, 1)).astype(
+        np.int32
+    ) % np.random.default_rng(4).integers(1, 13, (4000, 1))
     collector = Collector(tmp_path, round)
-    data, size = wire.encode(round.mechanism, round.mechanism.respond(Entropy(bytes(32)), cells)), wire.message_bytes(round.mechanism)
+    data = wire.encode(round.mechanism, round.mechanism.respond(Entropy(bytes(32)), cells))
+    size = wire.message_bytes(round.mechanism)
     collector.receive(replies_of(round, [data[i * size : (i + 1) * size] for i in range(4000)]))
     counts, stddev = collector.counts()
-    assert np.all(np.abs(counts - np.bincount(cells[:, 0], minlength=12).reshape(4, 3)) < 5 * stddev)
+    assert np.all(
+        np.abs(counts - np.bincount(cells[:, 0], minlength=12).reshape(4, 3)) < 5 * stddev
+    )
 
 
 # The client's word
@@ -282,7 +381,9 @@ def test_a_round_beyond_the_budget_is_refused_and_leaves_nothing(tmp_path):
 
 
 def in_a_fork(run):
-    """Run something in another process, which has all that is imported here but not JAX's threads, and return its number."""
+    """Run something in another process, which has all that is imported here but not JAX's
+    threads, and return its number.
+    """
     number = os.fork()
     if number == 0:
         status = 1
@@ -301,7 +402,9 @@ def exit_status(number):
 
 
 def connect_without_jax(client, round, seconds=0.0):
-    """Return a `Round.connect` for a fork, which must not run JAX: the votes that this process finds, after some time."""
+    """Return a `Round.connect` for a fork, which must not run JAX: the votes that this process
+    finds, after some time.
+    """
     cells = client._cells(round)
     wire.message_bytes(round.mechanism)  # its shapes are traced once and kept
 
@@ -356,7 +459,9 @@ MOMENTS = {
 @pytest.mark.filterwarnings("ignore:os.fork")  # the fork runs no JAX
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_crash_at_any_moment_costs_one_spend_and_makes_one_message(tmp_path, moment):
-    """The process is killed by SIGKILL at that moment; started again, it answers, twice the same, with one spend in the ledger."""
+    """The process is killed by SIGKILL at that moment; started again, it answers, twice the
+    same, with one spend in the ledger.
+    """
     round = a_round(mechanism="randomized_response")  # whose messages are drawn without JAX
     connect = connect_without_jax(a_client(tmp_path), round)
 
@@ -375,7 +480,9 @@ def test_a_crash_at_any_moment_costs_one_spend_and_makes_one_message(tmp_path, m
     assert kept in ([], [said[1].to_bytes(8, "little") + said[2]])
     assert bool(kept) is (moment == "after the answer is on disk")
     assert client.ledger.spent.epsilon == 1
-    assert [path.suffix for path in client.folder.glob("[!.]*") if path.suffix != ".noted"] == [".answer"]
+    assert [path.suffix for path in client.folder.glob("[!.]*") if path.suffix != ".noted"] == [
+        ".answer"
+    ]
 
 
 def test_what_was_said_is_said_again_whatever_has_become_of_the_data(tmp_path):
@@ -408,14 +515,25 @@ def test_nothing_in_the_data_decides_whether_there_is_an_answer(tmp_path):
 
 
 def test_a_representation_sees_one_record_at_a_time(tmp_path):
-    """One that would put record 0's first pixel into the features of all: components of another shape than `fit` makes."""
+    """One that would put record 0's first pixel into the features of all: components of another
+    shape than `fit` makes.
+    """
     images = np.random.default_rng(0).integers(0, 256, (9, 6, 6, 1)).astype(np.uint8)
-    inner = pca.Encoder(pixels.Encoder(), np.zeros((36,), np.float32), np.tile(np.eye(36, 1, dtype=np.float32), (9, 1, 1)))
+    inner = pca.Encoder(
+        pixels.Encoder(),
+        np.zeros((36,), np.float32),
+        np.tile(np.eye(36, 1, dtype=np.float32), (9, 1, 1)),
+    )
     assert np.asarray(inner(images)).ndim == 3, "all records at once do mix"
     images_of = {"inputs": images, "labels": np.zeros(9, np.int32)}
-    for encode in (inner, pca.Encoder(pixels.Encoder(), np.zeros((36,), np.float32), np.ones((36, 1), np.float32))):
+    for encode in (
+        inner,
+        pca.Encoder(pixels.Encoder(), np.zeros((36,), np.float32), np.ones((36, 1), np.float32)),
+    ):
         client = dataclasses.replace(a_client(tmp_path / str(id(encode))), **images_of)
-        round = dataclasses.replace(a_round(), queries=np.arange(4, dtype=np.float32)[:, None] * 3000, encode=encode)
+        round = dataclasses.replace(
+            a_round(), queries=np.arange(4, dtype=np.float32)[:, None] * 3000, encode=encode
+        )
         if encode is inner:
             with pytest.raises(RefusedError, match="makes something else"):
                 client._cells(round)
@@ -430,7 +548,9 @@ def test_a_representation_sees_one_record_at_a_time(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:os.fork")  # the forks run no JAX
 def test_two_processes_of_one_client_spend_once(tmp_path):
-    """Each takes half a second between looking for an answer and charging for it, so that they meet there unless one waits."""
+    """Each takes half a second between looking for an answer and charging for it, so that they
+    meet there unless one waits.
+    """
     round = a_round(mechanism="randomized_response")  # whose messages are drawn without JAX
     connect = connect_without_jax(a_client(tmp_path), round, seconds=0.5)
 
@@ -455,7 +575,10 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
         (b"nonsense", "Expected a question"),
         (wire.pack(rknn.Config()), "Expected a round"),
         (wide.data, "embed with one model"),
-        (dataclasses.replace(a_round(epsilon=0.5), encode=pixels.Encoder()).data, "a round about features"),
+        (
+            dataclasses.replace(a_round(epsilon=0.5), encode=pixels.Encoder()).data,
+            "a round about features",
+        ),
     ):
         with pytest.raises(RefusedError, match=words):
             client.answer(question)
@@ -470,14 +593,28 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
 @pytest.mark.parametrize(
     ("bound", "fields", "words"),
     [
-        ({"most_cells": 11}, {}, "at most 11 cells in a round, got 12; agree to more with --most-cells 12"),
+        (
+            {"most_cells": 11},
+            {},
+            "at most 11 cells in a round, got 12; agree to more with --most-cells 12",
+        ),
         ({"most_bytes": 200}, {}, "at most 200 bytes in a question"),
         ({"most_work": 71}, {}, "at most 71 work of cells times records in a round, got 72"),
-        ({"most_bytes": 2000}, {"records_per_client": 1001, "unit": "client"}, "2,000 bytes in an answer, got 2,002"),
-        ({"most_work": 12_000}, {"records_per_client": 1001, "unit": "client"}, "got 12,012; agree to more with --most-work"),
+        (
+            {"most_bytes": 2000},
+            {"records_per_client": 1001, "unit": "client"},
+            "2,000 bytes in an answer, got 2,002",
+        ),
+        (
+            {"most_work": 12_000},
+            {"records_per_client": 1001, "unit": "client"},
+            "got 12,012; agree to more with --most-work",
+        ),
     ],
 )
-def test_what_would_exhaust_a_client_is_refused_before_anything_is_spent(tmp_path, bound, fields, words):
+def test_what_would_exhaust_a_client_is_refused_before_anything_is_spent(
+    tmp_path, bound, fields, words
+):
     round = a_round(mechanism="randomized_response", **fields)
     client = a_client(tmp_path, agreement=Agreement(**bound), unit=round.unit)
     with pytest.raises(RefusedError, match=words):
@@ -490,14 +627,25 @@ def test_what_would_exhaust_a_client_is_refused_before_anything_is_spent(tmp_pat
 
 
 def test_a_client_is_bounded_unless_its_owner_says_otherwise():
-    """A million cells for each of 2,000 records, an answer of 250 MB, are too much work; a thousand cells of 60,000 are not."""
+    """A million cells for each of 2,000 records, an answer of 250 MB, are too much work; a
+    thousand cells of 60,000 are not.
+    """
     classes = tuple(map(str, range(100)))
-    ask = functools.partial(Round, classes=classes, config=rknn.Config(mechanism="optimized_unary_encoding", trust="local"))
+    ask = functools.partial(
+        Round,
+        classes=classes,
+        config=rknn.Config(mechanism="optimized_unary_encoding", trust="local"),
+    )
     heavy, usual = (ask(np.zeros((count, 5), np.float32)) for count in (10_000, 10))
-    few, many, digits = (Client(np.zeros((count, 5), np.float32), np.zeros(count, np.int32), None, Path()) for count in (200, 2000, 60_000))
+    few, many, digits = (
+        Client(np.zeros((count, 5), np.float32), np.zeros(count, np.int32), None, Path())
+        for count in (200, 2000, 60_000)
+    )
     assert few.parsed(heavy.data).answer_bytes(200) == 25_000_000
     assert digits.parsed(usual.data).answer_bytes(60_000) == 7_500_000
-    with pytest.raises(RefusedError, match="work of cells times records in a round, got 2,000,000,000"):
+    with pytest.raises(
+        RefusedError, match="work of cells times records in a round, got 2,000,000,000"
+    ):
         many.parsed(heavy.data)
     with pytest.raises(ValueError, match="queries times classes <= 4194304"):
         ask(np.zeros((2**16, 5), np.float32))
@@ -509,7 +657,13 @@ def test_the_bounds_do_not_tell_how_many_records_a_client_has(tmp_path):
     round = a_round(mechanism="randomized_response", unit="client", records_per_client=2)
     for most, fits in ((24, True), (23, False)):
         for count in (1, 2, 200):
-            mine = Client(np.zeros((count, 5), np.float32), np.zeros(count, np.int32), None, tmp_path, Agreement(most_work=most))
+            mine = Client(
+                np.zeros((count, 5), np.float32),
+                np.zeros(count, np.int32),
+                None,
+                tmp_path,
+                Agreement(most_work=most),
+            )
             with contextlib.nullcontext() if fits else pytest.raises(RefusedError):
                 mine.parsed(round.data)
 
@@ -528,8 +682,11 @@ def test_bits_of_many_cells_are_drawn_for_few_records_at_a_time(monkeypatch):
     sealed = clients._seal(bytes(32), cells, clients._at_once(round))
     assert sealed == clients._seal(bytes(32), cells), "notes of earlier versions hold"
     monkeypatch.setattr(clients, "BITS_AT_ONCE", 40)
-    assert clients._seal(bytes(32), cells, clients._at_once(round)) != sealed, "no two messages of one seed"
-    drawn, respond = [], type(round.mechanism).respond
+    assert clients._seal(bytes(32), cells, clients._at_once(round)) != sealed, (
+        "no two messages of one seed"
+    )
+    drawn = []
+    respond = type(round.mechanism).respond
 
     def counted(self, entropy, block):
         drawn.append(len(block))
@@ -543,19 +700,28 @@ def test_bits_of_many_cells_are_drawn_for_few_records_at_a_time(monkeypatch):
 def test_an_epsilon_that_protects_next_to_nothing_wants_a_word(tmp_path):
     round = a_round(epsilon=50.5)
     client = a_client(tmp_path, budget=100)
-    with pytest.raises(RefusedError, match="epsilon <= 50 a round, got epsilon=50.5.*--allow-large-epsilon"):
+    with pytest.raises(
+        RefusedError, match="epsilon <= 50 a round, got epsilon=50.5.*--allow-large-epsilon"
+    ):
         client.answer(round.data)
     assert client.ledger.spent.epsilon == 0
     dataclasses.replace(client, agreement=Agreement(large_epsilon=True)).answer(round.data)
     client.answer(a_round(epsilon=49.5).data)
     settings = settings_of.Serve(tmp_path, 50.5, "3", 2, tmp_path)
-    with pytest.raises(ValueError, match="--epsilon <= 50, got --epsilon 50.5.*--allow-large-epsilon"):
+    with pytest.raises(
+        ValueError, match="--epsilon <= 50, got --epsilon 50.5.*--allow-large-epsilon"
+    ):
         settings_of.asked(settings)
-    assert settings_of.asked(dataclasses.replace(settings, allow_large_epsilon=True)).config.epsilon == 50.5
+    assert (
+        settings_of.asked(dataclasses.replace(settings, allow_large_epsilon=True)).config.epsilon
+        == 50.5
+    )
 
 
 def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
-    np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32))
+    np.savez(
+        tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32)
+    )
     usual = settings_of.Join(tmp_path / "R.npz", budget=1)
     assert federation._client(usual).agreement == Agreement()
     bounds = {"most_cells": 5, "most_bytes": 6, "most_work": 7}
@@ -564,9 +730,13 @@ def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
 
 
 def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
-    np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32))
+    np.savez(
+        tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32)
+    )
     for budget in (3, None):  # of a new ledger, and of one that is there
-        client = federation._client(settings_of.Join(tmp_path / "R.npz", budget=budget, patience=0.1))
+        client = federation._client(
+            settings_of.Join(tmp_path / "R.npz", budget=budget, patience=0.1)
+        )
         with open(client.ledger.path, "rb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(LedgerError, match="was not free within 0 s"):
@@ -579,22 +749,39 @@ def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
 
 
 def test_a_client_level_round_hides_how_many_records_there_are_and_which(tmp_path):
-    """Exact: any two clients' messages are as likely up to e^ε, over all outputs of both messages, whatever they hold (0 to 2 records)."""
-    round = a_round(epsilon=1.0, mechanism="generalized_randomized_response", unit="client", records_per_client=2)
-    sizes = {len(a_client(tmp_path / str(n), n, unit="client").answer(round.data)[2]) for n in (1, 2, 9)}
+    """Exact: any two clients' messages are as likely up to e^ε, over all outputs of both
+    messages, whatever they hold (0 to 2 records).
+    """
+    round = a_round(
+        epsilon=1.0,
+        mechanism="generalized_randomized_response",
+        unit="client",
+        records_per_client=2,
+    )
+    sizes = {
+        len(a_client(tmp_path / str(n), n, unit="client").answer(round.data)[2]) for n in (1, 2, 9)
+    }
     assert sizes == {2 * wire.message_bytes(round.mechanism)}
     assert round.guarantee().unit == "client"
-    mechanism, alphabet = round.mechanism, round.mechanism.alphabet(jax.random.key(0))
-    single = np.stack([np.exp(mechanism.log_prob(alphabet, np.array([cell]))) for cell in (-1, *range(12))])
+    mechanism = round.mechanism
+    alphabet = round.mechanism.alphabet(jax.random.key(0))
+    single = np.stack(
+        [np.exp(mechanism.log_prob(alphabet, np.array([cell]))) for cell in (-1, *range(12))]
+    )
     held = itertools.combinations_with_replacement(range(13), 2)
-    joint = np.stack([(np.outer(single[a], single[b]) + np.outer(single[b], single[a])).ravel() for a, b in held])
+    joint = np.stack(
+        [(np.outer(single[a], single[b]) + np.outer(single[b], single[a])).ravel() for a, b in held]
+    )
     assert np.log(joint.max(axis=0) / joint.min(axis=0)).max() <= 1.0
 
 
 def test_records_are_drawn_uniformly_without_replacement():
     """9,000 draws of 2 out of 3: each pair within 5 standard deviations of a third."""
     cells = np.arange(3, dtype=np.int32)[:, None]
-    pairs = [tuple(sorted(clients._drawn(Entropy(i.to_bytes(32, "little")), cells, 2)[:, 0])) for i in range(9000)]
+    pairs = [
+        tuple(sorted(clients._drawn(Entropy(i.to_bytes(32, "little")), cells, 2)[:, 0]))
+        for i in range(9000)
+    ]
     counts = np.array([pairs.count(pair) for pair in ((0, 1), (0, 2), (1, 2))])
     assert np.all(np.abs(counts - 3000) < 5 * np.sqrt(9000 * 2 / 9))
     assert sorted(clients._drawn(Entropy(bytes(32)), cells, 5)[:, 0].tolist()) == [-1, -1, 0, 1, 2]
@@ -602,7 +789,9 @@ def test_records_are_drawn_uniformly_without_replacement():
 
 def test_a_shuffled_round_is_charged_for_as_many_as_the_owner_believes_in(tmp_path):
     round = a_round(epsilon=0.5, trust="shuffle", honest=2000)
-    assert round.mechanism.epsilon == pytest.approx(amplification.local_epsilon(0.5, 2000, 1e-5, "general", None))
+    assert round.mechanism.epsilon == pytest.approx(
+        amplification.local_epsilon(0.5, 2000, 1e-5, "general", None)
+    )
     assert round.guarantee().epsilon == round.message_epsilon > 2, "without a shuffler"
     believes = a_client(tmp_path / "a", agreement=Agreement("shuffle", 2000), budget_delta="1/1000")
     believes.answer(round.data)
@@ -616,7 +805,9 @@ def test_a_shuffled_round_is_charged_for_as_many_as_the_owner_believes_in(tmp_pa
 
 def test_a_server_counts_by_the_tighter_bound_and_its_clients_check_it(tmp_path):
     settings = settings_of.Serve(tmp_path, 0.5, "3", 2, tmp_path, trust="shuffle", honest=2000)
-    tighter, general = (dataclasses.replace(settings, **said) for said in ({}, {"amplification": "general"}))
+    tighter, general = (
+        dataclasses.replace(settings, **said) for said in ({}, {"amplification": "general"})
+    )
     assert settings_of.asked(tighter).config.amplification == "variation ratio"
     assert settings_of.asked(general).config.amplification == "general"
     shuffled = {"epsilon": 0.5, "trust": "shuffle", "honest": 2000}
@@ -637,7 +828,9 @@ def test_a_server_counts_by_the_tighter_bound_and_its_clients_check_it(tmp_path)
 
 def test_what_cannot_be_counted_is_rejected_by_name_and_the_rest_is_counted(tmp_path):
     round = a_round(mechanism="generalized_randomized_response")
-    good, outside = honest(round, 4), b"\x0d"  # 12 is "no vote"
+    # 12 is "no vote"
+    good = honest(round, 4)
+    outside = b"\x0d"
     collector = Collector(tmp_path, round, most_records=3)
     fates = collector.receive(
         [
@@ -653,7 +846,10 @@ def test_what_cannot_be_counted_is_rejected_by_name_and_the_rest_is_counted(tmp_
     )
     reasons = ["outside the alphabet", "another round", "malformed", "too many", "again"]
     assert fates == ["counted", *reasons, "counted", "counted"]
-    assert collector.receive([Reply(1, round.id, good[1]), Reply(9, round.id, good[1])]) == ["again", "counted"]
+    assert collector.receive([Reply(1, round.id, good[1]), Reply(9, round.id, good[1])]) == [
+        "again",
+        "counted",
+    ]
     assert collector.receive([Reply(10, round.id, good[1])], late=True) == ["late"]
     assert collector.clients == {1, 6, 9, 2**64 - 1}
     assert collector.num_messages == 6
@@ -661,26 +857,35 @@ def test_what_cannot_be_counted_is_rejected_by_name_and_the_rest_is_counted(tmp_
     expected = round.mechanism.aggregate(wire.decode(round.mechanism, b"".join(told)))
     np.testing.assert_array_equal(collector.totals, expected)
     collector.close()
-    assert Collector(tmp_path, round).rejected == dict.fromkeys([*reasons, "late"], 1) | {"again": 2}
+    assert Collector(tmp_path, round).rejected == dict.fromkeys([*reasons, "late"], 1) | {
+        "again": 2
+    }
 
 
 def test_a_client_level_answer_has_exactly_its_number_of_messages(tmp_path):
     round = a_round(unit="client", records_per_client=2, mechanism="randomized_response")
     one = honest(round, 3)
-    fates = Collector(tmp_path, round).receive(replies_of(round, [one[0], one[0] + one[1], b"".join(one)]))
+    fates = Collector(tmp_path, round).receive(
+        replies_of(round, [one[0], one[0] + one[1], b"".join(one)])
+    )
     assert fates == ["malformed", "counted", "too many"]
 
 
 @pytest.mark.parametrize("name", DEPLOYED)
 def test_random_bytes_never_count_unless_they_are_messages(tmp_path, name):
     round = a_round(mechanism=name)
-    rng, size = np.random.default_rng(0), wire.message_bytes(round.mechanism)
+    rng = np.random.default_rng(0)
+    size = wire.message_bytes(round.mechanism)
     payloads = [rng.bytes(int(n)) for n in rng.integers(0, 4 * size, 300)]
     collector = Collector(tmp_path, round)
     fates = collector.receive(replies_of(round, payloads))
-    counted = b"".join(payload for payload, fate in zip(payloads, fates, strict=True) if fate == "counted")
+    counted = b"".join(
+        payload for payload, fate in zip(payloads, fates, strict=True) if fate == "counted"
+    )
     assert np.asarray(jax.vmap(round.mechanism.valid)(wire.decode(round.mechanism, counted))).all()
-    assert collector.num_messages == sum(len(p) // size for p, fate in zip(payloads, fates, strict=True) if fate == "counted")
+    assert collector.num_messages == sum(
+        len(p) // size for p, fate in zip(payloads, fates, strict=True) if fate == "counted"
+    )
     assert np.all(collector.totals <= collector.num_messages)
 
 
@@ -692,19 +897,27 @@ def alphabet_and_supports(mechanism, key):
 
 @pytest.mark.parametrize("name", DEPLOYED)
 def test_liars_move_a_count_by_no_more_than_their_sensitivity(tmp_path, name):
-    """The worst of the whole alphabet under 5 hashes, one to three liars among twenty honest clients, and the bound is reached."""
+    """The worst of the whole alphabet under 5 hashes, one to three liars among twenty honest
+    clients, and the bound is reached.
+    """
     round = a_round(mechanism=name)
-    mechanism, shift = round.mechanism, most_shift(round.mechanism)
+    mechanism = round.mechanism
+    shift = most_shift(round.mechanism)
     base = Collector(tmp_path / "honest", round)
     base.receive(replies_of(round, honest(round, 20)))
     worst = 0.0
     for seed in range(5 if name == "collision" else 1):
-        alphabet, supports = jax.tree.map(np.asarray, alphabet_and_supports(mechanism, jax.random.key(seed)))
-        size, data = wire.message_bytes(mechanism), wire.encode(mechanism, alphabet)
+        alphabet, supports = jax.tree.map(
+            np.asarray, alphabet_and_supports(mechanism, jax.random.key(seed))
+        )
+        size = wire.message_bytes(mechanism)
+        data = wire.encode(mechanism, alphabet)
         lie = data[size * (best := int(supports[:, 5].argmax())) : size * (best + 1)]
         for liars in (1, 3):
             told = Collector(tmp_path / f"{seed}-{liars}", round)
-            told.receive(replies_of(round, honest(round, 20)) + replies_of(round, [lie] * liars, first=100))
+            told.receive(
+                replies_of(round, honest(round, 20)) + replies_of(round, [lie] * liars, first=100)
+            )
             moved = (told.totals - base.totals) / mechanism.advantage
             assert np.abs(moved).max() <= liars * shift * (1 + 1e-12)
             worst = max(worst, float(np.abs(moved).max() / liars / shift))
@@ -712,14 +925,23 @@ def test_liars_move_a_count_by_no_more_than_their_sensitivity(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("kept", "tail"), [(0.0, b""), (0.3, b""), (0.999, b""), (0.0, bytes(500)), (0.0, b"\xff" * 500), (0.999, b"\x77")]
+    ("kept", "tail"),
+    [
+        (0.0, b""),
+        (0.3, b""),
+        (0.999, b""),
+        (0.0, bytes(500)),
+        (0.0, b"\xff" * 500),
+        (0.999, b"\x77"),
+    ],
 )
 def test_a_batch_that_a_crash_cut_short_never_counted(tmp_path, kept, tail):
     round = a_round(mechanism="randomized_response")
     collector = Collector(tmp_path, round)
     assert collector.cut == 0
     collector.receive(replies_of(round, honest(round, 20)))
-    totals, size = collector.totals.copy(), os.path.getsize(tmp_path / collectors.ANSWERS)
+    totals = collector.totals.copy()
+    size = os.path.getsize(tmp_path / collectors.ANSWERS)
     collector.receive(replies_of(round, honest(round, 17, seed=1), first=50))
     collector.close()
     whole = os.path.getsize(tmp_path / collectors.ANSWERS)
@@ -770,7 +992,9 @@ def test_two_servers_never_count_in_one_folder(tmp_path):
     assert Collector(tmp_path, round).num_clients == 3
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"late": -1}', b'{"late": "many"}', b"null", b"{"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"late": -1}', b'{"late": "many"}', b"null", b"{"]
+)
 def test_a_damaged_count_of_the_rejected_names_its_file(tmp_path, content):
     round = a_round()
     Collector(tmp_path, round).close()
@@ -783,7 +1007,9 @@ def test_any_order_and_any_batches_give_one_total(tmp_path):
     round = a_round(mechanism="subset_selection")
     replies = replies_of(round, honest(round, 61))
     totals = []
-    for number, size in enumerate((61, 1, 20)):  # filled up to 64, not at all, and to 32 but for a last one
+    for number, size in enumerate(
+        (61, 1, 20)
+    ):  # filled up to 64, not at all, and to 32 but for a last one
         collector = Collector(tmp_path / str(number), round)
         mixed = [replies[i] for i in np.random.default_rng(number).permutation(61)]
         for start in range(0, 61, size):
@@ -795,7 +1021,11 @@ def test_any_order_and_any_batches_give_one_total(tmp_path):
 
 
 def test_every_deployed_mechanism_is_tested():
-    able = {name for name in mechanisms.names("local") if mechanisms.named(name).respond is not LocalRandomizer.respond}
+    able = {
+        name
+        for name in mechanisms.names("local")
+        if mechanisms.named(name).respond is not LocalRandomizer.respond
+    }
     assert able == set(DEPLOYED)
 
 

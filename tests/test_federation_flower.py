@@ -22,18 +22,31 @@ from rknn_jax.federation.collector import Collector
 from tests import test_federation
 from tests.test_federation import a_client
 
-a_round = functools.partial(test_federation.a_round, mechanism="randomized_response")  # messages that are drawn without JAX
+a_round = functools.partial(
+    test_federation.a_round, mechanism="randomized_response"
+)  # messages that are drawn without JAX
 
 
 class Grid:
-    """Nodes by number; `behaviour[node]` makes of a question a list of replies, of which each later pull brings one."""
+    """Nodes by number; `behaviour[node]` makes of a question a list of replies, of which each
+    later pull brings one.
+    """
 
     def __init__(self, behaviour):
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
-        self.behaviour, self.activated, self.asked, self.sent, self.inbox = behaviour, dict.fromkeys(behaviour, "1"), [], 0, {}
+        TaskIdentity.task_id = 1
+        TaskIdentity.run_id = 1
+        TaskIdentity.node_id = 1
+        self.behaviour = behaviour
+        self.activated = dict.fromkeys(behaviour, "1")
+        self.asked = []
+        self.sent = 0
+        self.inbox = {}
 
     def get_nodes(self):
-        return [SimpleNamespace(node_id=node, last_activated_at=at) for node, at in self.activated.items()]
+        return [
+            SimpleNamespace(node_id=node, last_activated_at=at)
+            for node, at in self.activated.items()
+        ]
 
     def get_node_ids(self):
         return list(self.activated)
@@ -57,7 +70,9 @@ class Grid:
 
 def by_app(client, **options):
     app = flower.client_app(lambda context: client, **options)
-    return lambda message: app(message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))
+    return lambda message: app(
+        message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
+    )
 
 
 def saying(**records):
@@ -76,13 +91,16 @@ def heard():
 
 
 def collect(grid, collector, clients, tell, seconds=20.0, **options):
-    flower.collect(grid, collector, clients, time.time() + seconds, authenticated=False, tell=tell, **options)
+    flower.collect(
+        grid, collector, clients, time.time() + seconds, authenticated=False, tell=tell, **options
+    )
 
 
 def test_all_who_come_are_asked_and_counted(tmp_path, heard):
     round = a_round()
     parties = [a_client(tmp_path / str(i), seed=i) for i in range(3)]
-    grid, collector = Grid({10 + i: by_app(party) for i, party in enumerate(parties)}), Collector(tmp_path / "server", round)
+    grid = Grid({10 + i: by_app(party) for i, party in enumerate(parties)})
+    collector = Collector(tmp_path / "server", round)
     collect(grid, collector, 3, heard)
     assert collector.num_messages == 18
     assert [name for name, _ in heard.lines] == ["counted"] * 3
@@ -91,9 +109,12 @@ def test_all_who_come_are_asked_and_counted(tmp_path, heard):
 
 
 def test_a_client_that_comes_back_is_asked_again_and_counted_once(tmp_path, heard):
-    """Once as the node that it was, activated anew after it was killed, and once as a new node; both give the same answer."""
+    """Once as the node that it was, activated anew after it was killed, and once as a new node;
+    both give the same answer.
+    """
     round = a_round()
-    party, other = a_client(tmp_path / "a"), a_client(tmp_path / "b", seed=2)
+    party = a_client(tmp_path / "a")
+    other = a_client(tmp_path / "b", seed=2)
     times = []
 
     def killed_first(message):
@@ -101,7 +122,8 @@ def test_a_client_that_comes_back_is_asked_again_and_counted_once(tmp_path, hear
         if len(times) == 1:
             grid.activated[1] = "2"
             return None
-        grid.activated[3], grid.behaviour[3] = "1", by_app(party)
+        grid.activated[3] = "1"
+        grid.behaviour[3] = by_app(party)
         return by_app(party)(message)
 
     grid = Grid({1: killed_first})
@@ -124,14 +146,20 @@ def test_a_client_that_comes_back_is_asked_again_and_counted_once(tmp_path, hear
 
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard, authenticated):
-    """At every kind of cut: in a head, in a hash, in a body, and between two batches. They say the same, and pay once."""
+    """At every kind of cut: in a head, in a hash, in a body, and between two batches.
+
+    They say the same, and pay once.
+    """
     round = a_round()
     parties = [a_client(tmp_path / str(i), seed=i) for i in range(2)]
-    said, server = {i: by_app(party) for i, party in enumerate(parties)}, tmp_path / "server"
+    said = {i: by_app(party) for i, party in enumerate(parties)}
+    server = tmp_path / "server"
 
     def counted():
         collector = Collector(server, round)
-        flower.collect(Grid(said), collector, 2, time.time() + 20, authenticated=authenticated, tell=heard)
+        flower.collect(
+            Grid(said), collector, 2, time.time() + 20, authenticated=authenticated, tell=heard
+        )
         collector.close()
         return collector.totals, sorted(collector.clients)
 
@@ -146,10 +174,16 @@ def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard, authe
 
 
 def test_a_second_server_on_one_folder_writes_nothing(tmp_path):
-    np.savez(tmp_path / "P.npz", embeddings=np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
+    np.savez(
+        tmp_path / "P.npz",
+        embeddings=np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32),
+    )
     settings = settings_of.Serve(tmp_path / "P.npz", 1.0, "3", 2, tmp_path / "out", student="none")
     settings.out.mkdir()
-    with disk.locked(settings.out, "busy"), pytest.raises(ValueError, match="--out that no other server has"):
+    with (
+        disk.locked(settings.out, "busy"),
+        pytest.raises(ValueError, match="--out that no other server has"),
+    ):
         federation.serve(settings)
     assert not list(settings.out.iterdir())
 
@@ -160,9 +194,14 @@ def test_a_node_with_a_key_is_counted_once_whatever_ticket_it_shows(tmp_path, he
 
     def liar(message):
         grid.activated[1] = str(time.time())  # as if it had been started again
-        return saying(answer=ConfigRecord({"round": answer[0], "ticket": len(grid.asked), "messages": answer[2]}))(message)
+        return saying(
+            answer=ConfigRecord(
+                {"round": answer[0], "ticket": len(grid.asked), "messages": answer[2]}
+            )
+        )(message)
 
-    grid, collector = Grid({1: liar}), Collector(tmp_path / "server", round)
+    grid = Grid({1: liar})
+    collector = Collector(tmp_path / "server", round)
     flower.collect(grid, collector, 2, time.time() + 2, authenticated=True, tell=heard)
     assert collector.clients == {1}
     assert collector.num_messages == 6
@@ -175,7 +214,11 @@ def test_refusals_errors_and_garbage_stop_nobody(tmp_path, heard, monkeypatch):
     late = by_app(a_client(tmp_path / "late", seed=5))
 
     def lost_once(message):
-        return Message(Error(code=3, reason="lost \x1b[31m"), reply_to=message) if next(fails) else late(message)
+        return (
+            Message(Error(code=3, reason="lost \x1b[31m"), reply_to=message)
+            if next(fails)
+            else late(message)
+        )
 
     behaviour = {
         1: by_app(a_client(tmp_path / "poor", budget="1/10")),
@@ -206,7 +249,13 @@ def test_a_round_closes_at_its_deadline_and_what_comes_after_is_late(tmp_path, h
         return real(message)
 
     collector = Collector(tmp_path / "server", round)
-    collect(Grid({1: by_app(a_client(tmp_path / "fast", seed=2)), 2: slow}), collector, 3, heard, seconds=0.5)
+    collect(
+        Grid({1: by_app(a_client(tmp_path / "fast", seed=2)), 2: slow}),
+        collector,
+        3,
+        heard,
+        seconds=0.5,
+    )
     assert collector.num_messages == 0
     assert collector.rejected == {"late": 2}
 
@@ -229,7 +278,9 @@ def test_an_app_in_one_process_keeps_virtual_clients_apart(tmp_path, heard):
     round = a_round()
     parties = {1: a_client(tmp_path / "1", seed=1), 2: a_client(tmp_path / "2", seed=2)}
     app = flower.client_app(lambda context: parties[context.node_id])
-    one = lambda message: app(message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))  # noqa: E731
+    one = lambda message: app(
+        message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
+    )  # noqa: E731
     collector = Collector(tmp_path / "server", round)
     collect(Grid({1: one, 2: one}), collector, 2, heard)
     assert len(collector.clients) == 2

@@ -1,4 +1,6 @@
-"""What a client noted before it was charged: one spend makes one message, also after a crash or a restored backup."""
+"""What a client noted before it was charged: one spend makes one message, also after a crash or
+a restored backup.
+"""
 
 import dataclasses
 
@@ -10,8 +12,11 @@ from tests.test_federation import a_client, a_round
 
 
 def answered_with_its_note(folder, monkeypatch):
-    """Return a client that was charged and answered, its round, its answer, and its note put back as from a backup."""
-    client, round = a_client(folder), a_round()
+    """Return a client that was charged and answered, its round, its answer, and its note put
+    back as from a backup.
+    """
+    client = a_client(folder)
+    round = a_round()
     notes = []
     real = clients._messages
 
@@ -40,7 +45,9 @@ def test_a_restored_note_makes_no_message_of_other_votes(tmp_path, monkeypatch):
     assert client.ledger.spent.epsilon == 1
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"seed": 3, "seal": ""}', '{"seed": "00", "seal": ""}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"seed": 3, "seal": ""}', '{"seed": "00", "seal": ""}', "[" * 100_000]
+)
 def test_a_damaged_note_makes_no_message(tmp_path, monkeypatch, text):
     client, round, _ = answered_with_its_note(tmp_path, monkeypatch)
     (client.folder / f"{round.id}.noted").write_text(text)
@@ -48,8 +55,11 @@ def test_a_damaged_note_makes_no_message(tmp_path, monkeypatch, text):
         client.answer(round.data)
 
 
-def test_a_note_tells_nothing_of_the_votes_without_its_seed_and_is_gone_once_it_is_answered(tmp_path):
-    client, round = a_client(tmp_path), a_round()
+def test_a_note_tells_nothing_of_the_votes_without_its_seed_and_is_gone_once_it_is_answered(
+    tmp_path,
+):
+    client = a_client(tmp_path)
+    round = a_round()
     client.answer(round.data)
     assert not list(client.folder.glob("*.noted"))
     cells = client._cells(round)

@@ -1,4 +1,6 @@
-"""`rknn serve` and `rknn join` as processes on this host: rounds that end well whoever is killed, and ports that let nobody else in."""
+"""`rknn serve` and `rknn join` as processes on this host: rounds that end well whoever is
+killed, and ports that let nobody else in.
+"""
 
 import datetime
 import http.client
@@ -30,9 +32,10 @@ pytest.importorskip("flwr")
 PATIENCE = 120  # seconds until something counts as hanging
 DAY = datetime.timedelta(days=1)
 HERE = "127.0.0.1"
-CLIENTS, RECORDS = 3, 40
+CLIENTS = 3
+RECORDS = 40
 
-RUN = """
+RUN ="""
 import os, sys, time
 from pathlib import Path
 def die(*arguments, **named):
@@ -45,7 +48,7 @@ from rknn_jax.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
-TEMPLATE = """
+TEMPLATE ="""
 import json, os, sys
 import flwr.superlink.cli.flower_superlink, flwr.supernode.cli.flower_supernode, flwr.supernode.main
 from rknn_jax.cli import main as cli
@@ -72,7 +75,7 @@ for line in sys.stdin:
     print(json.dumps(forked(*asked) if isinstance(asked, list) else status_of(asked)), flush=True)
 """
 
-NOT_ON_DISK = """
+NOT_ON_DISK ="""
 from rknn_jax.federation import client
 write = client._write
 client._write = lambda path, data: die() if path.suffix == ".answer" else write(path, data)
@@ -80,14 +83,24 @@ client._write = lambda path, data: die() if path.suffix == ".answer" else write(
 
 CLIENT_DIES = {  # where: how, and what its ledger says then
     "at work": ("from rknn_jax.federation.rounds import Round; Round.connect = die", []),
-    "noted and not charged": ("from rknn_jax.privacy.ledger import Ledger; Ledger.charge = die", []),
+    "noted and not charged": (
+        "from rknn_jax.privacy.ledger import Ledger; Ledger.charge = die",
+        [],
+    ),
     "charged and not randomized": ("from rknn_jax.federation import wire; wire.encode = die", [1]),
     "randomized and not on disk": (NOT_ON_DISK, [1]),
-    "on disk and not sent": ("from flwr.supernode.runtime import run_clientapp; run_clientapp.push_message = die", [1]),
-    "half sent": ("from flwr.supernode.fleet_http_client import FleetHttpClient; FleetHttpClient.PushObject = die", [1]),
+    "on disk and not sent": (
+        "from flwr.supernode.runtime import run_clientapp; run_clientapp.push_message = die",
+        [1],
+    ),
+    "half sent": (
+        "from flwr.supernode.fleet_http_client import FleetHttpClient; "
+        "FleetHttpClient.PushObject = die",
+        [1],
+    ),
 }
 
-PLACE_NOT_NOTED = """
+PLACE_NOT_NOTED ="""
 from flwr.supernode.fleet_http_client import FleetHttpClient
 activate = FleetHttpClient.ActivateNode
 FleetHttpClient.ActivateNode = lambda *arguments: die(activate(*arguments))
@@ -98,7 +111,7 @@ SUM_DIES = {  # where: how, and what each ledger says then
     "opened": ("from rknn_jax.federation import publish; publish.publish = die", [1]),
 }
 
-AT_WORK = """
+AT_WORK ="""
 from rknn_jax.federation.rounds import Round
 connect = Round.connect
 def wait_and_connect(*arguments):
@@ -108,7 +121,7 @@ def wait_and_connect(*arguments):
 Round.connect = wait_and_connect
 """
 
-COUNTED_ONE = """
+COUNTED_ONE ="""
 from rknn_jax.federation.collector import Collector
 receive = Collector.receive
 def receive_and_die(self, replies, **named):
@@ -117,7 +130,7 @@ def receive_and_die(self, replies, **named):
 Collector.receive = receive_and_die
 """
 
-HALF_A_FRAME = """
+HALF_A_FRAME ="""
 from rknn_jax.federation.collector import Collector
 append = Collector._append
 def append_half_and_die(self, *arguments):
@@ -128,7 +141,7 @@ def append_half_and_die(self, *arguments):
 Collector._append = append_half_and_die
 """
 
-SHIPS_CODE = """
+SHIPS_CODE ="""
 import flwr.cli.build as build
 plain = build.build_fab_from_disk
 def with_code(folder):
@@ -143,7 +156,8 @@ build.build_fab_from_disk = with_code
 
 SERVER_DIES_BEFORE_THE_END = {  # where: how
     "before it asks": "import rknn_jax.federation.flower as flower; flower.collect = die",
-    "an answer came": "from rknn_jax.federation.collector import Collector; Collector._append = die",
+    "an answer came": "from rknn_jax.federation.collector import Collector; Collector._append = "
+    "die",
     "half an answer is on disk": HALF_A_FRAME,
     "an answer was counted": COUNTED_ONE,
 }
@@ -186,7 +200,9 @@ class Running(NamedTuple):
     def says(self, *words):
         ends = time.monotonic() + PATIENCE
         while not all(word in self.log.read_text() for word in words):
-            assert self.process.poll() is None, f"ended before it said {words}: {self.log.read_text()}"
+            assert self.process.poll() is None, (
+                f"ended before it said {words}: {self.log.read_text()}"
+            )
             assert time.monotonic() < ends, f"did not say {words}: {self.log.read_text()}"
             time.sleep(0.05)
 
@@ -200,7 +216,8 @@ class Forked:
     """A process that `template` has forked: as much of `subprocess.Popen` as is used here."""
 
     def __init__(self, template, *asked):
-        self.template, self.returncode = template, None
+        self.template = template
+        self.returncode = None
         self.pid = self.told(asked)
 
     def told(self, asked):
@@ -224,7 +241,9 @@ class Forked:
 
 @pytest.fixture
 def template(tmp_path):
-    """A process that has imported what a program imports, most of what it does, and forks: with it, `start` takes a third of the time."""
+    """A process that has imported what a program imports, most of what it does, and forks: with
+    it, `start` takes a third of the time.
+    """
     command = [sys.executable, "-W", "ignore:os.fork", "-c", TEMPLATE]
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1])}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -239,16 +258,26 @@ def start(tmp_path, request):
     started = []
 
     def popen(log, home, words, patch):
-        environment = os.environ | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1]), "FLWR_HOME": str(home)}
+        environment = os.environ | {
+            "PYTHONPATH": str(Path(rknn_jax.__file__).parents[1]),
+            "FLWR_HOME": str(home),
+        }
         command = ["-c", RUN.format(patch=patch)] if patch else ["-m", "rknn_jax.cli.main"]
         with log.open("w") as file:
             return subprocess.Popen(
-                [sys.executable, *command, *words], cwd=tmp_path, env=environment, stdout=file, stderr=file, start_new_session=True
+                [sys.executable, *command, *words],
+                cwd=tmp_path,
+                env=environment,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             )
 
     def fork(log, home, words, patch):
         log.touch()
-        return Forked(request.getfixturevalue("template"), str(log), str(home), words, RUN.format(patch=patch))
+        return Forked(
+            request.getfixturevalue("template"), str(log), str(home), words, RUN.format(patch=patch)
+        )
 
     begin = fork if "template" in request.fixturenames else popen
 
@@ -262,7 +291,9 @@ def start(tmp_path, request):
     yield run
     for running in started:
         try:
-            os.killpg(running.process.pid, signal.SIGKILL)  # children too, of which there should be none
+            os.killpg(
+                running.process.pid, signal.SIGKILL
+            )  # children too, of which there should be none
         except ProcessLookupError:
             pass
         running.process.wait()
@@ -278,12 +309,21 @@ def serve(start, port, tmp_path):
     """Start the server of a round of three clients about 60 embeddings of three classes."""
     rng = np.random.default_rng(0)
     centers = 6 * np.eye(3, 4)
-    np.savez(tmp_path / "public.npz", embeddings=(centers[np.arange(60) % 3] + rng.normal(size=(60, 4))).astype(np.float32))
+    np.savez(
+        tmp_path / "public.npz",
+        embeddings=(centers[np.arange(60) % 3] + rng.normal(size=(60, 4))).astype(np.float32),
+    )
     for number in range(CLIENTS):
         labels = rng.integers(0, 3, RECORDS)
-        np.savez(tmp_path / private(number), embeddings=(centers[labels] + rng.normal(size=(RECORDS, 4))).astype(np.float32), labels=labels)
+        np.savez(
+            tmp_path / private(number),
+            embeddings=(centers[labels] + rng.normal(size=(RECORDS, 4))).astype(np.float32),
+            labels=labels,
+        )
     words = "serve --public public.npz --epsilon 1 --classes 3 --out out --student none --json --port".split()
-    return lambda *more, patch="": start("server", [*words, port, "--clients", CLIENTS, *more], patch)
+    return lambda *more, patch="": start(
+        "server", [*words, port, "--clients", CLIENTS, *more], patch
+    )
 
 
 @pytest.fixture
@@ -291,7 +331,16 @@ def join(start, port):
     """Start a client."""
 
     def run(number, *more, patch="", budget=2):
-        words = ["join", "--private", private(number), "--server", f"{HERE}:{port}", "--budget", budget, *more]
+        words = [
+            "join",
+            "--private",
+            private(number),
+            "--server",
+            f"{HERE}:{port}",
+            "--budget",
+            budget,
+            *more,
+        ]
         return start(f"client{number}", words, f"name = 'client{number}'\n{patch}" if patch else "")
 
     return run
@@ -299,37 +348,71 @@ def join(start, port):
 
 @pytest.fixture
 def secured(tmp_path):
-    """Make certificates, and keys of the three clients that the server knows and of one that it does not. Return what both sides pass."""
+    """Make certificates, and keys of the three clients that the server knows and of one that it
+    does not. Return what both sides pass.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
     now = datetime.datetime.now(datetime.UTC)
 
     def certificate(name, key, signer, issuer, extension):
-        made = x509.CertificateBuilder().subject_name(named(name)).issuer_name(named(issuer)).public_key(key.public_key())
-        made = made.serial_number(x509.random_serial_number()).not_valid_before(now - DAY).not_valid_after(now + DAY)
-        return made.add_extension(extension, critical=False).sign(signer, hashes.SHA256()).public_bytes(pem)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(named(name))
+            .issuer_name(named(issuer))
+            .public_key(key.public_key())
+        )
+        made = (
+            made.serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + DAY)
+        )
+        return (
+            made.add_extension(extension, critical=False)
+            .sign(signer, hashes.SHA256())
+            .public_bytes(pem)
+        )
 
     def named(name):
         return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
     for folder, issuer in (("tls", "CA"), ("other", "another CA")):
-        ca, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+        ca = ec.generate_private_key(ec.SECP256R1())
+        server = ec.generate_private_key(ec.SECP256R1())
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HERE))])
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "ca.pem").write_bytes(certificate(issuer, ca, ca, issuer, x509.BasicConstraints(ca=True, path_length=None)))
-        (tmp_path / folder / "server.pem").write_bytes(certificate("server", server, ca, issuer, here))
+        (tmp_path / folder / "ca.pem").write_bytes(
+            certificate(issuer, ca, ca, issuer, x509.BasicConstraints(ca=True, path_length=None))
+        )
+        (tmp_path / folder / "server.pem").write_bytes(
+            certificate("server", server, ca, issuer, here)
+        )
         traditional = serialization.PrivateFormat.TraditionalOpenSSL
-        (tmp_path / folder / "server.key").write_bytes(server.private_bytes(pem, traditional, plain))
+        (tmp_path / folder / "server.key").write_bytes(
+            server.private_bytes(pem, traditional, plain)
+        )
     public = []
     for name in ("key0", "key1", "key2", "stranger"):
         key = ec.generate_private_key(ec.SECP384R1())
-        (tmp_path / name).write_bytes(key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain))
-        public.append(key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode())
+        (tmp_path / name).write_bytes(
+            key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, plain)
+        )
+        public.append(
+            key.public_key()
+            .public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+            .decode()
+        )
     (tmp_path / "keys").write_text("\n".join(public[:CLIENTS]))
-    return ["--certificates", "tls", "--keys", "keys"], lambda key: ["--ca", "tls/ca.pem", "--key", key]
+    return ["--certificates", "tls", "--keys", "keys"], lambda key: [
+        "--ca",
+        "tls/ca.pem",
+        "--key",
+        key,
+    ]
 
 
 def private(number):
@@ -369,23 +452,33 @@ def assert_published(folder, numbers=range(CLIENTS)):
 
 
 def assert_nothing_unpacked(folder):
-    """The clients ran no app of the server's: Flower puts those into `apps` of its home before it runs them."""
+    """The clients ran no app of the server's: Flower puts those into `apps` of its home before
+    it runs them.
+    """
     homes = list(folder.glob("client*.flower"))
     assert homes
     assert {path.name for home in homes for path in home.iterdir()} <= {"source"}
 
 
 def assert_closed(port, ca=None):
-    """Whoever reaches a server's port is told nothing, but for what SuperNodes ask; nothing is started and no key registered."""
+    """Whoever reaches a server's port is told nothing, but for what SuperNodes ask; nothing is
+    started and no key registered.
+    """
     asked = {path: status(port, path, ca) for path in CLOSED}
     assert asked == dict.fromkeys(CLOSED, 404)
-    assert status(port, "/v1/fleet/pull-messages", ca) not in (200, 404, 503)  # there, and refused for want of a key
+    assert status(port, "/v1/fleet/pull-messages", ca) not in (
+        200,
+        404,
+        503,
+    )  # there, and refused for want of a key
 
 
 def status(port, path, ca=None):
     """Return the HTTP status of an empty request."""
     if ca:
-        connection = http.client.HTTPSConnection(HERE, port, timeout=PATIENCE, context=ssl.create_default_context(cafile=ca))
+        connection = http.client.HTTPSConnection(
+            HERE, port, timeout=PATIENCE, context=ssl.create_default_context(cafile=ca)
+        )
     else:
         connection = http.client.HTTPConnection(HERE, port, timeout=PATIENCE)
     connection.request("POST", path, b"")
@@ -397,7 +490,9 @@ def status(port, path, ca=None):
 def said_again(folder, number):
     """Return what a client says when it is asked again."""
     records = np.load(folder / private(number))
-    ledger = Ledger.open(folder / f"{private(number)}.ledger.jsonl", fingerprint(records["embeddings"]))
+    ledger = Ledger.open(
+        folder / f"{private(number)}.ledger.jsonl", fingerprint(records["embeddings"])
+    )
     rounds = folder / f"{private(number)}.rounds"
     client = Client(records["embeddings"], records["labels"].astype(np.int32), ledger, rounds)
     return client.answer((folder / "out" / QUESTION).read_bytes())[2]
@@ -405,10 +500,13 @@ def said_again(folder, number):
 
 @pytest.mark.slow  # half a minute of processes: make processes, which CI runs
 @pytest.mark.usefixtures("template")
-def test_a_client_killed_between_noise_and_sending_is_counted_once_and_its_server_lets_nobody_else_in(serve, join, secured, port, tmp_path):
+def test_a_client_killed_between_noise_and_sending_is_counted_once_and_its_server_lets_nobody_else_in(
+    serve, join, secured, port, tmp_path
+):
     theirs, ours = secured
     patch, charged = CLIENT_DIES["on disk and not sent"]
-    server, killed = serve(*theirs, "--clients", 1, "--mechanism", "randomized_response"), join(0, *ours("key0"), patch=patch)
+    server = serve(*theirs, "--clients", 1, "--mechanism", "randomized_response")
+    killed = join(0, *ours("key0"), patch=patch)
     killed.ends(-signal.SIGKILL)
     assert spends(tmp_path, 0) == charged
     assert_closed(port, tmp_path / "tls/ca.pem")
@@ -434,9 +532,14 @@ def test_a_server_and_three_clients_finish_a_round(serve, join, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", CLIENT_DIES)
-def test_a_client_killed_anywhere_comes_back_and_is_charged_and_counted_once(serve, join, tmp_path, where):
+def test_a_client_killed_anywhere_comes_back_and_is_charged_and_counted_once(
+    serve, join, tmp_path, where
+):
     patch, charged = CLIENT_DIES[where]
-    server, killed, other, third = serve(), join(0, patch=patch), join(1), join(2)
+    server = serve()
+    killed = join(0, patch=patch)
+    other = join(1)
+    third = join(2)
     killed.ends(-signal.SIGKILL)
     assert spends(tmp_path, 0) == charged
     back = join(0)
@@ -447,7 +550,8 @@ def test_a_client_killed_anywhere_comes_back_and_is_charged_and_counted_once(ser
 
 @pytest.mark.slow
 def test_a_client_killed_after_it_was_counted_is_not_counted_again(serve, join, tmp_path):
-    server, killed = serve(), join(0)
+    server = serve()
+    killed = join(0)
     server.says("1 of 3 clients")
     killed.kill()
     back = join(0)
@@ -479,7 +583,8 @@ def test_a_server_killed_in_the_middle_of_a_round_goes_on(serve, join, tmp_path,
 @pytest.mark.slow
 @pytest.mark.parametrize("where", SERVER_DIES_AT_THE_END)
 def test_a_server_killed_when_it_has_all_answers_publishes_them(serve, join, tmp_path, where):
-    killed, clients = serve(patch=SERVER_DIES_AT_THE_END[where]), [join(number) for number in range(CLIENTS)]
+    killed = serve(patch=SERVER_DIES_AT_THE_END[where])
+    clients = [join(number) for number in range(CLIENTS)]
     killed.ends(-signal.SIGKILL)
     assert (tmp_path / "out/privacy.json").exists() == ("published" in where)
     server = serve()
@@ -490,7 +595,9 @@ def test_a_server_killed_when_it_has_all_answers_publishes_them(serve, join, tmp
 
 @pytest.mark.slow
 def test_a_round_is_published_without_whoever_refuses_or_is_late(serve, join, tmp_path):
-    poor, late, able = join(0, budget=0.5), join(1, patch=AT_WORK), join(2)
+    poor = join(0, budget=0.5)
+    late = join(1, patch=AT_WORK)
+    able = join(2)
     for running in (poor, late, able):
         running.says("joining")
     server = serve("--quorum", 1, "--deadline", 45)
@@ -506,7 +613,9 @@ def test_a_round_is_published_without_whoever_refuses_or_is_late(serve, join, tm
 
 
 @pytest.mark.slow
-def test_too_few_clients_publish_nothing_and_the_same_command_goes_on_with_a_later_deadline(serve, join, tmp_path):
+def test_too_few_clients_publish_nothing_and_the_same_command_goes_on_with_a_later_deadline(
+    serve, join, tmp_path
+):
     clients = [join(0)]
     early = serve("--deadline", 0.1)
     assert early.process.wait(PATIENCE) > 0
@@ -520,7 +629,9 @@ def test_too_few_clients_publish_nothing_and_the_same_command_goes_on_with_a_lat
 
 
 @pytest.mark.slow
-def test_a_client_that_comes_when_the_round_is_over_spends_nothing_and_waits_for_the_next(serve, join, tmp_path):
+def test_a_client_that_comes_when_the_round_is_over_spends_nothing_and_waits_for_the_next(
+    serve, join, tmp_path
+):
     for running in (serve("--clients", 1), join(0)):
         running.ends()
     assert_published(tmp_path, [0])
@@ -538,7 +649,8 @@ def test_a_client_that_comes_when_the_round_is_over_spends_nothing_and_waits_for
 @pytest.mark.slow
 def test_a_server_without_a_client_it_knows_takes_nobody_else(serve, join, secured, port, tmp_path):
     theirs, ours = secured
-    server, known = serve(*theirs), join(0, *ours("key0"))
+    server = serve(*theirs)
+    known = join(0, *ours("key0"))
     server.says("1 of 3 clients")
     refused = {
         "2004": ours("stranger"),  # its key is not registered
@@ -564,15 +676,19 @@ def test_a_server_without_a_client_it_knows_takes_nobody_else(serve, join, secur
 
 
 @pytest.mark.slow
-def test_a_server_and_its_clients_know_each_other_by_their_keys_after_kills(serve, join, secured, tmp_path):
+def test_a_server_and_its_clients_know_each_other_by_their_keys_after_kills(
+    serve, join, secured, tmp_path
+):
     theirs, ours = secured
-    at_work, counted = join(1, *ours("key1"), patch=AT_WORK), join(0, *ours("key0"))
+    at_work = join(1, *ours("key1"), patch=AT_WORK)
+    counted = join(0, *ours("key0"))
     killed = serve(*theirs)
     killed.says("1 of 3 clients")
     appears(tmp_path / "client1.works")
     killed.kill()
     counted.kill()
-    server, back = serve(*theirs), join(0, *ours("key0"))
+    server = serve(*theirs)
+    back = join(0, *ours("key0"))
     server.says("1 of 3 clients so far")
     at_work.kill()
     clients = [back, join(1, *ours("key1")), join(2, *ours("key2"))]
@@ -582,19 +698,28 @@ def test_a_server_and_its_clients_know_each_other_by_their_keys_after_kills(serv
 
 
 @pytest.mark.slow
-def test_a_client_runs_nothing_that_a_server_ships_and_gives_its_tasks_to_nobody(serve, join, tmp_path):
+def test_a_client_runs_nothing_that_a_server_ships_and_gives_its_tasks_to_nobody(
+    serve, join, tmp_path
+):
     from flwr.cli.install import install_from_fab
 
     own = free_port()
     server = serve("--clients", 2, patch=SHIPS_CODE)
-    client = join(0, patch=f"from rknn_jax.federation import processes; processes._free_port = lambda: {own}")
+    client = join(
+        0, patch=f"from rknn_jax.federation import processes; processes._free_port = lambda: {own}"
+    )
     server.says("1 of 2 clients")
-    assert [status(own, path) for path in ("/v1/runtime/acquire-task", "/v1/runtime/pull-task-input", "/")] == [404] * 3
+    assert [
+        status(own, path)
+        for path in ("/v1/runtime/acquire-task", "/v1/runtime/pull-task-input", "/")
+    ] == [404] * 3
     other = join(1)
     for running in (server, client, other):
         running.ends()
     assert_published(tmp_path, [0, 1])
-    shipped = install_from_fab((tmp_path / "shipped.fab").read_bytes(), tmp_path / "shipped", skip_prompt=True)
+    shipped = install_from_fab(
+        (tmp_path / "shipped.fab").read_bytes(), tmp_path / "shipped", skip_prompt=True
+    )
     assert (shipped / "rknn.py").exists()
     assert (shipped / "rknn_jax/__init__.py").exists()
     assert not (tmp_path / "ran").exists()
@@ -602,9 +727,12 @@ def test_a_client_runs_nothing_that_a_server_ships_and_gives_its_tasks_to_nobody
 
 
 @pytest.mark.slow
-def test_a_client_with_a_key_that_was_killed_before_it_noted_its_place_takes_it_again(serve, join, secured, tmp_path):
+def test_a_client_with_a_key_that_was_killed_before_it_noted_its_place_takes_it_again(
+    serve, join, secured, tmp_path
+):
     theirs, ours = secured
-    server, killed = serve(*theirs, "--clients", 1), join(0, *ours("key0"), patch=PLACE_NOT_NOTED)
+    server = serve(*theirs, "--clients", 1)
+    killed = join(0, *ours("key0"), patch=PLACE_NOT_NOTED)
     killed.ends(-signal.SIGKILL)
     for running in (join(0, *ours("key0")), server):
         running.ends()
@@ -612,9 +740,12 @@ def test_a_client_with_a_key_that_was_killed_before_it_noted_its_place_takes_it_
 
 
 @pytest.mark.slow
-def test_a_server_that_was_away_for_longer_than_a_run_of_its_own_lives_without_it_goes_on(serve, join, tmp_path):
+def test_a_server_that_was_away_for_longer_than_a_run_of_its_own_lives_without_it_goes_on(
+    serve, join, tmp_path
+):
     """Flower gives up a run whose ServerApp is silent for 60 s."""
-    killed, clients = serve(), [join(1, patch=AT_WORK), join(2, patch=AT_WORK)]
+    killed = serve()
+    clients = [join(1, patch=AT_WORK), join(2, patch=AT_WORK)]
     for number in (1, 2):
         appears(tmp_path / f"client{number}.works")
     clients.append(join(0))
@@ -630,10 +761,15 @@ def test_a_server_that_was_away_for_longer_than_a_run_of_its_own_lives_without_i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", SUM_DIES)
-def test_a_sum_is_published_once_it_is_open_and_given_up_before_whoever_is_killed(serve, join, tmp_path, where):
+def test_a_sum_is_published_once_it_is_open_and_given_up_before_whoever_is_killed(
+    serve, join, tmp_path, where
+):
     patch, spent = SUM_DIES[where]
     words = ["--trust", "central", "--honest", 2, "--delta", 1e-5]
-    killed, clients = serve(*words, patch=patch), [join(number, "--trust", "central", "--budget-delta", 1e-5) for number in range(CLIENTS)]
+    killed = serve(*words, patch=patch)
+    clients = [
+        join(number, "--trust", "central", "--budget-delta", 1e-5) for number in range(CLIENTS)
+    ]
     killed.ends(-signal.SIGKILL)
     server = serve(*words)
     if not spent:

@@ -34,10 +34,24 @@ def settings(tmp_path):
     centres = 6 * rng.normal(size=(3, 5))
     labels = rng.integers(0, 3, 24)
     features = (centres[labels] + rng.normal(size=(24, 5))).astype(np.float32)
-    np.savez(tmp_path / "public.npz", embeddings=(centres[rng.integers(0, 3, 60)] + rng.normal(size=(60, 5))).astype(np.float32))
+    np.savez(
+        tmp_path / "public.npz",
+        embeddings=(centres[rng.integers(0, 3, 60)] + rng.normal(size=(60, 5))).astype(np.float32),
+    )
     np.savez(tmp_path / "private.npz", embeddings=features, labels=labels)
-    paths = {"public": str(tmp_path / "public.npz"), "private": str(tmp_path / "private.npz"), "out": str(tmp_path / "out"), "test": ""}
-    choices = {"mechanism": "collision", "representation": "spectral", "student": "none", "queries": 3, "neighbors": 1}
+    paths = {
+        "public": str(tmp_path / "public.npz"),
+        "private": str(tmp_path / "private.npz"),
+        "out": str(tmp_path / "out"),
+        "test": "",
+    }
+    choices = {
+        "mechanism": "collision",
+        "representation": "spectral",
+        "student": "none",
+        "queries": 3,
+        "neighbors": 1,
+    }
     return paths | choices | {"epsilon": 2.0, "classes": "3"}
 
 
@@ -46,7 +60,9 @@ def grid_of(settings, nodes):
 
     def node(number):
         where = {"partition-id": number, "num-partitions": nodes}
-        return lambda message: app(message, Context(1, message.metadata.dst_node_id, where, RecordDict(), settings))
+        return lambda message: app(
+            message, Context(1, message.metadata.dst_node_id, where, RecordDict(), settings)
+        )
 
     return Grid({100 + number: node(number) for number in range(nodes)})
 
@@ -60,7 +76,9 @@ def test_virtual_clients_of_a_seed_are_the_simulation(settings, nodes):
     out = Path(settings["out"])
     round = Round.of((out / "question.bin").read_bytes())
     private = np.load(settings["private"])
-    cells = rknn.connect(private["embeddings"], private["labels"], queries_of(round), 3, round.config)
+    cells = rknn.connect(
+        private["embeddings"], private["labels"], queries_of(round), 3, round.config
+    )
     totals = np.asarray(client_totals(round.mechanism, jax.random.key(7), cells))
     expected = np.asarray(round.mechanism.estimate(jax.random.key(0), totals.astype(np.int64), 24))
     np.testing.assert_allclose(np.load(out / "queries.npz")["votes"], expected, rtol=1e-12)
@@ -88,16 +106,33 @@ def test_the_simulation_engine_runs_the_app(settings, tmp_path):
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
     (tmp_path / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        '[superlink]\ndefault = "here"\n[superlink.here]\naddress = '
+        f'"127.0.0.1:{port}"\ninsecure = true\n'
     )
     commands = Path(sys.executable).parent
-    environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(tmp_path), "PATH": f"{commands}:{os.environ['PATH']}"}
+    environment = (
+        os.environ
+        | ENVIRONMENT
+        | {"FLWR_HOME": str(tmp_path), "PATH": f"{commands}:{os.environ['PATH']}"}
+    )
     listen = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
-    superlink = subprocess.Popen([commands / "flower-superlink", *listen], env=environment, start_new_session=True)
+    superlink = subprocess.Popen(
+        [commands / "flower-superlink", *listen], env=environment, start_new_session=True
+    )
     try:
         time.sleep(10)
         config = f'public="{settings["public"]}" private="{settings["private"]}" out="{settings["out"]}" epsilon=2.0 classes="3" queries=3'
-        run = [commands / "flwr", "run", APP, "here", "--stream", "--federation-config", "num-supernodes=8", "--run-config", config]
+        run = [
+            commands / "flwr",
+            "run",
+            APP,
+            "here",
+            "--stream",
+            "--federation-config",
+            "num-supernodes=8",
+            "--run-config",
+            config,
+        ]
         subprocess.run(run, env=environment, check=True, timeout=300)
     finally:
         os.killpg(superlink.pid, signal.SIGKILL)

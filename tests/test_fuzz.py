@@ -1,4 +1,6 @@
-"""The fuzzer: it notices every kind of fault, keeps what failed, and its targets read their own seeds."""
+"""The fuzzer: it notices every kind of fault, keeps what failed, and its targets read their own
+seeds.
+"""
 
 import json
 import multiprocessing
@@ -16,7 +18,9 @@ SEED = {"x": b'{"a": 1}'}
 
 
 def a_target(reader, **fields):
-    return SimpleNamespace(seeds=lambda: [SEED], readers=lambda folder: [lambda: reader(folder)], **fields)
+    return SimpleNamespace(
+        seeds=lambda: [SEED], readers=lambda folder: [lambda: reader(folder)], **fields
+    )
 
 
 def hog(folder):
@@ -73,7 +77,11 @@ def test_what_failed_is_kept_and_tried_again_by_one_command(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("call", "argument", "words"),
-    [(os._exit, 3, "a crash of status 3"), (time.sleep, 300, "a hang outside Python, or no memory"), (time.sleep, 0, None)],
+    [
+        (os._exit, 3, "a crash of status 3"),
+        (time.sleep, 300, "a hang outside Python, or no memory"),
+        (time.sleep, 0, None),
+    ],
 )
 def test_a_process_that_dies_or_falls_silent_is_told(monkeypatch, call, argument, words):
     monkeypatch.setattr(fuzz, "SILENCE", 0.3 if argument == 300 else 100.0)
@@ -100,11 +108,14 @@ def test_rows_of_targets_that_were_not_run_stay(tmp_path, monkeypatch):
 @pytest.mark.slow  # `make fuzz` does, in CI
 @pytest.mark.parametrize("name", fuzz.names())
 def test_a_target_reads_its_seeds_and_what_is_made_of_them(tmp_path, name):
-    target, tally = fuzz.named(name), fuzz.Tally()
+    target = fuzz.named(name)
+    tally = fuzz.Tally()
     seeds = target.seeds()
     failures = [fuzz.attempt(target, seed, tmp_path / "files", tally) for seed in seeds]
     assert failures == [{}] * len(seeds)
-    assert tally.outcomes[fuzz.MARK] >= len(seeds) // 3, "seeds that the reader refuses reach little of it"
+    assert tally.outcomes[fuzz.MARK] >= len(seeds) // 3, (
+        "seeds that the reader refuses reach little of it"
+    )
 
     @hypothesis.settings(max_examples=20, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(mutated(seeds))

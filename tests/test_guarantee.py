@@ -8,11 +8,14 @@ import pytest
 
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Event, Guarantee
 
-PURE = Guarantee(0.1, 0.0, "replace-one", "central", (Event("discrete_laplace", 20.0, 2),), sampler="release")
+PURE = Guarantee(
+    0.1, 0.0, "replace-one", "central", (Event("discrete_laplace", 20.0, 2),), sampler="release"
+)
 
 
 def test_smaller_epsilon_and_delta_is_stronger_and_incomparable_amounts_are_neither():
-    weaker, other = replace(PURE, epsilon=0.2), replace(PURE, epsilon=0.05, delta=1e-6)
+    weaker = replace(PURE, epsilon=0.2)
+    other = replace(PURE, epsilon=0.05, delta=1e-6)
     assert PURE <= weaker
     assert PURE < weaker
     assert weaker > PURE
@@ -33,15 +36,28 @@ def test_an_equal_guarantee_is_as_strong_and_no_stronger_and_either_amount_alone
         assert not weaker < loose
 
 
-@pytest.mark.parametrize(("field", "value"), [("relation", "add-remove"), ("unit", "client"), ("trust", "local")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("relation", "add-remove"), ("unit", "client"), ("trust", "local")]
+)
 def test_guarantees_of_different_meaning_do_not_compare(field, value):
     with pytest.raises(ValueError, match=field):
         PURE <= replace(PURE, **{field: value})  # noqa: B015
 
 
 def test_the_sentence_names_amount_relation_unit_trust_accountant_and_simulation():
-    sentence = str(replace(PURE, delta=1e-5, unit="client", trust="shuffle", accountant="PLD", sampler="simulation"))
-    for words in ("epsilon = 0.1", "delta = 1e-05", "one client's content is replaced", "shuffler", "PLD", "not a private release"):
+    sentence = str(
+        replace(
+            PURE, delta=1e-5, unit="client", trust="shuffle", accountant="PLD", sampler="simulation"
+        )
+    )
+    for words in (
+        "epsilon = 0.1",
+        "delta = 1e-05",
+        "one client's content is replaced",
+        "shuffler",
+        "PLD",
+        "not a private release",
+    ):
         assert words in sentence
     assert "(pure)" in str(PURE)
     assert "simulated" not in str(PURE)
@@ -50,7 +66,8 @@ def test_the_sentence_names_amount_relation_unit_trust_accountant_and_simulation
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "printed"), [(0.12345641, 1.0009e-5, ("0.123457", "1.01e-05")), (3 * 0.1, 1e-6, ("0.3,", "1e-06"))]
+    ("epsilon", "delta", "printed"),
+    [(0.12345641, 1.0009e-5, ("0.123457", "1.01e-05")), (3 * 0.1, 1e-6, ("0.3,", "1e-06"))],
 )
 def test_the_sentence_never_rounds_the_amount_down(epsilon, delta, printed):
     sentence = str(replace(PURE, epsilon=epsilon, delta=delta))
@@ -67,7 +84,14 @@ def test_the_dictionary_is_strict_json_and_holds_the_sentence():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("epsilon", -0.1), ("epsilon", math.nan), ("delta", 1.0), ("delta", -1e-9), ("delta", math.nan), ("relation", "both")]
+    [
+        ("epsilon", -0.1),
+        ("epsilon", math.nan),
+        ("delta", 1.0),
+        ("delta", -1e-9),
+        ("delta", math.nan),
+        ("relation", "both"),
+    ]
     + [("unit", "silo"), ("trust", "nobody"), ("sampler", "numpy")],
 )
 def test_a_guarantee_without_meaning_is_refused_by_name(field, value):
@@ -75,7 +99,10 @@ def test_a_guarantee_without_meaning_is_refused_by_name(field, value):
         replace(PURE, **{field: value})
 
 
-@pytest.mark.parametrize(("field", "value"), [("kind", "uniform"), ("parameter", -1.0), ("parameter", math.nan), ("count", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("kind", "uniform"), ("parameter", -1.0), ("parameter", math.nan), ("count", 0)],
+)
 def test_an_event_without_meaning_is_refused_by_name(field, value):
     with pytest.raises(ValueError, match=field):
         replace(PURE.events[0], **{field: value})
@@ -165,16 +192,22 @@ def test_an_event_of_what_does_not_go_together_is_refused(fields, words):
 
 def test_the_sentence_of_a_release_and_of_a_simulation():
     assert str(PURE) == (
-        "Differential privacy with epsilon = 0.1 (pure), for neighbouring data sets where one record's content is "
-        "replaced by any other; a trusted curator sees what the records say, without noise, and adds it "
+        "Differential privacy with epsilon = 0.1 (pure), for neighbouring data sets where one "
+        "record's content is "
+        "replaced by any other; a trusted curator sees what the records say, without noise, and "
+        "adds it "
         "(accountant: pure)."
     )
     noted = replace(PURE, delta=1e-5, data_dependent=True, sampler="simulation", accountant="PLD")
     assert str(noted) == (
-        "Differential privacy with epsilon = 0.1, delta = 1e-05, for neighbouring data sets where one record's "
-        "content is replaced by any other; a trusted curator sees what the records say, without noise, and adds it "
-        "(accountant: PLD). This epsilon depends on the private data and may not be published as it is. The noise "
-        "is simulated: the number tells what a release would cost, and this is not a private release."
+        "Differential privacy with epsilon = 0.1, delta = 1e-05, for neighbouring data sets "
+        "where one record's "
+        "content is replaced by any other; a trusted curator sees what the records say, without "
+        "noise, and adds it "
+        "(accountant: PLD). This epsilon depends on the private data and may not be published as "
+        "it is. The noise "
+        "is simulated: the number tells what a release would cost, and this is not a private "
+        "release."
     )
     assert str(replace(PURE, epsilon=math.inf)) == "No privacy is guaranteed (epsilon is infinite)."
 
@@ -196,7 +229,13 @@ def test_the_sentence_says_what_it_is_about(fields, words):
 
 @pytest.mark.parametrize(
     ("epsilon", "printed"),
-    [(1 / 3, "0.333334 "), (2 / 3, "0.666667 "), (0.1000000000010, "0.100001 "), (0.10000000000001, "0.1 "), (1234567.0, "1.23457e+06 ")],
+    [
+        (1 / 3, "0.333334 "),
+        (2 / 3, "0.666667 "),
+        (0.1000000000010, "0.100001 "),
+        (0.10000000000001, "0.1 "),
+        (1234567.0, "1.23457e+06 "),
+    ],
 )
 def test_six_digits_of_epsilon_are_printed_and_none_beyond_the_twelfth_counts(epsilon, printed):
     assert f"epsilon = {printed}(pure)" in str(replace(PURE, epsilon=epsilon))
@@ -213,10 +252,24 @@ EVENTS = (
     replace(SAMPLED, screen=(150.5, 250)),
     Event("gaussian", 3.0, screen=(150.5, 250)),
 )
-EVERYTHING = Guarantee(2.0, 1e-5, "add-remove", "aggregate", EVENTS, "client", "PLD", data_dependent=True, sampler="release")
+EVERYTHING = Guarantee(
+    2.0,
+    1e-5,
+    "add-remove",
+    "aggregate",
+    EVENTS,
+    "client",
+    "PLD",
+    data_dependent=True,
+    sampler="release",
+)
 
 
-@pytest.mark.parametrize("guarantee", [PURE, EVERYTHING, replace(EVERYTHING, epsilon=math.inf, events=())], ids=["pure", "all", "none"])
+@pytest.mark.parametrize(
+    "guarantee",
+    [PURE, EVERYTHING, replace(EVERYTHING, epsilon=math.inf, events=())],
+    ids=["pure", "all", "none"],
+)
 def test_a_guarantee_is_read_back_as_it_was_told(guarantee):
     for told in (guarantee.asdict(), asdict(guarantee)):
         assert Guarantee.of(told) == guarantee
@@ -231,8 +284,21 @@ def test_of_events_only_what_differs_from_the_plain_case_is_told():
         {"kind": "pure", "parameter": "infinity", "count": 1},
         {"kind": "laplace", "parameter": 2.0, "count": 3, "replaced": True},
         {"kind": "gaussian", "parameter": 3.0, "count": 7, "sampling_prob": 0.25},
-        {"kind": "gaussian", "parameter": 3.0, "count": 7, "sampling_prob": 0.25, "replaced": True, "opposite": True},
-        {"kind": "gaussian", "parameter": 3.0, "count": 7, "sampling_prob": 0.25, "screen": [150.5, 250]},
+        {
+            "kind": "gaussian",
+            "parameter": 3.0,
+            "count": 7,
+            "sampling_prob": 0.25,
+            "replaced": True,
+            "opposite": True,
+        },
+        {
+            "kind": "gaussian",
+            "parameter": 3.0,
+            "count": 7,
+            "sampling_prob": 0.25,
+            "screen": [150.5, 250],
+        },
         {"kind": "gaussian", "parameter": 3.0, "count": 1, "screen": [150.5, 250]},
     ]
     assert EVERYTHING.asdict() | {"events": None} == {

@@ -14,7 +14,9 @@ from rknn_jax.representations import hog
 
 
 def assert_equals_scikit_image(seed, size, channels, orientations, cell, block, norm, root):
-    """Whole pixels put many gradients exactly on the edges of bins, where rounding would show; and pixels within [0, 1]."""
+    """Whole pixels put many gradients exactly on the edges of bins, where rounding would show;
+    and pixels within [0, 1].
+    """
     images = np.random.default_rng(seed).integers(0, 256, (4, *size, channels))
     images = (images * np.array([1, 1, 1 / 255, 1 / 255]).reshape(4, 1, 1, 1)).astype(np.float32)
     options = {
@@ -52,7 +54,9 @@ def test_hog_equals_scikit_image(size, channels, orientations, cell, block, norm
     st.sampled_from(["L1", "L1-sqrt", "L2", "L2-Hys"]),
     st.booleans(),
 )
-def test_hog_equals_scikit_image_over_its_parameters(seed, size, channels, orientations, cell, block, norm, root):
+def test_hog_equals_scikit_image_over_its_parameters(
+    seed, size, channels, orientations, cell, block, norm, root
+):
     assert_equals_scikit_image(seed, size, channels, orientations, cell, block, norm, root)
 
 
@@ -82,7 +86,9 @@ def binned(images):
 def test_gradients_on_the_edge_of_a_bin_fall_where_scikit_image_puts_them():
     """Ramps in eight exact directions, 45 degrees apart, as one cell."""
     rows, columns = np.mgrid[:16, :16]
-    images = np.stack([a * rows + b * columns + 40 for a in (-1, 0, 1) for b in (-1, 0, 1)]).astype(np.float32)
+    images = np.stack([a * rows + b * columns + 40 for a in (-1, 0, 1) for b in (-1, 0, 1)]).astype(
+        np.float32
+    )
     for count, found in zip(BINS, map(np.asarray, binned(images[..., None])), strict=True):
         expected = [reference(image, count, (16, 16), (1, 1), block_norm="L1") for image in images]
         found = found / (found.sum(axis=1, keepdims=True) + 1e-5)
@@ -110,7 +116,12 @@ def test_encoding_is_the_same_inside_and_outside_jit(images):
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"cells": ()}, "cells"), ({"block": 0}, "block=0"), ({"orientations": 0}, "orientations=0"), ({"block_norm": "L3"}, "L3")],
+    [
+        ({"cells": ()}, "cells"),
+        ({"block": 0}, "block=0"),
+        ({"orientations": 0}, "orientations=0"),
+        ({"block_norm": "L3"}, "L3"),
+    ],
 )
 def test_bad_settings_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
@@ -127,20 +138,29 @@ def test_images_too_small_or_coloured_are_named():
 def moments(image):
     rows, columns = np.mgrid[: image.shape[0], : image.shape[1]]
     ink = image / image.sum()
-    row, column = (ink * rows).sum(), (ink * columns).sum()
-    return row, column, (ink * (rows - row) * (columns - column)).sum() / (ink * (rows - row) ** 2).sum()
+    row = (ink * rows).sum()
+    column = (ink * columns).sum()
+    return (
+        row,
+        column,
+        (ink * (rows - row) * (columns - column)).sum() / (ink * (rows - row) ** 2).sum(),
+    )
 
 
 def strokes():
     """Three slanted, shifted strokes in a 28x28 image."""
     rows, columns = np.mgrid[:28, :28]
-    return np.stack([255 * np.exp(-((columns - 12 - a * (rows - 15)) ** 2) / 4) * (abs(rows - 15) < 7) for a in (-0.6, 0.0, 0.5)])[
-        ..., None
-    ].astype(np.uint8)
+    return np.stack(
+        [
+            255 * np.exp(-((columns - 12 - a * (rows - 15)) ** 2) / 4) * (abs(rows - 15) < 7)
+            for a in (-0.6, 0.0, 0.5)
+        ]
+    )[..., None].astype(np.uint8)
 
 
 def test_deskewing_centres_the_ink_and_takes_its_slant_away():
-    before, after = strokes(), np.asarray(deskew(strokes()))
+    before = strokes()
+    after = np.asarray(deskew(strokes()))
     assert abs(moments(before[0, ..., 0])[2]) > 0.5
     for image in after[..., 0]:
         row, column, slant = moments(image)

@@ -1,4 +1,6 @@
-"""Results in other programs' forms: what is read back is what was released, also by programs that know nothing of this package."""
+"""Results in other programs' forms: what is read back is what was released, also by programs
+that know nothing of this package.
+"""
 
 import csv
 import functools
@@ -33,7 +35,9 @@ from train.experiment import Experiment
 
 GUARANTEE = Guarantee(math.inf, 0.0, "replace-one", "central", ()).asdict()
 AWKWARD = ['a,b "c"', "two\r\nlines\n", "=1+1"]
-TINY = Experiment(dataset="digits", epsilon=4.0, queries=20, noise_seed=0, representation="pca", student="none")
+TINY = Experiment(
+    dataset="digits", epsilon=4.0, queries=20, noise_seed=0, representation="pca", student="none"
+)
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
@@ -42,7 +46,9 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
 
 
 def folder_of(path: Path, **changes) -> Path:
-    """A folder with three labels by hand, of which the second is missing; None leaves a file or an array out."""
+    """A folder with three labels by hand, of which the second is missing; None leaves a file or
+    an array out.
+    """
     path.mkdir(exist_ok=True)
     rows = {
         "label": np.int32([2, -1, 0]),
@@ -50,7 +56,10 @@ def folder_of(path: Path, **changes) -> Path:
         "confidence": np.float32([0.1, np.nan, 1.0]),
         "probability": np.float32([[0.1, 0.2, 0.7], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]),
     }
-    np.savez(path / "labels.npz", **{name: array for name, array in (rows | changes).items() if array is not None})
+    np.savez(
+        path / "labels.npz",
+        **{name: array for name, array in (rows | changes).items() if array is not None},
+    )
     (path / "privacy.json").write_text(json.dumps({"guarantee": GUARANTEE}))
     return path
 
@@ -58,16 +67,29 @@ def folder_of(path: Path, **changes) -> Path:
 def weighted(model: str, shape: tuple[int, int, int], seed: int) -> Student:
     """A network of random weights, and of batch statistics that matter."""
     config = students.Config(model=model)
-    drawn = students.drawn(students.network_of(config, 4), jax.random.key(seed), np.zeros((1, *shape), np.uint8))
+    drawn = students.drawn(
+        students.network_of(config, 4), jax.random.key(seed), np.zeros((1, *shape), np.uint8)
+    )
     rng = np.random.default_rng(seed)
-    stats = jax.tree.map(lambda leaf: np.asarray(0.2 * leaf + rng.uniform(0, 0.1, leaf.shape), np.float32), drawn["batch_stats"])
+    stats = jax.tree.map(
+        lambda leaf: np.asarray(0.2 * leaf + rng.uniform(0, 0.1, leaf.shape), np.float32),
+        drawn["batch_stats"],
+    )
     return Student(jax.tree.map(np.asarray, drawn["params"]), stats, config, 4, shape)
 
 
 def head(network, seed: int) -> Head:
-    params = jax.tree.map(np.asarray, network.init(jax.random.key(seed), np.zeros((1, 6), np.float32), train=False)["params"])
-    params = jax.tree.map(lambda leaf: np.asarray(np.random.default_rng(seed).normal(size=leaf.shape), np.float32), params)
-    return Head(params, np.arange(6, dtype=np.float32), np.float32(2.5), network, lambda features: features)
+    params = jax.tree.map(
+        np.asarray,
+        network.init(jax.random.key(seed), np.zeros((1, 6), np.float32), train=False)["params"],
+    )
+    params = jax.tree.map(
+        lambda leaf: np.asarray(np.random.default_rng(seed).normal(size=leaf.shape), np.float32),
+        params,
+    )
+    return Head(
+        params, np.arange(6, dtype=np.float32), np.float32(2.5), network, lambda features: features
+    )
 
 
 # Labels
@@ -78,14 +100,22 @@ def test_awkward_names_survive_from_the_private_file_to_the_export(rknn, tmp_pat
     make_files(tmp_path)
     embeddings, labels = blobs(90, 1)
     np.savez(tmp_path / "R.npz", embeddings=embeddings, labels=labels, classes=np.array(AWKWARD))
-    assert rknn(*arguments(epsilon=ALMOST_NO_NOISE, budget=ALMOST_NO_NOISE, classes=None)).status == 0
+    assert (
+        rknn(*arguments(epsilon=ALMOST_NO_NOISE, budget=ALMOST_NO_NOISE, classes=None)).status == 0
+    )
     done = rknn("export", "new", "--format", form, "--json")
     assert done.status == 0, done.err
     path = tmp_path / "new" / f"labels.{form}"
     assert done.json["files"] == {"labels": f"new/labels.{form}"}
     rows = csv_rows(path) if form == "csv" else pq.read_table(path).to_pylist()
     assert [row["label"] for row in rows] == [AWKWARD[i % 3] for i in range(60)]
-    assert list(rows[0]) == ["row", "label", "query", "confidence", *(f"probability_{name}" for name in AWKWARD)]
+    assert list(rows[0]) == [
+        "row",
+        "label",
+        "query",
+        "confidence",
+        *(f"probability_{name}" for name in AWKWARD),
+    ]
     saved = arrays(tmp_path / "new/labels.npz")
     columns = {"query": saved["query"], "confidence": saved["confidence"], "row": np.arange(60)}
     columns |= {f"probability_{name}": saved["probability"][:, i] for i, name in enumerate(AWKWARD)}
@@ -98,10 +128,15 @@ def test_csv_follows_rfc_4180_and_other_readers_agree(tmp_path):
     names = np.array([*AWKWARD[:2], "=1+1"])
     export.write(folder_of(tmp_path / "run", class_names=names, label=np.int32([0, 1, 2])), "csv")
     data = (tmp_path / "run/labels.csv").read_bytes()
-    assert data.startswith(b'row,label,query,confidence,"probability_a,b ""c""","probability_two\r\nlines\n",probability_=1+1\r\n')
+    assert data.startswith(
+        b'row,label,query,confidence,"probability_a,b '
+        b'""c""","probability_two\r\nlines\n",probability_=1+1\r\n'
+    )
     assert data.endswith(b"\r\n")
     assert b'\r\n0,"a,b ""c""",5,0.1,0.1,0.2,0.7\r\n' in data
-    read = pyarrow.csv.read_csv(tmp_path / "run/labels.csv", parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
+    read = pyarrow.csv.read_csv(
+        tmp_path / "run/labels.csv", parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
+    )
     assert read["label"].to_pylist() == names.tolist()
 
 
@@ -110,12 +145,18 @@ def test_what_is_not_known_is_null_and_an_empty_field(tmp_path):
     for form in ("csv", "parquet"):
         export.write(folder, form)
     table = pq.read_table(folder / "labels.parquet")
-    assert table.select(["row", "label", "query"]).to_pydict() == {"row": [0, 1, 2], "label": [2, None, 0], "query": [5, None, None]}
+    assert table.select(["row", "label", "query"]).to_pydict() == {
+        "row": [0, 1, 2],
+        "label": [2, None, 0],
+        "query": [5, None, None],
+    }
     assert table["confidence"].null_count == 1
     assert {str(table.schema.field(name).type) for name in ("row", "label", "query")} == {"int64"}
     assert str(table.schema.field("probability_2").type) == "float"
     assert json.loads(table.schema.metadata[b"guarantee"]) == GUARANTEE
-    assert [(row["label"], row["query"], row["confidence"]) for row in csv_rows(folder / "labels.csv")] == [
+    assert [
+        (row["label"], row["query"], row["confidence"]) for row in csv_rows(folder / "labels.csv")
+    ] == [
         ("2", "5", "0.1"),
         ("", "", ""),
         ("0", "", "1.0"),
@@ -127,16 +168,27 @@ def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path):
     assert rknn(*arguments(classes="ant,bee,cow", out="label")).status == 0
     distill.main(Experiment(**{**vars(TINY), "out": tmp_path / "distill"}))
     mine = publish.Public(blobs(60, 0)[0])
-    asked = publish.Asked(labeler.Config(epsilon=2.0, mechanism="randomized_response", trust="local"), ("x", "y", "z"), 4, student="none")
+    asked = publish.Asked(
+        labeler.Config(epsilon=2.0, mechanism="randomized_response", trust="local"),
+        ("x", "y", "z"),
+        4,
+        student="none",
+    )
     round, queries = publish.prepare(tmp_path / "serve", mine, asked, lambda *_: None)
     collector = Collector(tmp_path / "serve", round)
     collector.receive([Reply(0, round.id, bytes(wire.message_bytes(round.mechanism)))])
     publish.publish(tmp_path / "serve", mine, asked, queries, collector, lambda *_: None)
 
-    names = {"label": ("ant", "bee", "cow"), "distill": tuple("0123456789"), "serve": ("x", "y", "z")}
+    names = {
+        "label": ("ant", "bee", "cow"),
+        "distill": tuple("0123456789"),
+        "serve": ("x", "y", "z"),
+    }
     for kind, form in itertools.product(names, ("csv", "parquet")):
         assert rknn("export", kind, "--format", form).status == 0, (kind, form)
-        saved, path, classes = arrays(tmp_path / kind / "labels.npz"), tmp_path / kind / f"labels.{form}", names[kind]
+        saved = arrays(tmp_path / kind / "labels.npz")
+        path = tmp_path / kind / f"labels.{form}"
+        classes = names[kind]
         rows = csv_rows(path) if form == "csv" else pq.read_table(path).to_pylist()
         assert [row["label"] for row in rows] == [classes[i] for i in saved["label"]], (kind, form)
         assert list(rows[0])[4:] == [f"probability_{name}" for name in classes], (kind, form)
@@ -151,13 +203,23 @@ def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path):
     [
         lambda folder: (folder / "privacy.json").unlink(),
         lambda folder: (folder / "labels.npz").unlink(),
-        lambda folder: (folder / "labels.npz").write_bytes((folder / "labels.npz").read_bytes()[:-50]),
+        lambda folder: (folder / "labels.npz").write_bytes(
+            (folder / "labels.npz").read_bytes()[:-50]
+        ),
         lambda folder: (folder / "privacy.json").write_text("{}"),
         lambda folder: folder_of(folder, query=None),
         lambda folder: folder_of(folder, class_names=np.array(["a", "b"])),
         lambda folder: folder_of(folder, label=np.array([{}] * 3, object)),
     ],
-    ids=["unfinished", "no labels", "damaged", "no guarantee", "no query", "fewer names", "pickled"],
+    ids=[
+        "unfinished",
+        "no labels",
+        "damaged",
+        "no guarantee",
+        "no query",
+        "fewer names",
+        "pickled",
+    ],
 )
 def test_a_folder_that_is_no_finished_one_is_named_and_left_alone(rknn, tmp_path, spoil):
     spoil(folder_of(tmp_path / "run"))
@@ -173,14 +235,20 @@ def test_a_folder_that_is_no_finished_one_is_named_and_left_alone(rknn, tmp_path
 def test_an_export_that_fails_leaves_the_earlier_one(rknn, tmp_path, monkeypatch, form):
     folder = folder_of(tmp_path / "run")
     (folder / f"labels.{form}").write_bytes(b"earlier")
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     done = rknn("export", "run", "--format", form)
     assert done.status == 2
     assert "No space left" in done.err
     assert (folder / f"labels.{form}").read_bytes() == b"earlier"
     monkeypatch.undo()
     export.write(folder, form)
-    assert {path.name for path in folder.iterdir()} == {"labels.npz", "privacy.json", f"labels.{form}"}
+    assert {path.name for path in folder.iterdir()} == {
+        "labels.npz",
+        "privacy.json",
+        f"labels.{form}",
+    }
 
 
 def test_a_missing_package_is_named_with_its_extra(rknn, tmp_path, monkeypatch):
@@ -195,12 +263,14 @@ def test_a_missing_package_is_named_with_its_extra(rknn, tmp_path, monkeypatch):
 # Networks
 
 MODELS = {
-    "ensemble of cnn": lambda: Ensemble((weighted("cnn", (9, 8, 3), 0), weighted("cnn", (9, 8, 3), 1))),
+    "ensemble of cnn": lambda: Ensemble(
+        (weighted("cnn", (9, 8, 3), 0), weighted("cnn", (9, 8, 3), 1))
+    ),
     "m5": lambda: weighted("m5", (21, 22, 1), 2),
     "linear head": lambda: head(linear.Model(4), 3),
     "mlp head": lambda: head(mlp.Model(4, 5), 4),
 }
-PROGRAM = """
+PROGRAM ="""
 import sys
 for name in ("flax", "orbax", "orbax.checkpoint", "rknn_jax"):
     sys.modules[name] = None  # an import of it fails
@@ -239,12 +309,19 @@ def saved(model, folder: Path) -> str:
     return "student" if isinstance(model, Ensemble) else "model"
 
 
-QUICK = ("ensemble of cnn", "mlp head")  # members of an ensemble and their batch statistics; features instead of images
+QUICK = (
+    "ensemble of cnn",
+    "mlp head",
+)  # members of an ensemble and their batch statistics; features instead of images
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
+)
 def test_a_network_is_one_function_of_any_batch(name, tmp_path):
-    model, given = made(name), given_to(made(name), 7)
+    model = made(name)
+    given = given_to(made(name), 7)
     kind = saved(model, tmp_path)
     function = export.exported(export.networks(tmp_path)[kind])
     expected = model.predict_proba(given)
@@ -258,7 +335,11 @@ def test_a_network_is_one_function_of_any_batch(name, tmp_path):
 
 
 @pytest.mark.slow  # in one process tests/test_interchange.py: a network is one function
-@pytest.mark.parametrize("names", [("mlp head",), pytest.param(tuple(MODELS), marks=pytest.mark.slow)], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "names",
+    [("mlp head",), pytest.param(tuple(MODELS), marks=pytest.mark.slow)],
+    ids=["one", "all"],
+)
 def test_networks_answer_without_this_package_as_their_checkpoints_do(tmp_path, names):
     pytest.importorskip("flatbuffers", reason="jax.export needs it to read and write")
     folders = {name: tmp_path / name.replace(" ", "-") for name in names}
@@ -270,12 +351,19 @@ def test_networks_answer_without_this_package_as_their_checkpoints_do(tmp_path, 
         assert b".py" not in path.read_bytes()
         np.save(folder / "given.npy", given_to(made(name), 7))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
-    subprocess.run([sys.executable, "-c", PROGRAM, *map(str, folders.values())], check=True, cwd=tmp_path, env=environment)
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, *map(str, folders.values())],
+        check=True,
+        cwd=tmp_path,
+        env=environment,
+    )
     for name, folder in folders.items():
         [checkpoint] = export.networks(folder).values()
         given = np.load(folder / "given.npy")
         for count, found in arrays(folder / "found.npz").items():
-            np.testing.assert_allclose(found, checkpoint.predict_proba(given[: int(count)]), atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(
+                found, checkpoint.predict_proba(given[: int(count)]), atol=1e-5, err_msg=name
+            )
 
 
 def test_a_run_with_both_networks_exports_both_and_one_with_none_says_so(rknn, tmp_path):
@@ -284,5 +372,8 @@ def test_a_run_with_both_networks_exports_both_and_one_with_none_says_so(rknn, t
     saved(made("mlp head"), folder)
     saved(Ensemble((weighted("linear", (2, 2, 1), 0),)), folder)
     done = rknn("export", "run", "--format", "stablehlo", "--json")
-    assert done.json["files"] == {"student": "run/student.stablehlo", "model": "run/model.stablehlo"}
+    assert done.json["files"] == {
+        "student": "run/student.stablehlo",
+        "model": "run/model.stablehlo",
+    }
     assert all(Path(path).stat().st_size for path in done.json["files"].values())

@@ -1,4 +1,6 @@
-"""The Pallas kernels without a GPU: interpreted they equal the XLA forms, and they lower for CUDA."""
+"""The Pallas kernels without a GPU: interpreted they equal the XLA forms, and they lower for
+CUDA.
+"""
 
 import functools
 
@@ -33,7 +35,8 @@ def gaussian(seed, *shape):
 
 def assert_finds_what_xla_finds(seed, n, s, f, k, duplicates):
     """The answers are equal to the bit; ties among duplicates go to the lowest index."""
-    points, references = gaussian(seed, n, f), gaussian(seed + 1, s, f)
+    points = gaussian(seed, n, f)
+    references = gaussian(seed + 1, s, f)
     references = references[np.arange(s) % 20] if duplicates else references
     found = neighbors.nearest(points, references, k, implementation="pallas")
     expected = neighbors.nearest(points, references, k, implementation="xla")
@@ -42,8 +45,9 @@ def assert_finds_what_xla_finds(seed, n, s, f, k, duplicates):
 
 @given(st.integers(0, 99), st.booleans())
 def test_the_kernel_finds_what_xla_finds(seed, duplicates):
-    """Points, references and features that fill no tile. The product of bfloat16 would compile as long again;
-    its keys are looked at below.
+    """Points, references and features that fill no tile.
+
+    The product of bfloat16 would compile as long again; its keys are looked at below.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbors, "multiplies_halves", lambda platform: False)
@@ -81,7 +85,9 @@ def keys_of_both(points, references, how, count):
     ],
 )
 def test_the_keys_are_the_smallest(s, count, dtype):
-    """Not only those that survive the certificate; summed in another order, few differ in their last bits."""
+    """Not only those that survive the certificate; summed in another order, few differ in their
+    last bits.
+    """
     how = neighbors._How(1, "sqeuclidean", "xla", (dtype,), 64)
     both = keys_of_both(gaussian(1, 150, 70), gaussian(0, s, 70), how, count)
     found, expected = (np.sort(np.asarray(keys), axis=1) for keys in both)
@@ -93,16 +99,21 @@ def test_the_keys_are_the_smallest(s, count, dtype):
 def test_a_row_that_is_not_finite_is_refused(monkeypatch):
     monkeypatch.setattr(neighbors, "multiplies_halves", lambda platform: False)
     n, s, f, k = RAGGED
-    points, references = gaussian(0, n, f), gaussian(1, s, f)
+    points = gaussian(0, n, f)
+    references = gaussian(1, s, f)
     points[128, 2] = np.inf
-    with pytest.raises(ValueError, match="points has NaN or infinite values in 1 rows, first in row 128"):
+    with pytest.raises(
+        ValueError, match="points has NaN or infinite values in 1 rows, first in row 128"
+    ):
         neighbors.nearest(points, references, k, implementation="pallas")
 
 
 def messages(n, num_buckets, seed=0):
     rng = np.random.default_rng(seed)
     words = rng.integers(0, 2**32, (n, 2), np.uint32)
-    return collision.Message(jnp.asarray(words), jnp.asarray(rng.integers(0, num_buckets, n), jnp.int32))
+    return collision.Message(
+        jnp.asarray(words), jnp.asarray(rng.integers(0, num_buckets, n), jnp.int32)
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("num_cells", "implementation"))
@@ -126,7 +137,11 @@ def test_the_decode_kernel_counts_what_xla_counts(num_buckets):
 
 
 @pytest.mark.slow
-@given(st.sampled_from([0, 1, 100, 4097]), st.sampled_from([1, 1023, 1500]), st.sampled_from([2, 5, 65_535]))
+@given(
+    st.sampled_from([0, 1, 100, 4097]),
+    st.sampled_from([1, 1023, 1500]),
+    st.sampled_from([2, 5, 65_535]),
+)
 def test_the_decode_kernel_counts_what_xla_counts_at_any_size(n, num_cells, num_buckets):
     assert_counts_what_xla_counts(n, num_cells, num_buckets)
 
@@ -137,21 +152,27 @@ def lowered(monkeypatch, function, *arguments):
     return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
 
 
-SLOW_SIZES = [pytest.param(size, marks=pytest.mark.slow) for size in shapes.NEAREST if size != "svhn hog"]
+SLOW_SIZES = [
+    pytest.param(size, marks=pytest.mark.slow) for size in shapes.NEAREST if size != "svhn hog"
+]
 
 
 @pytest.mark.parametrize("size", ["svhn hog", *SLOW_SIZES])
 def test_the_assignment_lowers_for_cuda(monkeypatch, size):
     n, s, f = shapes.NEAREST[size]
     arrays = jax.ShapeDtypeStruct((n, f), jnp.float32), jax.ShapeDtypeStruct((s, f), jnp.float32)
-    program = lowered(monkeypatch, lambda p, r: neighbors.nearest(p, r, max(shapes.NEIGHBORS[size])), *arrays)
+    program = lowered(
+        monkeypatch, lambda p, r: neighbors.nearest(p, r, max(shapes.NEIGHBORS[size])), *arrays
+    )
     assert program.count("triton") >= 2  # of bfloat16, and of float32 for the rows that it leaves
     assert "smallest_keys" in program
 
 
 def test_the_decode_lowers_for_cuda(monkeypatch):
     n, num_cells = shapes.DECODE
-    given = collision.Message(jax.ShapeDtypeStruct((n, 2), jnp.uint32), jax.ShapeDtypeStruct((n,), jnp.int32))
+    given = collision.Message(
+        jax.ShapeDtypeStruct((n, 2), jnp.uint32), jax.ShapeDtypeStruct((n,), jnp.int32)
+    )
     program = lowered(monkeypatch, lambda m: collision.count_support(m, 3, num_cells), given)
     assert "triton" in program
     assert "count_in_intervals" in program

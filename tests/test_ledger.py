@@ -33,7 +33,12 @@ DATA = "sha256:of-some-records"
 
 def released(epsilon=0.1, delta=0.0, **fields):
     return Guarantee(
-        epsilon, delta, "replace-one", "central", (Event("discrete_laplace", 2 / epsilon, 2),), **{"sampler": "release"} | fields
+        epsilon,
+        delta,
+        "replace-one",
+        "central",
+        (Event("discrete_laplace", 2 / epsilon, 2),),
+        **{"sampler": "release"} | fields,
     )
 
 
@@ -54,7 +59,8 @@ def test_ten_tenths_are_one_and_nothing_is_left(ledger, path):
     assert ledger.budget == (1, 0)
     assert list(ledger.entries()[1:]) == entries
     with pytest.raises(
-        BudgetExceededError, match=r"costs epsilon=1e-09.*has epsilon=0\.0, delta=0\.0 left of epsilon=1\.0.*raise the budget"
+        BudgetExceededError,
+        match=r"costs epsilon=1e-09.*has epsilon=0\.0, delta=0\.0 left of epsilon=1\.0.*raise the budget",
     ):
         ledger.charge(released(1e-9), "one too many")
     assert Ledger.open(path, DATA).spent == (1, 0)
@@ -64,13 +70,22 @@ def test_an_entry_keeps_what_was_released_and_why_so_that_costs_compose_tightly(
     guarantee = released(np.float32(0.25), unit="record", accountant="discrete Laplace")
     entry = ledger.charge(guarantee, "labels for the März paper")
     assert entry.guarantee == guarantee
-    assert (entry.kind, entry.purpose, entry.amount) == ("spend", "labels for the März paper", (Fraction(1, 4), 0))
+    assert (entry.kind, entry.purpose, entry.amount) == (
+        "spend",
+        "labels for the März paper",
+        (Fraction(1, 4), 0),
+    )
     assert ledger.entries()[1] == entry
     assert ledger.head == entry.hash
-    assert compose([entry.guarantee for entry in ledger.entries() if entry.guarantee]).epsilon == 0.25
+    assert (
+        compose([entry.guarantee for entry in ledger.entries() if entry.guarantee]).epsilon == 0.25
+    )
 
 
-@pytest.mark.parametrize("budget", [0.3, "0.3", "3/10", Decimal("0.3"), Fraction(3, 10), np.float64(0.3), np.float32(0.3)])
+@pytest.mark.parametrize(
+    "budget",
+    [0.3, "0.3", "3/10", Decimal("0.3"), Fraction(3, 10), np.float64(0.3), np.float32(0.3)],
+)
 def test_amounts_are_read_exactly_and_floats_by_their_shortest_decimal(path, budget):
     ledger = Ledger.create(path, DATA, budget, 1e-5)
     assert ledger.budget == (Fraction(3, 10), Fraction(1, 100_000))
@@ -80,7 +95,9 @@ def test_amounts_are_read_exactly_and_floats_by_their_shortest_decimal(path, bud
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0, 1, 5])), max_size=12))
-def test_spent_is_the_exact_sum_of_the_accepted_and_never_above_the_budget(tmp_path_factory, charges):
+def test_spent_is_the_exact_sum_of_the_accepted_and_never_above_the_budget(
+    tmp_path_factory, charges
+):
     ledger = Ledger.create(tmp_path_factory.mktemp("ledger") / "file", DATA, 1, "1e-5")
     accepted = [Fraction(), Fraction()]
     for percent, millionths in charges:
@@ -109,7 +126,12 @@ def test_a_refused_charge_leaves_every_byte(ledger, path):
     with path.open("ab") as file:
         file.write(b'{"delta":"0","epsilon":"1/1000","guarantee":{')  # not even this is tidied up
     before = path.read_bytes()
-    refused = [released(0.2), released(unit="client"), replace(released(), relation="add-remove"), released(sampler="simulation")]
+    refused = [
+        released(0.2),
+        released(unit="client"),
+        replace(released(), relation="add-remove"),
+        released(sampler="simulation"),
+    ]
     refused += [released(0.05, data_dependent=True), released(0.05, 1e-9)]
     for guarantee in refused:
         with pytest.raises(LedgerError):
@@ -208,8 +230,11 @@ def test_without_permission_nothing_is_charged(ledger, path):
 
 def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_the_ledger_as_it_was(ledger, path):
     ledger.charge(released(), "one")
-    before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, hard))  # a write beyond stops short, the next one fails
+    before = path.read_bytes()
+    (soft, hard) = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (len(before) + 50, hard)
+    )  # a write beyond stops short, the next one fails
     try:
         with pytest.raises(LedgerError, match="nothing was charged"):
             ledger.charge(released(), "does not fit")
@@ -267,7 +292,18 @@ def test_lines_that_were_removed_doubled_or_moved_refuse_all_spending(ledger, pa
             ledger.charge(released(0.01), "refused")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"epsilon,delta\n", b'{"kind": "create"}\n', b"\x89PNG\r\n\x1a\n", b"{}", b'{"kind'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"epsilon,delta\n",
+        b'{"kind": "create"}\n',
+        b"\x89PNG\r\n\x1a\n",
+        b"{}",
+        b'{"kind',
+    ],
+)
 def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path, content):
     path.write_bytes(content)
     with pytest.raises(LedgerCorruptError, match="hospital.ledger"):
@@ -294,7 +330,7 @@ def test_the_head_commits_to_the_history_and_says_nothing_of_the_data(path):
 
 # Processes
 
-COMMON = """
+COMMON ="""
 import json, os, random, signal, sys, time
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
@@ -309,7 +345,7 @@ def fork(work):
     return child
 """
 
-RACE = """
+RACE ="""
 Ledger.create(PATH, DATA, "0.75")
 def charge_a_hundred():
     ledger, accepted = Ledger.open(PATH, DATA), 0
@@ -327,7 +363,7 @@ for child in children:
 print(json.dumps([int(n) for n in os.read(read, 100).split()]))
 """
 
-KILLS = """
+KILLS ="""
 Ledger.create(PATH, DATA, 4)
 delays = random.Random(0)
 read, write = os.pipe()
@@ -351,7 +387,7 @@ os.close(write)
 print(json.dumps(acknowledged + sum(len(chunk) for chunk in iter(lambda: os.read(read, 65536), b""))))
 """
 
-CREATES = """
+CREATES ="""
 delays, half, made = random.Random(0), 0, 0
 for i in range(25):
     path = f"{PATH}.{i}"
@@ -371,7 +407,11 @@ def run(script, path):
     """Run a script that forks from one thread, which this process, with JAX in it, must not."""
     environment = os.environ | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1])}
     command = [sys.executable, "-c", COMMON + script, str(path), DATA]
-    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, timeout=120).stdout)
+    return json.loads(
+        subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, check=True, timeout=120
+        ).stdout
+    )
 
 
 def test_two_processes_racing_never_overspend_and_waste_nothing(path):
@@ -379,7 +419,9 @@ def test_two_processes_racing_never_overspend_and_waste_nothing(path):
     assert sum(accepted) == 150
     ledger = Ledger.open(path, DATA)
     assert ledger.spent == ledger.budget
-    assert len({entry.purpose for entry in ledger.entries()[1:]}) == sum(count > 0 for count in accepted)
+    assert len({entry.purpose for entry in ledger.entries()[1:]}) == sum(
+        count > 0 for count in accepted
+    )
 
 
 def test_kill_9_at_any_instant_forgets_no_acknowledged_spend_and_passes_no_budget(path):
@@ -400,7 +442,8 @@ def test_kill_9_never_leaves_half_a_header(path):
 
 def test_a_fingerprint_is_of_the_values_not_of_their_storage():
     rng = np.random.default_rng(0)
-    features, labels = rng.normal(size=(50, 3)).astype(np.float32), rng.integers(0, 10, 50)
+    features = rng.normal(size=(50, 3)).astype(np.float32)
+    labels = rng.integers(0, 10, 50)
     expected = fingerprint(features, labels)
     for same in (
         (features.astype(np.float64), labels.astype(np.int32)),
@@ -414,12 +457,25 @@ def test_a_fingerprint_is_of_the_values_not_of_their_storage():
 
 
 def test_a_fingerprint_sees_every_value_shape_and_order():
-    features, labels = np.arange(6.0).reshape(2, 3), np.array([1, 2])
+    features = np.arange(6.0).reshape(2, 3)
+    labels = np.array([1, 2])
     changed = features.copy()
     changed[1, 2] = np.nextafter(changed[1, 2], 9)
-    others = [(changed, labels), (features.reshape(3, 2), labels), (features[::-1], labels), (features, labels[::-1]), (features,)]
-    others += [(labels, features), (features.astype(int), labels), (features.ravel()[:3], features.ravel()[3:], labels)]
-    assert len({fingerprint(*arrays) for arrays in [(features, labels), *others]}) == len(others) + 1
+    others = [
+        (changed, labels),
+        (features.reshape(3, 2), labels),
+        (features[::-1], labels),
+        (features, labels[::-1]),
+        (features,),
+    ]
+    others += [
+        (labels, features),
+        (features.astype(int), labels),
+        (features.ravel()[:3], features.ravel()[3:], labels),
+    ]
+    assert (
+        len({fingerprint(*arrays) for arrays in [(features, labels), *others]}) == len(others) + 1
+    )
 
 
 def test_a_fingerprint_does_not_depend_on_the_block(monkeypatch):

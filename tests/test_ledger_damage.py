@@ -1,4 +1,6 @@
-"""What a ledger cannot read counts as spent: cuts, faults, odd lines, replaced files and waiting for another process."""
+"""What a ledger cannot read counts as spent: cuts, faults, odd lines, replaced files and waiting
+for another process.
+"""
 
 import fcntl
 import json
@@ -63,14 +65,21 @@ def test_a_last_line_cut_at_any_byte_leaves_no_more_than_the_whole_line_did(ledg
         assert left.delta <= truth.delta, f"cut at byte {cut}"
         assert path.read_bytes() == before + line[:cut], "reading changes nothing"
         exact += left == truth
-    assert exact >= (1 if kind == "raise" else len(line) - 60), "a line that tells its amount costs that and no more"
+    assert exact >= (1 if kind == "raise" else len(line) - 60), (
+        "a line that tells its amount costs that and no more"
+    )
 
 
 def test_a_spend_is_marked_as_drawn_once_and_nothing_else_is(ledger, path):
     ledger.charge(released(0.5, 0.002), "two")
     before = ledger.remaining
     marked = ledger.mark_drawn("one", "ab" * 32)
-    assert (marked.kind, marked.purpose, marked.amount, marked.result) == ("drawn", "one", (0, 0), "ab" * 32)
+    assert (marked.kind, marked.purpose, marked.amount, marked.result) == (
+        "drawn",
+        "one",
+        (0, 0),
+        "ab" * 32,
+    )
     assert ledger.remaining == before
     for purpose in ("one", "three", "the first budget"):
         with pytest.raises(LedgerError, match="nothing was marked"):
@@ -94,8 +103,13 @@ def test_a_cut_line_counts_once_and_charging_goes_on(ledger, path):
         ledger.charge(released(0.3), "too much")
 
 
-@pytest.mark.parametrize("tail", [b"{", b'{"delta":"0","eps', bytes(100), b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b" "])
-def test_an_end_that_tells_no_amount_counts_as_all_that_remained_until_it_is_repaired(ledger, path, tail):
+@pytest.mark.parametrize(
+    "tail",
+    [b"{", b'{"delta":"0","eps', bytes(100), b"[" * 100_000, b'{"a":' * 50_000, b"\xff\xfe", b" "],
+)
+def test_an_end_that_tells_no_amount_counts_as_all_that_remained_until_it_is_repaired(
+    ledger, path, tail
+):
     with path.open("ab") as file:
         file.write(tail)
     assert ledger.remaining == (0, 0)
@@ -120,7 +134,9 @@ def test_a_repair_without_amounts_counts_the_worst_and_needs_a_reason(ledger, pa
     assert ledger.remaining == (0, 0)
 
 
-def test_a_changed_byte_anywhere_refuses_all_spending_and_a_repair_counts_what_remained(ledger, path):
+def test_a_changed_byte_anywhere_refuses_all_spending_and_a_repair_counts_what_remained(
+    ledger, path
+):
     ledger.charge(released(0.2), "two")
     sound = path.read_bytes()
     first = sound.index(b"\n") + 1
@@ -185,7 +201,11 @@ def test_a_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change
         Ledger.open(path, DATA)
 
 
-@pytest.mark.parametrize("change", [{"relation": "swap"}, {"unit": "row"}, {"dataset": 3}, {"kind": "spend"}, {"format": "?"}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"relation": "swap"}, {"unit": "row"}, {"dataset": 3}, {"kind": "spend"}, {"format": "?"}],
+    ids=str,
+)
 def test_a_first_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change):
     header = json.loads(path.read_bytes().splitlines()[0])
     del header["hash"]
@@ -203,7 +223,7 @@ def test_a_line_that_is_no_object_or_too_deep_is_corrupt(ledger, path):
             Ledger.open(path, DATA)
 
 
-HOLD = """
+HOLD ="""
 import fcntl, sys, time
 file = open(sys.argv[1], "r+b")
 fcntl.flock(file, fcntl.LOCK_EX)
@@ -225,7 +245,9 @@ def test_a_waiter_says_whom_it_waits_for_and_gives_up(ledger, path, monkeypatch,
     monkeypatch.setattr(module, "SILENCE", 0.05)
     process = held(path, 60)
     try:
-        with pytest.raises(LedgerError, match=f"held by process {process.pid}, and was not free within 0 s"):
+        with pytest.raises(
+            LedgerError, match=f"held by process {process.pid}, and was not free within 0 s"
+        ):
             Ledger.open(path, DATA, patience=0.3).charge(released(0.1), "not now")
     finally:
         process.kill()
@@ -235,9 +257,12 @@ def test_a_waiter_says_whom_it_waits_for_and_gives_up(ledger, path, monkeypatch,
     ledger.charge(released(0.1), "now")
 
 
-@pytest.mark.parametrize("command", [("raise", "--epsilon", 2), ("repair",)], ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    "command", [("raise", "--epsilon", 2), ("repair",)], ids=lambda command: command[0]
+)
 def test_a_command_waits_as_long_as_it_was_told_to(rknn, ledger, path, command):
-    (verb, *amounts), reason = command, ("--reason", "the board said so", "--json")
+    (verb, *amounts) = command
+    reason = ("--reason", "the board said so", "--json")
     if verb == "repair":
         path.write_bytes(path.read_bytes()[:-5])
     before = path.read_bytes()
@@ -258,13 +283,19 @@ def test_a_patience_that_is_no_time_is_refused(path, ledger, patience):
         Ledger.open(path, DATA, patience)
 
 
-def test_a_ledger_that_was_replaced_while_a_charge_waited_is_charged_and_not_the_old_one(ledger, path):
+def test_a_ledger_that_was_replaced_while_a_charge_waited_is_charged_and_not_the_old_one(
+    ledger, path
+):
     process = held(path, 0.5)
     copy = path.with_name("copy")
     copy.write_bytes(path.read_bytes())
     began = time.monotonic()
     os.replace(copy, path)
-    old = os.open(f"/proc/{process.pid}/fd/3", os.O_RDONLY) if os.path.exists(f"/proc/{process.pid}/fd/3") else None
+    old = (
+        os.open(f"/proc/{process.pid}/fd/3", os.O_RDONLY)
+        if os.path.exists(f"/proc/{process.pid}/fd/3")
+        else None
+    )
     ledger.charge(released(0.1), "after the change")
     assert time.monotonic() - began < 30
     process.wait()
@@ -299,7 +330,18 @@ def test_the_command_shows_damage_and_repairs_it(rknn, ledger, path):
     shown = rknn("budget", "show", path)
     assert "damaged" in shown.out
     assert rknn("budget", "repair", path, "--reason", " ").status == 2
-    done = rknn("budget", "repair", path, "--reason", "the backup was cut", "--epsilon", 0.2, "--delta", 0, "--json")
+    done = rknn(
+        "budget",
+        "repair",
+        path,
+        "--reason",
+        "the backup was cut",
+        "--epsilon",
+        0.2,
+        "--delta",
+        0,
+        "--json",
+    )
     assert done.status == 0
     assert done.json["spent"]["epsilon"] == pytest.approx(0.3)
     assert "damaged" not in rknn("budget", "show", path).out

@@ -25,13 +25,16 @@ from rknn_jax.mechanisms.subset_selection import SubsetSelection, smallest
     [(0.1, 1, 399.91667708, 0.4875026035), (0.4, 1, 24.91683307, None), (1, 1, 3.91769809, 0.3775406688), (2, 1, 0.92067359, None),
      (1, 2, 15.91692644, None), (1, 4, 63.91673173, 0.4687906266), (4, 4, 3.91769809, None)],
 )  # fmt: skip
-def test_randomized_response_has_the_golden_variance_for_votes_and_others_alike(epsilon, c, variance, flip):
+def test_randomized_response_has_the_golden_variance_for_votes_and_others_alike(
+    epsilon, c, variance, flip
+):
     mechanism = RandomizedResponse(float(epsilon), 10, 10, num_neighbors=c)
     assert mechanism.variances == pytest.approx((variance, variance), abs=1e-8)
     assert flip is None or mechanism.q == pytest.approx(flip, abs=1e-10)
 
 
-SMALL, LARGE = {"num_queries": 10, "num_classes": 10}, {"num_queries": 200, "num_classes": 50, "num_neighbors": 2, "labels_per_record": 2}
+SMALL = {"num_queries": 10, "num_classes": 10}
+LARGE = {"num_queries": 200, "num_classes": 50, "num_neighbors": 2, "labels_per_record": 2}
 
 
 @pytest.mark.parametrize(
@@ -39,21 +42,32 @@ SMALL, LARGE = {"num_queries": 10, "num_classes": 10}, {"num_queries": 200, "num
     [
         (OptimizedUnaryEncoding, SMALL, {0.1: 399.68, 1.0: 3.6927, 4.0: 0.086022}),
         (OptimizedUnaryEncoding, LARGE, {0.1: 6399.7, 1.0: 63.668, 4.0: 3.6831}),
-        (Collision, LARGE, {0.1: 2399.0, 0.4: 137.24, 1.0: 18.190, 2.0: 3.1743, 4.0: 0.31113}),  # of the published real l
+        (
+            Collision,
+            LARGE,
+            {0.1: 2399.0, 0.4: 137.24, 1.0: 18.190, 2.0: 3.1743, 4.0: 0.31113},
+        ),  # of the published real l
         (HadamardResponse, SMALL, {0.1: 400.66, 0.4: 25.659, 1.0: 4.6727, 2.0: 1.7141, 4.0: 1.066}),
     ],
 )
 def test_mean_variances_are_those_of_the_table(mechanism, sizes, golden):
     for epsilon, variance in golden.items():
-        assert mechanism(epsilon, **sizes).mean_variance == pytest.approx(variance, rel=3e-3), epsilon
+        assert mechanism(epsilon, **sizes).mean_variance == pytest.approx(variance, rel=3e-3), (
+            epsilon
+        )
 
 
 @pytest.mark.parametrize(
     ("sizes", "golden"),
-    [(SMALL, {0.1: 391.74, 1.0: 3.5995, 2.0: 0.69976, 4.0: 0.064827}), (LARGE, {0.1: 2000.4, 1.0: 16.455, 4.0: 0.30556})],
+    [
+        (SMALL, {0.1: 391.74, 1.0: 3.5995, 2.0: 0.69976, 4.0: 0.064827}),
+        (LARGE, {0.1: 2000.4, 1.0: 16.455, 4.0: 0.30556}),
+    ],
 )
 def test_subset_selection_beats_all_others_but_for_the_dummies(sizes, golden):
-    """The table's sets hold no dummies for missing votes: kr more symbols cost up to a percent at d = 100."""
+    """The table's sets hold no dummies for missing votes: kr more symbols cost up to a percent
+    at d = 100.
+    """
     for epsilon, variance in golden.items():
         mechanism = SubsetSelection(epsilon, **sizes)
         assert variance * (1 - 1e-4) < mechanism.mean_variance < variance * 1.012, epsilon
@@ -70,31 +84,44 @@ def test_subset_selection_beats_all_others_but_for_the_dummies(sizes, golden):
     ],
 )
 def test_sets_hold_votes_as_often_as_their_law_says_however_many_cells_there_are(epsilon, sizes):
-    """Against float64 counts of sets: an error of 5% in how often a set holds the vote made epsilon = 0.1 cost 0.19."""
+    """Against float64 counts of sets: an error of 5% in how often a set holds the vote made
+    epsilon = 0.1 cost 0.19.
+    """
     mechanism = SubsetSelection(epsilon, **sizes)
-    votes, hits = mechanism.votes_per_record, np.arange(mechanism.votes_per_record + 1)
-    sets = stats.hypergeom(mechanism.num_symbols, votes, mechanism.subset_size).pmf(hits) * np.where(hits > 0, np.exp(epsilon), 1)
+    votes = mechanism.votes_per_record
+    hits = np.arange(mechanism.votes_per_record + 1)
+    sets = stats.hypergeom(mechanism.num_symbols, votes, mechanism.subset_size).pmf(
+        hits
+    ) * np.where(hits > 0, np.exp(epsilon), 1)
     more = np.cumsum((sets / sets.sum())[::-1])[::-1][1:]
     np.testing.assert_allclose(mechanism._more_votes(), more, rtol=2e-5)
 
 
 def test_one_of_d_symbols_is_worth_its_message_at_a_large_epsilon_only():
-    variances = {e: [m(e, **SMALL).mean_variance for m in (GeneralizedRandomizedResponse, Collision)] for e in (0.1, 6.0)}
+    variances = {
+        e: [m(e, **SMALL).mean_variance for m in (GeneralizedRandomizedResponse, Collision)]
+        for e in (0.1, 6.0)
+    }
     assert variances[0.1][0] > 20 * variances[0.1][1]
     assert variances[6.0][0] < variances[6.0][1]
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "votes", "best"), [(0.4, 1, 3), (1.0, 1, 4), (0.1, 4, 12), (1.0, 4, 19), (50.0, 4, hashing.MOST_BUCKETS)]
+    ("epsilon", "votes", "best"),
+    [(0.4, 1, 3), (1.0, 1, 4), (0.1, 4, 12), (1.0, 4, 19), (50.0, 4, hashing.MOST_BUCKETS)],
 )
 def test_the_number_of_buckets_is_the_best_integer(epsilon, votes, best):
     assert best_num_buckets(epsilon, votes) == best
     if best < hashing.MOST_BUCKETS:
-        others = [Collision(epsilon, 10, 10, num_neighbors=votes, num_buckets=n).variances[1] for n in range(votes + 1, 200)]
+        others = [
+            Collision(epsilon, 10, 10, num_neighbors=votes, num_buckets=n).variances[1]
+            for n in range(votes + 1, 200)
+        ]
         assert np.argmin(others) + votes + 1 == best
 
 
-bucket, interval = jax.jit(hashing.bucket), jax.jit(hashing.interval)
+bucket = jax.jit(hashing.bucket)
+interval = jax.jit(hashing.interval)
 
 
 @pytest.mark.parametrize("num_buckets", [2, 3, 7, 16, 228, 32768, 65535])
@@ -114,31 +141,51 @@ def test_buckets_and_their_intervals_are_exact_in_64_bits(num_buckets):
 @functools.partial(jax.jit, static_argnames="clients")
 def shares_of_hits(mechanism, key, votes, watched, clients):
     """How often the bucket of one of many clients, who vote alike, holds each of some cells."""
-    messages = jax.vmap(mechanism.randomize, in_axes=(0, None))(jax.random.split(key, clients), votes)
+    messages = jax.vmap(mechanism.randomize, in_axes=(0, None))(
+        jax.random.split(key, clients), votes
+    )
     first, width = hashing.interval(messages.bucket, mechanism.num_buckets)
-    hits = jax.vmap(lambda seed, a, b: hashing.mix(seed, watched) - a < b)(messages.seed, first, width)
+    hits = jax.vmap(lambda seed, a, b: hashing.mix(seed, watched) - a < b)(
+        messages.seed, first, width
+    )
     return hits.mean(axis=0)
 
 
-@pytest.mark.parametrize(("epsilon", "votes", "num_buckets"), [pytest.param(0.4, 2, 5, marks=pytest.mark.slow), (1.0, 4, 19)])
+@pytest.mark.parametrize(
+    ("epsilon", "votes", "num_buckets"),
+    [pytest.param(0.4, 2, 5, marks=pytest.mark.slow), (1.0, 4, 19)],
+)
 def test_cells_next_to_the_votes_are_not_biased(epsilon, votes, num_buckets):
-    """An affine hash is off by -0.125 on cell 2 of the first case and by -0.08 on cell 4 of the second: 8 standard errors and more.
+    """An affine hash is off by -0.125 on cell 2 of the first case and by -0.08 on cell 4 of the
+    second: 8 standard errors and more.
 
     2,000,000 clients and 12 cells, 4.5 standard errors each.
     """
     clients = 2_000_000
     mechanism = Collision(epsilon, 51, 10, num_neighbors=votes, num_buckets=num_buckets)
     watched = np.array([*range(votes + 8), 100, 500], np.int32)
-    shares = shares_of_hits(mechanism, jax.random.key(0), np.arange(votes, dtype=np.int32), watched, clients)
+    shares = shares_of_hits(
+        mechanism, jax.random.key(0), np.arange(votes, dtype=np.int32), watched, clients
+    )
     chance = np.where(watched < votes, mechanism.p, mechanism.q)
     assert np.all(np.abs(shares - chance) < 4.5 * np.sqrt(chance * (1 - chance) / clients))
 
 
 def test_two_clients_hash_independently_and_a_seed_spreads_evenly():
-    """Chi-square of pairs of buckets of neighbouring seeds and cells, 64 x 64, at a false-alarm rate of 1e-6 each."""
+    """Chi-square of pairs of buckets of neighbouring seeds and cells, 64 x 64, at a false-alarm
+    rate of 1e-6 each.
+    """
     seeds = np.stack([np.arange(300_000), np.zeros(300_000)], 1).astype(np.uint32)
-    words = np.asarray(jax.jit(jax.vmap(hashing.mix, in_axes=(0, None)))(seeds, np.array([0, 1, 2, 1000], np.int32)))
-    for one, other in ((words[:, 0], words[:, 1]), (words[:, 2], words[:, 3]), (words[:-1, 0], words[1:, 0])):
+    words = np.asarray(
+        jax.jit(jax.vmap(hashing.mix, in_axes=(0, None)))(
+            seeds, np.array([0, 1, 2, 1000], np.int32)
+        )
+    )
+    for one, other in (
+        (words[:, 0], words[:, 1]),
+        (words[:, 2], words[:, 3]),
+        (words[:-1, 0], words[1:, 0]),
+    ):
         for shift in (0, 26):
             table = np.bincount((one >> shift & 63) * 64 + (other >> shift & 63), minlength=4096)
             expected = len(one) / 4096
@@ -146,12 +193,16 @@ def test_two_clients_hash_independently_and_a_seed_spreads_evenly():
 
 
 def test_rows_of_the_hadamard_matrix_agree_in_half_of_the_columns():
-    matrix = np.asarray(entries(np.arange(16, dtype=np.int32)[:, None], np.arange(16, dtype=np.int32)[None, :]))
+    matrix = np.asarray(
+        entries(np.arange(16, dtype=np.int32)[:, None], np.arange(16, dtype=np.int32)[None, :])
+    )
     np.testing.assert_array_equal((1 - 2 * matrix) @ (1 - 2 * matrix).T, 16 * np.eye(16, dtype=int))
 
 
 def test_smallest_keys_are_those_of_a_sort():
-    keys = np.random.default_rng(0).integers(0, 50, (20, 100), dtype=np.uint32) * np.uint32(85_000_000)
+    keys = np.random.default_rng(0).integers(0, 50, (20, 100), dtype=np.uint32) * np.uint32(
+        85_000_000
+    )
     for row, count in zip(keys[:5], range(0, 100, 20), strict=True):
         expected = np.zeros(100, bool)
         expected[np.argsort(row, kind="stable")[:count]] = True
@@ -160,24 +211,34 @@ def test_smallest_keys_are_those_of_a_sort():
 
 @functools.partial(jax.jit, static_argnames=("clients", "width"))
 def words_of_clients(key, probability, clients, width):
-    return jax.vmap(lambda key: bernoulli_bits(key, probability, width))(jax.random.split(key, clients))
+    return jax.vmap(lambda key: bernoulli_bits(key, probability, width))(
+        jax.random.split(key, clients)
+    )
 
 
 @pytest.mark.parametrize("probability", [0.5, 0.3775, 0.01, 1e-4])
 def test_bits_of_a_word_are_independent_with_the_asked_probability(probability):
-    """3.2 million bits: the mean and the correlation of neighbouring bits within 4.5 standard errors."""
+    """3.2 million bits: the mean and the correlation of neighbouring bits within 4.5 standard
+    errors.
+    """
     words = np.asarray(words_of_clients(jax.random.key(0), probability, 1, 3_200_000))
     bits = np.unpackbits(words.view(np.uint8), bitorder="little").astype(float)
     variance = probability * (1 - probability)
     assert abs(bits.mean() - probability) < 4.5 * np.sqrt(variance / len(bits))
-    assert abs(np.mean((bits[1:] - probability) * (bits[:-1] - probability))) < 4.5 * variance / np.sqrt(len(bits))
+    assert abs(
+        np.mean((bits[1:] - probability) * (bits[:-1] - probability))
+    ) < 4.5 * variance / np.sqrt(len(bits))
 
 
 @pytest.mark.parametrize("probability", [0.5, 0.2689, 0.01])
-def test_each_bit_of_many_clients_has_the_asked_probability_and_tells_nothing_of_others(probability):
-    """200,000 clients of 70 bits: each bit, and each with the next, with that of the next word and with that of the next client.
+def test_each_bit_of_many_clients_has_the_asked_probability_and_tells_nothing_of_others(
+    probability,
+):
+    """200,000 clients of 70 bits: each bit, and each with the next, with that of the next word and
+    with that of the next client.
 
-    Counts of bits and of pairs are binomial; each fails by chance once in a million times, and the 247 together with 2.5e-4.
+    Counts of bits and of pairs are binomial; each fails by chance once in a million times, and the
+    247 together with 2.5e-4.
     """
     width = 70
     words = np.asarray(words_of_clients(jax.random.key(0), probability, 200_000, width))
@@ -190,10 +251,15 @@ def test_each_bit_of_many_clients_has_the_asked_probability_and_tells_nothing_of
         assert np.all((low <= hits.sum(axis=0)) & (hits.sum(axis=0) <= high))
 
 
-@pytest.mark.parametrize("digits", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow), 9])
+@pytest.mark.parametrize(
+    "digits",
+    [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow), 9],
+)
 def test_of_all_numbers_exactly_those_below_the_threshold_pass(digits):
     numbers = np.arange(2**digits)
-    complements = [-(~numbers >> position & 1).astype(np.uint32) for position in range(digits)]  # the same number in all bits of a word
+    complements = [
+        -(~numbers >> position & 1).astype(np.uint32) for position in range(digits)
+    ]  # the same number in all bits of a word
     passed = jax.jit(jax.vmap(below, in_axes=(None, 0)))(complements, numbers.astype(np.uint32))
     np.testing.assert_array_equal(passed, -(numbers[None] < numbers[:, None]).astype(np.uint32))
 
@@ -202,11 +268,15 @@ def test_of_all_numbers_exactly_those_below_the_threshold_pass(digits):
 def decoded(mechanism, key, clients):
     """Totals of messages, and what each of them supports by itself."""
     keys = jax.random.split(key, clients)
-    messages = jax.vmap(mechanism.randomize, in_axes=(0, None))(keys, jnp.arange(mechanism.votes_per_record))
+    messages = jax.vmap(mechanism.randomize, in_axes=(0, None))(
+        keys, jnp.arange(mechanism.votes_per_record)
+    )
     return mechanism.aggregate(messages), jax.vmap(mechanism.support)(messages)
 
 
-@pytest.mark.parametrize("mechanism", [Collision(1.0, 13, 10, num_neighbors=3), LocalHashing(0.5, 5, 7)], ids=str)
+@pytest.mark.parametrize(
+    "mechanism", [Collision(1.0, 13, 10, num_neighbors=3), LocalHashing(0.5, 5, 7)], ids=str
+)
 @pytest.mark.parametrize("clients", [pytest.param(1024, marks=pytest.mark.slow), 2500])
 def test_many_messages_are_decoded_as_each_by_itself(mechanism, clients):
     totals, supported = decoded(mechanism, jax.random.key(0), clients)
@@ -228,7 +298,10 @@ def test_the_best_mechanism_has_the_least_variance_within_the_message_size():
 
 
 def test_a_probability_beyond_the_resolution_is_rounded_up_and_none_is_certain():
-    """At ε = 18 the flips of unary encoding were never drawn, and its messages told everything. 64 million bits hold 4 of 2^-24."""
+    """At ε = 18 the flips of unary encoding were never drawn, and its messages told everything.
+
+    64 million bits hold 4 of 2^-24.
+    """
     words = np.asarray(words_of_clients(jax.random.key(0), 1e-12, 1000, 64_000))
     flips = int(np.bitwise_count(words).sum())
     assert 0 < flips < 15  # Poisson of mean 3.8: 2% and 1e-5 at other seeds

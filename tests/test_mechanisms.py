@@ -22,7 +22,11 @@ FALSE_ALARM = 1e-4  # of each goodness-of-fit test, at a fixed key
 
 
 def noise(mechanism, key=0):
-    return np.asarray(estimate_counts(mechanism, jax.random.key(key), np.full((1, mechanism.votes_per_record), bsvs.NO_CELL))).ravel()
+    return np.asarray(
+        estimate_counts(
+            mechanism, jax.random.key(key), np.full((1, mechanism.votes_per_record), bsvs.NO_CELL)
+        )
+    ).ravel()
 
 
 @jax.jit
@@ -51,20 +55,36 @@ def test_discrete_laplace_noise_has_its_exact_pmf(scale):
     ("mechanism", "law"),
     [
         (Laplace(0.1, 10_000, 10), scipy.stats.laplace(scale=20)),
-        (Laplace(0.5, 10_000, 10, num_neighbors=3, relation="add-remove"), scipy.stats.laplace(scale=6)),
+        (
+            Laplace(0.5, 10_000, 10, num_neighbors=3, relation="add-remove"),
+            scipy.stats.laplace(scale=6),
+        ),
         (Gaussian(1.0, 10_000, 10, delta=1e-5), scipy.stats.norm(scale=math.sqrt(2) * 3.730632)),
         (
-            Gaussian(0.1, 10_000, 10, num_neighbors=2, labels_per_record=2, delta=1e-8, relation="add-remove"),
+            Gaussian(
+                0.1,
+                10_000,
+                10,
+                num_neighbors=2,
+                labels_per_record=2,
+                delta=1e-8,
+                relation="add-remove",
+            ),
             scipy.stats.norm(scale=2 * 45.937360),
         ),
     ],
 )
 def test_continuous_noise_has_its_exact_distribution_and_scale(mechanism, law):
-    """Kolmogorov-Smirnov on 100,000 draws, against scales from the paper's formula and the analytic Gaussian's published multipliers."""
+    """Kolmogorov-Smirnov on 100,000 draws, against scales from the paper's formula and the
+    analytic Gaussian's published multipliers.
+    """
     assert scipy.stats.kstest(noise(mechanism), law.cdf).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize(("scale", "variance"), [(0.5, 0.36203083), (1, 1.84134719), (4, 31.83385288), (200, 79999.83333354)])
+@pytest.mark.parametrize(
+    ("scale", "variance"),
+    [(0.5, 0.36203083), (1, 1.84134719), (4, 31.83385288), (200, 79999.83333354)],
+)
 def test_discrete_laplace_variance_is_exact_and_below_the_continuous_one(scale, variance):
     stddev = DiscreteLaplace(2 / scale, 4, 3).stddev(np.zeros((4, 3)), 1)
     np.testing.assert_allclose(stddev**2, variance, rtol=1e-7)
@@ -74,29 +94,56 @@ def test_discrete_laplace_variance_is_exact_and_below_the_continuous_one(scale, 
 @pytest.mark.parametrize(("relation", "factor"), [("replace-one", 2), ("add-remove", 1)])
 @pytest.mark.parametrize("name", ["discrete_laplace", "gaussian", "laplace", "permute_and_flip"])
 def test_the_declared_sensitivity_is_the_one_found_by_search(name, relation, factor):
-    """All pairs of one-record data sets with k = 2 (and none, for add-remove): L1 and squared L2 of the change reach `changed_cells`."""
-    s, num_classes, k = 3, 2, 2
-    mechanism = mechanisms.make(name, epsilon=1.0, num_queries=s, num_classes=num_classes, num_neighbors=k, relation=relation)
+    """All pairs of one-record data sets with k = 2 (and none, for add-remove): L1 and squared L2
+    of the change reach `changed_cells`.
+    """
+    s = 3
+    num_classes = 2
+    k = 2
+    mechanism = mechanisms.make(
+        name,
+        epsilon=1.0,
+        num_queries=s,
+        num_classes=num_classes,
+        num_neighbors=k,
+        relation=relation,
+    )
     votes = [
-        np.asarray(bsvs.sum_votes(bsvs.cells(np.array([near]), np.array([label]), num_classes), s * num_classes))
+        np.asarray(
+            bsvs.sum_votes(
+                bsvs.cells(np.array([near]), np.array([label]), num_classes), s * num_classes
+            )
+        )
         for near in [(0, 1), (0, 2), (1, 2)]
         for label in range(num_classes)
     ]
-    pairs = product(votes, votes) if relation == "replace-one" else ((vote, np.zeros_like(vote)) for vote in votes)
+    pairs = (
+        product(votes, votes)
+        if relation == "replace-one"
+        else ((vote, np.zeros_like(vote)) for vote in votes)
+    )
     changes = [np.abs(a - b) for a, b in pairs]
     assert max(change.sum() for change in changes) == mechanism.changed_cells == factor * k
     assert max((change**2).sum() for change in changes) == mechanism.changed_cells
 
 
 def test_the_worst_replacement_of_a_record_reaches_epsilon_and_no_more():
-    """Exact log-ratio of the released vector's pmf, all outputs on a box, every replacement: max over all is epsilon."""
-    epsilon, s, num_classes = 0.8, 2, 2
+    """Exact log-ratio of the released vector's pmf, all outputs on a box, every replacement: max
+    over all is epsilon.
+    """
+    epsilon = 0.8
+    s = 2
+    num_classes = 2
     mechanism = DiscreteLaplace(epsilon, s, num_classes)
     alpha = math.exp(-1 / mechanism.scale)
     log_pmf = lambda x: np.log((1 - alpha) / (1 + alpha)) + np.log(alpha) * np.abs(x)  # noqa: E731
     cells = np.eye(s * num_classes, dtype=int)
     outputs = np.array(list(product(range(-2, 4), repeat=s * num_classes)))
-    worst = max((log_pmf(outputs - a).sum(1) - log_pmf(outputs - b).sum(1)).max() for a in cells for b in cells)
+    worst = max(
+        (log_pmf(outputs - a).sum(1) - log_pmf(outputs - b).sum(1)).max()
+        for a in cells
+        for b in cells
+    )
     assert worst == pytest.approx(epsilon, rel=1e-12)
 
 
@@ -115,19 +162,24 @@ def exact_permute_and_flip(counts, scale):
 @pytest.mark.parametrize(("gap_over_scale", "flip"), [(1, 0.730941), (2, 0.433705), (4, 0.0785211)])
 def test_permute_and_flip_flips_as_often_as_its_closed_form(gap_over_scale, flip):
     """100,000 queries of 10 classes: |z| < 4.5 at a fixed key."""
-    num_queries, scale = 100_000, 10.0
+    num_queries = 100_000
+    scale = 10.0
     mechanism = PermuteAndFlip(2 / scale, num_queries, 10)
     totals = np.zeros((num_queries, 10), np.int32)
     totals[:, 3] = int(gap_over_scale * scale)
     winners = np.asarray(winners_of(mechanism, jax.random.key(0), totals))
     assert abs((winners != 3).mean() - flip) < 4.5 * math.sqrt(flip * (1 - flip) / num_queries)
-    assert exact_permute_and_flip([gap_over_scale * scale] + [0] * 9, scale)[0] == pytest.approx(1 - flip, abs=1e-4)
+    assert exact_permute_and_flip([gap_over_scale * scale] + [0] * 9, scale)[0] == pytest.approx(
+        1 - flip, abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("k", [1, 2])
 def test_permute_and_flip_never_loses_more_than_epsilon(relation, k):
-    """Exact law of every query before and after any change of one record, over all small counts; the product over the k or 2k queries."""
+    """Exact law of every query before and after any change of one record, over all small counts;
+    the product over the k or 2k queries.
+    """
     epsilon = 1.0
     scale = PermuteAndFlip(epsilon, 4, 3, num_neighbors=k, relation=relation).scale
     cache = {}
@@ -137,7 +189,8 @@ def test_permute_and_flip_never_loses_more_than_epsilon(relation, k):
             cache[counts] = exact_permute_and_flip(counts, scale)
         return cache[counts]
 
-    add, swap = 0.0, 0.0
+    add = 0.0
+    swap = 0.0
     for counts in product(range(3), repeat=3):
         for up in range(3):
             more = tuple(c + (i == up) for i, c in enumerate(counts))
@@ -171,9 +224,15 @@ def test_permute_and_flip_releases_the_winner_of_each_query_and_nothing_else():
 
 def test_a_traced_or_replaced_gaussian_never_keeps_a_stale_multiplier():
     mechanism = Gaussian(1.0, 4, 3, delta=1e-5)
-    assert dataclasses.replace(mechanism, epsilon=0.1).noise_multiplier == pytest.approx(30.749566, rel=1e-6)
-    assert dataclasses.replace(mechanism, delta=1e-8).noise_multiplier == pytest.approx(5.100309, rel=1e-6)
-    assert Gaussian(1.0, 4, 3, delta=1e-5, noise_multiplier=1e-9).noise_multiplier == pytest.approx(3.730632, rel=1e-6)
+    assert dataclasses.replace(mechanism, epsilon=0.1).noise_multiplier == pytest.approx(
+        30.749566, rel=1e-6
+    )
+    assert dataclasses.replace(mechanism, delta=1e-8).noise_multiplier == pytest.approx(
+        5.100309, rel=1e-6
+    )
+    assert Gaussian(1.0, 4, 3, delta=1e-5, noise_multiplier=1e-9).noise_multiplier == pytest.approx(
+        3.730632, rel=1e-6
+    )
     assert jax.jit(lambda m: m.sigma)(mechanism) == pytest.approx(mechanism.sigma, rel=1e-6)
 
 

@@ -18,7 +18,11 @@ from scipy.spatial.distance import cdist
 
 from rknn_jax import bsvs, neighbor_graph, neighbors
 
-POINTS, REFERENCES, FEATURES, NEAREST, CLASSES = 131, 60, 24, 3, 5
+POINTS = 131
+REFERENCES = 60
+FEATURES = 24
+NEAREST = 3
+CLASSES = 5
 
 
 def data(seed, n=POINTS, s=REFERENCES, f=FEATURES, offset=0.0):
@@ -32,7 +36,8 @@ def sq_distances64(points, references):
 
 
 def cosine64(points, references):
-    points, references = points.astype(np.float64), references.astype(np.float64)
+    points = points.astype(np.float64)
+    references = references.astype(np.float64)
     norms = np.linalg.norm(points, axis=1)[:, None] * np.linalg.norm(references, axis=1)[None]
     return 1 - points @ references.T / norms
 
@@ -73,7 +78,9 @@ def several_labels(n):
 
 
 def assert_nearest(index, found, distances):
-    """Distances are those of the float64 order; another index is allowed where they agree to 1e-5."""
+    """Distances are those of the float64 order; another index is allowed where they agree to
+    1e-5.
+    """
     expected = np.sort(distances, axis=1)[:, : index.shape[1]]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     there = np.take_along_axis(distances, index, 1)
@@ -84,7 +91,9 @@ def assert_nearest(index, found, distances):
 # Against float64.
 
 
-@given(st.integers(0, 99), st.sampled_from([(40, 30, 20), (1, 1, 1)]), st.sampled_from([0.0, 100.0]))
+@given(
+    st.integers(0, 99), st.sampled_from([(40, 30, 20), (1, 1, 1)]), st.sampled_from([0.0, 100.0])
+)
 def test_distances_equal_float64_even_far_from_the_origin(seed, shape, offset):
     points, references = data(seed, *shape, offset)
     found = jax.jit(neighbors.pairwise_sq_distances)(points, references)
@@ -110,7 +119,9 @@ def assert_nearest_of_random(seed, n, s, f, k, metric):
     ],
 )
 def test_nearest_is_the_float64_order(n, s, k, metric):
-    """One point after a block, two blocks and a part of one, and one point all of whose references are asked for."""
+    """One point after a block, two blocks and a part of one, and one point all of whose
+    references are asked for.
+    """
     assert_nearest_of_random(0, n, s, FEATURES, k, metric)
 
 
@@ -151,7 +162,8 @@ def test_parts_on_several_cores_are_put_together(monkeypatch):
     assert_nearest(*whole[0], sq_distances64(points, references))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     monkeypatch.setattr(neighbors, "SMALLEST_PART", POINTS // 2)
-    calls, run = [], neighbors._nearest
+    calls = []
+    run = neighbors._nearest
 
     def recorded(points, references, *part, how):
         calls.append(part)
@@ -170,7 +182,9 @@ HARD = ["far from the origin", "close", "one huge", "duplicates", "pairs", "the 
 
 
 def hard(kind):
-    """Points and references whose distances the product cannot tell apart, or only for some rows."""
+    """Points and references whose distances the product cannot tell apart, or only for some
+    rows.
+    """
     points, references = data(1)
     again = references[np.arange(POINTS) % REFERENCES]
     if kind == "far from the origin":  # centring helps neither of two clusters
@@ -241,14 +255,24 @@ def bound(points, references, how):
     return neighbors._rounding(points - prepared.centre, prepared, 0), prepared.centre
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [(jnp.bfloat16, 1), (jnp.float32, 1), (jnp.float32, 1e-19)])
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(jnp.bfloat16, 1), (jnp.float32, 1), (jnp.float32, 1e-19)]
+)
 def test_the_bound_of_rounding_is_that_of_its_proof(dtype, scale):
     """In float64: the errors of <x,q> by rounded operands twice, and those of sums."""
     points, references = (np.float32(scale) * part for part in data(0))
-    found, centre = bound(points, references, neighbors._How(NEAREST, "sqeuclidean", "xla", (dtype,), 64))
+    found, centre = bound(
+        points, references, neighbors._How(NEAREST, "sqeuclidean", "xla", (dtype,), 64)
+    )
     x, q = (part - np.asarray(centre) for part in (points, references))
-    size, lost = (np.linalg.norm(part.astype(np.float64), axis=1) for part in (x, x - x.astype(dtype).astype(np.float32)))
-    reach, most_lost = (np.linalg.norm(part.astype(np.float64), axis=1).max() for part in (q, q - q.astype(dtype).astype(np.float32)))
+    size, lost = (
+        np.linalg.norm(part.astype(np.float64), axis=1)
+        for part in (x, x - x.astype(dtype).astype(np.float32))
+    )
+    reach, most_lost = (
+        np.linalg.norm(part.astype(np.float64), axis=1).max()
+        for part in (q, q - q.astype(dtype).astype(np.float32))
+    )
     operands = 2 * (lost * reach + (size + lost) * most_lost)
     sums = (16 * FEATURES**0.5 + 8) * 2.0**-24 * (size + reach) ** 2
     np.testing.assert_allclose(found, 1.01 * operands + sums + 8 * FEATURES * 2.0**-126, rtol=2e-4)
@@ -319,19 +343,26 @@ def test_a_record_has_the_same_neighbours_in_any_company():
     order = np.random.default_rng(0).permutation(POINTS)
     elsewhere = points[order]
     elsewhere[1::2] = 10 * data(2)[0][1::2]
-    for alone, among in zip(nearest(points, references), nearest(elsewhere, references), strict=True):
+    for alone, among in zip(
+        nearest(points, references), nearest(elsewhere, references), strict=True
+    ):
         np.testing.assert_array_equal(among[::2], alone[order[::2]])
 
 
 def test_a_record_has_the_same_neighbours_among_fewer():
     points, references = hard("close")
     order = np.random.default_rng(0).permutation(POINTS)[:65]
-    for alone, among in zip(nearest(points, references), nearest(points[order], references), strict=True):
+    for alone, among in zip(
+        nearest(points, references), nearest(points[order], references), strict=True
+    ):
         np.testing.assert_array_equal(among, alone[order])
 
 
 def test_rows_that_are_sure_stay_as_they_are_while_others_are_solved_again(monkeypatch):
-    """Others are those among duplicates, more of them than fit into one go. What would solve them answers nonsense here."""
+    """Others are those among duplicates, more of them than fit into one go.
+
+    What would solve them answers nonsense here.
+    """
     points, references = data(0)
     references[20:40] = references[20]
     among = [3, 4, 5, 6, 7, 40, POINTS - 1]
@@ -346,7 +377,9 @@ def test_rows_that_are_sure_stay_as_they_are_while_others_are_solved_again(monke
         return jnp.full(shape, -1, jnp.int32), jnp.full(shape, -1, jnp.float32)
 
     monkeypatch.setattr(neighbors, "_by_differences", nonsense)
-    monkeypatch.setitem(neighbors.BLOCK_SIZE, "cpu", 32)  # of no other test, so that it is traced here
+    monkeypatch.setitem(
+        neighbors.BLOCK_SIZE, "cpu", 32
+    )  # of no other test, so that it is traced here
     for found, right in zip(nearest(points, references), expected, strict=True):
         np.testing.assert_array_equal(found[~sure], -1)
         np.testing.assert_array_equal(found[sure], right[sure])
@@ -364,7 +397,9 @@ def test_a_row_that_becomes_undecided_takes_no_other_along(s):
         references *= 3
         same = (rng.integers(-(2**10), 2**10, 64) / 2**10 * 0.3).astype(np.float32)
         references[:3] = [rng.permutation(same) for _ in range(3)]
-        points[:3], references[20:40], references[20:40, 0] = 0, 0, 20
+        points[:3] = 0
+        references[20:40] = 0
+        references[20:40, 0] = 20
         other = points.copy()
         other[50] = references[20]
         labels = np.zeros(64, int)
@@ -484,7 +519,9 @@ def test_bad_shapes_are_named(shapes, k, message):
 
 
 def test_labels_of_another_number_are_refused():
-    points, references, labels = np.zeros((5, 3), np.float32), np.zeros((4, 3), np.float32), np.zeros(4, int)
+    points = np.zeros((5, 3), np.float32)
+    references = np.zeros((4, 3), np.float32)
+    labels = np.zeros(4, int)
     with pytest.raises(ValueError, match="each of 5 points, got 4"):
         neighbors.nearest_votes(points, references, labels, 1, 2)
 
@@ -514,7 +551,9 @@ def test_the_first_row_that_is_not_finite_is_named():
     neighbors.check_finite("embeddings", features)
     features[3, 1] = np.nan
     features[4, 1] = np.inf
-    with pytest.raises(ValueError, match="embeddings has NaN or infinite values in 2 rows, first in row 3"):
+    with pytest.raises(
+        ValueError, match="embeddings has NaN or infinite values in 2 rows, first in row 3"
+    ):
         neighbors.check_finite("embeddings", features)
 
 
@@ -522,7 +561,9 @@ def test_the_first_row_that_is_not_finite_is_named():
     ("platform", "flags", "expected"),
     [("gpu", "", True), ("cpu", "fpu avx512_bf16", True), ("cpu", "fpu avx512f", False)],
 )
-def test_halves_are_tried_first_where_the_hardware_multiplies_them(platform, flags, expected, monkeypatch):
+def test_halves_are_tried_first_where_the_hardware_multiplies_them(
+    platform, flags, expected, monkeypatch
+):
     monkeypatch.setattr(neighbors.Path, "read_text", lambda path: flags)
     assert MULTIPLIES_HALVES(platform) is expected
 

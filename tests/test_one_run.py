@@ -15,7 +15,8 @@ from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.students import dpsgd
 
-RUNS, CANARIES = 12, 500
+RUNS = 12
+CANARIES = 500
 """Sizes at which half the noise is found in `make test`."""
 
 
@@ -25,7 +26,8 @@ def largest_probability(curve, canaries, guesses, correct):
     Every inequality is linear in the law of N at each point of the curve.
     """
     numbers = np.arange(guesses + 1)
-    rows, bounds = [], []
+    rows = []
+    bounds = []
     for c in range(1, correct + 1):
         a = np.where(numbers >= c, numbers, 0) / canaries
         b = np.where(numbers >= c - 1, guesses - numbers, 0) / canaries
@@ -42,7 +44,9 @@ def largest_probability(curve, canaries, guesses, correct):
     return -told.fun
 
 
-@pytest.mark.parametrize("curve", [((0.0, 1.0),), ((0.01, 0.5),), ((1e-3, 1.5), (0.05, 0.7), (0.2, 0.0))], ids=str)
+@pytest.mark.parametrize(
+    "curve", [((0.0, 1.0),), ((0.01, 0.5),), ((1e-3, 1.5), (0.05, 0.7), (0.2, 0.0))], ids=str
+)
 @pytest.mark.parametrize(("canaries", "guesses"), [(12, 12), (15, 9)])
 def test_the_bound_is_the_largest_probability_that_the_inequalities_allow(curve, canaries, guesses):
     for correct in (guesses, guesses - 1, guesses // 2 + 1):
@@ -91,7 +95,9 @@ def test_an_honest_gaussian_is_called_broken_less_often_than_the_error_allows(me
     """At an error of 20%, in 40 audits; 17 or more have probability 1e-3 at the full error."""
     guarantee = gaussian(0.5)
     rng = np.random.default_rng(0)
-    broken = [one_run.judge(*mechanism(rng, 5, 64), guarantee, confidence=0.8).broken for _ in range(40)]
+    broken = [
+        one_run.judge(*mechanism(rng, 5, 64), guarantee, confidence=0.8).broken for _ in range(40)
+    ]
     assert sum(broken) < 17
 
 
@@ -112,7 +118,8 @@ def test_an_opaque_guarantee_is_one_point():
 
 
 def test_what_cannot_be_judged_is_refused():
-    guarantee, ones = gaussian(0.5), np.ones((2, 5), int)
+    guarantee = gaussian(0.5)
+    ones = np.ones((2, 5), int)
     with pytest.raises(ValueError, match="shapes"):
         one_run.judge(ones, np.ones((2, 4)), guarantee)
     with pytest.raises(ValueError, match="signs of 1 or -1"):

@@ -25,7 +25,9 @@ def blobs(n, seed=0):
 
 FEATURES, LABELS = blobs(600)
 ASKED, TRUTH = blobs(50, seed=1)
-QUERIES = Queries(ASKED, np.arange(50, dtype=np.int32), np.arange(50, dtype=np.int32), np.ones(50, int))
+QUERIES = Queries(
+    ASKED, np.arange(50, dtype=np.int32), np.arange(50, dtype=np.int32), np.ones(50, int)
+)
 
 
 def records(labels=LABELS, clients=None):
@@ -33,7 +35,9 @@ def records(labels=LABELS, clients=None):
 
 
 def voted(config, features=FEATURES, labels=LABELS, clients=None):
-    return pate.votes(jax.random.key(0), records(labels, clients), lambda _: features, QUERIES, 3, config)
+    return pate.votes(
+        jax.random.key(0), records(labels, clients), lambda _: features, QUERIES, 3, config
+    )
 
 
 def tallied(votes, config, predicted=None, seed=0):
@@ -49,10 +53,13 @@ def test_teachers_learn_and_every_one_votes(hidden):
 
 
 def test_a_teacher_sees_its_own_part_alone():
-    """Whatever becomes of its part, all others say what they said, so one record moves one vote of each query."""
+    """Whatever becomes of its part, all others say what they said, so one record moves one vote
+    of each query.
+    """
     part = pate.parts_of(jax.random.key(1), records(), QUICK)
     said = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)
-    features, labels = FEATURES.copy(), LABELS.copy()
+    features = FEATURES.copy()
+    labels = LABELS.copy()
     features[part == part[7]] *= 100
     labels[part == part[7]] = 1
     again = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
@@ -62,13 +69,19 @@ def test_a_teacher_sees_its_own_part_alone():
 
 
 def test_nobody_learns_from_records_whose_label_no_class_has():
-    """Every other record has one, and whatever else is in it, all teachers say the same; -1 is not the last class."""
-    part, said = pate.parts_of(jax.random.key(1), records(), QUICK), []
+    """Every other record has one, and whatever else is in it, all teachers say the same; -1 is
+    not the last class.
+    """
+    part = pate.parts_of(jax.random.key(1), records(), QUICK)
+    said = []
     for label, scale in ((-1, 1), (-1, 3), (3, 1), (100, 0)):
-        features, labels = FEATURES.copy(), LABELS.copy()
+        features = FEATURES.copy()
+        labels = LABELS.copy()
         features[::2] *= scale
         labels[::2] = label
-        said.append(pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK))
+        said.append(
+            pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
+        )
     for other in said[1:]:
         np.testing.assert_array_equal(other, said[0])
     assert np.mean(said[0] == TRUTH) > 0.5
@@ -84,11 +97,18 @@ def test_teachers_do_not_depend_on_how_many_devices_train_them(monkeypatch):
 
 
 def test_parts_are_equal_where_n_is_public_and_independent_where_it_is_not():
-    """Under add-remove a record's part must not tell of others: sizes are binomial, with a variance of n/T (1 - 1/T)."""
+    """Under add-remove a record's part must not tell of others: sizes are binomial, with a
+    variance of n/T (1 - 1/T).
+    """
     equal = np.bincount(pate.parts_of(jax.random.key(0), records(), QUICK))
     assert equal.tolist() == [50] * 12
     config = dataclasses.replace(QUICK, relation="add-remove")
-    sizes = np.concatenate([np.bincount(pate.parts_of(jax.random.key(seed), records(), config), minlength=12) for seed in range(40)])
+    sizes = np.concatenate(
+        [
+            np.bincount(pate.parts_of(jax.random.key(seed), records(), config), minlength=12)
+            for seed in range(40)
+        ]
+    )
     assert sizes.var() == pytest.approx(600 / 12 * 11 / 12, rel=0.4)  # 480 sizes: 6 standard errors
 
 
@@ -106,7 +126,9 @@ def test_clients_are_the_parts_and_the_unit():
 
 
 def test_a_teacher_without_records_is_refused():
-    with pytest.raises(ValueError, match="num_teachers=601 with 600 private records, which leaves 1"):
+    with pytest.raises(
+        ValueError, match="num_teachers=601 with 600 private records, which leaves 1"
+    ):
         voted(dataclasses.replace(QUICK, num_teachers=601))
     with pytest.raises(ValueError, match="2 teachers with 3 classes"):
         voted(dataclasses.replace(QUICK, num_teachers=2))
@@ -121,7 +143,9 @@ def test_a_teacher_without_records_tells_nothing_where_their_number_is_private()
 
 
 def test_what_fills_up_a_part_is_nobodys_record():
-    """Parts of 50 and 51 records: the first record, without bound, reaches its own teacher alone."""
+    """Parts of 50 and 51 records: the first record, without bound, reaches its own teacher
+    alone.
+    """
     part = pate.parts_of(jax.random.key(1), records(LABELS[:601]), QUICK)
     features = np.concatenate([FEATURES, FEATURES[:1]])
     labels = np.append(LABELS, LABELS[0])
@@ -151,7 +175,10 @@ def test_without_noise_the_majority_answers(aggregator):
 
 
 def test_the_teachers_answer_only_what_is_news_to_the_student():
-    """The student knows the even queries; the teachers are as sure of all. Its own sure labels fill in, at no cost."""
+    """The student knows the even queries; the teachers are as sure of all.
+
+    Its own sure labels fill in, at no cost.
+    """
     predicted = np.full((50, 3), 1 / 3, np.float32)
     predicted[::2] = np.eye(3, dtype=np.float32)[TRUTH[::2]]
     config = Config(epsilon=math.inf, aggregator="interactive", threshold=0.4)
@@ -161,16 +188,21 @@ def test_the_teachers_answer_only_what_is_news_to_the_student():
     assert released[1::2].all()
     assert answers.answered.all()
     np.testing.assert_array_equal(answers.labels, TRUTH)
-    unsure = tallied(agreeing(0.9), config, np.where(predicted == 1, np.float32(0.8), np.float32(0.1)))
+    unsure = tallied(
+        agreeing(0.9), config, np.where(predicted == 1, np.float32(0.8), np.float32(0.1))
+    )
     assert not unsure.answered[::2].any(), "a student that is not sure leaves the query open"
 
 
 @pytest.mark.parametrize("aggregator", ["lnmax", "gnmax", "confident_gnmax", "interactive"])
 def test_the_noise_is_what_the_guarantee_says(aggregator):
-    """150 counts: their noise's standard deviation is right to 5 standard errors, 35% for Laplace's heavier tails."""
+    """150 counts: their noise's standard deviation is right to 5 standard errors, 35% for
+    Laplace's heavier tails.
+    """
     config = Config(epsilon=6.0, aggregator=aggregator, threshold=-1e6)
     votes = agreeing(0.9)
-    answers, noise = tallied(votes, config), pate.noise(50, 250, config)
+    answers = tallied(votes, config)
+    noise = pate.noise(50, 250, config)
     assert np.std(answers.counts - votes) == pytest.approx(noise.aggregation_stddev, rel=0.35)
     events = answers.guarantee.events
     assert {event.kind for event in events} == {"laplace" if aggregator == "lnmax" else "gaussian"}
@@ -184,7 +216,9 @@ def test_the_noise_is_what_the_guarantee_says(aggregator):
 
 
 def test_the_papers_noise_comes_back_at_what_it_costs():
-    """150 and 40 at the 2.5426 that 640 screens and 286 answers cost, and Lap(20) at 11.3478 for 1000 queries."""
+    """150 and 40 at the 2.5426 that 640 screens and 286 answers cost, and Lap(20) at 11.3478 for
+    1000 queries.
+    """
     noise = pate.noise(640, 250, Config(epsilon=2.5426, max_answers=286))
     assert noise.screening_stddev == pytest.approx(150, rel=2e-3)
     assert noise.aggregation_stddev == pytest.approx(40, rel=2e-3)
@@ -197,7 +231,10 @@ def test_the_papers_noise_comes_back_at_what_it_costs():
 
 def test_both_relations_cost_the_same():
     """One record more, less or another is one teacher that may change its mind."""
-    noises = [pate.noise(100, 250, Config(relation=relation)) for relation in ("replace-one", "add-remove")]
+    noises = [
+        pate.noise(100, 250, Config(relation=relation))
+        for relation in ("replace-one", "add-remove")
+    ]
     assert noises[0].aggregation_stddev == noises[1].aggregation_stddev
     assert [noise.guarantee.relation for noise in noises] == ["replace-one", "add-remove"]
 
@@ -227,7 +264,9 @@ def test_bad_settings_are_named(change, words):
         Config(**change)
 
 
-@pytest.mark.parametrize(("change", "words"), [({"epsilon": -1.0}, "epsilon=-1.0"), ({"delta": 0.0}, "delta=0.0")])
+@pytest.mark.parametrize(
+    ("change", "words"), [({"epsilon": -1.0}, "epsilon=-1.0"), ({"delta": 0.0}, "delta=0.0")]
+)
 def test_noise_that_cannot_be_calibrated_is_refused(change, words):
     with pytest.raises(ValueError, match=words):
         pate.noise(10, 250, Config(**change))

@@ -13,7 +13,9 @@ def test_a_preset_is_an_experiment_of_its_name_and_options_take_its_settings_pla
     preset = presets.named(name)
     assert preset.preset == name
     assert distill.from_arguments(["--preset", name]) == preset
-    changed = distill.from_arguments(["--epsilon", "0.7", f"--preset={name}", "--trust", "local", "--data-dir", "somewhere"])
+    changed = distill.from_arguments(
+        ["--epsilon", "0.7", f"--preset={name}", "--trust", "local", "--data-dir", "somewhere"]
+    )
     assert changed == replace(preset, epsilon=0.7, trust="local", data_dir=changed.data_dir)
     assert (str(changed.data_dir), changed.private_step) == ("somewhere", "collision")
 

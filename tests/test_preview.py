@@ -9,14 +9,22 @@ KINDS = ("discrete_laplace", "permute_and_flip", "gaussian")
 
 
 def make(kind, epsilon=0.5, num_queries=4, num_classes=5, **fields):
-    return mechanisms.make(kind, epsilon=epsilon, num_queries=num_queries, num_classes=num_classes, **fields)
+    return mechanisms.make(
+        kind, epsilon=epsilon, num_queries=num_queries, num_classes=num_classes, **fields
+    )
 
 
 def drawn_flips(mechanism, gap, runs):
-    """Share of runs in which a row that leads all rivals by `gap` loses or ties, with the noise drawn by NumPy."""
-    generator, scale, shape = np.random.default_rng(0), preview.noise_scale(mechanism), (runs, mechanism.num_classes)
+    """Share of runs in which a row that leads all rivals by `gap` loses or ties, with the noise
+    drawn by NumPy.
+    """
+    generator = np.random.default_rng(0)
+    scale = preview.noise_scale(mechanism)
+    shape = (runs, mechanism.num_classes)
     if isinstance(mechanism, preview.Gaussian):
-        noise = np.round(generator.normal(size=shape) * scale)  # rounding is the discrete Gaussian to within 1e-6 at this scale
+        noise = np.round(
+            generator.normal(size=shape) * scale
+        )  # rounding is the discrete Gaussian to within 1e-6 at this scale
     elif isinstance(mechanism, preview.PermuteAndFlip):
         noise = generator.exponential(scale, shape)
     else:
@@ -32,7 +40,9 @@ def test_flip_prob_is_the_law_of_each_mechanism(kind, gap):
     runs = 100_000
     expected = preview.flip_prob(make(kind), gap)
     spread = np.sqrt(expected * (1 - expected) / runs)
-    assert abs(drawn_flips(make(kind), gap, runs) - expected) < 4.5 * spread  # false alarm below 1e-5 a case
+    assert (
+        abs(drawn_flips(make(kind), gap, runs) - expected) < 4.5 * spread
+    )  # false alarm below 1e-5 a case
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,7 +57,9 @@ def test_the_required_gap_is_the_least(kind, epsilon, failure_prob):
 
 def test_laplace_gaps_are_those_of_bsvs():
     mechanism = make("discrete_laplace", 0.1)
-    assert [required_gap(mechanism, p) for p in preview.FLIPS] == [bsvs.required_gap(20.0, 5, p) for p in preview.FLIPS]
+    assert [required_gap(mechanism, p) for p in preview.FLIPS] == [
+        bsvs.required_gap(20.0, 5, p) for p in preview.FLIPS
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,7 +70,10 @@ def test_tiny_epsilon_needs_proportionally_large_gaps(kind):
 
 
 def test_permute_and_flip_needs_smaller_gaps_than_laplace_noise():
-    assert all(required_gap(make("permute_and_flip"), p) < required_gap(make("discrete_laplace"), p) for p in preview.FLIPS)
+    assert all(
+        required_gap(make("permute_and_flip"), p) < required_gap(make("discrete_laplace"), p)
+        for p in preview.FLIPS
+    )
 
 
 def test_votes_and_clear_share_follow_the_public_clusters():
@@ -80,7 +95,12 @@ def test_records_needed_are_just_enough_for_the_median_query():
 
 @pytest.mark.parametrize(
     ("num_queries", "num_records", "words"),
-    [(80, 1000, "fewer queries"), (5, 60, "raise --epsilon"), (5, 100_000, "try more queries"), (10, 1300, "suits")],
+    [
+        (80, 1000, "fewer queries"),
+        (5, 60, "raise --epsilon"),
+        (5, 100_000, "try more queries"),
+        (10, 1300, "suits"),
+    ],
 )
 def test_advice_follows_the_numbers(num_queries, num_records, words):
     mechanism = make("discrete_laplace", num_queries=num_queries)
@@ -93,9 +113,14 @@ def test_private_n_leaves_no_trace_in_the_preview():
 
 
 def test_queries_that_share_votes_stand_clear_with_fewer_and_so_there_may_be_more_of_them():
-    mechanism, sizes = make("discrete_laplace", num_queries=12), np.full(12, 10)
-    groups = np.kron(np.eye(3), np.ones((4, 4)))  # four queries of a group hear each other: four times the votes, twice the noise
-    alone, together = (preview.preview(mechanism, sizes, 1000, weights) for weights in (None, groups))
+    mechanism = make("discrete_laplace", num_queries=12)
+    sizes = np.full(12, 10)
+    groups = np.kron(
+        np.eye(3), np.ones((4, 4))
+    )  # four queries of a group hear each other: four times the votes, twice the noise
+    alone, together = (
+        preview.preview(mechanism, sizes, 1000, weights) for weights in (None, groups)
+    )
     assert together.records_needed == pytest.approx(alone.records_needed / 2, abs=1)
     assert together.suggested_queries == pytest.approx(4 * alone.suggested_queries, abs=4)
     needed = together.records_needed

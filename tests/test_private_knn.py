@@ -20,17 +20,23 @@ RNG = np.random.default_rng(0)
 def questions(features):
     features = np.asarray(features, np.float32)
     return Queries(
-        features, np.arange(len(features), dtype=np.int32), np.arange(len(features), dtype=np.int32), np.ones(len(features), int)
+        features,
+        np.arange(len(features), dtype=np.int32),
+        np.arange(len(features), dtype=np.int32),
+        np.ones(len(features), int),
     )
 
 
 def asked(features, labels, queries, config, seed=0):
     images = np.zeros((len(labels), 1, 1, 1), np.uint8)
-    return private_knn.votes(jax.random.key(seed), Records(images, labels), lambda _: features, queries, 3, config)
+    return private_knn.votes(
+        jax.random.key(seed), Records(images, labels), lambda _: features, queries, 3, config
+    )
 
 
 def test_all_records_are_asked_without_sampling():
-    features, labels = RNG.normal(size=(60, 2)).astype(np.float32), RNG.integers(0, 3, 60).astype(np.int32)
+    features = RNG.normal(size=(60, 2)).astype(np.float32)
+    labels = RNG.integers(0, 3, 60).astype(np.int32)
     queries = questions(RNG.normal(size=(20, 2)))
     votes = asked(features, labels, queries, Config(num_neighbors=9, sampling_prob=1.0))
     near = np.argsort(((queries.features[:, None] - features[None]) ** 2).sum(-1), axis=1)[:, :9]
@@ -42,9 +48,17 @@ def test_all_records_are_asked_without_sampling():
 
 @functools.cache
 def sampled_votes():
-    """Return the votes of 18 neighbours in samples of 60 records, whose sizes are Bin(60, 0.3): about half of 40 hold fewer."""
-    features, labels = RNG.normal(size=(60, 2)).astype(np.float32), RNG.integers(0, 3, 60).astype(np.int32)
-    return asked(features, labels, questions(RNG.normal(size=(20, 2))), Config(num_neighbors=18, sampling_prob=0.3))
+    """Return the votes of 18 neighbours in samples of 60 records, whose sizes are Bin(60, 0.3):
+    about half of 40 hold fewer.
+    """
+    features = RNG.normal(size=(60, 2)).astype(np.float32)
+    labels = RNG.integers(0, 3, 60).astype(np.int32)
+    return asked(
+        features,
+        labels,
+        questions(RNG.normal(size=(20, 2))),
+        Config(num_neighbors=18, sampling_prob=0.3),
+    )
 
 
 def test_the_two_steps_of_a_query_ask_different_samples():
@@ -68,23 +82,32 @@ def test_a_label_that_no_class_has_casts_no_vote(label):
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_one_record_moves_one_vote(relation):
-    """Every sample of six records, each changed in every way of a small grid: L2 distance sqrt(2), the greatest count by 1."""
+    """Every sample of six records, each changed in every way of a small grid: L2 distance
+    sqrt(2), the greatest count by 1.
+    """
     grid = [np.float32([x, y]) for x, y in itertools.product((-1.0, 0.2, 1.0), (-0.7, 0.6))]
-    features, labels = np.stack(grid), np.int32([0, 1, 2, 0, 1, 1])
-    query, k, worst = np.float32([0.1, 0.0]), 3, 0.0
+    features = np.stack(grid)
+    labels = np.int32([0, 1, 2, 0, 1, 1])
+    query = np.float32([0.1, 0.0])
+    k = 3
+    worst = 0.0
 
     def count(members, features, labels):
         members = np.asarray(members, int)
         near = members[np.argsort(((features[members] - query) ** 2).sum(1), kind="stable")[:k]]
-        return private_knn.counts_of(np.pad(near, (0, k - len(near)), constant_values=-1)[None], labels, 3)[0]
+        return private_knn.counts_of(
+            np.pad(near, (0, k - len(near)), constant_values=-1)[None], labels, 3
+        )[0]
 
     for size in range(6):
         for members in itertools.combinations(range(1, 6), size):
             base = [count(members, features, labels)]
             contents = itertools.product(grid, range(3))
             for place, label in contents:
-                changed, names = features.copy(), labels.copy()
-                changed[0], names[0] = place * np.float32(0.9), label
+                changed = features.copy()
+                names = labels.copy()
+                changed[0] = place * np.float32(0.9)
+                names[0] = label
                 base.append(count((0, *members), changed, names))
             others = base if relation == "replace-one" else base[:1]
             for one, other in itertools.product(base, others):
@@ -104,7 +127,11 @@ def test_noise_is_charged_for_every_screen_and_every_answer(relation):
     assert (screen.count, counts.count) == (100, 40)
     assert screen.screen == (180, 300)
     assert screen.sampling_prob == counts.sampling_prob == 0.15
-    assert screen.parameter == pytest.approx(noise.screening_stddev) == pytest.approx(3 * noise.aggregation_stddev)
+    assert (
+        screen.parameter
+        == pytest.approx(noise.screening_stddev)
+        == pytest.approx(3 * noise.aggregation_stddev)
+    )
     assert counts.parameter == pytest.approx(noise.aggregation_stddev / math.sqrt(2))
     assert 0.69 < min(accounting.epsilons(noise.guarantee.events, 1e-6).values()) <= 0.7
 
@@ -139,30 +166,42 @@ def test_queries_without_agreement_are_declined_and_tell_nothing():
 
 
 def test_no_more_are_answered_than_were_paid_for():
-    answers = tallied(clear_votes(50, 0.9), Config(epsilon=20.0, num_neighbors=30, sampling_prob=1.0, max_answers=7))
+    answers = tallied(
+        clear_votes(50, 0.9),
+        Config(epsilon=20.0, num_neighbors=30, sampling_prob=1.0, max_answers=7),
+    )
     assert answers.answered.sum() == 7
     assert answers.guarantee.events[1].count == 7
 
 
 def test_the_noise_has_the_calibrated_spread():
-    """600 counts that pass by a low threshold: the standard deviation is right to 6 standard errors, 17%."""
+    """600 counts that pass by a low threshold: the standard deviation is right to 6 standard
+    errors, 17%.
+    """
     config = Config(epsilon=1.0, num_neighbors=30, threshold=-1e6)
     votes = clear_votes(200, 0.9)
-    answers, noise = tallied(votes, config), private_knn.noise(200, config)
+    answers = tallied(votes, config)
+    noise = private_knn.noise(200, config)
     assert answers.answered.all()
-    assert np.std(answers.counts - votes.counted) == pytest.approx(noise.aggregation_stddev, rel=0.17)
+    assert np.std(answers.counts - votes.counted) == pytest.approx(
+        noise.aggregation_stddev, rel=0.17
+    )
     np.testing.assert_allclose(answers.stddev, noise.aggregation_stddev, rtol=1e-6)
 
 
 def test_clipped_attributes_move_no_more_than_they_are_charged_for():
-    """All pairs of six attributes, for clips on both sides of the room that two disjoint vectors have."""
+    """All pairs of six attributes, for clips on both sides of the room that two disjoint vectors
+    have.
+    """
     every = np.array(list(itertools.product((0, 1), repeat=6)), np.float32)
     for clip in (0.5, 1.0, 2.0, 2.5, 3.0, 6.0):
         clipped = private_knn.clipped_attributes(every, clip)
         assert clipped.sum(1).max() <= clip * (1 + 1e-6)
         widest = np.linalg.norm(clipped[:, None] - clipped[None], axis=-1).max()
         assert private_knn.multi_label_change(6, clip) == pytest.approx(widest, rel=1e-6)
-    assert private_knn.multi_label_change(40, 10) == pytest.approx(math.sqrt(20)), "sqrt(2 tau), and not sqrt(2) tau"
+    assert private_knn.multi_label_change(40, 10) == pytest.approx(math.sqrt(20)), (
+        "sqrt(2 tau), and not sqrt(2) tau"
+    )
 
 
 def test_attributes_are_those_of_the_neighbours():
@@ -170,14 +209,25 @@ def test_attributes_are_those_of_the_neighbours():
     attributes = np.repeat([[1, 1, 0, 0], [0, 0, 0, 1]], 40, axis=0)
     queries = questions(np.tile([[1, 0], [8, 9]], (150, 1)))
     config = Config(epsilon=math.inf, num_neighbors=20, sampling_prob=0.8)
-    found = private_knn.multi_label(jax.random.key(0), features, attributes, queries, config, clip=4)
+    found = private_knn.multi_label(
+        jax.random.key(0), features, attributes, queries, config, clip=4
+    )
     np.testing.assert_array_equal(found.present, np.tile([[1, 1, 0, 0], [0, 0, 0, 1]], (150, 1)))
     np.testing.assert_allclose(found.counts, np.tile([[20, 20, 0, 0], [0, 0, 0, 20]], (150, 1)))
-    private = private_knn.multi_label(jax.random.key(0), features, attributes, queries, dataclasses.replace(config, epsilon=5.0), clip=2)
+    private = private_knn.multi_label(
+        jax.random.key(0),
+        features,
+        attributes,
+        queries,
+        dataclasses.replace(config, epsilon=5.0),
+        clip=2,
+    )
     (event,) = private.guarantee.events
     assert event.count == 300
     assert event.screen is None
-    assert np.std(private.counts[:, 2]) == pytest.approx(event.parameter * private_knn.multi_label_change(4, 2), rel=0.25)
+    assert np.std(private.counts[:, 2]) == pytest.approx(
+        event.parameter * private_knn.multi_label_change(4, 2), rel=0.25
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,7 +248,12 @@ def test_bad_settings_are_named(change, words):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"epsilon": 0.0}, "epsilon=0.0"), ({"delta": 0.0}, "delta=0.0"), ({"ratio": 0.0}, "ratio=0.0"), ({"delta": 1.0}, "delta=1.0")],
+    [
+        ({"epsilon": 0.0}, "epsilon=0.0"),
+        ({"delta": 0.0}, "delta=0.0"),
+        ({"ratio": 0.0}, "ratio=0.0"),
+        ({"delta": 1.0}, "delta=1.0"),
+    ],
 )
 def test_noise_that_cannot_be_calibrated_is_refused(change, words):
     with pytest.raises(ValueError, match=words):
@@ -207,10 +262,27 @@ def test_noise_that_cannot_be_calibrated_is_refused(change, words):
 
 def test_more_neighbours_than_records_are_refused():
     with pytest.raises(ValueError, match="num_neighbors=300 with 20"):
-        asked(np.zeros((20, 2), np.float32), np.zeros(20, np.int32), questions(np.zeros((1, 2))), Config())
+        asked(
+            np.zeros((20, 2), np.float32),
+            np.zeros(20, np.int32),
+            questions(np.zeros((1, 2))),
+            Config(),
+        )
     with pytest.raises(ValueError, match="num_neighbors=2 with 3 classes"):
-        asked(np.zeros((20, 2), np.float32), np.zeros(20, np.int32), questions(np.zeros((1, 2))), Config(num_neighbors=2))
+        asked(
+            np.zeros((20, 2), np.float32),
+            np.zeros(20, np.int32),
+            questions(np.zeros((1, 2))),
+            Config(num_neighbors=2),
+        )
     with pytest.raises(ValueError, match="0 and 1"):
-        private_knn.multi_label(jax.random.key(0), np.zeros((4, 2)), np.full((4, 3), 2), questions(np.zeros((1, 2))), Config(), 1.0)
+        private_knn.multi_label(
+            jax.random.key(0),
+            np.zeros((4, 2)),
+            np.full((4, 3), 2),
+            questions(np.zeros((1, 2))),
+            Config(),
+            1.0,
+        )
     with pytest.raises(ValueError, match="clip=0"):
         private_knn.clipped_attributes(np.ones((2, 2)), 0)

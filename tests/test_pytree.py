@@ -1,4 +1,6 @@
-"""Mechanisms and encoders as pytrees: the type is part of the structure, without which one mechanism's trace could run for another."""
+"""Mechanisms and encoders as pytrees: the type is part of the structure, without which one
+mechanism's trace could run for another.
+"""
 
 from dataclasses import dataclass, field
 
@@ -36,7 +38,9 @@ def test_leaves_come_back_and_are_named():
 
 
 def test_no_two_mechanisms_share_a_structure():
-    """With jaxlib's own registration these compared equal, and one run of the tests drew another mechanism's noise."""
+    """With jaxlib's own registration these compared equal, and one run of the tests drew another
+    mechanism's noise.
+    """
     structures = [
         jax.tree.structure(example)
         for module in modules(rknn_jax.mechanisms, leave_out=rknn_jax.mechanisms.CONTRACTS)

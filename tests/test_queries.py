@@ -11,7 +11,9 @@ from rknn_jax.queries import kmeans, prototypes, uncertainty
 def groups(seed=0):
     rng = np.random.default_rng(seed)
     centres = 10 * np.eye(4)
-    return np.concatenate([centre + rng.normal(0, 0.3, (25, 4)) for centre in centres]).astype(np.float32), np.repeat(np.arange(4), 25)
+    return np.concatenate([centre + rng.normal(0, 0.3, (25, 4)) for centre in centres]).astype(
+        np.float32
+    ), np.repeat(np.arange(4), 25)
 
 
 def test_separated_groups_are_found_whatever_the_key():
@@ -26,7 +28,9 @@ def test_medoids_are_public_records_and_centres_are_means():
     medoids = kmeans.select(jax.random.key(0), features, 4, kmeans.Config(query="medoid"))
     np.testing.assert_array_equal(medoids.features, features[medoids.index])
     centres = kmeans.select(jax.random.key(0), features, 4)
-    np.testing.assert_allclose(centres.features, [features[centres.cluster == c].mean(0) for c in range(4)], atol=1e-4)
+    np.testing.assert_allclose(
+        centres.features, [features[centres.cluster == c].mean(0) for c in range(4)], atol=1e-4
+    )
     np.testing.assert_array_equal(centres.index, medoids.index)
 
 
@@ -35,10 +39,14 @@ def test_later_rounds_ask_about_exactly_the_most_uncertain():
     sure = np.linspace(0.5, 1.0, 100)
     order = np.random.default_rng(0).permutation(100)
     probabilities = np.stack([sure[order], 1 - sure[order]], axis=1)
-    chosen = uncertainty.select(jax.random.key(0), features, probabilities, 3, uncertainty.Config(fraction=0.2))
+    chosen = uncertainty.select(
+        jax.random.key(0), features, probabilities, 3, uncertainty.Config(fraction=0.2)
+    )
     asked = np.flatnonzero(chosen.cluster >= 0)
     np.testing.assert_array_equal(np.sort(sure[order][asked]), np.sort(sure)[:20])
-    assert [index in asked for index in chosen.index] == [True, True, False], "the last one is a bystander"
+    assert [index in asked for index in chosen.index] == [True, True, False], (
+        "the last one is a bystander"
+    )
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.5, float("nan")])
@@ -52,11 +60,15 @@ def test_unknown_kinds_of_query_are_named():
         kmeans.Config(query="median")
 
 
-@pytest.mark.parametrize("width", [10, *[pytest.param(width, marks=pytest.mark.slow) for width in (1, 3, 40)]])
+@pytest.mark.parametrize(
+    "width", [10, *[pytest.param(width, marks=pytest.mark.slow) for width in (1, 3, 40)]]
+)
 def test_prototypes_are_ranked_by_feature(width):
     """Any k: the features' own descending order, in steps of 1e-5."""
     rng = np.random.default_rng(width)
-    features = (rng.permuted(np.tile(np.arange(width), (500, 1)), axis=1) * 1e-5 - rng.random((500, 1))).astype(np.float32)
+    features = (
+        rng.permuted(np.tile(np.arange(width), (500, 1)), axis=1) * 1e-5 - rng.random((500, 1))
+    ).astype(np.float32)
     chosen = prototypes.select(jax.random.key(0), features, width)
     near, _ = nearest(features, chosen.features, width)
     np.testing.assert_array_equal(near, np.argsort(-features, axis=1))
@@ -81,7 +93,10 @@ def test_the_record_that_has_most_of_a_prototype_stands_for_it_and_for_no_other(
     np.testing.assert_array_equal(chosen.size, [2, 1, 0])
 
 
-@pytest.mark.parametrize(("shape", "words"), [((9, 4), "num_queries=4, .* num_queries=7"), ((5, 7), "5 public records"), ((9, 0), "=0")])
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [((9, 4), "num_queries=4, .* num_queries=7"), ((5, 7), "5 public records"), ((9, 0), "=0")],
+)
 def test_as_many_prototypes_as_queries_are_needed(shape, words):
     with pytest.raises(ValueError, match=words):
         prototypes.select(jax.random.key(0), np.zeros(shape, np.float32), 7)

@@ -1,4 +1,6 @@
-"""Every reader of a user's file: damage and odd labels end in a sentence, and labels mean the same to all commands."""
+"""Every reader of a user's file: damage and odd labels end in a sentence, and labels mean the
+same to all commands.
+"""
 
 import io
 import json
@@ -81,7 +83,10 @@ def test_a_damaged_file_is_a_value_error_for_every_command(private, tmp_path):
 def test_federation_and_label_read_a_label_alike(tmp_path, label, expected):
     labels = np.array([0, 1, label])
     path = npz(tmp_path / "R.npz", embeddings=np.zeros((3, 2), np.float32), labels=labels)
-    for read in (lambda: inputs.read_labels(path, "--private"), lambda: tables.read_labels(path, None)):
+    for read in (
+        lambda: inputs.read_labels(path, "--private"),
+        lambda: tables.read_labels(path, None),
+    ):
         assert read().tolist() == [0, 1, expected]
 
 
@@ -89,11 +94,15 @@ def test_one_record_that_cannot_be_used_keeps_no_client_away(tmp_path):
     rows = np.float32([[0, 1], [np.nan, 1], [2, 3]])
     path = npz(tmp_path / "R.npz", embeddings=rows, labels=np.array([0, 1, 2.5]))
     found = inputs.read_inputs(path, "--private", private=True)
-    np.testing.assert_array_equal(found, np.where([[False], [True], [False]], np.float32(np.nan), rows))
+    np.testing.assert_array_equal(
+        found, np.where([[False], [True], [False]], np.float32(np.nan), rows)
+    )
     with pytest.raises(ValueError, match="row 1"):
         inputs.read_inputs(path, "--public")
     public = npz(tmp_path / "P.npz", embeddings=np.zeros((4, 2), np.float32))
-    test = npz(tmp_path / "T.npz", embeddings=np.zeros((3, 2), np.float32), labels=np.array([0, 1, 2.5]))
+    test = npz(
+        tmp_path / "T.npz", embeddings=np.zeros((3, 2), np.float32), labels=np.array([0, 1, 2.5])
+    )
     with pytest.raises(ValueError, match="Expected class numbers as 'labels' in --test"):
         inputs.read_public(public, test)
 
@@ -115,7 +124,9 @@ def test_classes_of_a_file_that_cannot_be_used_name_it(tmp_path):
 
 
 def test_text_labels_are_refused_where_classes_are_numbers(tmp_path):
-    path = npz(tmp_path / "R.npz", embeddings=np.zeros((2, 2), np.float32), labels=np.array(["a", "b"]))
+    path = npz(
+        tmp_path / "R.npz", embeddings=np.zeros((2, 2), np.float32), labels=np.array(["a", "b"])
+    )
     with pytest.raises(ValueError, match="got text; number the classes"):
         inputs.read_labels(path, "--private")
 
@@ -124,7 +135,12 @@ def test_a_damaged_release_is_a_value_error_for_export(tmp_path):
     """Bytes of labels.npz, and odd but valid JSON in privacy.json."""
     folder = tmp_path / "run"
     folder.mkdir()
-    arrays = {"label": LABELS, "query": LABELS, "confidence": LABELS / 3, "probability": np.eye(3)[LABELS]}
+    arrays = {
+        "label": LABELS,
+        "query": LABELS,
+        "confidence": LABELS / 3,
+        "probability": np.eye(3)[LABELS],
+    }
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
@@ -170,14 +186,23 @@ def zipped(path, **members):
 
 def test_a_member_that_is_no_array_is_a_value_error_for_every_command(tmp_path):
     """NumPy returns the bytes of such a member."""
-    path = zipped(tmp_path / "R.npz", embeddings=b"some bytes", labels=b"more", classes=b"", images=b"x")
-    for read in (inputs.read_inputs, inputs.read_labels, tables.read_embeddings, tables.read_records):
+    path = zipped(
+        tmp_path / "R.npz", embeddings=b"some bytes", labels=b"more", classes=b"", images=b"x"
+    )
+    for read in (
+        inputs.read_inputs,
+        inputs.read_labels,
+        tables.read_embeddings,
+        tables.read_records,
+    ):
         assert "is no .npy file" in refusal(read, path, "--private")
     assert "is no .npy file" in refusal(tables.read_classes, path)
 
 
 def test_a_damaged_image_names_its_file(tmp_path):
-    """A PNG of which a chunk is damaged is a SyntaxError in Pillow, and a huge one DecompressionBombError."""
+    """A PNG of which a chunk is damaged is a SyntaxError in Pillow, and a huge one
+    DecompressionBombError.
+    """
     for part in ("train", "test"):
         (tmp_path / part / "a").mkdir(parents=True)
         Image.fromarray(np.zeros((5, 5, 3), np.uint8)).save(tmp_path / part / "a" / "0.png")
@@ -194,7 +219,13 @@ def test_a_damaged_image_names_its_file(tmp_path):
 
 @pytest.mark.parametrize(
     "arrays",
-    [{}, {"centre": 1}, {"centre": 1, "scale": 1}, {"centre": 1, "scale": 1, "Dense_0.kernel": 3}, {"centre": 1, "scale": 1, "a.b": [1]}],
+    [
+        {},
+        {"centre": 1},
+        {"centre": 1, "scale": 1},
+        {"centre": 1, "scale": 1, "Dense_0.kernel": 3},
+        {"centre": 1, "scale": 1, "a.b": [1]},
+    ],
 )
 def test_a_damaged_head_names_its_file(tmp_path, arrays):
     (tmp_path / "model").mkdir()
@@ -206,9 +237,22 @@ def test_a_damaged_head_names_its_file(tmp_path, arrays):
         export.networks(tmp_path)
 
 
-@pytest.mark.parametrize("odd", [{"query": LABELS / 2}, {"label": LABELS[:5]}, {"confidence": LABELS}, {"probability": LABELS / 3}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"query": LABELS / 2},
+        {"label": LABELS[:5]},
+        {"confidence": LABELS},
+        {"probability": LABELS / 3},
+    ],
+)
 def test_rows_of_other_types_or_lengths_are_not_exported(tmp_path, odd):
-    arrays = {"label": LABELS, "query": LABELS, "confidence": LABELS / 3, "probability": np.eye(3)[LABELS]}
+    arrays = {
+        "label": LABELS,
+        "query": LABELS,
+        "confidence": LABELS / 3,
+        "probability": np.eye(3)[LABELS],
+    }
     npz(tmp_path / "labels.npz", **arrays | odd)
     guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
     (tmp_path / "privacy.json").write_text(json.dumps({"guarantee": guarantee.asdict()}))
@@ -218,7 +262,13 @@ def test_rows_of_other_types_or_lengths_are_not_exported(tmp_path, odd):
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_class_whose_name_is_no_unicode_is_not_exported(tmp_path, form):
-    npz(tmp_path / "labels.npz", label=LABELS, query=LABELS, confidence=LABELS / 3, probability=np.eye(3)[LABELS])
+    npz(
+        tmp_path / "labels.npz",
+        label=LABELS,
+        query=LABELS,
+        confidence=LABELS / 3,
+        probability=np.eye(3)[LABELS],
+    )
     guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
     (tmp_path / "privacy.json").write_text(json.dumps({"guarantee": guarantee.asdict()}))
     (tmp_path / "config.json").write_text(json.dumps({"classes": ["a", "b", "\ud800"]}))
@@ -234,7 +284,18 @@ def begun(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("text", ["null", "[]", "{}", '{"opened": null}', '{"opened": "1"}', '{"opened": NaN}', '{"opened": 1e300}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        "[]",
+        "{}",
+        '{"opened": null}',
+        '{"opened": "1"}',
+        '{"opened": NaN}',
+        '{"opened": 1e300}',
+    ],
+)
 def test_a_damaged_clock_of_a_round_names_its_file(begun, text):
     (begun / "opened.json").write_text(text)
     with pytest.raises(ValueError, match="opened.json"):
@@ -249,7 +310,15 @@ def test_a_damaged_round_of_a_server_names_its_file(begun, name, data):
         round_folder.readers(begun)[2]()
 
 
-@pytest.mark.parametrize("odd", [{"index": [0, 1, 2, 9]}, {"cluster": [0, 1, 2]}, {"features": np.zeros((4, 5))}, {"size": [0.5] * 4}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"index": [0, 1, 2, 9]},
+        {"cluster": [0, 1, 2]},
+        {"features": np.zeros((4, 5))},
+        {"size": [0.5] * 4},
+    ],
+)
 def test_queries_about_other_records_are_refused(begun, odd):
     with np.load(begun / "public.npz") as file:
         arrays = dict(file)
@@ -258,7 +327,16 @@ def test_queries_about_other_records_are_refused(begun, odd):
         round_folder.readers(begun)[2]()
 
 
-@pytest.mark.parametrize("odd", [{"totals": [1, 2]}, {"totals": [0.5] * 12}, {"num_clients": -1}, {"num_clients": [3]}, {"refused": "a"}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"totals": [1, 2]},
+        {"totals": [0.5] * 12},
+        {"num_clients": -1},
+        {"num_clients": [3]},
+        {"refused": "a"},
+    ],
+)
 def test_a_damaged_sum_names_its_file(begun, odd):
     arrays = {"totals": np.arange(12), "num_clients": 5, "refused": 0}
     npz(begun / publish.SUM, **arrays | odd)

@@ -1,6 +1,7 @@
 """Release noise against its exact law.
 
-Release noise has no seed, so these tests draw anew on every run. Each distribution test has a false-alarm rate of 1e-6.
+Release noise has no seed, so these tests draw anew on every run. Each distribution test has a
+false-alarm rate of 1e-6.
 """
 
 import ast
@@ -18,7 +19,12 @@ from scipy import stats
 
 import rknn_jax
 from rknn_jax.privacy import exact_noise
-from rknn_jax.privacy.exact_noise import discrete_gaussian, discrete_laplace, permute_and_flip, safe_scale
+from rknn_jax.privacy.exact_noise import (
+    discrete_gaussian,
+    discrete_laplace,
+    permute_and_flip,
+    safe_scale,
+)
 from tests.test_accounting import imported
 
 FALSE_ALARM_RATE = 1e-6
@@ -37,7 +43,9 @@ def discrete_gaussian_pmf(x, stddev):
 
 
 def permute_and_flip_pmf(counts, scale):
-    """Average over all orders in which classes are visited: the first whose coin of bias exp((count - max)/scale) shows heads wins."""
+    """Average over all orders in which classes are visited: the first whose coin of bias
+    exp((count - max)/scale) shows heads wins.
+    """
     heads = np.exp((np.array(counts) - max(counts)) / scale)
     winners = np.zeros(len(counts))
     orders = list(itertools.permutations(range(len(counts))))
@@ -50,10 +58,16 @@ def permute_and_flip_pmf(counts, scale):
 
 
 def assert_drawn_from(draws, pmf):
-    """Chi-square of draws 0, 1, ... against their probabilities, cells with fewer than 10 expected pooled into one."""
-    observed, expected = np.bincount(draws, minlength=len(pmf)).astype(float), len(draws) * np.asarray(pmf)
+    """Chi-square of draws 0, 1, ...
+
+    against their probabilities, cells with fewer than 10 expected pooled into one.
+    """
+    observed = np.bincount(draws, minlength=len(pmf)).astype(float)
+    expected = len(draws) * np.asarray(pmf)
     rare = expected < 10
-    observed, expected = (np.append(values[~rare], values[rare].sum()) for values in (observed, expected))
+    observed, expected = (
+        np.append(values[~rare], values[rare].sum()) for values in (observed, expected)
+    )
     keep = expected > 0
     assert observed[~keep].sum() == 0
     statistic = np.sum((observed[keep] - expected[keep]) ** 2 / expected[keep])
@@ -61,7 +75,10 @@ def assert_drawn_from(draws, pmf):
 
 
 @pytest.mark.parametrize("scale", [0.5, pytest.param(2.0, marks=pytest.mark.slow), 20.0])
-@pytest.mark.parametrize(("noise", "pmf"), [(discrete_laplace, discrete_laplace_pmf), (discrete_gaussian, discrete_gaussian_pmf)])
+@pytest.mark.parametrize(
+    ("noise", "pmf"),
+    [(discrete_laplace, discrete_laplace_pmf), (discrete_gaussian, discrete_gaussian_pmf)],
+)
 def test_the_noise_has_its_exact_law_whatever_the_count(noise, pmf, scale):
     counts = np.resize([0, 7, -3, 10**12], DRAWS)
     drawn = noise(counts, scale) - counts
@@ -72,7 +89,13 @@ def test_the_noise_has_its_exact_law_whatever_the_count(noise, pmf, scale):
 
 @pytest.mark.parametrize(
     ("counts", "scale"),
-    [((5, 3, 3, 0), 2.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in (((7, 7), 1.0), ((0, 40), 20.0), ((3, 1, 2), 0.25)))],
+    [
+        ((5, 3, 3, 0), 2.0),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (((7, 7), 1.0), ((0, 40), 20.0), ((3, 1, 2), 0.25))
+        ),
+    ],
 )
 def test_the_winner_has_the_law_of_permute_and_flip(counts, scale):
     winners = permute_and_flip(np.tile(counts, (10_000, 1)), scale)
@@ -80,13 +103,19 @@ def test_the_winner_has_the_law_of_permute_and_flip(counts, scale):
 
 
 def test_the_chi_square_would_notice_a_wrong_law():
-    """The faults that a sampler could have: twice the scale, rounded continuous noise, a missing zero, Gumbel noise for exponential."""
+    """The faults that a sampler could have: twice the scale, rounded continuous noise, a missing
+    zero, Gumbel noise for exponential.
+    """
     rng = np.random.default_rng(0)
     reach = 90
     pmf = discrete_laplace_pmf(np.arange(-reach, reach + 1), 2.0)
     doubled = discrete_laplace(np.zeros(DRAWS, np.int64), 4.0)
     rounded = np.round(rng.laplace(scale=2.0, size=DRAWS)).astype(int)
-    without_zero = rng.choice(np.delete(np.arange(-reach, reach + 1), reach), p=np.delete(pmf, reach) / (1 - pmf[reach]), size=DRAWS)
+    without_zero = rng.choice(
+        np.delete(np.arange(-reach, reach + 1), reach),
+        p=np.delete(pmf, reach) / (1 - pmf[reach]),
+        size=DRAWS,
+    )
     for wrong in (doubled, rounded, without_zero):
         with pytest.raises(AssertionError):
             assert_drawn_from(np.clip(wrong, -reach, reach) + reach, pmf)
@@ -97,14 +126,17 @@ def test_the_chi_square_would_notice_a_wrong_law():
 
 def test_one_vote_more_changes_the_winner_by_one_scale_and_a_moved_vote_by_at_most_two():
     """What `permute_and_flip` promises of a row, over all rows of three counts up to 4."""
-    scale, moved = 2.0, 0.0
+    scale = 2.0
+    moved = 0.0
     for counts in itertools.product(range(5), repeat=3):
         before = np.log(permute_and_flip_pmf(counts, scale))
         more = np.log(permute_and_flip_pmf((counts[0] + 1, *counts[1:]), scale))
         swapped = np.log(permute_and_flip_pmf((counts[0] + 1, counts[1] - 1, counts[2]), scale))
         assert np.abs(more - before).max() <= 1 / scale + 1e-12
         moved = max(moved, np.abs(swapped - before).max())
-    assert 1 / scale < moved <= 2 / scale  # so the scale for add-remove would not do for replace-one
+    assert (
+        1 / scale < moved <= 2 / scale
+    )  # so the scale for add-remove would not do for replace-one
 
 
 @each_noise
@@ -115,12 +147,15 @@ def test_two_calls_differ(noise):
 
 def test_a_forked_process_draws_other_noise():
     code = (
-        "import os, numpy as np; from rknn_jax.privacy.exact_noise import discrete_laplace as draw\n"
+        "import os, numpy as np; from rknn_jax.privacy.exact_noise import discrete_laplace as "
+        "draw\n"
         "zeros = np.zeros(8, int); draw(zeros, 1e6)\n"
         "child = os.fork(); print(draw(zeros, 1e6), flush=True); child and os.wait()"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1])}
-    lines = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert len(set(lines)) == len(lines) == 2
 
 
@@ -137,7 +172,9 @@ def test_winners_are_one_label_a_row():
     assert winners.shape == (5,)
     assert winners.dtype == np.int32
     assert permute_and_flip(np.zeros((0, 3), np.int64), 3.0).shape == (0,)
-    np.testing.assert_array_equal(permute_and_flip(np.eye(4, dtype=np.int64) * 1000, 1.0), np.arange(4))
+    np.testing.assert_array_equal(
+        permute_and_flip(np.eye(4, dtype=np.int64) * 1000, 1.0), np.arange(4)
+    )
 
 
 def test_the_counts_given_are_not_changed():
@@ -169,7 +206,9 @@ def test_a_winner_needs_rows(shape):
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 1 / 3, 1e-6, 7.7, 1e-300, 1.03125, 65 / 64])
 @pytest.mark.parametrize("sensitivity", [1, 2, 3, 20, 1000])
 def test_the_safe_scale_is_the_smallest_that_opendp_maps_to_epsilon(sensitivity, epsilon):
-    """And no more than the decimal that the ledger charges, which may be a little less than the float."""
+    """And no more than the decimal that the ledger charges, which may be a little less than the
+    float.
+    """
     scale = safe_scale(sensitivity, epsilon)
     charged = Fraction(str(epsilon))
     assert Fraction(exact_noise._epsilon(scale, sensitivity)) <= charged
@@ -178,10 +217,16 @@ def test_the_safe_scale_is_the_smallest_that_opendp_maps_to_epsilon(sensitivity,
 
 
 def test_division_alone_would_cost_more_than_was_charged():
-    assert any(exact_noise._epsilon(2 / epsilon, 2) > epsilon for epsilon in np.random.default_rng(0).uniform(0.01, 1, 50))
+    assert any(
+        exact_noise._epsilon(2 / epsilon, 2) > epsilon
+        for epsilon in np.random.default_rng(0).uniform(0.01, 1, 50)
+    )
 
 
-@pytest.mark.parametrize(("sensitivity", "epsilon"), [(0, 1.0), (-2, 1.0), (1.5, 1.0), (True, 1.0), (2, 0.0), (2, math.nan), (2, math.inf)])
+@pytest.mark.parametrize(
+    ("sensitivity", "epsilon"),
+    [(0, 1.0), (-2, 1.0), (1.5, 1.0), (True, 1.0), (2, 0.0), (2, math.nan), (2, math.inf)],
+)
 def test_a_scale_for_nothing_is_refused(sensitivity, epsilon):
     with pytest.raises(ValueError, match=r"sensitivity|epsilon"):
         safe_scale(sensitivity, epsilon)
@@ -194,9 +239,15 @@ def test_opendps_refusals_are_value_errors_in_our_words():
 
 def test_a_release_knows_no_seed_and_opendp_is_imported_in_one_file():
     package = Path(rknn_jax.__file__).parent
-    source = (package / "privacy/release.py").read_text()
-    attributes = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    source = (package / "privacy/exact_noise.py").read_text()
+    attributes = {
+        node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)
+    }
     assert not attributes & {"random", "default_rng", "seed", "key"}
     assert not imported(source) & {"jax", "random"}
-    importers = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if "opendp" in imported(path.read_text())}
-    assert importers == {"privacy/release.py"}
+    importers = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "opendp" in imported(path.read_text())
+    }
+    assert importers == {"privacy/exact_noise.py"}

@@ -1,4 +1,6 @@
-"""One folder, one release: paid for once, drawn once, shown when it is whole, and finished if the program was stopped."""
+"""One folder, one release: paid for once, drawn once, shown when it is whole, and finished if
+the program was stopped.
+"""
 
 import dataclasses
 import errno
@@ -23,7 +25,20 @@ from rknn_jax.release.release_folder import RESULTS, STAGING
 from rknn_jax.release.settings import Settings
 from tests.fuzz import npy
 
-FLAGS = ("--public", "P.npz", "--private", "R.npz", "--classes", 2, "--queries", 2, "--epsilon", 1, "--out", "new")
+FLAGS = (
+    "--public",
+    "P.npz",
+    "--private",
+    "R.npz",
+    "--classes",
+    2,
+    "--queries",
+    2,
+    "--epsilon",
+    1,
+    "--out",
+    "new",
+)
 SETTINGS = Settings(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"))
 
 
@@ -47,7 +62,10 @@ def kinds(folder):
 
 
 def contents(folder):
-    return {path.relative_to(folder): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+    return {
+        path.relative_to(folder): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
 
 
 def restore(folder, state):
@@ -67,7 +85,10 @@ def complete(folder, name="new"):
     """Return the noisy counts of a release that is complete and was paid for and drawn once."""
     assert sorted(path.name for path in (folder / name).iterdir()) == sorted(RESULTS)
     assert kinds(folder) == ["create", "spend", "drawn"]
-    with np.load(folder / name / "queries.npz") as asked, np.load(folder / name / "labels.npz") as rows:
+    with (
+        np.load(folder / name / "queries.npz") as asked,
+        np.load(folder / name / "labels.npz") as rows,
+    ):
         assert len(rows["label"]) == 30
         return asked["noisy_counts"]
 
@@ -115,11 +136,17 @@ def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(fi
         run()
         finished = complete(files)
         if was_kept:
-            np.testing.assert_array_equal(finished, counts, err_msg=f"state {number}: the noise is drawn once")
+            np.testing.assert_array_equal(
+                finished, counts, err_msg=f"state {number}: the noise is drawn once"
+            )
 
 
 def test_an_old_copy_of_the_hidden_folder_draws_no_second_noise(files):
-    noted = [state for state in states_of_a_release(files) if any(path.name == "note.json" for path in state)]
+    noted = [
+        state
+        for state in states_of_a_release(files)
+        if any(path.name == "note.json" for path in state)
+    ]
     old = {path: data for path, data in noted[0].items() if STAGING in path.parts}
     shutil.rmtree(files / "new")
     (files / "new" / STAGING).mkdir(parents=True)
@@ -132,7 +159,9 @@ def test_an_old_copy_of_the_hidden_folder_draws_no_second_noise(files):
 
 
 def stopped_before_the_mark(files):
-    """Leave the disk as it is when the counts are kept, and the ledger does not say yet that they were drawn."""
+    """Leave the disk as it is when the counts are kept, and the ledger does not say yet that
+    they were drawn.
+    """
     states = states_of_a_release(files)
     state = next(state for state in states if any(path.name == "counts.npy" for path in state))
     restore(files, state)
@@ -179,7 +208,11 @@ CALLS = (
     (labeler, ("connect", "answer")),
     (label, ("page", "card")),
 )
-ERRORS = ((OSError, errno.ENOSPC, "No space left"), (OSError, errno.EIO, "Input/output error"), (MemoryError,))
+ERRORS = (
+    (OSError, errno.ENOSPC, "No space left"),
+    (OSError, errno.EIO, "Input/output error"),
+    (MemoryError,),
+)
 
 
 def fails_at(monkeypatch, number, kind, *words):
@@ -212,7 +245,9 @@ def check_fault(files, monkeypatch, number, error):
             notes = " ".join(getattr(raised, "__notes__", []))
             paid = (files / "R.npz.ledger.jsonl").exists() and "spend" in kinds(files)
             shown = (files / "new/privacy.json").exists()
-            assert ("pays nothing" in notes) == (paid and not shown), f"call {number}: the error says what is lost"
+            assert ("pays nothing" in notes) == (paid and not shown), (
+                f"call {number}: the error says what is lost"
+            )
     if not (files / "new/privacy.json").exists():
         run()
     shutil.rmtree(files / "new" / STAGING, ignore_errors=True)
@@ -220,7 +255,9 @@ def check_fault(files, monkeypatch, number, error):
     return count[0] >= number
 
 
-@pytest.mark.parametrize(("first", "step"), [(3, 9), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize(
+    ("first", "step"), [(3, 9), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2, 3))]
+)
 def test_no_fault_of_disk_or_memory_loses_a_release_or_pays_twice(files, monkeypatch, first, step):
     number = first
     inputs = contents(files)
@@ -233,7 +270,9 @@ def test_no_fault_of_disk_or_memory_loses_a_release_or_pays_twice(files, monkeyp
 def test_without_out_the_unfinished_folder_is_found(files, rknn, monkeypatch):
     flags = FLAGS[:-2]
     with monkeypatch.context() as patched:
-        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        patched.setattr(
+            label, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
         assert rknn("label", *flags).status == 2
     (folder,) = (files / "runs").iterdir()
     done = rknn("label", *flags)
@@ -255,7 +294,9 @@ def test_a_paid_release_is_not_given_up_for_another(files, rknn, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "value"), [("BYTES_PER_CELL", 10**15), ("ROOM_FOR_WORDS", 2**62)])
-def test_too_little_memory_or_room_is_found_before_anything_is_spent(files, rknn, monkeypatch, name, value):
+def test_too_little_memory_or_room_is_found_before_anything_is_spent(
+    files, rknn, monkeypatch, name, value
+):
     monkeypatch.setattr(label, name, value)
     refused = rknn("label", *FLAGS)
     assert refused.status == 2
@@ -279,7 +320,9 @@ def test_what_a_killed_release_left_is_cleared_and_a_users_files_stay(files, rkn
     (files / "new" / STAGING / "labels.npz").write_text("half")
     (files / "new/notes.txt").write_text("mine")
     assert rknn("label", *FLAGS).status == 0
-    assert sorted(path.name for path in (files / "new").iterdir()) == sorted([*RESULTS, "notes.txt"])
+    assert sorted(path.name for path in (files / "new").iterdir()) == sorted(
+        [*RESULTS, "notes.txt"]
+    )
     assert rknn("label", *FLAGS, "--budget", 1).status == 2, "a second release into the folder"
 
 
@@ -290,8 +333,15 @@ def test_a_damaged_note_or_count_is_named(files, monkeypatch):
             run()
     counts, note = (files / "new" / STAGING / name for name in ("counts.npy", "note.json"))
     spoilt = [(path, path.read_bytes()[:20]) for path in (counts, note)]
-    spoilt += [(note, json.dumps(json.loads(note.read_text()) | {"ledger": odd}).encode()) for odd in ("\ud800", "a\0b")]
-    spoilt += [(counts, b"\x93NUMPY\x01\x00\x40\x00" + b"{" * 64), (counts, npy(np.array(3))), (counts, npy(np.array([["a"]])))]
+    spoilt += [
+        (note, json.dumps(json.loads(note.read_text()) | {"ledger": odd}).encode())
+        for odd in ("\ud800", "a\0b")
+    ]
+    spoilt += [
+        (counts, b"\x93NUMPY\x01\x00\x40\x00" + b"{" * 64),
+        (counts, npy(np.array(3))),
+        (counts, npy(np.array([["a"]]))),
+    ]
     for path, data in spoilt:
         whole = path.read_bytes()
         path.write_bytes(data)

@@ -1,4 +1,6 @@
-"""The report says what the run folder says, marks wrong queries and only these, and loads nothing."""
+"""The report says what the run folder says, marks wrong queries and only these, and loads
+nothing.
+"""
 
 import base64
 import html.parser
@@ -37,31 +39,78 @@ VOID = {"meta", "img", "br", "link", "hr", "input"}
 CLASSES = 10
 
 
-def fake_run(folder, *, epsilon=1.0, rounds=1, num_queries=40, dataset="digits", mechanism="discrete_laplace", colour=False, seed=0):
-    """Write a run folder as train.distill does: digits clustered by their pixels, real votes, NumPy's noise."""
+def fake_run(
+    folder,
+    *,
+    epsilon=1.0,
+    rounds=1,
+    num_queries=40,
+    dataset="digits",
+    mechanism="discrete_laplace",
+    colour=False,
+    seed=0,
+):
+    """Write a run folder as train.distill does: digits clustered by their pixels, real votes,
+    NumPy's noise.
+    """
     key = np.random.default_rng(seed)
     pixels, truth = load_digits(return_X_y=True)
-    public, private = pixels[:899], pixels[899:1348]
-    experiment = Experiment(dataset=dataset, epsilon=epsilon, queries=num_queries, rounds=rounds, mechanism=mechanism, noise_seed=3)
+    public = pixels[:899]
+    private = pixels[899:1348]
+    experiment = Experiment(
+        dataset=dataset,
+        epsilon=epsilon,
+        queries=num_queries,
+        rounds=rounds,
+        mechanism=mechanism,
+        noise_seed=3,
+    )
     scale = 2 * rounds / epsilon
-    rows = [answer(key, public, private, truth[899:1348], num_queries, scale, mechanism, step) for step in range(rounds)]
-    queries = {name: np.concatenate([row[name] for row in rows]) for name in rows[0] if name != "cluster"}
+    rows = [
+        answer(key, public, private, truth[899:1348], num_queries, scale, mechanism, step)
+        for step in range(rounds)
+    ]
+    queries = {
+        name: np.concatenate([row[name] for row in rows]) for name in rows[0] if name != "cluster"
+    }
     query = rows[-1]["cluster"] + (rounds - 1) * num_queries
-    counts = np.stack([np.bincount(truth[:899][query == row], minlength=CLASSES) for row in range(rounds * num_queries)])
-    images = np.repeat((public.reshape(-1, 8, 8, 1) * 15.9).astype(np.uint8), 3 if colour else 1, axis=3)
+    counts = np.stack(
+        [
+            np.bincount(truth[:899][query == row], minlength=CLASSES)
+            for row in range(rounds * num_queries)
+        ]
+    )
+    images = np.repeat(
+        (public.reshape(-1, 8, 8, 1) * 15.9).astype(np.uint8), 3 if colour else 1, axis=3
+    )
     queries |= {
         "image": images[queries["public_index"]],
-        "true_label": np.where(counts.sum(axis=1) > 0, counts.argmax(axis=1), truth[queries["public_index"]]),
+        "true_label": np.where(
+            counts.sum(axis=1) > 0, counts.argmax(axis=1), truth[queries["public_index"]]
+        ),
         "size": counts.sum(axis=1),
         "probability": np.eye(CLASSES, dtype=np.float32)[queries["label"]],
     }
     label = queries["label"][query].astype(np.int32)
     probability = np.eye(CLASSES, dtype=np.float32)[label]
     np.savez(folder / "queries.npz", **queries)
-    np.savez(folder / "labels.npz", label=label, query=query.astype(np.int32), probability=probability, true_label=truth[:899])
-    guarantees = [Guarantee(epsilon / rounds, 0.0, "replace-one", "central", (Event("discrete_laplace", scale, 2),)) for _ in range(rounds)]
+    np.savez(
+        folder / "labels.npz",
+        label=label,
+        query=query.astype(np.int32),
+        probability=probability,
+        true_label=truth[:899],
+    )
+    guarantees = [
+        Guarantee(
+            epsilon / rounds, 0.0, "replace-one", "central", (Event("discrete_laplace", scale, 2),)
+        )
+        for _ in range(rounds)
+    ]
     whole = accounting.compose(guarantees, experiment.delta)
-    accountants = accounting.epsilons([event for one in guarantees for event in one.events], experiment.delta)
+    accountants = accounting.epsilons(
+        [event for one in guarantees for event in one.events], experiment.delta
+    )
     write(
         folder / "privacy.json",
         {
@@ -76,7 +125,10 @@ def fake_run(folder, *, epsilon=1.0, rounds=1, num_queries=40, dataset="digits",
             ],
         },
     )
-    sweep = [{"epsilon": e, "mean": 0.93 / (1 + 0.02 / e), "stddev": 0.02 / (1 + 20 * e), "draws": 10} for e in np.geomspace(0.001, 2, 11)]
+    sweep = [
+        {"epsilon": e, "mean": 0.93 / (1 + 0.02 / e), "stddev": 0.02 / (1 + 20 * e), "draws": 10}
+        for e in np.geomspace(0.001, 2, 11)
+    ]
     accuracy = 0.96 - 0.6 * np.exp(-np.arange(20 * rounds) / 4)
     result = {
         "label_accuracy": float(np.mean(label == truth[:899])),
@@ -98,7 +150,10 @@ def fake_run(folder, *, epsilon=1.0, rounds=1, num_queries=40, dataset="digits",
         },
     }
     write(folder / "result.json", result)
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(experiment).items()}
+    settings = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in asdict(experiment).items()
+    }
     environment = {
         "python": "3.11.7",
         "versions": {"jax": "0.10.2", "numpy": "2.3.4"},
@@ -108,7 +163,14 @@ def fake_run(folder, *, epsilon=1.0, rounds=1, num_queries=40, dataset="digits",
     }
     write(folder / "config.json", settings | {"resolved_queries": num_queries} | environment)
     lines = [
-        {"round": i // 20, "epoch": i % 20 + 1, "epochs": 20, "loss": 1.0, "seconds": 1.5, "test_accuracy": float(value)}
+        {
+            "round": i // 20,
+            "epoch": i % 20 + 1,
+            "epochs": 20,
+            "loss": 1.0,
+            "seconds": 1.5,
+            "test_accuracy": float(value),
+        }
         for i, value in enumerate(accuracy)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -123,7 +185,8 @@ def answer(key, public, private, private_labels, num_queries, scale, mechanism, 
     noisy = counts + np.round(key.laplace(0, scale, counts.shape))
     stddev = np.full(counts.shape, math.sqrt(2) * scale)
     if mechanism == "permute_and_flip":
-        noisy, stddev = np.eye(CLASSES)[noisy.argmax(axis=1)], np.zeros(counts.shape)
+        noisy = np.eye(CLASSES)[noisy.argmax(axis=1)]
+        stddev = np.zeros(counts.shape)
     return {
         "public_index": clusters.transform(public).argmin(axis=0),
         "round": np.full(num_queries, step),
@@ -139,11 +202,16 @@ def write(path, value):
 
 
 class Page(html.parser.HTMLParser):
-    """A parsed page: elements as (tag, attributes, text), text without tags, and whether every tag is closed in order."""
+    """A parsed page: elements as (tag, attributes, text), text without tags, and whether every
+    tag is closed in order.
+    """
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.elements, self.texts, self.balanced = [], [], [], True
+        self.open = []
+        self.elements = []
+        self.texts = []
+        self.balanced = True
         self.feed(text)
         self.close()
         self.balanced &= not self.open
@@ -174,7 +242,12 @@ class Page(html.parser.HTMLParser):
 
     def find(self, tag, **attributes):
         wanted = {name.rstrip("_"): value for name, value in attributes.items()}
-        return [e for e in self.elements if e[0] == tag and all(value in (e[1].get(name) or "").split() for name, value in wanted.items())]
+        return [
+            e
+            for e in self.elements
+            if e[0] == tag
+            and all(value in (e[1].get(name) or "").split() for name, value in wanted.items())
+        ]
 
     def shown_queries(self):
         return [int(e[1]["id"][1:]) for e in self.find("li", class_="query")]
@@ -191,7 +264,11 @@ def change(path, **values):
     """Replace values of a JSON file or arrays of an npz file; None takes one away."""
     arrays = path.suffix == ".npz"
     content = dict(np.load(path)) if arrays else json.loads(path.read_text())
-    content = {name: value for name, value in (content | values).items() if values.get(name, value) is not None}
+    content = {
+        name: value
+        for name, value in (content | values).items()
+        if values.get(name, value) is not None
+    }
     if arrays:
         np.savez(path, **content)
     else:
@@ -212,7 +289,10 @@ def drawn(monkeypatch, name, run):
 
 
 def lines_of(axes):
-    return {line.get_label(): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in axes.lines}
+    return {
+        line.get_label(): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))
+        for line in axes.lines
+    }
 
 
 @pytest.fixture
@@ -222,7 +302,9 @@ def with_pictures():
 
 @pytest.fixture(autouse=True)
 def charts(request, monkeypatch):
-    """Draw charts into axes, as ever, but make no pictures of these, unless a test asks for `with_pictures`."""
+    """Draw charts into axes, as ever, but make no pictures of these, unless a test asks for
+    `with_pictures`.
+    """
 
     def undrawn(name, draw):
         draw(Figure().subplots())
@@ -259,7 +341,9 @@ def test_top_shows_the_three_numbers_of_result_json(folder):
 def test_privacy_is_said_in_the_guarantees_words_with_what_it_covers_and_every_accountant(tmp_path):
     page = page_of(fake_run(tmp_path, rounds=2))
     privacy = json.loads((tmp_path / "privacy.json").read_text())
-    change(tmp_path / "privacy.json", accountants={"pure": 1.0, "RDP": 0.87654321, "PLD": "infinity"})
+    change(
+        tmp_path / "privacy.json", accountants={"pure": 1.0, "RDP": 0.87654321, "PLD": "infinity"}
+    )
     again = page_of(tmp_path).text
     assert privacy["whole"]["statement"] in page.text
     assert "simulation, not a private release" in page.text
@@ -269,12 +353,18 @@ def test_privacy_is_said_in_the_guarantees_words_with_what_it_covers_and_every_a
     assert "∞" in again
 
 
-@pytest.mark.parametrize(("epsilon", "shown"), [(0.1, "0.1"), (0.77230001, "0.7724"), (1.0, "1"), ("infinity", "∞"), (math.inf, "∞")])
+@pytest.mark.parametrize(
+    ("epsilon", "shown"),
+    [(0.1, "0.1"), (0.77230001, "0.7724"), (1.0, "1"), ("infinity", "∞"), (math.inf, "∞")],
+)
 def test_epsilon_is_never_shown_smaller_than_it_is(epsilon, shown):
     assert report.epsilon_text(epsilon) == shown
 
 
-@pytest.mark.parametrize(("accuracy", "shown"), [(0.97, "97.0%"), (0.99996, "99.9%"), (1.0, "100.0%"), (0.0, "0.0%"), (None, "not known")])
+@pytest.mark.parametrize(
+    ("accuracy", "shown"),
+    [(0.97, "97.0%"), (0.99996, "99.9%"), (1.0, "100.0%"), (0.0, "0.0%"), (None, "not known")],
+)
 def test_only_a_perfect_accuracy_is_shown_as_100_percent(accuracy, shown):
     assert report.percent(accuracy) == shown
 
@@ -282,7 +372,10 @@ def test_only_a_perfect_accuracy_is_shown_as_100_percent(accuracy, shown):
 @pytest.mark.parametrize(
     ("guarantee", "words"),
     [
-        ({"epsilon": 0.1, "delta": 0.0, "relation": "replace-one"}, "two contents of that one by a factor of at most 1.106 (e to the ε)."),
+        (
+            {"epsilon": 0.1, "delta": 0.0, "relation": "replace-one"},
+            "two contents of that one by a factor of at most 1.106 (e to the ε).",
+        ),
         (
             {"epsilon": 1, "delta": 1e-5, "relation": "add-remove"},
             "whether that one took part by a factor of at most 2.719 (e to the ε), but",
@@ -354,9 +447,15 @@ def heights(path):
 
 def test_lead_is_the_labels_own_and_negative_where_smoothing_overruled_the_counts(folder):
     counts = np.zeros((40, 10), np.float32)
-    counts[:, 3], counts[:, 5] = 9, 4
+    counts[:, 3] = 9
+    counts[:, 5] = 4
     label = np.where(np.arange(40) == 7, 5, 3).astype(np.int32)
-    change(folder / "queries.npz", noisy_counts=counts, label=label, stddev=np.full((40, 10), 2.0, np.float32))
+    change(
+        folder / "queries.npz",
+        noisy_counts=counts,
+        label=label,
+        stddev=np.full((40, 10), 2.0, np.float32),
+    )
     run = report.read(folder)
     np.testing.assert_allclose(run.lead, np.where(np.arange(40) == 7, -5, 5))
     np.testing.assert_allclose(run.lead_stddev, math.sqrt(8))
@@ -366,9 +465,13 @@ def test_lead_is_the_labels_own_and_negative_where_smoothing_overruled_the_count
 def test_needed_lead_is_where_the_noise_flips_a_label_that_often():
     for scale, prob in ((2.0, 0.1), (20.0, 0.01)):
         stddev = math.sqrt(0.5) / math.sinh(0.5 / scale)
-        assert report.needed_lead("discrete_laplace", stddev, 10, prob) * math.sqrt(2) * stddev == bsvs.required_gap(scale, 10, prob)
+        assert report.needed_lead("discrete_laplace", stddev, 10, prob) * math.sqrt(
+            2
+        ) * stddev == bsvs.required_gap(scale, 10, prob)
     # a million votes of noise flip as often as a thousand do
-    assert report.needed_lead("laplace", 1e6, 10, 0.1) == pytest.approx(report.needed_lead("laplace", 1e3, 10, 0.1), rel=0.01)
+    assert report.needed_lead("laplace", 1e6, 10, 0.1) == pytest.approx(
+        report.needed_lead("laplace", 1e3, 10, 0.1), rel=0.01
+    )
 
 
 def test_needed_lead_bounds_gaussian_flips():
@@ -383,8 +486,12 @@ def test_needed_lead_bounds_gaussian_flips():
 def test_gap_chart_puts_each_query_at_its_lead_and_wrong_ones_apart(folder, monkeypatch):
     queries, wrong = truth_of(folder)
     run = report.read(folder)
-    right_marks, wrong_marks = (c.get_offsets() for c in drawn(monkeypatch, "leads", run).collections[-2:])
-    np.testing.assert_allclose(wrong_marks, np.stack([run.lead[wrong], queries["size"][wrong]], axis=1))
+    right_marks, wrong_marks = (
+        c.get_offsets() for c in drawn(monkeypatch, "leads", run).collections[-2:]
+    )
+    np.testing.assert_allclose(
+        wrong_marks, np.stack([run.lead[wrong], queries["size"][wrong]], axis=1)
+    )
     assert len(right_marks) == 40 - len(wrong)
 
 
@@ -394,7 +501,9 @@ def test_gap_chart_counts_in_noise_where_every_query_has_its_own(folder, monkeyp
     run = report.read(folder)
     axes = drawn(monkeypatch, "leads", run)
     found = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections[-2:]])
-    np.testing.assert_allclose(np.sort(found), np.sort(run.lead / (math.sqrt(2) * stddev[:, 0])), rtol=1e-5)
+    np.testing.assert_allclose(
+        np.sort(found), np.sort(run.lead / (math.sqrt(2) * stddev[:, 0])), rtol=1e-5
+    )
     assert "standard deviations" in axes.get_xlabel()
 
 
@@ -404,7 +513,9 @@ def test_epochs_of_all_rounds_are_joined(tmp_path, monkeypatch):
     students = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
     assert len(students) == 3  # a new one every round
     np.testing.assert_array_equal(np.concatenate(students)[:, 0], np.arange(1, 61))
-    np.testing.assert_allclose(np.concatenate(students)[:, 1], [entry["test_accuracy"] for entry in run.metrics])
+    np.testing.assert_allclose(
+        np.concatenate(students)[:, 1], [entry["test_accuracy"] for entry in run.metrics]
+    )
     assert {text.get_text() for text in axes.texts} == {"round 2", "round 3"}
 
 
@@ -414,10 +525,14 @@ def test_epsilon_chart_shows_this_run_the_sweep_and_the_papers_table(tmp_path, m
     benchmark = run.result["not_covered_by_epsilon"]
     np.testing.assert_allclose(lines["this run: labels"], [[0.5], [run.result["label_accuracy"]]])
     np.testing.assert_allclose(lines["this run: student"], [[0.5], [run.result["test_accuracy"]]])
-    np.testing.assert_allclose(lines["paper, general, 40 queries: labels"], [[0.1, 0.04], [0.985, 0.977]])
+    np.testing.assert_allclose(
+        lines["paper, general, 40 queries: labels"], [[0.1, 0.04], [0.985, 0.977]]
+    )
     np.testing.assert_allclose(lines["paper, end to end, 10 queries: labels"], [[0.01], [0.975]])
     sweep = lines["labels at other ε, not covered by any"]
-    np.testing.assert_allclose(sweep[0], [point["epsilon"] for point in benchmark["label_accuracy_by_epsilon"]])
+    np.testing.assert_allclose(
+        sweep[0], [point["epsilon"] for point in benchmark["label_accuracy_by_epsilon"]]
+    )
     assert lines["labels without noise, not covered"][1] == benchmark["nonprivate_label_accuracy"]
     students = lines["paper, general, 40 queries: student"]
     np.testing.assert_allclose(students[1], [0.991, 0.986, 0.992])
@@ -431,7 +546,9 @@ def test_papers_numbers_come_with_their_caveat_and_only_for_its_data_sets(folder
     text = page_of(folder).text
     assert "2,517 of its 5,000 images" in text
     assert "reports the best epoch" in text
-    assert all(number in text for number in ("99.1%", "98.5%", "98.6%", "97.7%", "99.2%", "97.5%", "98.7%"))
+    assert all(
+        number in text for number in ("99.1%", "98.5%", "98.6%", "97.7%", "99.2%", "97.5%", "98.7%")
+    )
     assert "so their ε is not this run's" not in text
     change(folder / "result.json", relation="add-remove")
     assert "so their ε is not this run's" in page_of(folder).text
@@ -448,7 +565,13 @@ def test_confusion_counts_every_labelled_record_once(folder):
     labels["label"][:7] = -1
     np.savez(folder / "labels.npz", **labels)
     page = page_of(folder)
-    shown = np.array([int(e[2].replace("·", "0")) for e in page.find("td") if "--share" in (e[1].get("style") or "")])
+    shown = np.array(
+        [
+            int(e[2].replace("·", "0"))
+            for e in page.find("td")
+            if "--share" in (e[1].get("style") or "")
+        ]
+    )
     expected = np.zeros((10, 10), int)
     np.add.at(expected, (labels["true_label"][7:], labels["label"][7:]), 1)
     np.testing.assert_array_equal(shown.reshape(10, 10), expected)
@@ -461,7 +584,12 @@ def test_many_classes_list_the_largest_confusions(folder):
     wide[:, :10] = queries["noisy_counts"]
     change(folder / "queries.npz", noisy_counts=wide, stddev=np.full_like(wide, 2))
     labels = dict(np.load(folder / "labels.npz"))
-    off = [(t, g, np.sum((labels["true_label"] == t) & (labels["label"] == g))) for t in range(10) for g in range(10) if t != g]
+    off = [
+        (t, g, np.sum((labels["true_label"] == t) & (labels["label"] == g)))
+        for t in range(10)
+        for g in range(10)
+        if t != g
+    ]
     truth, given, count = max(off, key=lambda entry: entry[2])
     page = page_of(folder)
     assert not page.find("table", class_="confusion")
@@ -469,7 +597,10 @@ def test_many_classes_list_the_largest_confusions(folder):
 
 
 def test_time_is_split_into_the_students_epochs_and_the_rest(folder):
-    assert "41.7 s in all: 30.0 s in 20 epochs of the student (1.50 s each), 11.7 s for everything else" in page_of(folder).text
+    assert (
+        "41.7 s in all: 30.0 s in 20 epochs of the student (1.50 s each), 11.7 s for everything "
+        "else" in page_of(folder).text
+    )
 
 
 @pytest.mark.parametrize(
@@ -477,16 +608,35 @@ def test_time_is_split_into_the_students_epochs_and_the_rest(folder):
     [
         {},
         {"representation": "dti", "dti": DTI(curriculum=(0.1, 0.2, 1.0))},
-        {"representation": "scan", "scan": SCAN(SimCLR(temperature=0.5)), "student": "cnn", "fine_tune": True},
-        {"representation": "self_trained", "self_trained": SelfTrained(3, graph=spectral.Config(deskew=False))},
+        {
+            "representation": "scan",
+            "scan": SCAN(SimCLR(temperature=0.5)),
+            "student": "cnn",
+            "fine_tune": True,
+        },
+        {
+            "representation": "self_trained",
+            "self_trained": SelfTrained(3, graph=spectral.Config(deskew=False)),
+        },
     ],
     ids=["spectral", "dti", "scan", "self_trained"],
 )
 def test_command_repeats_the_experiment(folder, learned):
     data_dir = Path("a folder") / "it's"
-    changed = {"dataset": "mnist", "data_dir": data_dir, "epsilon": math.inf, "delta": 1e-5, "rounds": 2, "noise_seed": 7, "student": "m5"}
+    changed = {
+        "dataset": "mnist",
+        "data_dir": data_dir,
+        "epsilon": math.inf,
+        "delta": 1e-5,
+        "rounds": 2,
+        "noise_seed": 7,
+        "student": "m5",
+    }
     experiment = Experiment(**changed | learned)
-    settings = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(experiment).items()}
+    settings = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in asdict(experiment).items()
+    }
     change(folder / "config.json", **settings, resolved_queries=25)
     shown = page_of(folder).find("pre")[0][2]
     words = shlex.split(shown)
@@ -513,14 +663,26 @@ def test_every_setting_is_shown(folder):
 
 @pytest.mark.usefixtures("with_pictures")
 @pytest.mark.parametrize(
-    "dataset", ["mnist", *(pytest.param(name, marks=pytest.mark.slow) for name in ("digits", "tfds:svhn_cropped", "tfds:cifar10"))]
+    "dataset",
+    [
+        "mnist",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("digits", "tfds:svhn_cropped", "tfds:cifar10")
+        ),
+    ],
 )
 def test_nothing_is_loaded_from_outside_and_the_page_is_well_formed(folder, dataset):
     change(folder / "config.json", dataset=dataset)
     text = report.write(folder).read_text(encoding="utf-8")
     page = Page(text)
     assert page.balanced
-    links = [value for _, attributes, _ in page.elements for name, value in attributes.items() if name.split(":")[-1] in LINKS]
+    links = [
+        value
+        for _, attributes, _ in page.elements
+        for name, value in attributes.items()
+        if name.split(":")[-1] in LINKS
+    ]
     assert links
     assert all(link.startswith(("data:image/png;base64,", "#")) for link in links)
     assert set(re.findall(r"url\((.)", text)) <= {"#"}
@@ -539,7 +701,11 @@ def test_charts_take_every_colour_from_the_page_so_that_a_dark_screen_changes_th
     charts = re.findall(r'<div class="chart">(.*?)</div>', text, re.DOTALL)
     colours = re.findall(r"(?:fill|stroke|color): ?([^;\"]+)", " ".join(charts))
     assert len(charts) == 3
-    assert {colour for colour in colours if not colour.startswith("var(--")} <= {"none", "context-fill", "context-stroke"}
+    assert {colour for colour in colours if not colour.startswith("var(--")} <= {
+        "none",
+        "context-fill",
+        "context-stroke",
+    }
 
 
 @pytest.mark.usefixtures("with_pictures")
@@ -555,7 +721,13 @@ def test_page_is_the_same_each_time_and_small(folder):
 def without_truth(folder):
     change(folder / "queries.npz", true_label=None)
     change(folder / "labels.npz", true_label=None)
-    change(folder / "result.json", label_accuracy=None, test_accuracy=None, not_covered_by_epsilon=None, num_test=None)
+    change(
+        folder / "result.json",
+        label_accuracy=None,
+        test_accuracy=None,
+        not_covered_by_epsilon=None,
+        num_test=None,
+    )
 
 
 def without_epochs(folder):
@@ -573,7 +745,12 @@ def without_noise(folder):
     change(folder / "queries.npz", stddev=np.zeros((40, 10), np.float32))
     change(folder / "result.json", epsilon=math.inf)
     whole = Guarantee(math.inf, 0.0, "replace-one", "central", ())
-    change(folder / "privacy.json", whole=whole.asdict(), rounds=[whole.asdict()], accountants={"pure": "infinity"})
+    change(
+        folder / "privacy.json",
+        whole=whole.asdict(),
+        rounds=[whole.asdict()],
+        accountants={"pure": "infinity"},
+    )
 
 
 def with_empty_metrics(folder):
@@ -588,12 +765,20 @@ def with_one_query(folder):
 def with_gaussian_noise(folder):
     change(folder / "config.json", mechanism="gaussian", delta=1e-5)
     change(folder / "result.json", delta=1e-5)
-    whole = Guarantee(1.0, 1e-5, "add-remove", "central", (Event("gaussian", 4.0, 1),), accountant="PLD")
-    change(folder / "privacy.json", whole=whole.asdict(), rounds=[whole.asdict()], accountants={"RDP": 1.1, "PLD": 1.0})
+    whole = Guarantee(
+        1.0, 1e-5, "add-remove", "central", (Event("gaussian", 4.0, 1),), accountant="PLD"
+    )
+    change(
+        folder / "privacy.json",
+        whole=whole.asdict(),
+        rounds=[whole.asdict()],
+        accountants={"RDP": 1.1, "PLD": 1.0},
+    )
 
 
 def with_perfect_labels(folder):
-    queries, labels = dict(np.load(folder / "queries.npz")), dict(np.load(folder / "labels.npz"))
+    queries = dict(np.load(folder / "queries.npz"))
+    labels = dict(np.load(folder / "labels.npz"))
     change(folder / "queries.npz", true_label=queries["label"])
     change(folder / "labels.npz", true_label=labels["label"])
     change(folder / "result.json", label_accuracy=1.0, test_accuracy=1.0)
@@ -611,9 +796,21 @@ def assert_sensible(folder, change_it, words, not_words):
 @pytest.mark.parametrize(
     ("without", "words", "not_words"),
     [
-        (without_truth, ["not known", "The true labels of the public records are not known."], ["✗", "wrong", "2,517", "None"]),
-        (without_extras, ["own", "Not recorded.", "python -m train.distill --dataset own"], ["None"]),
-        (without_noise, ["No privacy is guaranteed", "ε = ∞", "No noise was added."], ["changes the odds", "flips"]),
+        (
+            without_truth,
+            ["not known", "The true labels of the public records are not known."],
+            ["✗", "wrong", "2,517", "None"],
+        ),
+        (
+            without_extras,
+            ["own", "Not recorded.", "python -m train.distill --dataset own"],
+            ["None"],
+        ),
+        (
+            without_noise,
+            ["No privacy is guaranteed", "ε = ∞", "No noise was added."],
+            ["changes the odds", "flips"],
+        ),
     ],
 )
 def test_page_and_charts_are_sensible_where_a_piece_is_missing(folder, without, words, not_words):
@@ -623,7 +820,11 @@ def test_page_and_charts_are_sensible_where_a_piece_is_missing(folder, without, 
 @pytest.mark.parametrize(
     ("unusual", "words", "not_words"),
     [
-        (without_epochs, ["no epoch was finished", "This run was stopped before its end."], ["None", "nan"]),
+        (
+            without_epochs,
+            ["no epoch was finished", "This run was stopped before its end."],
+            ["None", "nan"],
+        ),
         (with_empty_metrics, ["The student finished no epoch."], ["None"]),
         (with_one_query, ["1 query"], ["1 queries"]),
         (with_gaussian_noise, ["δ = 1e-05", "PLD (reported)", "whether that one took part"], []),
@@ -656,11 +857,17 @@ def test_hostile_strings_are_text_and_nothing_else(folder):
     names = {name: HOSTILE for name in ("dataset", "device", "date", "representation", HOSTILE)}
     change(folder / "config.json", **names, classes=[HOSTILE] * 10, versions={HOSTILE: HOSTILE})
     change(
-        folder / "result.json", relation=HOSTILE, trust=HOSTILE, not_covered_by_epsilon={"note": HOSTILE, "label_accuracy_by_epsilon": []}
+        folder / "result.json",
+        relation=HOSTILE,
+        trust=HOSTILE,
+        not_covered_by_epsilon={"note": HOSTILE, "label_accuracy_by_epsilon": []},
     )
     privacy = json.loads((folder / "privacy.json").read_text())
     privacy["whole"] |= {"statement": HOSTILE, "accountant": HOSTILE, "unit": HOSTILE}
-    write(folder / "privacy.json", privacy | {"accountants": {HOSTILE: 1.0}, "covers": [HOSTILE], "does_not_cover": [HOSTILE]})
+    write(
+        folder / "privacy.json",
+        privacy | {"accountants": {HOSTILE: 1.0}, "covers": [HOSTILE], "does_not_cover": [HOSTILE]},
+    )
     page = page_of(folder)
     assert page.balanced
     assert not page.find("script")
@@ -709,15 +916,25 @@ def endless_header(path):
     [(name, Path.unlink) for name in report.REQUIRED]
     + [(name, truncate) for name in report.REQUIRED]
     + [("queries.npz", pickled), ("labels.npz", pickled), ("labels.npz", not_json)]
-    + [(name, spoil) for name in ("config.json", "result.json", "metrics.jsonl") for spoil in (not_json, not_text, a_list)]
+    + [
+        (name, spoil)
+        for name in ("config.json", "result.json", "metrics.jsonl")
+        for spoil in (not_json, not_text, a_list)
+    ]
     + [("queries.npz", lambda path: change(path, label=np.full(40, 10)))]
     + [("queries.npz", lambda path: change(path, size=np.ones(39)))]
     + [("queries.npz", lambda path: change(path, size=np.array(40)))]
-    + [(name, lambda path: change(path, label=np.zeros((40, 2), np.int32))) for name in ("queries.npz", "labels.npz")]
+    + [
+        (name, lambda path: change(path, label=np.zeros((40, 2), np.int32)))
+        for name in ("queries.npz", "labels.npz")
+    ]
     + [("queries.npz", lambda path: change(path, image=np.zeros((40, 8, 8, 1))))]
     + [("queries.npz", lambda path: change(path, stddev=None))]
     + [("labels.npz", lambda path: change(path, true_label=np.zeros(899)))]
-    + [("config.json", lambda path: change(path, classes=["a", "b"])), ("config.json", lambda path: change(path, classes=True))]
+    + [
+        ("config.json", lambda path: change(path, classes=["a", "b"])),
+        ("config.json", lambda path: change(path, classes=True)),
+    ]
     + [(name, nested) for name in ("config.json", "metrics.jsonl")]
     + [("queries.npz", endless_header)],
 )
@@ -732,7 +949,9 @@ def test_a_file_that_cannot_be_read_is_named_and_the_earlier_page_stays(folder, 
 
 
 @pytest.mark.usefixtures("with_pictures")
-def test_command_line_makes_the_page_and_exits_2_where_it_cannot(folder, tmp_path, monkeypatch, capsys):
+def test_command_line_makes_the_page_and_exits_2_where_it_cannot(
+    folder, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "argv", ["report", str(folder)])
     assert report.cli() == 0
     assert "".join(str(folder / "report.html").split()) in "".join(capsys.readouterr().err.split())

@@ -1,4 +1,6 @@
-"""Reverse k-NN labeling against the slow transcription, and the property that the privacy proof stands on."""
+"""Reverse k-NN labeling against the slow transcription, and the property that the privacy proof
+stands on.
+"""
 
 import dataclasses
 import math
@@ -26,14 +28,20 @@ NEIGHBORS = st.sampled_from([1, 3])  # few, as each is compiled
 def data(seed, n=40, s=6, num_classes=4):
     rng = np.random.default_rng(seed)
     public = rng.normal(size=(30, 5)).astype(np.float32)
-    return rng.normal(size=(n, 5)).astype(np.float32), rng.integers(0, num_classes, n), kmeans.select(jax.random.key(seed), public, s)
+    return (
+        rng.normal(size=(n, 5)).astype(np.float32),
+        rng.integers(0, num_classes, n),
+        kmeans.select(jax.random.key(seed), public, s),
+    )
 
 
 @given(st.integers(0, 99), NEIGHBORS)
 def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
     features, labels, queries = data(seed)
     config = dataclasses.replace(NOISELESS, num_neighbors=k)
-    answers = rknn.tally(jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4, config)
+    answers = rknn.tally(
+        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4, config
+    )
     counts, expected = reference.label(features, labels, np.asarray(queries.features), 4, k)
     np.testing.assert_array_equal(answers.counts, counts)
     np.testing.assert_array_equal(answers.labels, expected)
@@ -42,8 +50,12 @@ def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
 
 def test_several_labels_and_missing_ones_equal_the_transcription_too():
     features, _, queries = data(1)
-    labels = np.stack([np.random.default_rng(i).permutation(5)[:2] for i in range(40)]) - 1  # about a fifth is missing
-    cells = rknn.connect(features, labels, queries, 4, dataclasses.replace(NOISELESS, num_neighbors=3))
+    labels = (
+        np.stack([np.random.default_rng(i).permutation(5)[:2] for i in range(40)]) - 1
+    )  # about a fifth is missing
+    cells = rknn.connect(
+        features, labels, queries, 4, dataclasses.replace(NOISELESS, num_neighbors=3)
+    )
     counts, _ = reference.label(features, labels, np.asarray(queries.features), 4, 3)
     np.testing.assert_array_equal(bsvs.sum_votes(cells, 24).reshape(6, 4), counts)
 
@@ -55,7 +67,8 @@ def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
     before = bsvs.sum_votes(rknn.connect(features, labels, queries, 4, config), 24)
     rng = np.random.default_rng(seed + 1)
     for scale in (0.0, 1.0, 1e4):
-        features[7], labels[7] = scale * rng.normal(size=5), rng.integers(0, 4)
+        features[7] = scale * rng.normal(size=5)
+        labels[7] = rng.integers(0, 4)
         after = bsvs.sum_votes(rknn.connect(features, labels, queries, 4, config), 24)
         change = np.abs(np.asarray(before) - np.asarray(after))
         assert change.sum() <= 2 * k
@@ -65,7 +78,9 @@ def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
 def test_a_record_that_comes_or_goes_moves_no_vote_of_another():
     features, labels, queries = data(3)
     with_it = np.asarray(rknn.connect(features, labels, queries, 4, NOISELESS))
-    without = np.asarray(rknn.connect(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS))
+    without = np.asarray(
+        rknn.connect(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS)
+    )
     np.testing.assert_array_equal(np.delete(with_it, 5, 0), without)
 
 
@@ -75,17 +90,30 @@ def test_more_queries_cost_no_more_privacy():
     config = rknn.Config(epsilon=0.3, smoothing="none")
     costs = []
     for queries in (few, Queries.alone(public, np.arange(150))):
-        costs.append(rknn.tally(jax.random.key(1), rknn.connect(features, labels, queries, 4, config), queries, 4, config))
+        costs.append(
+            rknn.tally(
+                jax.random.key(1),
+                rknn.connect(features, labels, queries, 4, config),
+                queries,
+                4,
+                config,
+            )
+        )
     assert costs[0].guarantee == costs[1].guarantee
     assert costs[0].stddev.max() == costs[1].stddev.max()
 
 
 def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
-    """`answer` sees counts, public queries and the guarantee; equal noisy counts give equal answers whatever the private records were."""
+    """`answer` sees counts, public queries and the guarantee; equal noisy counts give equal
+    answers whatever the private records were.
+    """
     _, _, queries = data(0)
     counts = np.random.default_rng(0).normal(size=(6, 4)) * 10
     guarantee = rknn.mechanism(6, 4, 1, rknn.Config()).guarantee(1)
-    first, second = (rknn.answer(counts, np.full((6, 4), 28.0), guarantee, queries, rknn.Config()) for _ in range(2))
+    first, second = (
+        rknn.answer(counts, np.full((6, 4), 28.0), guarantee, queries, rknn.Config())
+        for _ in range(2)
+    )
     np.testing.assert_array_equal(first.labels, second.labels)
     np.testing.assert_allclose(first.probabilities.sum(1), 1, rtol=1e-5)
     np.testing.assert_array_equal(first.counts, counts.astype(np.float32))
@@ -94,7 +122,9 @@ def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
 def test_permute_and_flip_answers_are_its_winners():
     features, labels, queries = data(2)
     config = rknn.Config(epsilon=1.0, mechanism="permute_and_flip")
-    answers = rknn.tally(jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4, config)
+    answers = rknn.tally(
+        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4, config
+    )
     np.testing.assert_array_equal(answers.counts.sum(1), 1)
     np.testing.assert_array_equal(answers.labels, answers.counts.argmax(1))
     assert answers.stddev.max() == 0
@@ -113,7 +143,9 @@ def test_public_labels_spread_only_where_they_may():
     wrong = labels.copy()
     wrong[[3, 30]] = labels[[30, 3]]
     graph = postprocessing.public_graph(features, 4)
-    np.testing.assert_array_equal(postprocessing.public_labels(graph, wrong, 4).argmax(1), labels.argmax(1))
+    np.testing.assert_array_equal(
+        postprocessing.public_labels(graph, wrong, 4).argmax(1), labels.argmax(1)
+    )
     assert postprocessing.public_graph(features, 4, smoothing="none") is None
     assert postprocessing.public_graph(features, 40) is None, "every record is a query"
     np.testing.assert_array_equal(postprocessing.public_labels(None, wrong, 4), wrong)
@@ -123,11 +155,25 @@ def test_whom_the_records_trust_decides_what_epsilon_means():
     features, labels, queries = data(0)
     cells = rknn.connect(features, labels, queries, 4, rknn.Config())
     local, shuffled = (
-        rknn.tally(jax.random.key(0), cells, queries, 4, rknn.Config(epsilon=1.0, delta=1e-6, mechanism="collision", trust=trust))
+        rknn.tally(
+            jax.random.key(0),
+            cells,
+            queries,
+            4,
+            rknn.Config(epsilon=1.0, delta=1e-6, mechanism="collision", trust=trust),
+        )
         for trust in ("local", "shuffle")
     )
-    assert (local.guarantee.trust, local.guarantee.epsilon, local.guarantee.delta) == ("local", 1.0, 0.0)
-    assert (shuffled.guarantee.trust, shuffled.guarantee.epsilon, shuffled.guarantee.delta) == ("shuffle", 1.0, 1e-6)
+    assert (local.guarantee.trust, local.guarantee.epsilon, local.guarantee.delta) == (
+        "local",
+        1.0,
+        0.0,
+    )
+    assert (shuffled.guarantee.trust, shuffled.guarantee.epsilon, shuffled.guarantee.delta) == (
+        "shuffle",
+        1.0,
+        1e-6,
+    )
     ratio = lambda epsilon: Collision(epsilon, 6, 4).total_variation  # noqa: E731
     amplified = amplification.local_epsilon(1.0, 40, 1e-6, "variation ratio", ratio)
     assert amplified > 1
@@ -160,11 +206,16 @@ def test_the_tighter_bound_is_the_default_and_the_general_one_can_be_named():
     ],
 )
 def test_a_guarantee_tells_whether_its_bound_takes_the_hash_for_ideal(name, neighbors, words):
-    config = rknn.Config(epsilon=0.5, delta=1e-6, num_neighbors=neighbors, mechanism=name, trust="shuffle")
+    config = rknn.Config(
+        epsilon=0.5, delta=1e-6, num_neighbors=neighbors, mechanism=name, trust="shuffle"
+    )
     cost = rknn.guarantee(rknn.mechanism(6, 4, 1000, config), 1000, config)
     assert cost.accountant == f"amplification by shuffling, {words}"
     general = dataclasses.replace(config, amplification="general")
-    assert rknn.guarantee(rknn.mechanism(6, 4, 1000, general), 1000, general).accountant == "amplification by shuffling, general bound"
+    assert (
+        rknn.guarantee(rknn.mechanism(6, 4, 1000, general), 1000, general).accountant
+        == "amplification by shuffling, general bound"
+    )
 
 
 @pytest.mark.parametrize("name", ["collision", "wheel", "randomized_response"])
@@ -175,14 +226,18 @@ def test_the_variation_ratio_bound_lets_messages_say_more_for_the_same_guarantee
     )
     one, other = (rknn.mechanism(6, 4, 10_000, config) for config in (general, tighter))
     assert other.epsilon > one.epsilon + 0.05
-    cost = amplification.epsilon(other.epsilon, 10_000, 1e-6, "variation ratio", lambda _: other.total_variation)
+    cost = amplification.epsilon(
+        other.epsilon, 10_000, 1e-6, "variation ratio", lambda _: other.total_variation
+    )
     assert cost <= 0.5 + 1e-8
     assert "variation ratio bound" in rknn.guarantee(other, 10_000, tighter).accountant
 
 
 @pytest.mark.parametrize("bound", ["general", "variation ratio"])
 def test_fewer_records_than_the_messages_were_calibrated_for_are_refused(bound):
-    config = rknn.Config(epsilon=1.0, delta=1e-6, mechanism="collision", trust="shuffle", amplification=bound)
+    config = rknn.Config(
+        epsilon=1.0, delta=1e-6, mechanism="collision", trust="shuffle", amplification=bound
+    )
     found = rknn.mechanism(6, 4, 60_000, config)
     assert rknn.guarantee(found, 60_000, config).epsilon == 1.0
     with pytest.raises(ValueError, match="got 50000"):
@@ -203,7 +258,10 @@ def test_messages_that_only_shuffling_protects_need_no_amplification():
     [
         ({"trust": "local"}, "mechanism=discrete_laplace"),
         ({"mechanism": "collision"}, "mechanism=collision"),
-        ({"mechanism": "collision", "trust": "local", "relation": "add-remove"}, "relation=add-remove"),
+        (
+            {"mechanism": "collision", "trust": "local", "relation": "add-remove"},
+            "relation=add-remove",
+        ),
     ],
 )
 def test_a_mechanism_of_another_trust_model_is_refused(changes, words):
@@ -213,10 +271,18 @@ def test_a_mechanism_of_another_trust_model_is_refused(changes, words):
 
 def test_the_assignment_gives_each_query_another_label():
     queries = Queries(np.eye(3, dtype=np.float32), np.arange(3), np.arange(3), np.ones(3, np.int64))
-    counts = np.float32([[9, 8, 0], [9, 2, 1], [0, 1, 5]])  # the first class has the most votes of two queries
+    counts = np.float32(
+        [[9, 8, 0], [9, 2, 1], [0, 1, 5]]
+    )  # the first class has the most votes of two queries
     guarantee = DiscreteLaplace(1.0, 3, 3).guarantee(9)
     plain, assigned = (
-        rknn.answer(counts, np.ones((3, 3)), guarantee, queries, rknn.Config(smoothing="none", decode=decode))
+        rknn.answer(
+            counts,
+            np.ones((3, 3)),
+            guarantee,
+            queries,
+            rknn.Config(smoothing="none", decode=decode),
+        )
         for decode in ("argmax", "assignment")
     )
     assert plain.labels.tolist() == [0, 0, 2]

@@ -1,4 +1,6 @@
-"""Folders of runs: a question changes nothing, only what a run wrote is removed, and a killed run begins again."""
+"""Folders of runs: a question changes nothing, only what a run wrote is removed, and a killed
+run begins again.
+"""
 
 import dataclasses
 import fcntl
@@ -10,7 +12,9 @@ import pytest
 from train import distill
 from train import experiment as runs
 
-SETTINGS = runs.Experiment(dataset="digits", epsilon=1.0, representation="pixels", queries=12, student="none", noise_seed=0)
+SETTINGS = runs.Experiment(
+    dataset="digits", epsilon=1.0, representation="pixels", queries=12, student="none", noise_seed=0
+)
 
 
 @pytest.fixture
@@ -49,7 +53,9 @@ def test_clearing_removes_only_what_a_run_writes(started):
     assert held_files(started) == ["my_notes", "my_notes/idea.txt", "notes.txt"]
 
 
-def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by_the_same_command(experiment, started):
+def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by_the_same_command(
+    experiment, started
+):
     distill.main(experiment)
     mine = {"notes.txt", "my_notes"}
     written = {path.name for path in started.iterdir()} - mine
@@ -60,7 +66,9 @@ def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by
         distill.main(experiment)
 
 
-def test_a_run_that_was_interrupted_keeps_its_results_unless_it_is_asked_to_begin_again(experiment, started):
+def test_a_run_that_was_interrupted_keeps_its_results_unless_it_is_asked_to_begin_again(
+    experiment, started
+):
     runs.write_json(started / "result.json", {"interrupted": True})
     with pytest.raises(ValueError, match="already holds a run"):
         runs.begin(experiment, started, again=False)
@@ -101,7 +109,17 @@ def test_what_a_full_disk_left_of_the_settings_is_no_run(experiment):
     assert held_files(folder) == []
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"index": [1], "guarantee": null}', '{"index": {}, "guarantee": {}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"index": [1], "guarantee": null}',
+        '{"index": {}, "guarantee": {}}',
+        "[" * 100_000,
+    ],
+)
 def test_a_damaged_choice_of_labels_names_its_file(tmp_path, text):
     """It was paid for, so that it is not made anew."""
     path = tmp_path / runs.TRAINING / runs.CHOICE

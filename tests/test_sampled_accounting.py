@@ -1,4 +1,6 @@
-"""What sampled records and screened counts cost: against exact distributions, published numbers and independent implementations."""
+"""What sampled records and screened counts cost: against exact distributions, published numbers
+and independent implementations.
+"""
 
 import dataclasses
 import json
@@ -30,16 +32,24 @@ def sampled(noise_multiplier, count=1, sampling_prob=1.0, **fields):
     ids=["MNIST", "MNIST, Theorem 7", "SVHN", "CIFAR-10", "PATE on MNIST"],
 )
 def test_what_the_papers_parameters_cost(screen, answers, sampling_prob, published, rdp, pld):
-    """Private-kNN claims 0.47, 0.49 and 2.92; the values here are of an independent implementation, by other orders and grids."""
+    """Private-kNN claims 0.47, 0.49 and 2.92; the values here are of an independent
+    implementation, by other orders and grids.
+    """
     events = [screen, sampled(answers[0] / math.sqrt(2), answers[1], sampling_prob)]
     found = accounting.epsilons(events, 1e-5)
     assert accounting.rdp_epsilon_as_published(events, 1e-5) == pytest.approx(published, rel=1e-3)
-    assert (found["RDP"], found["PLD"]) == (pytest.approx(rdp, rel=1e-3), pytest.approx(pld, rel=1e-3))
+    assert (found["RDP"], found["PLD"]) == (
+        pytest.approx(rdp, rel=1e-3),
+        pytest.approx(pld, rel=1e-3),
+    )
 
 
 def test_autodp_says_the_same_of_the_stated_noise():
-    """Recorded from autodp 0.2.3.1: Poisson sampling at 15%, 1000 times sigma 75 and 735 times 25/sqrt(2), by both conversions."""
-    screens, counts = sampled(75.0, 1000, 0.15), sampled(25 / math.sqrt(2), 735, 0.15)
+    """Recorded from autodp 0.2.3.1: Poisson sampling at 15%, 1000 times sigma 75 and 735 times
+    25/sqrt(2), by both conversions.
+    """
+    screens = sampled(75.0, 1000, 0.15)
+    counts = sampled(25 / math.sqrt(2), 735, 0.15)
     for events, tight, classic in (
         ([screens], 0.22899776405672745, 0.3057616659390772),
         ([counts], 0.9290182067444059, 1.1360839918415246),
@@ -66,23 +76,32 @@ def test_figure_5_of_private_knn(event, printed):
     ("noise_multiplier", "sampling_prob", "values"),
     [
         (75.0, 0.15, (4.00034758e-6, 8.00105791e-6, 1.60035671e-5, 3.20129415e-5, 6.40491280e-5)),
-        (25 / math.sqrt(2), 0.15, (7.21127228e-5, 1.44343510e-4, 2.89160760e-4, 5.80228441e-4, 1.16818187e-3)),
+        (
+            25 / math.sqrt(2),
+            0.15,
+            (7.21127228e-5, 1.44343510e-4, 2.89160760e-4, 5.80228441e-4, 1.16818187e-3),
+        ),
         (85.0, 0.25, (8.65108029e-6, 1.73030587e-5, 3.46097108e-5, 6.92338004e-5, 1.38525160e-4)),
     ],
 )
 def test_the_sampled_gaussians_renyi_divergence(noise_multiplier, sampling_prob, values):
-    """At orders 2, 4, ... 32 from the binomial sum; at others by quadrature and below dp-accounting's, which bounds them."""
+    """At orders 2, 4, ...
+
+    32 from the binomial sum; at others by quadrature and below dp-accounting's, which bounds them.
+    """
     for order, value in zip((2, 4, 8, 16, 32), values, strict=True):
-        assert curves._sampled_cumulants(np.array([order]), noise_multiplier, sampling_prob)[0] / (order - 1) == pytest.approx(
-            value, rel=1e-7
-        )
+        assert curves._sampled_cumulants(np.array([order]), noise_multiplier, sampling_prob)[0] / (
+            order - 1
+        ) == pytest.approx(value, rel=1e-7)
     for order, z, g in ((1.5, 2.0, 0.1), (3.7, 1.0, 0.3), (6.2, 0.7, 0.01), (40.5, 5.0, 0.2)):
 
         def moment(u, order=order, z=z, g=g):
             return stats.norm.pdf(u) * (1 - g + g * math.exp(u / z - 0.5 / z**2)) ** order
 
         found = curves._sampled_cumulants(np.array([order]), z, g)[0]
-        assert found == pytest.approx(math.log(integrate.quad(moment, -12, order / z + 12, epsabs=0, limit=200)[0]), rel=1e-6)
+        assert found == pytest.approx(
+            math.log(integrate.quad(moment, -12, order / z + 12, epsabs=0, limit=200)[0]), rel=1e-6
+        )
         if order > 2:
             theirs = rdp._compute_rdp_poisson_subsampled_gaussian(g, z, [order])[0] * (order - 1)
             assert found * (1 - 1e-6) <= theirs <= found * 1.001
@@ -96,7 +115,9 @@ def test_the_sampled_gaussians_renyi_divergence(noise_multiplier, sampling_prob,
     ],
 )
 def test_theorem_7_from_no_vote_on(screen, stddev, values):
-    """The maximum is not at the threshold for orders above 2, and at high ones it is at counts that only a short sample has."""
+    """The maximum is not at the threshold for orders above 2, and at high ones it is at counts
+    that only a short sample has.
+    """
     curve = accounting._renyi(sampled(stddev, screen=screen))
     for order, value in values.items():
         found = np.interp(order, accounting.ORDERS, curve)
@@ -106,13 +127,16 @@ def test_theorem_7_from_no_vote_on(screen, stddev, values):
 @pytest.mark.parametrize("sampling_prob", [0.05, 0.4, 1.0])
 def test_a_screens_divergence_is_that_of_two_coins(sampling_prob):
     """All pairs of neighbouring counts, both directions, in plain probabilities."""
-    threshold, most, stddev = 3.3, 5, 1.7
+    threshold = 3.3
+    most = 5
+    stddev = 1.7
     passes = stats.norm.sf((threshold - np.arange(most + 1)) / stddev)
     for order in (1.5, 4.0, 20.0):
         largest = 0.0
         for count in range(most + 1):
             for other in {count - 1, count + 1} & set(range(most + 1)):
-                p, q = passes[count], (1 - sampling_prob) * passes[count] + sampling_prob * passes[other]
+                p = passes[count]
+                q = (1 - sampling_prob) * passes[count] + sampling_prob * passes[other]
                 for a, b in ((p, q), (q, p)):
                     moment = a**order * b ** (1 - order) + (1 - a) ** order * (1 - b) ** (1 - order)
                     largest = max(largest, math.log(moment) / (order - 1))
@@ -120,47 +144,70 @@ def test_a_screens_divergence_is_that_of_two_coins(sampling_prob):
         assert largest * (1 - 1e-5) <= np.interp(order, accounting.ORDERS, curve) <= largest * 1.002
 
 
-@pytest.mark.parametrize(("second", "third"), [(1.0, 0.0), (1.0, 0.5), (0.5, -0.5), (-1.0, 0.0), (0.4, 0.0)])
+@pytest.mark.parametrize(
+    ("second", "third"), [(1.0, 0.0), (1.0, 0.5), (0.5, -0.5), (-1.0, 0.0), (0.4, 0.0)]
+)
 @pytest.mark.parametrize("sampling_prob", [0.05, 0.3, 0.9])
 def test_a_sampled_replacement_costs_no_more_than_its_curve(sampling_prob, second, third):
-    """P = (1-g)N(0) + gN(b) and Q = (1-g)N(0) + gN(c), with 0, b, c within 1 of each other, integrated for every epsilon of a grid."""
+    """P = (1-g)N(0) + gN(b) and Q = (1-g)N(0) + gN(c), with 0, b, c within 1 of each other,
+    integrated for every epsilon of a grid.
+    """
     z = 1.3
     x, step = np.linspace(-14, 14, 280_001, retstep=True)
     density = [stats.norm.pdf(x, at, z) for at in (0.0, second, third)]
     p, q = ((1 - sampling_prob) * density[0] + sampling_prob * density[i] for i in (1, 2))
     loss = accounting._privacy_loss(sampled(z, 1, sampling_prob, replaced=True), 1e-3)
     for epsilon in (0.0, 0.01, 0.1, 0.3, 1.0):
-        exact = max(np.maximum(a - math.exp(epsilon) * b, 0).sum() * step for a, b in ((p, q), (q, p)))
+        exact = max(
+            np.maximum(a - math.exp(epsilon) * b, 0).sum() * step for a, b in ((p, q), (q, p))
+        )
         bound = loss.get_delta_for_epsilon(epsilon)
         assert exact <= bound + 1e-9
         if (second, third) == (1.0, 0.0):
-            assert bound == pytest.approx(exact, rel=2e-3, abs=1e-6), "a record that comes or goes is the worst case"
+            assert bound == pytest.approx(exact, rel=2e-3, abs=1e-6), (
+                "a record that comes or goes is the worst case"
+            )
 
 
 def test_replacing_a_sampled_record_costs_little_more_than_adding_one():
-    add, replace_one = (accounting.epsilons([sampled(25 / math.sqrt(2), 735, 0.15, replaced=replaced)], 1e-5) for replaced in (False, True))
+    add, replace_one = (
+        accounting.epsilons([sampled(25 / math.sqrt(2), 735, 0.15, replaced=replaced)], 1e-5)
+        for replaced in (False, True)
+    )
     assert "RDP" not in replace_one
     assert add["PLD"] < replace_one["PLD"] < 1.03 * add["PLD"]
     whole = accounting.epsilons([sampled(25 / math.sqrt(2), 735, 1.0, replaced=True)], 1e-5)
-    assert whole["PLD"] == pytest.approx(accounting.epsilons([sampled(25 / math.sqrt(2), 735)], 1e-5)["PLD"])
+    assert whole["PLD"] == pytest.approx(
+        accounting.epsilons([sampled(25 / math.sqrt(2), 735)], 1e-5)["PLD"]
+    )
 
 
 def test_sampled_and_screened_events_are_checked_and_survive_json():
     event = sampled(3.0, 5, 0.5, replaced=True, screen=(2, 7))
     assert Event(**json.loads(json.dumps(dataclasses.asdict(event)))) == event
-    for fields, words in (({"sampling_prob": 0.0}, "sampling_prob=0.0"), ({"sampling_prob": 1.5}, "sampling_prob=1.5")):
+    for fields, words in (
+        ({"sampling_prob": 0.0}, "sampling_prob=0.0"),
+        ({"sampling_prob": 1.5}, "sampling_prob=1.5"),
+    ):
         with pytest.raises(ValueError, match=words):
             Event("gaussian", 1.0, **fields)
     with pytest.raises(ValueError, match="kind='laplace'"):
         Event("laplace", 1.0, 1, 0.5)
-    assert accounting.epsilons([sampled(3.0, 5, 0.5, replaced=True)], 1e-12) == {}, "no accountant reaches so far"
+    assert accounting.epsilons([sampled(3.0, 5, 0.5, replaced=True)], 1e-12) == {}, (
+        "no accountant reaches so far"
+    )
     with pytest.raises(ValueError, match="account for add-remove"):
         accounting.calibrate(lambda scale: [sampled(scale, 5, 0.5, replaced=True)], 1.0, 1e-12)
 
 
-@pytest.mark.parametrize("sampling_prob", [0.02, *(pytest.param(g, marks=pytest.mark.slow) for g in (1e-4, 0.01, 0.04, 0.3, 0.97))])
+@pytest.mark.parametrize(
+    "sampling_prob",
+    [0.02, *(pytest.param(g, marks=pytest.mark.slow) for g in (1e-4, 0.01, 0.04, 0.3, 0.97))],
+)
 def test_no_accountant_is_below_the_tightest(sampling_prob):
-    """From little noise to much: RDP is finite somewhere, never less than PLD, and no order's divergence is lost to an overflow."""
+    """From little noise to much: RDP is finite somewhere, never less than PLD, and no order's
+    divergence is lost to an overflow.
+    """
     for z in (0.05, 0.4, 1.0, 2.4, 3.5, 5.5, 8.0, 13.0, 21.0, 34.0, 200.0):
         event = sampled(z, 50, sampling_prob)
         assert not np.isnan(accounting._renyi(event)).any()
@@ -170,13 +217,17 @@ def test_no_accountant_is_below_the_tightest(sampling_prob):
 
 
 def test_a_divergence_that_cannot_be_computed_costs_infinitely_much(monkeypatch):
-    monkeypatch.setattr(accounting, "_renyi", lambda event: np.full(len(accounting.ORDERS), math.nan))
+    monkeypatch.setattr(
+        accounting, "_renyi", lambda event: np.full(len(accounting.ORDERS), math.nan)
+    )
     assert accounting._rdp_epsilon([sampled(3.0)], 1e-5) == math.inf
     assert accounting.rdp_epsilon_as_published([sampled(3.0)], 1e-5) == math.inf
 
 
 def test_composition_adds_up_where_no_accountant_applies():
-    one = Guarantee(0.1, 1e-6, "replace-one", "central", (sampled(9.0, 18_000, 0.1, replaced=True),))
+    one = Guarantee(
+        0.1, 1e-6, "replace-one", "central", (sampled(9.0, 18_000, 0.1, replaced=True),)
+    )
     assert accounting.compose([one] * 5, 1e-5).epsilon == pytest.approx(0.5)
 
 

@@ -18,14 +18,17 @@ from tests.test_simclr import random_images
 
 def test_cluster_loss_is_the_papers_in_float64():
     images, neighbors = np.random.default_rng(0).normal(scale=3, size=(2, 7, 4))
-    p, q = softmax(images, axis=1), softmax(neighbors, axis=1)
+    p = softmax(images, axis=1)
+    q = softmax(neighbors, axis=1)
     expected = -np.log((p * q).sum(1)).mean() + 5 * (p.mean(0) * np.log(p.mean(0))).sum()
     actual = scan.cluster_loss(images.astype(np.float32), neighbors.astype(np.float32), 5.0)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_cluster_loss_prefers_equal_clusters_and_agreeing_neighbours():
-    """One cluster for all costs 0, equal ones -5 log 4, and neighbours in different ones hundreds; all stay finite, gradients too."""
+    """One cluster for all costs 0, equal ones -5 log 4, and neighbours in different ones
+    hundreds; all stay finite, gradients too.
+    """
     balanced = 300 * np.eye(4, dtype=np.float32)
     single = balanced[[0, 0, 0, 0]]
     loss = jax.jit(jax.value_and_grad(scan.cluster_loss))
@@ -38,10 +41,12 @@ def test_cluster_loss_prefers_equal_clusters_and_agreeing_neighbours():
 
 def test_self_labels_are_the_confident_ones_each_cluster_counted_equally():
     rng = np.random.default_rng(1)
-    images, changed = rng.normal(scale=3, size=(40, 4)), rng.normal(size=(40, 4))
+    images = rng.normal(scale=3, size=(40, 4))
+    changed = rng.normal(size=(40, 4))
     images[:, 3] -= 20  # nobody's cluster
     p = softmax(images, axis=1)
-    confident, label = p.max(1) > 0.9, p.argmax(1)
+    confident = p.max(1) > 0.9
+    label = p.argmax(1)
     own = -log_softmax(changed, axis=1)[np.arange(40), label]
     expected = np.mean([own[confident & (label == c)].mean() for c in np.unique(label[confident])])
     loss, count = scan.self_label_loss(images.astype(np.float32), changed.astype(np.float32), 0.9)
@@ -51,12 +56,15 @@ def test_self_labels_are_the_confident_ones_each_cluster_counted_equally():
 
 
 def test_nobody_confident_teaches_nothing():
-    loss, count = scan.self_label_loss(np.zeros((40, 4), np.float32), np.ones((40, 4), np.float32), 0.9)
+    loss, count = scan.self_label_loss(
+        np.zeros((40, 4), np.float32), np.ones((40, 4), np.float32), 0.9
+    )
     assert (float(loss), int(count)) == (0, 0)
 
 
 def test_a_label_teaches_the_changed_image_and_not_the_image():
-    images, changed = 5 * np.eye(3, dtype=np.float32), np.ones((3, 3), np.float32)
+    images = 5 * np.eye(3, dtype=np.float32)
+    changed = np.ones((3, 3), np.float32)
     gradient = jax.jit(jax.grad(lambda a, b: scan.self_label_loss(a, b, 0.5)[0], (0, 1)))
     of_images, of_changed = gradient(images, changed)
     assert not np.asarray(of_images).any()
@@ -74,9 +82,13 @@ def test_the_head_of_the_lowest_loss_is_kept():
 
 @pytest.mark.slow
 def test_stages_that_were_cut_off_go_on_to_the_same_weights(tmp_path):
-    """Cut off at the end of every stage in turn: the finished ones are not trained again. Probabilities are rows that sum to 1."""
+    """Cut off at the end of every stage in turn: the finished ones are not trained again.
+
+    Probabilities are rows that sum to 1.
+    """
     config = replace(scan.EXAMPLES[0], self_label_epochs=1, threshold=0.2)
-    images, seen = random_images(60), []
+    images = random_images(60)
+    seen = []
 
     def stop(name, epoch, epochs, metrics):
         seen.append(name)
@@ -104,21 +116,27 @@ def test_without_confident_images_the_weights_stay():
     variables = simclr.init(network, jax.random.key(0), images[:1])
     state = simclr.initial(variables, scan._optimizer(config), jnp.zeros(()))
     before = jax.tree.map(np.array, state.variables)
-    after = scan._label_step(config, jnp.asarray(images), jax.random.key(1), state, np.arange(30, dtype=np.int32))
+    after = scan._label_step(
+        config, jnp.asarray(images), jax.random.key(1), state, np.arange(30, dtype=np.int32)
+    )
     chex.assert_trees_all_equal(jax.tree.map(np.array, after.variables), before)
     assert int(after.step) == 1
 
 
 @pytest.mark.slow
 def test_clusters_of_the_digits_are_purer_than_those_of_pixels():
-    """0.82, 0.87, 0.88 and 0.91 with four keys against 0.77, and no cluster is empty. Rounding that differs by machine moves it as much.
+    """0.82, 0.87, 0.88 and 0.91 with four keys against 0.77, and no cluster is empty.
+
+    Rounding that differs by machine moves it as much.
 
     k-means on SimCLR's features reaches 0.86 to 0.89 here: of 500 tiny images SCAN learns no more.
     """
     public = data.load("digits", 4).public
     pretraining = simclr.Config(epochs=100, batch_size=128, temperature=0.5)
     config = scan.Config(pretraining, epochs=60, learning_rate=1e-3, self_label_epochs=0)
-    cluster = np.asarray(scan.fit(jax.random.key(0), public.images, config)(public.images)).argmax(1)
+    cluster = np.asarray(scan.fit(jax.random.key(0), public.images, config)(public.images)).argmax(
+        1
+    )
     features = pixels.fit(jax.random.key(0), public.images)(public.images)
     by_pixels = kmeans.select(jax.random.key(1), features, 10).cluster
     assert purity(cluster, public.true_labels) > purity(by_pixels, public.true_labels)

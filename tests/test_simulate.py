@@ -31,9 +31,12 @@ EXACT = [
 
 @pytest.mark.parametrize("mechanism", EXACT, ids=str)
 def test_totals_have_the_law_of_messages_jointly_over_cells(mechanism):
-    """3,000 runs of 12 clients each way, one of them with a vote missing: six random projections by a two-sample KS test, each at 1e-4."""
+    """3,000 runs of 12 clients each way, one of them with a vote missing: six random projections
+    by a two-sample KS test, each at 1e-4.
+    """
     votes, _ = simulate.population(mechanism)
-    votes, clients = votes[[0, 3, 4]].copy(), np.array([6, 5, 1])
+    votes = votes[[0, 3, 4]].copy()
+    clients = np.array([6, 5, 1])
     if mechanism.votes_per_record > 1:
         votes[2, -1] = -1
     cells = np.repeat(votes, clients, axis=0)
@@ -66,17 +69,23 @@ WITHOUT_LAW = {"hadamard_response", "separation", "subset_selection"}
 
 
 WITH_LAW = sorted(set(mechanisms.names("local")) - WITHOUT_LAW)
-BY_MESSAGES = [pytest.param(name, "message", marks=() if name == "collision" else pytest.mark.slow) for name in WITH_LAW]
+BY_MESSAGES = [
+    pytest.param(name, "message", marks=() if name == "collision" else pytest.mark.slow)
+    for name in WITH_LAW
+]
 
 
 @pytest.mark.parametrize(("name", "level"), [*BY_MESSAGES, *((name, "count") for name in WITH_LAW)])
 def test_the_error_is_as_predicted_and_without_bias(name, level):
-    """200 cells: the mean square within 4.5 standard errors, 45%, and the bias within 4.5 of its own; 14 cases.
+    """200 cells: the mean square within 4.5 standard errors, 45%, and the bias within 4.5 of its
+    own; 14 cases.
 
     As many messages as fit one block on each of 8 devices.
     """
     clients = 200_000 if level == "count" else 8 * base.CLIENTS_PER_BLOCK
-    found = simulate.simulate(simulate.make(name, epsilon=2.0, num_queries=20, num_classes=10), clients, level)
+    found = simulate.simulate(
+        simulate.make(name, epsilon=2.0, num_queries=20, num_classes=10), clients, level
+    )
     assert found.mse == pytest.approx(found.predicted_mse, rel=0.45)
     assert abs(found.bias_z) < 4.5
     assert found.clients_per_second == pytest.approx(found.clients / found.seconds)
@@ -90,7 +99,11 @@ def test_mechanisms_without_an_exact_law_have_no_count_level(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "hadamard_response" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(WITHOUT_LAW)]
+    "name",
+    [
+        name if name == "hadamard_response" else pytest.param(name, marks=pytest.mark.slow)
+        for name in sorted(WITHOUT_LAW)
+    ],
 )
 def test_mechanisms_without_an_exact_law_are_simulated_by_their_messages(name):
     mechanism = simulate.make(name, epsilon=1.0, num_queries=4, num_classes=4)
@@ -104,12 +117,16 @@ def test_clients_beyond_a_block_go_on_where_it_stopped(monkeypatch):
     whole = simulate.simulate(mechanism, 1000, mesh=one)
     monkeypatch.setattr(simulate, "CLIENTS_AT_ONCE", 300)
     parts = simulate.simulate(mechanism, 1000, mesh=one)
-    assert dataclasses.replace(parts, seconds=0, clients_per_second=0) == dataclasses.replace(whole, seconds=0, clients_per_second=0)
+    assert dataclasses.replace(parts, seconds=0, clients_per_second=0) == dataclasses.replace(
+        whole, seconds=0, clients_per_second=0
+    )
 
 
 def test_a_billion_clients_have_integer_totals_that_do_not_overflow():
     found = simulate.simulate(Collision(0.4, 50, 10, num_neighbors=2), 10**10, "count")
-    assert found.mse == pytest.approx(found.predicted_mse, rel=0.3)  # 500 cells: 4.7 standard errors
+    assert found.mse == pytest.approx(
+        found.predicted_mse, rel=0.3
+    )  # 500 cells: 4.7 standard errors
     assert abs(found.bias_z) < 4.5
 
 

@@ -1,4 +1,6 @@
-"""The spectral embedding against its definition, PCA against scikit-learn, and what the default is for: labels of real digits."""
+"""The spectral embedding against its definition, PCA against scikit-learn, and what the default
+is for: labels of real digits.
+"""
 
 import functools
 
@@ -21,7 +23,9 @@ def purity(cluster, labels):
 
 
 def test_the_embedding_separates_the_components_of_a_graph():
-    blocks = scipy.sparse.csr_matrix(scipy.linalg.block_diag(*[np.ones((n, n)) - np.eye(n) for n in (6, 9, 15)]))
+    blocks = scipy.sparse.csr_matrix(
+        scipy.linalg.block_diag(*[np.ones((n, n)) - np.eye(n) for n in (6, 9, 15)])
+    )
     rows = np.asarray(spectral.spectral_embedding(jax.random.key(0), blocks, 3))
     group = np.repeat([0, 1, 2], (6, 9, 15))
     np.testing.assert_allclose(rows @ rows.T, group[:, None] == group[None], atol=1e-4)
@@ -33,7 +37,9 @@ def test_the_embedding_spans_the_leading_eigenvectors_of_the_dense_matrix():
     scale = np.diag(weights.sum(1) ** -0.5)
     _, vectors = np.linalg.eigh(scale @ weights @ scale)
     expected = vectors[:, -3:] / np.linalg.norm(vectors[:, -3:], axis=1, keepdims=True)
-    rows = np.asarray(spectral.spectral_embedding(jax.random.key(1), scipy.sparse.csr_matrix(weights), 3))
+    rows = np.asarray(
+        spectral.spectral_embedding(jax.random.key(1), scipy.sparse.csr_matrix(weights), 3)
+    )
     np.testing.assert_allclose(rows @ rows.T, expected @ expected.T, atol=1e-3)
 
 
@@ -52,10 +58,14 @@ def test_a_public_image_is_placed_where_it_stands():
 
 
 def test_spectral_clusters_are_purer_than_pixel_clusters_and_place_unseen_digits():
-    """Split 0, 20 clusters: 0.93 against 0.86 in public purity; 1,000 unseen digits by the majority of their cluster: > 0.9."""
+    """Split 0, 20 clusters: 0.93 against 0.86 in public purity; 1,000 unseen digits by the
+    majority of their cluster: > 0.9.
+    """
     task, encode, rows = placed()
     queries = kmeans.select(jax.random.key(1), rows, 20)
-    by_pixels = kmeans.select(jax.random.key(1), task.public.images.reshape(len(rows), -1) / 255, 20)
+    by_pixels = kmeans.select(
+        jax.random.key(1), task.public.images.reshape(len(rows), -1) / 255, 20
+    )
     labels = task.public.true_labels
     assert purity(queries.cluster, labels) > purity(by_pixels.cluster, labels) + 0.03
     unseen = np.asarray(encode(task.private.images))
@@ -97,7 +107,9 @@ def test_principal_components_are_scikit_learns(base):
 def test_images_are_described_by_hog_where_that_is_the_base(monkeypatch):
     """Whose encoder would compile for a second: here it is that of pixels, upside down."""
     images = random_images()
-    monkeypatch.setattr(hog, "fit", lambda key, images: lambda images: pixels.Encoder()(images[:, ::-1]))
+    monkeypatch.setattr(
+        hog, "fit", lambda key, images: lambda images: pixels.Encoder()(images[:, ::-1])
+    )
     found, turned = (
         pca.fit(jax.random.key(0), given, pca.Config(num_components=6, base=base))(given)
         for base, given in (("hog", images), ("pixels", images[:, ::-1]))

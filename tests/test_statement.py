@@ -1,4 +1,6 @@
-"""The page for people: its numbers are bounds that hold and are reached, its words fit the guarantee, and every release has one."""
+"""The page for people: its numbers are bounds that hold and are reached, its words fit the
+guarantee, and every release has one.
+"""
 
 import json
 import math
@@ -19,14 +21,26 @@ from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import statement
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount
-from rknn_jax.privacy.statement import Account, Statement, belief, exception, one_in, page, percent, right_guesses, two_steps
+from rknn_jax.privacy.statement import (
+    Account,
+    Statement,
+    belief,
+    exception,
+    one_in,
+    page,
+    percent,
+    right_guesses,
+    two_steps,
+)
 from rknn_jax.release import label
 from tests.test_cli import arguments, blobs, make_files
 from train import distill
 from train.experiment import Experiment
 
 RELEASE = Guarantee(1.0, 0.0, "replace-one", "central", (), sampler="release")
-ACCOUNT = Account("R.ledger.jsonl", "ab" * 32, *(Amount(Fraction(e), Fraction(0)) for e in ("3", "1.5", "1.5")))
+ACCOUNT = Account(
+    "R.ledger.jsonl", "ab" * 32, *(Amount(Fraction(e), Fraction(0)) for e in ("3", "1.5", "1.5"))
+)
 WORDS = Statement(
     RELEASE,
     "One hospital.",
@@ -45,8 +59,11 @@ HOSTILE = """<script>alert("1")</script>&amp;'{{ 7 * 7 }}"""
 
 
 def worst_pair(epsilon, delta):
-    """The pair of laws that every (ε, δ)-private one is post-processing of: two answers, and one that only each side gives."""
-    often, seldom = (1 - delta) / (1 + math.exp(-epsilon)), (1 - delta) / (1 + math.exp(epsilon))
+    """The pair of laws that every (ε, δ)-private one is post-processing of: two answers, and one
+    that only each side gives.
+    """
+    often = (1 - delta) / (1 + math.exp(-epsilon))
+    seldom = (1 - delta) / (1 + math.exp(epsilon))
     return np.array([delta, often, seldom, 0.0]), np.array([0.0, seldom, often, delta])
 
 
@@ -62,16 +79,22 @@ def random_laws(count, seed):
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.0), (1.0, 0.0), (3.0, 0.0), (0.1, 1e-3), (1.0, 0.2)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.1, 0.0), (1.0, 0.0), (3.0, 0.0), (0.1, 1e-3), (1.0, 0.2)]
+)
 def test_the_best_guess_between_the_worst_pair_is_as_good_as_the_page_says(epsilon, delta):
     p, q = worst_pair(epsilon, delta)
     assert hockey_stick(p, q, epsilon) == pytest.approx(delta, abs=1e-15)
-    assert right_guesses(epsilon, delta) == pytest.approx((math.exp(epsilon) + delta) / (math.exp(epsilon) + 1), rel=1e-12)
+    assert right_guesses(epsilon, delta) == pytest.approx(
+        (math.exp(epsilon) + delta) / (math.exp(epsilon) + 1), rel=1e-12
+    )
     assert right_guesses(epsilon, delta) == pytest.approx(np.maximum(p, q).sum() / 2, rel=1e-12)
 
 
 def test_no_pair_of_laws_lets_anybody_guess_or_believe_more():
-    """At every epsilon with the pair's own exact delta, for every factor and prior, whichever law is true."""
+    """At every epsilon with the pair's own exact delta, for every factor and prior, whichever
+    law is true.
+    """
     laws = random_laws(200, 0)
     for p, q in zip(laws[::2], laws[1::2], strict=True):
         for epsilon in (0.0, 0.3, 1.0, 2.0):
@@ -92,20 +115,30 @@ def test_without_a_delta_the_belief_is_reached_and_never_passed():
 
 
 def test_the_exception_is_as_large_as_told_and_certainty_has_probability_delta():
-    epsilon, delta = 0.7, 0.01
+    epsilon = 0.7
+    delta = 0.01
     for factor in (1.1, 2.0, 30.0):
-        share = exception(delta, factor)  # on one outcome, of which the other law has as little as these odds leave
-        p, q = np.array([share, 1 - share]), np.array([share / factor * math.exp(-epsilon), 0])
+        share = exception(
+            delta, factor
+        )  # on one outcome, of which the other law has as little as these odds leave
+        p = np.array([share, 1 - share])
+        q = np.array([share / factor * math.exp(-epsilon), 0])
         q[1] = 1 - q[0]
         assert hockey_stick(p, q, epsilon) == pytest.approx(delta, rel=1e-12)
     assert exception(delta, math.inf) == delta
 
 
 def test_a_gaussian_mechanism_shows_that_the_folk_version_is_false_and_ours_holds():
-    """e^ε itself is passed with more than probability δ: the loss of N(0, σ²) against N(1, σ²) is normal, and δ(ε) is known exactly."""
-    sigma, epsilon = 4.0, 0.5
-    mean, spread = 1 / (2 * sigma**2), 1 / sigma
-    delta = norm.cdf(1 / (2 * sigma) - epsilon * sigma) - math.exp(epsilon) * norm.cdf(-1 / (2 * sigma) - epsilon * sigma)
+    """e^ε itself is passed with more than probability δ: the loss of N(0, σ²) against N(1, σ²)
+    is normal, and δ(ε) is known exactly.
+    """
+    sigma = 4.0
+    epsilon = 0.5
+    mean = 1 / (2 * sigma**2)
+    spread = 1 / sigma
+    delta = norm.cdf(1 / (2 * sigma) - epsilon * sigma) - math.exp(epsilon) * norm.cdf(
+        -1 / (2 * sigma) - epsilon * sigma
+    )
     assert norm.sf(epsilon, mean, spread) > 5 * delta
     for factor in statement.FACTORS:
         assert norm.sf(epsilon + math.log(factor), mean, spread) <= exception(delta, factor)
@@ -138,7 +171,12 @@ def test_percentages_are_rounded_up_and_reach_100_last(value, text):
 
 
 def test_rare_events_are_never_told_as_rarer_than_they_are():
-    assert [one_in(p) for p in (1e-6, 2e-6, 1.1e-5, 1 / 3)] == ["1 in 1,000,000", "1 in 500,000", "1 in 90,909", "1 in 3"]
+    assert [one_in(p) for p in (1e-6, 2e-6, 1.1e-5, 1 / 3)] == [
+        "1 in 1,000,000",
+        "1 in 500,000",
+        "1 in 90,909",
+        "1 in 3",
+    ]
 
 
 # The page
@@ -149,13 +187,20 @@ class Page(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.tags, self.open, self.balanced, self.parts, self.addresses, self.rows = [], [], True, [], [], []
+        self.tags = []
+        self.open = []
+        self.balanced = True
+        self.parts = []
+        self.addresses = []
+        self.rows = []
         self.feed(html)
         self.text = re.sub(r"\s+", " ", "".join(self.parts))
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.addresses += [value for name, value in attrs if name in ("src", "href", "action", "srcset")]
+        self.addresses += [
+            value for name, value in attrs if name in ("src", "href", "action", "srcset")
+        ]
         if tag not in ("meta", "br"):
             self.open.append(tag)
         if tag == "tr":
@@ -183,7 +228,11 @@ def page_of(**changes):
 
 def bounds(read):
     """The table of beliefs: before, and afterwards by column, as numbers."""
-    numbers = [[float(cell.removesuffix("%")) / 100 for cell in row] for row in read.rows if row and row[0].endswith("%")]
+    numbers = [
+        [float(cell.removesuffix("%")) / 100 for cell in row]
+        for row in read.rows
+        if row and row[0].endswith("%")
+    ]
     return [row[0] for row in numbers], np.array([row[1:] for row in numbers])
 
 
@@ -195,7 +244,14 @@ def test_the_numbers_of_a_pure_guarantee_are_those_of_the_formula(epsilon):
     assert before == list(statement.BELIEFS)
     assert after.shape == (4, 1)
     assert np.all((after[:, 0] >= odds / (1 + odds)) & (after[:, 0] < odds / (1 + odds) + 1e-4))
-    told = float(re.search(r"that guess is right at most ([\d.]+)% of the time. Guessing blindly", read.text)[1]) / 100
+    told = (
+        float(
+            re.search(
+                r"that guess is right at most ([\d.]+)% of the time. Guessing blindly", read.text
+            )[1]
+        )
+        / 100
+    )
     exact = math.exp(epsilon) / (1 + math.exp(epsilon))
     assert exact <= told < exact + 1e-4
     assert "chance" not in read.text
@@ -209,9 +265,14 @@ def test_the_numbers_of_an_approximate_guarantee_are_those_of_the_formula():
     before, after = bounds(read)
     for column, factor in enumerate((1.1, 2.0)):
         odds = np.array(before) / (1 - np.array(before)) * factor * math.exp(0.5)
-        assert np.all((after[:, column] >= odds / (1 + odds)) & (after[:, column] < odds / (1 + odds) + 1e-4))
+        assert np.all(
+            (after[:, column] >= odds / (1 + odds)) & (after[:, column] < odds / (1 + odds) + 1e-4)
+        )
     header = next(row for row in read.rows if row[0] == "before")
-    assert [re.search(r"chance of (1 in [\d,]+)", cell)[1] for cell in header[1:]] == ["1 in 9,090", "1 in 50,000"]  # 11 δ and 2 δ
+    assert [re.search(r"chance of (1 in [\d,]+)", cell)[1] for cell in header[1:]] == [
+        "1 in 9,090",
+        "1 in 50,000",
+    ]  # 11 δ and 2 δ
     assert "with a chance of 1 in 100,000 at most (delta) he may become certain" in read.text
     assert "Whatever the outcome was" not in read.text
     assert "There are no exceptions" not in read.text
@@ -222,7 +283,12 @@ def test_the_numbers_of_an_approximate_guarantee_are_those_of_the_formula():
     [
         (
             {},
-            ["has been replaced by any other", "is taken as public", "that it has one label or another", "88.08%"],
+            [
+                "has been replaced by any other",
+                "is taken as public",
+                "that it has one label or another",
+                "88.08%",
+            ],
             ["was not.", "client"],
         ),
         (
@@ -236,13 +302,21 @@ def test_the_numbers_of_an_approximate_guarantee_are_those_of_the_formula():
         ),
         (
             {"unit": "client", "trust": "aggregate"},
-            ["A client is one participating party", "everything about the private data but one client", "sum of all clients"],
+            [
+                "A client is one participating party",
+                "everything about the private data but one client",
+                "sum of all clients",
+            ],
             ["A record is one entry", "A person with several", "88.08%"],
         ),
         ({"trust": "local"}, ["Nobody. Every client makes its own answer random"], ["A curator"]),
         ({"trust": "shuffle", "delta": 1e-6}, ["A shuffler"], ["A curator"]),
         ({"data_dependent": True}, ["NOT TO BE PUBLISHED AS IT IS"], []),
-        ({"sampler": "simulation"}, ["SIMULATION, NOT A RELEASE", "In a release by these settings: A curator"], ["REAL RELEASE"]),
+        (
+            {"sampler": "simulation"},
+            ["SIMULATION, NOT A RELEASE", "In a release by these settings: A curator"],
+            ["REAL RELEASE"],
+        ),
         ({"account": "Each keeps its own."}, ["Each keeps its own."], ["A ledger, a file"]),
     ],
 )
@@ -277,7 +351,14 @@ def test_the_page_tells_the_account_the_settings_and_the_rest():
         "a label",
         "the classes",
     ]
-    wanted += ["2026-01-02T03:04:05Z", "discrete_laplace", "Nothing else.", "queries40", "rknn-jax 1.2.3", str(RELEASE)]
+    wanted += [
+        "2026-01-02T03:04:05Z",
+        "discrete_laplace",
+        "Nothing else.",
+        "queries40",
+        "rknn-jax 1.2.3",
+        str(RELEASE),
+    ]
     assert not [word for word in wanted if word not in text], text
     assert "right at most 81.76% of the time" in text, "e^1.5 / (1 + e^1.5), of all that was spent"
 
@@ -314,8 +395,22 @@ def test_a_release_leaves_its_page(rknn, tmp_path):
     assert done.status == 0, done.err
     read = Page((tmp_path / "new/privacy.html").read_text())
     card = json.loads((tmp_path / "new/privacy.json").read_text())
-    wanted = ["REAL RELEASE", "all 90 private records", card["ledger"]["head"], card["statement"], *card["not_covered"], "73.11%", "left10"]
-    wanted += ["the noisy number of votes for each of 3 classes", "for each of 60 public records", "R.npz", "P.npz", card["time"]]
+    wanted = [
+        "REAL RELEASE",
+        "all 90 private records",
+        card["ledger"]["head"],
+        card["statement"],
+        *card["not_covered"],
+        "73.11%",
+        "left10",
+    ]
+    wanted += [
+        "the noisy number of votes for each of 3 classes",
+        "for each of 60 public records",
+        "R.npz",
+        "P.npz",
+        card["time"],
+    ]
     assert not [word for word in wanted if word not in read.text], read.text
     assert done.json["files"]["page"] == "new/privacy.html"
     assert done.json["files"]["privacy"] == "new/privacy.json"
@@ -325,7 +420,9 @@ def test_a_page_of_labels_alone_under_add_remove_tells_neither_counts_nor_n(rknn
     make_files(tmp_path)
     embeddings, labels = blobs(977, 1)
     np.savez(tmp_path / "R.npz", embeddings=embeddings, labels=labels)
-    assert rknn(*arguments(mechanism="permute_and_flip", relation="add-remove", classes=3)).status == 0
+    assert (
+        rknn(*arguments(mechanism="permute_and_flip", relation="add-remove", classes=3)).status == 0
+    )
     text = Page((tmp_path / "new/privacy.html").read_text()).text
     assert "all private records" in text
     assert not re.search(r"(?<![\w.])977(?![\w.])", text), "n is private"
@@ -335,18 +432,28 @@ def test_a_page_of_labels_alone_under_add_remove_tells_neither_counts_nor_n(rknn
 
 def test_a_release_is_complete_only_with_its_page(rknn, tmp_path, monkeypatch):
     make_files(tmp_path)
-    monkeypatch.setattr(label, "page", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        label, "page", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     done = rknn(*arguments())
     assert done.status == 2
     assert "The spend stands" in done.err
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [".rknn-release"], "nothing is shown"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".rknn-release"], (
+        "nothing is shown"
+    )
 
 
 @pytest.mark.slow  # the words fit the guarantee
 @pytest.mark.parametrize("epsilon", [pytest.param(4.0, marks=pytest.mark.slow), math.inf])
 def test_an_experiment_calls_itself_a_simulation(epsilon, tmp_path):
     settings = Experiment(
-        dataset="digits", epsilon=epsilon, queries=20, noise_seed=0, representation="pca", student="none", out=tmp_path / "run"
+        dataset="digits",
+        epsilon=epsilon,
+        queries=20,
+        noise_seed=0,
+        representation="pca",
+        student="none",
+        out=tmp_path / "run",
     )
     text = Page((distill.main(settings) / "privacy.html").read_text()).text
     told = json.loads((tmp_path / "run/privacy.json").read_text())

@@ -25,7 +25,9 @@ STEPS = 3 * SMALL.epochs
 
 
 def bars(seed: int, num_records: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A separable problem: a bright horizontal bar in the upper, middle or lower third, on noise."""
+    """A separable problem: a bright horizontal bar in the upper, middle or lower third, on
+    noise.
+    """
     rng = np.random.default_rng(seed)
     images = rng.integers(0, 100, (num_records, size, size, 1), np.uint8)
     labels = rng.integers(0, 3, num_records)
@@ -67,8 +69,22 @@ def shapes_of(network: nn.Module, images: tuple[int, ...]) -> dict:
 @pytest.mark.parametrize(
     ("network", "expected"),
     [
-        (m5.M5(10), 25 * (1 * 32 + 32 * 64 + 64 * 96 + 96 * 128 + 128 * 160) + 2 * (32 + 64 + 96 + 128 + 160) + 10240 * 10 + 2 * 10),
-        (cnn.CNN(10), 9 * (16 + 16 * 32 + 32 * 64 + 64 * 64 + 64 * 128) + 2 * 304 + 2048 * 128 + 2 * 128 + 128 * 10 + 10),
+        (
+            m5.M5(10),
+            25 * (1 * 32 + 32 * 64 + 64 * 96 + 96 * 128 + 128 * 160)
+            + 2 * (32 + 64 + 96 + 128 + 160)
+            + 10240 * 10
+            + 2 * 10,
+        ),
+        (
+            cnn.CNN(10),
+            9 * (16 + 16 * 32 + 32 * 64 + 64 * 64 + 64 * 128)
+            + 2 * 304
+            + 2048 * 128
+            + 2 * 128
+            + 128 * 10
+            + 10,
+        ),
     ],
     ids=["m5", "cnn"],
 )
@@ -98,10 +114,13 @@ def test_networks_take_any_image_they_claim_to(network, image_shape, num_feature
     assert logits.dtype == features.dtype == jnp.float32
 
 
-@pytest.mark.parametrize(("height", "width"), [pytest.param(28, 28, marks=pytest.mark.slow), (9, 14), (5, 6)])
+@pytest.mark.parametrize(
+    ("height", "width"), [pytest.param(28, 28, marks=pytest.mark.slow), (9, 14), (5, 6)]
+)
 def test_winograd_equals_the_convolution_in_float64(height, width):
     rng = np.random.default_rng(0)
-    images, kernel = rng.normal(size=(2, height, width, 6)), rng.normal(size=(5, 5, 6, 4))
+    images = rng.normal(size=(2, height, width, 6))
+    kernel = rng.normal(size=(5, 5, 6, 4))
     patches = np.lib.stride_tricks.sliding_window_view(images, (5, 5), (1, 2))
     expected = np.einsum("nhwcij,ijcd->nhwd", patches, kernel)
     actual = jax.jit(m5.convolve)(*tiny.as_float32(images, kernel))
@@ -116,13 +135,17 @@ def test_winograd_has_the_gradient_of_the_convolution():
 
     def direct(images, kernel):
         layout = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(images, kernel, (1, 1), "VALID", dimension_numbers=layout)
+        return jax.lax.conv_general_dilated(
+            images, kernel, (1, 1), "VALID", dimension_numbers=layout
+        )
 
     def gradient(convolve):
         return jax.grad(lambda *both: jnp.sum(weight * convolve(*both)), (0, 1))(images, kernel)
 
     expected, actual = jax.jit(lambda: (gradient(direct), gradient(m5.convolve)))()
-    chex.assert_trees_all_close(actual, expected, atol=2e-3)  # values are around 10, sums of up to 112 products
+    chex.assert_trees_all_close(
+        actual, expected, atol=2e-3
+    )  # values are around 10, sums of up to 112 products
 
 
 # The parts of a step.
@@ -134,7 +157,8 @@ cross_entropy = jax.jit(students.cross_entropy)
 @given(st.integers(0, 2**31 - 1), st.sampled_from([0.0, 0.1, 0.45]))
 def test_cross_entropy_is_the_smoothed_one_in_float64(seed, smoothing):
     rng = np.random.default_rng(seed)
-    logits, targets = rng.normal(scale=5, size=(6, 4)), rng.dirichlet(np.ones(4), 6)
+    logits = rng.normal(scale=5, size=(6, 4))
+    targets = rng.dirichlet(np.ones(4), 6)
     log_p = log_softmax(logits, axis=1)
     expected = (1 - smoothing) * -(targets * log_p).sum(axis=1) + smoothing * -log_p.mean(axis=1)
     actual = cross_entropy(*tiny.as_float32(logits, targets), smoothing)
@@ -144,7 +168,8 @@ def test_cross_entropy_is_the_smoothed_one_in_float64(seed, smoothing):
 
 def test_average_is_the_recursion_and_starts_fast():
     values = np.random.default_rng(0).normal(size=(300, 3))
-    expected, actual = np.zeros(3), {"w": np.zeros(3, np.float32)}
+    expected = np.zeros(3)
+    actual = {"w": np.zeros(3, np.float32)}
     update = jax.jit(students.average, static_argnames="decay")
     for step, value in enumerate(values):
         decay = min(0.9, (1 + step) / (10 + step))
@@ -153,10 +178,14 @@ def test_average_is_the_recursion_and_starts_fast():
     np.testing.assert_allclose(actual["w"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("num_records", "batch_size"), [(20, 19), (20, 8), (20, 4), (20, 20), (1, 1)])
+@pytest.mark.parametrize(
+    ("num_records", "batch_size"), [(20, 19), (20, 8), (20, 4), (20, 20), (1, 1)]
+)
 def test_an_epoch_has_every_record_once_in_batches_of_one_size(num_records, batch_size):
     epoch = list(students.batches(jax.random.key(0), num_records, batch_size))
-    assert {index.shape for index, _ in epoch} | {present.shape for _, present in epoch} == {(batch_size,)}
+    assert {index.shape for index, _ in epoch} | {present.shape for _, present in epoch} == {
+        (batch_size,)
+    }
     counted = np.concatenate([index[present == 1] for index, present in epoch])
     assert sorted(counted) == list(range(num_records))
     filler = np.concatenate([index[present == 0] for index, present in epoch])
@@ -214,16 +243,23 @@ def test_equal_keys_give_equal_students_and_other_keys_others(data):
 def test_records_of_weight_zero_leave_no_trace(data, trained):
     images, targets = data
     kept = np.delete(np.arange(23), [0, 4, 22])
-    more_images, more_targets, weights = np.full((23, 8, 8, 1), 77, np.uint8), np.tile(targets[:1], (23, 1)), np.zeros(23)
-    more_images[kept], more_targets[kept], weights[kept] = images, targets, 4
+    more_images = np.full((23, 8, 8, 1), 77, np.uint8)
+    more_targets = np.tile(targets[:1], (23, 1))
+    weights = np.zeros(23)
+    more_images[kept] = images
+    more_targets[kept] = targets
+    weights[kept] = 4
     student = students.fit(jax.random.key(1), more_images, more_targets, SMALL, weights=weights)
     chex.assert_trees_all_equal(arrays(student), arrays(trained))
 
 
 def test_a_record_counts_as_much_as_its_weight(data):
-    """Every image with two labels, 3 to 1: the prediction is the weighted share of each, up to the smoothing of 0.1."""
+    """Every image with two labels, 3 to 1: the prediction is the weighted share of each, up to
+    the smoothing of 0.1.
+    """
     images = np.concatenate([data[0][:10]] * 2)
-    targets, weights = one_hot(np.repeat([0, 1], 10)), np.repeat(np.float32([3, 1]), 10)
+    targets = one_hot(np.repeat([0, 1], 10))
+    weights = np.repeat(np.float32([3, 1]), 10)
     student = students.fit(jax.random.key(0), images, targets, SMALL, weights=weights)
     expected = 0.9 * np.array([0.75, 0.25, 0]) + 0.1 / 3
     np.testing.assert_allclose(student.predict_proba(images).mean(axis=0), expected, atol=0.07)
@@ -231,20 +267,33 @@ def test_a_record_counts_as_much_as_its_weight(data):
 
 def test_the_filler_of_the_last_batch_does_not_enter_the_loss(data):
     images, targets = data
-    index, present = np.arange(8, dtype=np.int32), np.float32([1, 1, 1, 1, 1, 1, 1, 0])
-    weights, other = np.ones(20, np.float32), np.roll(targets, 1, axis=1)
+    index = np.arange(8, dtype=np.int32)
+    present = np.float32([1, 1, 1, 1, 1, 1, 1, 0])
+    weights = np.ones(20, np.float32)
+    other = np.roll(targets, 1, axis=1)
 
     def loss(targets):
         state = students.initial(SMALL, STEPS, jax.random.key(0), 3, images[:1])
-        return students._step(SMALL, STEPS, jax.random.key(1), state, jax.device_put((images, targets, weights)), index, present)[1]
+        return students._step(
+            SMALL,
+            STEPS,
+            jax.random.key(1),
+            state,
+            jax.device_put((images, targets, weights)),
+            index,
+            present,
+        )[1]
 
     assert loss(targets) == loss(np.where(np.arange(20)[:, None] == 7, other, targets))
     assert loss(targets) != loss(np.where(np.arange(20)[:, None] == 6, other, targets))
 
 
 def test_training_changes_images_anew_in_every_step_and_traces_its_step_once(data, monkeypatch):
-    """A change that gives an image of noise: were it the same in every step, the loss would be, too."""
-    traces, losses = [], []
+    """A change that gives an image of noise: were it the same in every step, the loss would be,
+    too.
+    """
+    traces = []
+    losses = []
 
     def noise(key, images):
         traces.append(images.shape)
@@ -255,20 +304,30 @@ def test_training_changes_images_anew_in_every_step_and_traces_its_step_once(dat
     still = {"learning_rate": 1e-30, "weight_decay": 0.0}
     config = replace(SMALL, batch_size=20, epochs=3, augmentation="warp", **still)
     alike = one_hot(np.zeros(20, int))  # or the order of the records would tell the epochs apart
-    students.fit(jax.random.key(1), data[0], alike, config, on_epoch=lambda *told: losses.append(told[2]["loss"]))
+    students.fit(
+        jax.random.key(1),
+        data[0],
+        alike,
+        config,
+        on_epoch=lambda *told: losses.append(told[2]["loss"]),
+    )
     assert traces == [(20, 8, 8, 1)]
     assert len(losses) == len(set(losses)) == 3
     assert max(losses) - min(losses) > 1e-4
 
 
-def test_progress_is_reported_after_every_epoch_and_earlier_students_stay_as_they_were(data, trained):
+def test_progress_is_reported_after_every_epoch_and_earlier_students_stay_as_they_were(
+    data, trained
+):
     seen = []
 
     def log(*report):
         seen.append((report, jax.tree.map(np.copy, arrays(report[3]))))
 
     final = students.fit(jax.random.key(1), *data, SMALL, on_epoch=log)
-    assert [(epoch, epochs) for (epoch, epochs, _, _), _ in seen] == [(epoch, 17) for epoch in range(1, 18)]
+    assert [(epoch, epochs) for (epoch, epochs, _, _), _ in seen] == [
+        (epoch, 17) for epoch in range(1, 18)
+    ]
     assert all(metrics["seconds"] > 0 and 0 < metrics["loss"] < 5 for (_, _, metrics, _), _ in seen)
     for (_, _, _, student), copy in seen:
         chex.assert_trees_all_equal(arrays(student), copy)
@@ -278,7 +337,8 @@ def test_progress_is_reported_after_every_epoch_and_earlier_students_stay_as_the
 
 def test_an_interrupt_leaves_the_last_finished_epoch(data, monkeypatch):
     first = after_an_epoch(1, *data, SMALL)[0]
-    step, calls = students._step, []
+    step = students._step
+    calls = []
 
     def interrupted_step(*args):
         calls.append(1)
@@ -331,7 +391,12 @@ def test_checkpoints_give_back_the_student(trained, data, tmp_path):
     students.save(replace(trained, interrupted=True), tmp_path / "student")
     loaded = students.load(str(tmp_path / "student"))
     chex.assert_trees_all_equal(arrays(loaded), arrays(trained))
-    assert (loaded.config, loaded.num_classes, loaded.image_shape, loaded.interrupted) == (SMALL, 3, (8, 8, 1), True)
+    assert (loaded.config, loaded.num_classes, loaded.image_shape, loaded.interrupted) == (
+        SMALL,
+        3,
+        (8, 8, 1),
+        True,
+    )
     np.testing.assert_array_equal(loaded.predict_proba(data[0]), trained.predict_proba(data[0]))
 
 
@@ -356,7 +421,9 @@ class Plain(nn.Module):
 
 
 @pytest.mark.parametrize("network", ["plain", pytest.param("tanh_cnn", marks=pytest.mark.slow)])
-def test_a_network_without_batch_statistics_is_trained_saved_and_begun_at_like_any_other(network, tmp_path, monkeypatch):
+def test_a_network_without_batch_statistics_is_trained_saved_and_begun_at_like_any_other(
+    network, tmp_path, monkeypatch
+):
     images, labels = bars(0, 60, 13)
     config = students.Config(model="tanh_cnn", epochs=10, batch_size=20, augmentation="none")
     if network == "plain":
@@ -440,14 +507,21 @@ def test_a_student_refuses_other_images(trained):
 
 def test_training_begins_at_the_layers_it_is_given_and_draws_the_others(data, trained):
     known = arrays(trained)
-    start = {kind: {name: value for name, value in layers.items() if name != "Dense_1"} for kind, layers in known.items()}
+    start = {
+        kind: {name: value for name, value in layers.items() if name != "Dense_1"}
+        for kind, layers in known.items()
+    }
     begun = students.initial(SMALL, STEPS, jax.random.key(5), 3, data[0][:1], start)
     drawn = students.initial(SMALL, STEPS, jax.random.key(5), 3, data[0][:1])
     expected = {kind: drawn.variables[kind] | layers for kind, layers in start.items()}
     chex.assert_trees_all_equal(begun.variables, expected)
     chex.assert_trees_all_equal(begun.average, expected)
-    assert not np.allclose(drawn.variables["params"]["Conv_0"]["kernel"], known["params"]["Conv_0"]["kernel"])
-    assert not np.allclose(begun.variables["params"]["Dense_1"]["kernel"], known["params"]["Dense_1"]["kernel"])
+    assert not np.allclose(
+        drawn.variables["params"]["Conv_0"]["kernel"], known["params"]["Conv_0"]["kernel"]
+    )
+    assert not np.allclose(
+        begun.variables["params"]["Dense_1"]["kernel"], known["params"]["Dense_1"]["kernel"]
+    )
 
 
 def test_a_student_is_trained_from_its_start(data, trained):
@@ -455,4 +529,6 @@ def test_a_student_is_trained_from_its_start(data, trained):
     begun = after_an_epoch(5, *data, SMALL, start=arrays(trained))[1]
     assert begun < after_an_epoch(5, *data, SMALL)[1] - 0.2
     with pytest.raises(ValueError, match="layers of the network"):
-        students.fit(jax.random.key(5), *data, SMALL, start={"params": {"other": {}}, "batch_stats": {}})
+        students.fit(
+            jax.random.key(5), *data, SMALL, start={"params": {"other": {}}, "batch_stats": {}}
+        )

@@ -33,10 +33,14 @@ def test_they_are_the_nearest_of_the_sample_that_was_drawn():
     room = _sampled_neighbors.sample_room(500, 0.1, 5)
     exact = distances()
     for point in range(len(POINTS)):
-        for step, key in enumerate(jax.random.split(jax.random.fold_in(jax.random.key(3), point), 2)):
+        for step, key in enumerate(
+            jax.random.split(jax.random.fold_in(jax.random.key(3), point), 2)
+        ):
             sample = np.asarray(_sampled_neighbors.poisson_sample(key, 500, 0.1, room))
             sample = sample[sample < 500]
-            np.testing.assert_array_equal(found[point, step], sample[np.argsort(exact[point, sample])[:5]])
+            np.testing.assert_array_equal(
+                found[point, step], sample[np.argsort(exact[point, sample])[:5]]
+            )
 
 
 def test_blocks_and_room_change_nothing(monkeypatch):
@@ -46,8 +50,12 @@ def test_blocks_and_room_change_nothing(monkeypatch):
 
 
 def test_every_record_takes_part_independently_with_the_same_probability():
-    """20,000 samples of 40 records: 40 inclusion counts, the sizes and 39 neighbouring pairs; false alarms 1e-4 in all."""
-    draws, n, g = 20_000, 40, 0.3
+    """20,000 samples of 40 records: 40 inclusion counts, the sizes and 39 neighbouring pairs;
+    false alarms 1e-4 in all.
+    """
+    draws = 20_000
+    n = 40
+    g = 0.3
     keys = jax.random.split(jax.random.key(0), draws)
     drawn = np.asarray(jax.vmap(lambda key: _sampled_neighbors.poisson_sample(key, n, g, n))(keys))
     member = np.zeros((draws, n + 1), bool)
@@ -57,19 +65,31 @@ def test_every_record_takes_part_independently_with_the_same_probability():
     assert np.abs(member.sum(0) - draws * g).max() < limit * np.sqrt(draws * g * (1 - g))
     together = (member[:, 1:] & member[:, :-1]).sum(0)
     assert np.abs(together - draws * g**2).max() < limit * np.sqrt(draws * g**2 * (1 - g**2))
-    assert abs(member.sum(1).var() - n * g * (1 - g)) < limit * n * g * (1 - g) * np.sqrt(2.2 / draws)
+    assert abs(member.sum(1).var() - n * g * (1 - g)) < limit * n * g * (1 - g) * np.sqrt(
+        2.2 / draws
+    )
 
 
 @pytest.mark.parametrize(("sampling_prob", "coins"), [(0.5, True), (0.12, False)])
 def test_ranks_of_the_neighbours_are_those_of_independent_coins(sampling_prob, coins):
-    """The rank among all references of the first neighbour is geometric and that of the k-th negative binomial, by either way to draw.
+    """The rank among all references of the first neighbour is geometric and that of the k-th
+    negative binomial, by either way to draw.
 
-    4,000 points, of which each looks at two samples; false alarms 1e-3 for each of four chi-square tests.
+    4,000 points, of which each looks at two samples; false alarms 1e-3 for each of four chi-square
+    tests.
     """
-    k, n = 3, 400
-    assert (_sampled_neighbors.coin_reach(n, sampling_prob, k) <= _sampled_neighbors.sample_room(n, sampling_prob, k)) == coins
-    references = np.linspace(0, 1, n, dtype=np.float32)[:, None]  # the rank of reference i is i for a point at 0
-    found = nearest_in_samples(jax.random.key(5), np.zeros((4000, 1), np.float32), references, k, sampling_prob, 2).reshape(8000, k)
+    k = 3
+    n = 400
+    assert (
+        _sampled_neighbors.coin_reach(n, sampling_prob, k)
+        <= _sampled_neighbors.sample_room(n, sampling_prob, k)
+    ) == coins
+    references = np.linspace(0, 1, n, dtype=np.float32)[
+        :, None
+    ]  # the rank of reference i is i for a point at 0
+    found = nearest_in_samples(
+        jax.random.key(5), np.zeros((4000, 1), np.float32), references, k, sampling_prob, 2
+    ).reshape(8000, k)
     assert (np.diff(found, axis=1) > 0).all()
     for which in (0, k - 1):
         law = stats.nbinom(which + 1, sampling_prob)  # failures before success number which + 1
@@ -78,7 +98,9 @@ def test_ranks_of_the_neighbours_are_those_of_independent_coins(sampling_prob, c
         observed = np.bincount(np.searchsorted(edges, found[:, which]), minlength=len(edges) + 1)
         assert stats.chisquare(observed[expected > 0], expected[expected > 0]).pvalue > 1e-3
     pairs = found.reshape(4000, 2, k)
-    assert abs(np.corrcoef(pairs[:, 0, 0], pairs[:, 1, 0])[0, 1]) < 4 / np.sqrt(4000), "the two samples are independent"
+    assert abs(np.corrcoef(pairs[:, 0, 0], pairs[:, 1, 0])[0, 1]) < 4 / np.sqrt(4000), (
+        "the two samples are independent"
+    )
 
 
 def test_samples_of_different_points_and_steps_differ():
@@ -94,11 +116,15 @@ def test_a_sample_that_is_too_small_leaves_places_empty():
     for row, size in zip(found, held, strict=True):
         assert (row[:size] >= 0).all(), "empty places come last"
         assert len(set(row[:size])) == size, "no record votes twice"
-    assert (nearest_in_samples(jax.random.key(0), POINTS, REFERENCES[:3], 5, 1.0)[:, 0, 3:] == -1).all()
+    assert (
+        nearest_in_samples(jax.random.key(0), POINTS, REFERENCES[:3], 5, 1.0)[:, 0, 3:] == -1
+    ).all()
 
 
 def test_another_record_rounds_no_distance_anew():
-    """Black and white pictures, whose distances are whole numbers and tie by the hundred: a record that changes swaps one neighbour."""
+    """Black and white pictures, whose distances are whole numbers and tie by the hundred: a
+    record that changes swaps one neighbour.
+    """
     rng = np.random.default_rng(0)
     records = rng.integers(0, 2, (400, 30)).astype(np.float32)
     points = rng.integers(0, 2, (40, 30)).astype(np.float32) * np.float32(0.3)
@@ -108,12 +134,16 @@ def test_another_record_rounds_no_distance_anew():
             others = records.copy()
             others[17] = changed
             after = nearest_in_samples(jax.random.key(0), points, others, k, 1.0)[:, 0]
-            swaps = [len(set(a) - set(b)) for a, b in zip(before.tolist(), after.tolist(), strict=True)]
+            swaps = [
+                len(set(a) - set(b)) for a, b in zip(before.tolist(), after.tolist(), strict=True)
+            ]
             assert max(swaps) <= 1, f"k = {k}"
 
 
 def test_the_smallest_of_many_are_those_of_a_sort():
-    """Also where half of them are equal: a tie that another value could decide would be a second change of the neighbours."""
+    """Also where half of them are equal: a tie that another value could decide would be a second
+    change of the neighbours.
+    """
     smallest = jax.jit(jax.vmap(lambda row: _sampled_neighbors._smallest(row, 9)))
     for values in (2, 50, 10**6):
         drawn = np.random.default_rng(values).integers(0, values, (20, 1003)).astype(np.float32)
@@ -141,24 +171,38 @@ def test_ties_go_to_the_lowest_index():
     ],
 )
 def test_bad_input_is_named(change, words):
-    given = {"points": POINTS, "references": REFERENCES, "num_neighbors": 2, "sampling_prob": 0.5} | change
+    given = {
+        "points": POINTS,
+        "references": REFERENCES,
+        "num_neighbors": 2,
+        "sampling_prob": 0.5,
+    } | change
     with pytest.raises(ValueError, match=words):
         nearest_in_samples(jax.random.key(0), **given)
 
 
 @pytest.mark.parametrize(
     "num_references",
-    [pytest.param(1, marks=pytest.mark.slow), pytest.param(1023, marks=pytest.mark.slow), 1024, pytest.param(5000, marks=pytest.mark.slow)],
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(1023, marks=pytest.mark.slow),
+        1024,
+        pytest.param(5000, marks=pytest.mark.slow),
+    ],
 )
 def test_one_reference_more_takes_one_place_and_changes_no_other_distance(num_references):
-    """Nearly all distances are alike but for rounding, which a product of another shape would do in another way.
+    """Nearly all distances are alike but for rounding, which a product of another shape would do in
+    another way.
 
-    One product of all references lost 88 to 172 of 300 neighbours where a record far from everything came to 20,000 of 784 features.
+    One product of all references lost 88 to 172 of 300 neighbours where a record far from
+    everything came to 20,000 of 784 features.
     """
     vector = RNG.normal(size=785).astype(np.float32)
     references = np.stack([RNG.permutation(vector) for _ in range(num_references)])
     points = np.repeat(np.linspace(0.3, 3, 5, dtype=np.float32)[:, None], len(vector), axis=1)
     k = min(300, num_references)
     before = nearest_in_samples(jax.random.key(0), points, references, k, 1.0)[:, 0]
-    after = nearest_in_samples(jax.random.key(0), points, np.concatenate([references, 100 + references[:1]]), k, 1.0)[:, 0]
+    after = nearest_in_samples(
+        jax.random.key(0), points, np.concatenate([references, 100 + references[:1]]), k, 1.0
+    )[:, 0]
     np.testing.assert_array_equal(before, after)

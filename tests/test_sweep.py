@@ -1,4 +1,6 @@
-"""A sweep runs every combination once, goes on where it was stopped, and shares what was fitted to public images."""
+"""A sweep runs every combination once, goes on where it was stopped, and shares what was fitted
+to public images.
+"""
 
 import json
 import sys
@@ -9,7 +11,18 @@ from rknn_jax.representations import pca
 from tests.test_distill import small_runs  # noqa: F401 (a fixture)
 from train import distill, report, sweep, truth
 
-ARGUMENTS = ["--queries", "20", "--neighbors", "2", "--representation", "pca", "--student", "none", "--smoothing", "none"]
+ARGUMENTS = [
+    "--queries",
+    "20",
+    "--neighbors",
+    "2",
+    "--representation",
+    "pca",
+    "--student",
+    "none",
+    "--smoothing",
+    "none",
+]
 VARIED = {"epsilon": ["0.1", "4"], "seed": ["0", "1"]}
 
 
@@ -21,7 +34,10 @@ def fits():
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory, fits, small_runs):  # noqa: F811
     """Stopped after its first run, and called again."""
-    out, runs, main, fit = tmp_path_factory.mktemp("sweep"), [], distill.main, pca.fit
+    out = tmp_path_factory.mktemp("sweep")
+    runs = []
+    main = distill.main
+    fit = pca.fit
 
     def stopped(*args, **named):
         if runs:
@@ -38,7 +54,11 @@ def swept(tmp_path_factory, fits, small_runs):  # noqa: F811
             sweep.main(ARGUMENTS, out, VARIED)
         before = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
         stopped_run = out / "epsilon=4-seed=1"
-        main(distill.from_arguments([*ARGUMENTS, "--epsilon", "4", "--seed", "1", "--out", str(stopped_run)]))
+        main(
+            distill.from_arguments(
+                [*ARGUMENTS, "--epsilon", "4", "--seed", "1", "--out", str(stopped_run)]
+            )
+        )
         (stopped_run / "result.json").unlink()
         patch.setattr(distill, "main", main)
         rows = sweep.main(ARGUMENTS, out, VARIED)
@@ -76,12 +96,21 @@ def test_rows_are_the_means_of_the_runs_own_results(swept):
         folders = [out / f"epsilon={row['epsilon']}-seed={seed}" for seed in (0, 1)]
         results = [json.loads((folder / "result.json").read_text()) for folder in folders]
         assert row["label_accuracy"]["values"] == [result["label_accuracy"] for result in results]
-        assert row["label_accuracy"]["mean"] == pytest.approx(sum(row["label_accuracy"]["values"]) / 2)
+        assert row["label_accuracy"]["mean"] == pytest.approx(
+            sum(row["label_accuracy"]["values"]) / 2
+        )
         assert [result["epsilon"] for result in results] == [float(row["epsilon"])] * 2
         assert row["test_accuracy"] is None
         assert row["seeds"] == [0, 1]
-        assert row["guarantee"] == {"epsilon": float(row["epsilon"]), "delta": 0.0, "relation": "replace-one", "trust": "central"}
-    assert rows[1]["label_accuracy"]["mean"] > rows[0]["label_accuracy"]["mean"] + 0.1, "less noise, better labels"
+        assert row["guarantee"] == {
+            "epsilon": float(row["epsilon"]),
+            "delta": 0.0,
+            "relation": "replace-one",
+            "trust": "central",
+        }
+    assert rows[1]["label_accuracy"]["mean"] > rows[0]["label_accuracy"]["mean"] + 0.1, (
+        "less noise, better labels"
+    )
     assert json.loads((out / "sweep.json").read_text())["rows"] == rows
     assert (out / "sweep.png").stat().st_size > 1000
 

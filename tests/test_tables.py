@@ -27,7 +27,11 @@ def parquet(path: Path, **columns) -> Path:
 
 
 def list_type(kind):
-    return {"list": pa.list_(pa.float32()), "large": pa.large_list(pa.float32()), "fixed": pa.list_(pa.float32(), 2)}[kind]
+    return {
+        "list": pa.list_(pa.float32()),
+        "large": pa.large_list(pa.float32()),
+        "fixed": pa.list_(pa.float32(), 2),
+    }[kind]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4", np.int8, np.uint64])
@@ -40,22 +44,40 @@ def test_embeddings_of_any_real_dtype_become_float32(tmp_path, dtype):
 
 @pytest.mark.parametrize("kind", ["list", "large", "fixed"])
 def test_parquet_lists_in_several_row_groups_are_read_in_order(tmp_path, kind):
-    table = pa.table({"id": list(range(6)), "embeddings": pa.array(EMBEDDINGS.tolist(), list_type(kind)), "labels": LABELS})
+    table = pa.table(
+        {
+            "id": list(range(6)),
+            "embeddings": pa.array(EMBEDDINGS.tolist(), list_type(kind)),
+            "labels": LABELS,
+        }
+    )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
-    np.testing.assert_array_equal(tables.read_embeddings(tmp_path / "a.parquet", "--private"), EMBEDDINGS)
+    np.testing.assert_array_equal(
+        tables.read_embeddings(tmp_path / "a.parquet", "--private"), EMBEDDINGS
+    )
     np.testing.assert_array_equal(tables.read_labels(tmp_path / "a.parquet", None), LABELS)
 
 
 def test_parquet_numeric_columns_are_features_and_the_labels_are_not(tmp_path):
-    path = parquet(tmp_path / "a.parquet", b=EMBEDDINGS[:, 0], labels=LABELS, note=["x"] * 6, a=EMBEDDINGS[:, 1])
+    path = parquet(
+        tmp_path / "a.parquet",
+        b=EMBEDDINGS[:, 0],
+        labels=LABELS,
+        note=["x"] * 6,
+        a=EMBEDDINGS[:, 1],
+    )
     np.testing.assert_array_equal(tables.read_embeddings(path, "--private"), EMBEDDINGS)
 
 
 def test_a_pandas_index_is_no_feature(tmp_path):
     index = b'{"index_columns": ["__index_level_0__"], "columns": []}'
-    table = pa.table({"a": EMBEDDINGS[:, 0], "__index_level_0__": np.arange(6)}).replace_schema_metadata({b"pandas": index})
+    table = pa.table(
+        {"a": EMBEDDINGS[:, 0], "__index_level_0__": np.arange(6)}
+    ).replace_schema_metadata({b"pandas": index})
     pq.write_table(table, tmp_path / "a.parquet")
-    np.testing.assert_array_equal(tables.read_embeddings(tmp_path / "a.parquet", "--private"), EMBEDDINGS[:, :1])
+    np.testing.assert_array_equal(
+        tables.read_embeddings(tmp_path / "a.parquet", "--private"), EMBEDDINGS[:, :1]
+    )
 
 
 def test_an_integer_id_among_float_columns_is_refused(tmp_path):
@@ -75,7 +97,9 @@ def test_an_integer_id_among_float_columns_is_refused(tmp_path):
     ],
 )
 def test_missing_labels_are_recognised(tmp_path, labels, expected):
-    np.testing.assert_array_equal(tables.read_labels(npz(tmp_path / "a.npz", labels=labels), None), expected)
+    np.testing.assert_array_equal(
+        tables.read_labels(npz(tmp_path / "a.npz", labels=labels), None), expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +114,9 @@ def test_missing_labels_are_recognised(tmp_path, labels, expected):
     ],
 )
 def test_null_labels_in_parquet_are_missing(tmp_path, labels, expected):
-    np.testing.assert_array_equal(tables.read_labels(parquet(tmp_path / "a.parquet", labels=labels), None), expected)
+    np.testing.assert_array_equal(
+        tables.read_labels(parquet(tmp_path / "a.parquet", labels=labels), None), expected
+    )
 
 
 def test_text_labels_get_the_number_of_their_sorted_name():
@@ -102,12 +128,16 @@ def test_text_labels_get_the_number_of_their_sorted_name():
 
 def test_given_classes_keep_their_order_and_may_have_no_record():
     labels = np.array(["pear", "apple"])
-    np.testing.assert_array_equal(tables.label_ids(labels, tables.parse_classes("quince, pear,apple")), [1, 2])
+    np.testing.assert_array_equal(
+        tables.label_ids(labels, tables.parse_classes("quince, pear,apple")), [1, 2]
+    )
     assert tables.parse_classes("12") == Classes(12)
 
 
 def test_the_private_file_may_name_the_classes(tmp_path):
-    assert tables.read_classes(npz(tmp_path / "a.npz", classes=np.array(["no", "yes"]))) == Classes(2, ("no", "yes"))
+    assert tables.read_classes(npz(tmp_path / "a.npz", classes=np.array(["no", "yes"]))) == Classes(
+        2, ("no", "yes")
+    )
     assert tables.read_classes(npz(tmp_path / "b.npz", classes=np.int64(7))) == Classes(7)
     assert tables.read_classes(npz(tmp_path / "c.npz", embeddings=EMBEDDINGS)) is None
 
@@ -126,16 +156,28 @@ def test_a_label_outside_the_classes_is_none_and_no_error(labels, classes, ids):
 
 def test_one_value_of_parquet_is_no_error(tmp_path):
     big = pa.array([[1, 2], [2**60, 3]], pa.list_(pa.int64()))
-    pq.write_table(pa.table({"embeddings": big, "labels": pa.array([1, 2**63], pa.uint64())}), tmp_path / "a.parquet")
-    assert np.isnan(tables.read_records(tmp_path / "a.parquet", "--private", 2)).all(axis=1).tolist() == [False, True]
+    pq.write_table(
+        pa.table({"embeddings": big, "labels": pa.array([1, 2**63], pa.uint64())}),
+        tmp_path / "a.parquet",
+    )
+    assert np.isnan(tables.read_records(tmp_path / "a.parquet", "--private", 2)).all(
+        axis=1
+    ).tolist() == [False, True]
     assert tables.read_labels(tmp_path / "a.parquet", None).tolist() == [1, tables.FOREIGN]
     texts = pa.array([b"cat", b"\xff\xfe", b"x" * 10**6, None], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"labels": texts}), tmp_path / "b.parquet")
     found = tables.read_labels(tmp_path / "b.parquet", None)
-    assert tables.label_ids(found, Classes(2, ("cat", "dog"))).tolist() == [0, MISSING, MISSING, MISSING]
+    assert tables.label_ids(found, Classes(2, ("cat", "dog"))).tolist() == [
+        0,
+        MISSING,
+        MISSING,
+        MISSING,
+    ]
     assert tables.num_given(found) == 3
     with pytest.raises(ValueError, match="lists of string"):
-        tables.read_records(parquet(tmp_path / "c.parquet", embeddings=[["x"], ["1"]]), "--private", 1)
+        tables.read_records(
+            parquet(tmp_path / "c.parquet", embeddings=[["x"], ["1"]]), "--private", 1
+        )
 
 
 def test_text_labels_need_classes_with_names():
@@ -160,7 +202,9 @@ def test_what_str_makes_of_a_missing_label_is_not_taken_for_a_class(text):
     labels = np.array(["flu", text, "cold"])
     with pytest.raises(ValueError, match="save '' instead"):
         tables.infer_classes(labels)
-    np.testing.assert_array_equal(tables.label_ids(labels, tables.parse_classes(f"cold,flu,{text}")), [1, 2, 0])
+    np.testing.assert_array_equal(
+        tables.label_ids(labels, tables.parse_classes(f"cold,flu,{text}")), [1, 2, 0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +247,8 @@ class Bomb:
 
 @pytest.mark.parametrize("form", ["npz", "npy", "pickle"])
 def test_nothing_is_ever_unpickled(tmp_path, form):
-    armed, bomb = tmp_path / "armed", np.array([Bomb(tmp_path / "armed")], dtype=object)
+    armed = tmp_path / "armed"
+    bomb = np.array([Bomb(tmp_path / "armed")], dtype=object)
     path = tmp_path / ("a.npy" if form == "npy" else "a.npz")
     if form == "npz":
         np.savez(path, embeddings=bomb)
@@ -216,7 +261,9 @@ def test_nothing_is_ever_unpickled(tmp_path, form):
     assert not armed.exists()
 
 
-@pytest.mark.parametrize("lists", [[[1.0, 2.0], [3.0]], [[1.0, 2.0], None], [["a"], ["b"]], [[], []]])
+@pytest.mark.parametrize(
+    "lists", [[[1.0, 2.0], [3.0]], [[1.0, 2.0], None], [["a"], ["b"]], [[], []]]
+)
 def test_parquet_lists_that_make_no_matrix_are_refused(tmp_path, lists):
     with pytest.raises(ValueError, match="embeddings"):
         tables.read_embeddings(parquet(tmp_path / "a.parquet", embeddings=lists), "--public")
@@ -224,7 +271,9 @@ def test_parquet_lists_that_make_no_matrix_are_refused(tmp_path, lists):
 
 def test_a_null_inside_a_parquet_list_is_not_finite(tmp_path):
     with pytest.raises(ValueError, match="first in row 1"):
-        tables.read_embeddings(parquet(tmp_path / "a.parquet", embeddings=[[1.0, 2.0], [None, 4.0]]), "--public")
+        tables.read_embeddings(
+            parquet(tmp_path / "a.parquet", embeddings=[[1.0, 2.0], [None, 4.0]]), "--public"
+        )
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -39,13 +39,15 @@ class Labelled(ReverseKNNLabeler):
         super().fit(X)
         if y is not None and len(np.unique(y)) > 1:
             with tempfile.TemporaryDirectory() as folder:
-                kept, self.ledger = self.ledger, Path(folder, "ledger.jsonl")
+                kept = self.ledger
+                self.ledger = Path(folder, "ledger.jsonl")
                 self.label(self.X_ + np.float32(1e-3), y)
                 self.ledger = kept
         return self
 
 
-REACH_PREDICT = (  # what is ours in scikit-learn's checks of predictions; others hold whatever is predicted
+# what is ours in scikit-learn's checks of predictions; others hold whatever is predicted
+REACH_PREDICT = (
     "check_dict_unchanged",
     "check_estimators_pickle",
     "check_methods_sample_order_invariance",
@@ -54,10 +56,21 @@ REACH_PREDICT = (  # what is ours in scikit-learn's checks of predictions; other
 
 
 def scikit_learns_checks():
-    """Return all checks of an estimator that has not labelled, which is quick, and of one that has; most of those are slow."""
-    cases = [pytest.param(*case, id=f"unlabelled-{name_of(case[1])}") for case in estimator_checks_generator(ReverseKNNLabeler())]
+    """Return all checks of an estimator that has not labelled, which is quick, and of one that
+    has; most of those are slow.
+    """
+    cases = [
+        pytest.param(*case, id=f"unlabelled-{name_of(case[1])}")
+        for case in estimator_checks_generator(ReverseKNNLabeler())
+    ]
     for estimator, check in estimator_checks_generator(
-        Labelled(epsilon=ALMOST_NO_NOISE, allow_large_epsilon=True, n_queries=3, infer_classes=True, smoothing="none")
+        Labelled(
+            epsilon=ALMOST_NO_NOISE,
+            allow_large_epsilon=True,
+            n_queries=3,
+            infer_classes=True,
+            smoothing="none",
+        )
     ):
         marks = [] if name_of(check) in REACH_PREDICT else [pytest.mark.slow]
         cases.append(pytest.param(estimator, check, id=f"labelled-{name_of(check)}", marks=marks))
@@ -83,7 +96,11 @@ def table():
 def make(tmp_path):
     def make(**changes):
         large = {"allow_large_epsilon": changes.get("epsilon") == ALMOST_NO_NOISE}
-        given = {"n_queries": 4, "classes": [0, 1, 2], "ledger": tmp_path / "ledger.jsonl"} | large | changes
+        given = (
+            {"n_queries": 4, "classes": [0, 1, 2], "ledger": tmp_path / "ledger.jsonl"}
+            | large
+            | changes
+        )
         return ReverseKNNLabeler(**given, infer_classes=given["classes"] is None)
 
     return make
@@ -96,11 +113,17 @@ def known_noise(monkeypatch):
 
     def noisy(counts, scale):
         drawn.append(scale)
-        return counts + np.round(scale * np.random.default_rng(0).normal(size=counts.shape)).astype(np.int64)
+        return counts + np.round(scale * np.random.default_rng(0).normal(size=counts.shape)).astype(
+            np.int64
+        )
 
     monkeypatch.setattr(exact_noise, "discrete_laplace", noisy)
     monkeypatch.setattr(exact_noise, "discrete_gaussian", noisy)
-    monkeypatch.setattr(exact_noise, "permute_and_flip", lambda counts, scale: noisy(counts, scale).argmax(axis=1).astype(np.int32))
+    monkeypatch.setattr(
+        exact_noise,
+        "permute_and_flip",
+        lambda counts, scale: noisy(counts, scale).argmax(axis=1).astype(np.int32),
+    )
     return drawn
 
 
@@ -109,7 +132,15 @@ def known_noise(monkeypatch):
     [
         {"epsilon": 0.5},
         {"epsilon": 0.5, "mechanism": "permute_and_flip", "relation": "add-remove", "queries": 5},
-        {"epsilon": 2, "delta": 1e-5, "mechanism": "gaussian", "neighbors": 2, "metric": "cosine", "smoothing": "none", "seed": 3},
+        {
+            "epsilon": 2,
+            "delta": 1e-5,
+            "mechanism": "gaussian",
+            "neighbors": 2,
+            "metric": "cosine",
+            "smoothing": "none",
+            "seed": 3,
+        },
     ],
     ids=["defaults", "permute_and_flip", "gaussian"],
 )
@@ -119,19 +150,40 @@ def test_it_releases_what_rknn_label_releases(table, rknn, known_noise, tmp_path
     np.savez(tmp_path / "P.npz", embeddings=public)
     np.savez(tmp_path / "R.npz", embeddings=private, labels=names[labels])
     flags = [word for name, value in changes.items() for word in (f"--{name}", value)]
-    done = rknn("label", "--public", "P.npz", "--private", "R.npz", "--classes", "a,b,c", "--out", "new", "--json", *flags)
+    done = rknn(
+        "label",
+        "--public",
+        "P.npz",
+        "--private",
+        "R.npz",
+        "--classes",
+        "a,b,c",
+        "--out",
+        "new",
+        "--json",
+        *flags,
+    )
     assert done.status == 0, done.err
     rows = arrays(tmp_path / "new" / "labels.npz")
 
     renamed = {"queries": "n_queries", "neighbors": "n_neighbors", "seed": "random_state"}
-    estimator = ReverseKNNLabeler(**{renamed.get(name, name): value for name, value in changes.items()}, classes=names, ledger="mine.jsonl")
-    np.testing.assert_array_equal(estimator.fit(public).label(private, names[labels]), names[rows["label"]])
+    estimator = ReverseKNNLabeler(
+        **{renamed.get(name, name): value for name, value in changes.items()},
+        classes=names,
+        ledger="mine.jsonl",
+    )
+    np.testing.assert_array_equal(
+        estimator.fit(public).label(private, names[labels]), names[rows["label"]]
+    )
     np.testing.assert_array_equal(estimator.label_distributions_, rows["probability"])
     np.testing.assert_array_equal(estimator.confidence_, rows["confidence"])
     assert known_noise[0] == known_noise[1]
     assert estimator.guarantee_.asdict() == done.json["guarantee"]
     assert estimator.not_covered_ == done.json["not_covered"]
-    assert {name for name in estimator.card_ if estimator.card_[name] != done.json[name]} <= {"ledger", "time"}
+    assert {name for name in estimator.card_ if estimator.card_[name] != done.json[name]} <= {
+        "ledger",
+        "time",
+    }
 
 
 def test_without_much_noise_it_says_what_rknn_label_says(table, rknn, make, tmp_path):
@@ -139,7 +191,20 @@ def test_without_much_noise_it_says_what_rknn_label_says(table, rknn, make, tmp_
     np.savez(tmp_path / "P.npz", embeddings=public)
     np.savez(tmp_path / "R.npz", embeddings=private, labels=labels)
     files = ("--public", "P.npz", "--private", "R.npz", "--out", "new", "--ledger", "theirs.jsonl")
-    assert rknn("label", *files, "--epsilon", ALMOST_NO_NOISE, "--allow-large-epsilon", "--classes", 3, "--queries", 4).status == 0
+    assert (
+        rknn(
+            "label",
+            *files,
+            "--epsilon",
+            ALMOST_NO_NOISE,
+            "--allow-large-epsilon",
+            "--classes",
+            3,
+            "--queries",
+            4,
+        ).status
+        == 0
+    )
     mine = make(epsilon=ALMOST_NO_NOISE).fit(public).label(private, labels)
     np.testing.assert_array_equal(mine, arrays(tmp_path / "new" / "labels.npz")["label"])
     np.testing.assert_array_equal(mine, blobs(60, 0)[1], "far-apart blobs are told apart")
@@ -148,25 +213,35 @@ def test_without_much_noise_it_says_what_rknn_label_says(table, rknn, make, tmp_
 def test_two_releases_share_the_clustering_and_not_the_noise(table, make):
     public, private, labels = table
     estimator = make(epsilon=0.5, budget=1, smoothing="none").fit(public)
-    first, second = (estimator.label(private, labels) is None or estimator.label_distributions_ for _ in range(2))
+    first, second = (
+        estimator.label(private, labels) is None or estimator.label_distributions_ for _ in range(2)
+    )
     assert (first != second).any()  # 12 cells at scale 4 agree with probability 1e-12
     assert len(np.unique(np.hstack([first, second]), axis=0)) <= 4
 
 
-def test_the_ledger_is_charged_once_before_the_noise_and_refuses_what_overspends(table, make, monkeypatch):
+def test_the_ledger_is_charged_once_before_the_noise_and_refuses_what_overspends(
+    table, make, monkeypatch
+):
     public, private, labels = table
-    estimator, spent = make(epsilon=0.6, budget=1).fit(public), []
+    estimator = make(epsilon=0.6, budget=1).fit(public)
+    spent = []
     draw = exact_noise.discrete_laplace
     monkeypatch.setattr(
-        exact_noise, "discrete_laplace", lambda *a: spent.append(float(Ledger.open(estimator.ledger).spent.epsilon)) or draw(*a)
+        exact_noise,
+        "discrete_laplace",
+        lambda *a: spent.append(float(Ledger.open(estimator.ledger).spent.epsilon)) or draw(*a),
     )
     estimator.label(private, labels)
     assert spent == [0.6]
     assert [entry.kind for entry in Ledger.open(estimator.ledger).entries()] == ["create", "spend"]
     assert Ledger.open(estimator.ledger).entries()[1].guarantee == estimator.guarantee_
 
-    before, ledger = vars(estimator).copy(), estimator.ledger.read_bytes()
-    with pytest.raises(BudgetExceededError, match=r"rknn budget raise .*ledger.jsonl --epsilon 1.2 --reason"):
+    before = vars(estimator).copy()
+    ledger = estimator.ledger.read_bytes()
+    with pytest.raises(
+        BudgetExceededError, match=r"rknn budget raise .*ledger.jsonl --epsilon 1.2 --reason"
+    ):
         estimator.label(private, labels)
     with pytest.raises(LedgerMismatchError, match="is the ledger of"):
         estimator.label(private[1:], labels[1:])
@@ -194,7 +269,14 @@ def test_the_guarantee_is_the_mechanisms(table, make):
     public, private, labels = table
     estimator = make(epsilon=2, n_neighbors=3, relation="add-remove").fit(public)
     estimator.label(private, labels)
-    mechanism = mechanisms.make("discrete_laplace", epsilon=2, num_queries=4, num_classes=3, num_neighbors=3, relation="add-remove")
+    mechanism = mechanisms.make(
+        "discrete_laplace",
+        epsilon=2,
+        num_queries=4,
+        num_classes=3,
+        num_neighbors=3,
+        relation="add-remove",
+    )
     assert estimator.guarantee_ == mechanism.release_guarantee(NUM_PRIVATE)
     assert estimator.guarantee_.sampler == "release"
     assert estimator.card_["statement"] == str(estimator.guarantee_)
@@ -204,17 +286,27 @@ def test_nothing_private_stays_in_the_estimator(table, make):
     public, private, labels = table
     names = np.array(["north", "south", "west"])
     estimator = make(classes=names, relation="add-remove", epsilon=ALMOST_NO_NOISE).fit(public)
-    private, answers = private.copy(), names[labels]
+    private = private.copy()
+    answers = names[labels]
     records = [weakref.ref(private), weakref.ref(answers)]
     estimator.label(private, answers)
     said = pickle.dumps(estimator)
-    assert not [i for i in range(NUM_PRIVATE) for kind in (np.float32, np.float64) if private[i].astype(kind).tobytes() in said]
     assert not [
-        kind for kind in (np.int32, np.int64, names.dtype) if (answers if kind == names.dtype else labels.astype(kind)).tobytes() in said
+        i
+        for i in range(NUM_PRIVATE)
+        for kind in (np.float32, np.float64)
+        if private[i].astype(kind).tobytes() in said
+    ]
+    assert not [
+        kind
+        for kind in (np.int32, np.int64, names.dtype)
+        if (answers if kind == names.dtype else labels.astype(kind)).tobytes() in said
     ]
     assert public[0].tobytes() in said, "that is how a row would look"
     assert not [array for array in held(estimator) if NUM_PRIVATE in array.shape]
-    assert NUM_PRIVATE not in [estimator.card_[name] for name in estimator.card_], "n is private under add-remove"
+    assert NUM_PRIVATE not in [estimator.card_[name] for name in estimator.card_], (
+        "n is private under add-remove"
+    )
     del private, answers
     gc.collect()
     assert all(record() is None for record in records), "something still holds the private records"
@@ -232,13 +324,19 @@ def held(value, seen=None):
     if isinstance(value, np.ndarray):
         yield value
     parts = (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).values()
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list | tuple)
+        else getattr(value, "__dict__", {}).values()
     )
     for part in parts:
         yield from held(part, seen)
 
 
-def test_other_private_records_with_the_same_votes_change_nothing(table, make, tmp_path, known_noise):
+def test_other_private_records_with_the_same_votes_change_nothing(
+    table, make, tmp_path, known_noise
+):
     public, private, labels = table
     ones = [make(ledger=tmp_path / name, classes=None).fit(public) for name in ("one", "two")]
     order = np.random.default_rng(0).permutation(NUM_PRIVATE)
@@ -247,7 +345,10 @@ def test_other_private_records_with_the_same_votes_change_nothing(table, make, t
     first, second = (vars(one) for one in ones)
     for name in ("classes_", "labels_", "label_distributions_", "confidence_"):
         np.testing.assert_array_equal(first[name], second[name])
-    assert {name for name in first["card_"] if first["card_"][name] != second["card_"][name]} <= {"ledger", "time"}
+    assert {name for name in first["card_"] if first["card_"][name] != second["card_"][name]} <= {
+        "ledger",
+        "time",
+    }
     ones[1].set_params(ledger=tmp_path / "three").label(private, (labels + 1) % 3)
     assert (ones[0].labels_ != ones[1].labels_).any(), "other votes do"
 
@@ -265,19 +366,31 @@ def test_predict_gives_the_released_label_of_the_nearest_public_row(table, make)
     new = np.random.default_rng(2).normal(size=(20, 4)) * 5
     nearest = ((new[:, None] - public[None]) ** 2).sum(axis=2).argmin(axis=1)
     np.testing.assert_array_equal(estimator.predict(new), estimator.labels_[nearest])
-    np.testing.assert_array_equal(estimator.predict_proba(new), estimator.label_distributions_[nearest])
+    np.testing.assert_array_equal(
+        estimator.predict_proba(new), estimator.label_distributions_[nearest]
+    )
     np.testing.assert_array_equal(estimator.predict(public), estimator.labels_)
     np.testing.assert_allclose(estimator.label_distributions_.sum(axis=1), 1, rtol=1e-5)
-    np.testing.assert_array_equal(estimator.classes_[estimator.label_distributions_.argmax(axis=1)], estimator.labels_)
+    np.testing.assert_array_equal(
+        estimator.classes_[estimator.label_distributions_.argmax(axis=1)], estimator.labels_
+    )
     assert inspect.signature(estimator.predict).parameters.keys() == {"X"}
 
     estimator.fit(public[:50])
     assert not hasattr(estimator, "predict"), "labels of rows that are gone"
-    assert not [name for name in vars(estimator) if name.endswith("_") and name not in ("X_", "n_features_in_")]
+    assert not [
+        name
+        for name in vars(estimator)
+        if name.endswith("_") and name not in ("X_", "n_features_in_")
+    ]
 
 
 def test_no_name_promises_a_fit_with_private_labels():
-    assert not [name for name in dir(ReverseKNNLabeler) if name in ("fit_predict", "fit_transform", "transform", "partial_fit", "score")]
+    assert not [
+        name
+        for name in dir(ReverseKNNLabeler)
+        if name in ("fit_predict", "fit_transform", "transform", "partial_fit", "score")
+    ]
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, -1, -7.0, ""])
@@ -288,25 +401,46 @@ def test_a_record_without_a_label_casts_no_vote(table, make, tmp_path, missing):
     told = labels != 1
     y = np.where(told, values[labels].astype(object), missing)
     settings = {"classes": values, "epsilon": ALMOST_NO_NOISE, "smoothing": "none"}
-    whole, part = (make(ledger=tmp_path / name, **settings).fit(public) for name in ("whole", "part"))
-    np.testing.assert_array_equal(whole.label(private, y), part.label(private[told], values[labels][told]))
+    whole, part = (
+        make(ledger=tmp_path / name, **settings).fit(public) for name in ("whole", "part")
+    )
+    np.testing.assert_array_equal(
+        whole.label(private, y), part.label(private[told], values[labels][told])
+    )
     np.testing.assert_array_equal(whole.label_distributions_, part.label_distributions_)
     assert set(whole.labels_) == set(values[[0, 2]])
 
 
-@pytest.mark.parametrize("what", ["NaN", "infinity", "too large", "a cell of text", "another class", "a word", "a fraction", "a list"])
-def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(table, make, tmp_path, what):
+@pytest.mark.parametrize(
+    "what",
+    [
+        "NaN",
+        "infinity",
+        "too large",
+        "a cell of text",
+        "another class",
+        "a word",
+        "a fraction",
+        "a list",
+    ],
+)
+def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(
+    table, make, tmp_path, what
+):
     """An error would tell of the record."""
     public, private, labels = table
     settings = {"epsilon": ALMOST_NO_NOISE, "smoothing": "none"}
-    rows, y = private.astype(object if what == "a cell of text" else np.float64), labels.astype(object)
+    rows = private.astype(object if what == "a cell of text" else np.float64)
+    y = labels.astype(object)
     if what == "a cell of text":
         rows[5, 1] = "abc"
     elif what in ("NaN", "infinity", "too large"):
         rows[5, 1] = {"NaN": np.nan, "infinity": -np.inf, "too large": 1e16}[what]
     else:
         y[5] = {"another class": 3, "a word": "0", "a fraction": 0.5, "a list": [1, 2]}[what]
-    whole, part = (make(ledger=tmp_path / name, **settings).fit(public) for name in ("whole", "part"))
+    whole, part = (
+        make(ledger=tmp_path / name, **settings).fit(public) for name in ("whole", "part")
+    )
     with pytest.warns(UserWarning, match="^1 labelled private records"):
         whole.label(rows, y)
     part.label(np.delete(private, 5, axis=0), np.delete(labels, 5))
@@ -323,7 +457,10 @@ def test_private_rows_in_the_place_of_public_ones_are_warned_of(table, make):
 def test_a_negative_class_counts_where_it_is_named(table, make):
     public, private, labels = table
     estimator = make(classes=[-1, 1], epsilon=ALMOST_NO_NOISE).fit(public)
-    np.testing.assert_array_equal(estimator.label(private, np.where(labels == 0, -1, 1)), np.where(blobs(60, 0)[1] == 0, -1, 1))
+    np.testing.assert_array_equal(
+        estimator.label(private, np.where(labels == 0, -1, 1)),
+        np.where(blobs(60, 0)[1] == 0, -1, 1),
+    )
 
 
 @pytest.mark.parametrize("kind", [str, float, object, bool])
@@ -335,7 +472,9 @@ def test_classes_are_read_off_the_labels_in_their_own_kind_and_that_is_said(tabl
     np.testing.assert_array_equal(estimator.classes_, np.unique(y))
     assert estimator.classes_.dtype.kind == ("i" if kind is object else np.array(y).dtype.kind)
     assert any("read from the private labels" in line for line in estimator.not_covered_)
-    estimator.set_params(classes=np.unique(y), ledger=estimator.ledger.with_name("other")).label(private, y)
+    estimator.set_params(classes=np.unique(y), ledger=estimator.ledger.with_name("other")).label(
+        private, y
+    )
     assert not any("read from the private labels" in line for line in estimator.not_covered_)
 
 
@@ -373,13 +512,26 @@ def test_text_that_may_stand_for_no_label_is_refused(table, make):
         ({"ledger": None}, "Expected ledger to name the file .* got ledger=None; name one"),
         ({"epsilon": 0}, "'epsilon' parameter"),
         ({"epsilon": np.inf}, "'epsilon' parameter"),
-        ({"mechanism": "laplace"}, "'mechanism' parameter"),  # has no exact form, and must not be found out after the charge
+        (
+            {"mechanism": "laplace"},
+            "'mechanism' parameter",
+        ),  # has no exact form, and must not be found out after the charge
         ({"mechanism": "gaussian"}, "got delta 0"),
         ({"delta": 1e-5}, "Expected no delta"),
-        ({"n_queries": None, "relation": "add-remove"}, "Expected n_queries with relation add-remove"),
-        ({"n_queries": 61}, "61 queries with 60 rows in the public rows; ask fewer n_queries, for fewer n_neighbors"),
+        (
+            {"n_queries": None, "relation": "add-remove"},
+            "Expected n_queries with relation add-remove",
+        ),
+        (
+            {"n_queries": 61},
+            "61 queries with 60 rows in the public rows; ask fewer n_queries, for fewer "
+            "n_neighbors",
+        ),
         ({"n_neighbors": 5}, "n_neighbors 5 and n_queries 4"),
-        ({"classes": None, "infer_classes": False}, "Expected classes, got classes=None; name all classes, or set infer_classes=True"),
+        (
+            {"classes": None, "infer_classes": False},
+            "Expected classes, got classes=None; name all classes, or set infer_classes=True",
+        ),
         ({"epsilon": 51}, "at most 50, got epsilon 51, .* or pass allow_large_epsilon"),
         ({"budget": 0.5}, "costs epsilon=1.0"),
         ({"budget_delta": 1}, "'budget_delta' parameter"),
@@ -398,7 +550,10 @@ def test_the_words_of_a_refusal_keep_the_command_that_helps(table, make):
     public, private, labels = table
     estimator = make(budget=2).fit(public)
     estimator.label(private, labels)
-    with pytest.raises(ValueError, match=r"Expected budget 2.0 as .* got budget 3; .* rknn budget raise .* --epsilon E --reason TEXT"):
+    with pytest.raises(
+        ValueError,
+        match=r"Expected budget 2.0 as .* got budget 3; .* rknn budget raise .* --epsilon E --reason TEXT",
+    ):
         estimator.set_params(budget=3).label(private, labels)
 
 
@@ -422,7 +577,9 @@ def test_tables_that_cannot_be_used_are_refused(table, make, change, words):
 
 def test_tables_with_names_and_missing_values_go_in_as_they_are(table, make):
     public, private, labels = table
-    frame = lambda X, names="abcd": pa.table({name: X[:, i].astype(np.float64) for i, name in enumerate(names)})  # noqa: E731
+    frame = lambda X, names="abcd": pa.table(
+        {name: X[:, i].astype(np.float64) for i, name in enumerate(names)}
+    )  # noqa: E731
     estimator = make(classes=[0, 1, 2], epsilon=ALMOST_NO_NOISE).fit(frame(public))
     np.testing.assert_array_equal(estimator.feature_names_in_, list("abcd"))
     with pytest.raises(ValueError, match="feature names should match"):
@@ -440,9 +597,15 @@ def test_in_a_pipeline_public_rows_alone_decide_the_scale(table, make, tmp_path)
     assert not hasattr(pipeline, "predict")
     pipeline[-1].label(pipeline[:-1].transform(private * units), labels)
     scaler = StandardScaler().fit(public * units)
-    by_hand = clone(pipeline[-1]).set_params(ledger=tmp_path / "by hand").fit(scaler.transform(public * units))
+    by_hand = (
+        clone(pipeline[-1])
+        .set_params(ledger=tmp_path / "by hand")
+        .fit(scaler.transform(public * units))
+    )
     by_hand.label(scaler.transform(private * units), labels)
-    np.testing.assert_array_equal(pipeline.predict(private * units), by_hand.predict(scaler.transform(private * units)))
+    np.testing.assert_array_equal(
+        pipeline.predict(private * units), by_hand.predict(scaler.transform(private * units))
+    )
     assert "label" in str(error.value)
 
 
@@ -453,20 +616,47 @@ def test_a_random_clustering_is_chosen_once(table, make, seed):
     assert estimator.preview(private) == estimator.preview(private)
 
 
-@pytest.mark.parametrize("changes", [{}, {"epsilon": 0.3, "mechanism": "permute_and_flip", "neighbors": 2}], ids=["defaults", "more"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"epsilon": 0.3, "mechanism": "permute_and_flip", "neighbors": 2}],
+    ids=["defaults", "more"],
+)
 def test_a_preview_is_a_dry_run(table, rknn, tmp_path, changes):
     public, private, _ = table
     np.savez(tmp_path / "P.npz", embeddings=public)
     np.savez(tmp_path / "R.npz", embeddings=private)
-    flags = [word for name, value in ({"epsilon": 1} | changes).items() for word in (f"--{name}", value)]
-    told = rknn("label", "--public", "P.npz", "--private", "R.npz", "--classes", 3, "--dry-run", "--json", *flags).json
+    flags = [
+        word for name, value in ({"epsilon": 1} | changes).items() for word in (f"--{name}", value)
+    ]
+    told = rknn(
+        "label",
+        "--public",
+        "P.npz",
+        "--private",
+        "R.npz",
+        "--classes",
+        3,
+        "--dry-run",
+        "--json",
+        *flags,
+    ).json
     before = contents(tmp_path)
-    changes = {{"neighbors": "n_neighbors"}.get(name, name): value for name, value in changes.items()}
-    expected = ReverseKNNLabeler(**changes, classes=[0, 1, 2], ledger="R.npz.ledger.jsonl").fit(public).preview(private)
+    changes = {
+        {"neighbors": "n_neighbors"}.get(name, name): value for name, value in changes.items()
+    }
+    expected = (
+        ReverseKNNLabeler(**changes, classes=[0, 1, 2], ledger="R.npz.ledger.jsonl")
+        .fit(public)
+        .preview(private)
+    )
     assert contents(tmp_path) == before, "it spends nothing"
-    assert expected.advice == told["advice"].replace("--queries", "n_queries").replace("--epsilon", "epsilon")
+    assert expected.advice == told["advice"].replace("--queries", "n_queries").replace(
+        "--epsilon", "epsilon"
+    )
     assert list(expected.expected_votes) == told["expected_votes"]
-    assert {str(flips): gap for flips, gap in expected.required_gaps.items()} == told["required_gaps"]
+    assert {str(flips): gap for flips, gap in expected.required_gaps.items()} == told[
+        "required_gaps"
+    ]
     assert expected.stddev == told["stddev"]
     assert expected.suggested_queries == told["suggested_queries"]
 
@@ -476,31 +666,48 @@ def test_every_setting_of_rknn_label_has_its_parameter():
     of_files = {"public", "private", "private_labels", "out", "dry_run", "json"}
     settings = {renamed.get(name, name) for name in Settings.__dataclass_fields__} - of_files
     assert settings == set(ReverseKNNLabeler().get_params())
-    fields = {renamed.get(name, name): field.default for name, field in Settings.__dataclass_fields__.items()}
-    assert all(fields[name] == value for name, value in ReverseKNNLabeler(epsilon=fields["epsilon"]).get_params().items())
+    fields = {
+        renamed.get(name, name): field.default
+        for name, field in Settings.__dataclass_fields__.items()
+    }
+    assert all(
+        fields[name] == value
+        for name, value in ReverseKNNLabeler(epsilon=fields["epsilon"]).get_params().items()
+    )
 
 
 def test_breast_cancer_at_epsilon_3(tmp_path, monkeypatch):
-    """With real noise: labels of queries that lead by so much that the noise turns any of them with probability below 1e-6 are right."""
+    """With real noise: labels of queries that lead by so much that the noise turns any of them
+    with probability below 1e-6 are right.
+    """
     X, y = load_breast_cancer(return_X_y=True)
     public, private, _ = np.split(np.random.default_rng(0).permutation(len(X)), [142, 426])
     pipeline = make_pipeline(
-        StandardScaler(), ReverseKNNLabeler(3, n_queries=6, classes=[0, 1], smoothing="none", ledger=tmp_path / "ledger.jsonl")
+        StandardScaler(),
+        ReverseKNNLabeler(
+            3, n_queries=6, classes=[0, 1], smoothing="none", ledger=tmp_path / "ledger.jsonl"
+        ),
     ).fit(X[public])
     plans = []
     draw = job.draw
     monkeypatch.setattr(job, "draw", lambda plan: plans.append(plan) or draw(plan))
     said = pipeline[-1].label(pipeline[:-1].transform(X[private]), y[private])
     (plan,) = plans
-    cells = labelers.connect(plan.data.private, plan.data.labels, plan.queries, 2, labelers.Config())
+    cells = labelers.connect(
+        plan.data.private, plan.data.labels, plan.queries, 2, labelers.Config()
+    )
     counts = np.bincount(np.asarray(cells).ravel(), minlength=12).reshape(6, 2)
-    flips = np.array([preview.flip_prob(plan.mechanism, abs(int(zeros) - int(ones))) for zeros, ones in counts])
+    flips = np.array(
+        [preview.flip_prob(plan.mechanism, abs(int(zeros) - int(ones))) for zeros, ones in counts]
+    )
     sure = flips < 1e-7
     assert flips[sure].sum() < 1e-6
     cluster = plan.queries.cluster
     rows = sure[cluster]
     np.testing.assert_array_equal(said[rows], counts.argmax(axis=1)[cluster][rows])
-    assert np.sum((said == y[public])[rows]) / len(public) > 0.85, "of all public rows, with those of other queries taken as wrong"
+    assert np.sum((said == y[public])[rows]) / len(public) > 0.85, (
+        "of all public rows, with those of other queries taken as wrong"
+    )
     assert np.mean(pipeline.predict(X[private]) == y[private]) > 0.8
 
 
@@ -542,7 +749,14 @@ def test_the_notebooks_cells_run(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    text = "".join(output.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
+    nbclient.NotebookClient(
+        notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    text = "".join(
+        output.get("text", "")
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    )
     assert "BudgetExceededError: This release costs epsilon=1.0" in text
     assert contents(tmp_path) == {}, "the notebook leaves files behind"

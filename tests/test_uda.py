@@ -25,8 +25,10 @@ IMAGES = RNG.uniform(0, 1, (6, 3, 4, 1))
 
 def test_the_divergence_is_kullback_and_leiblers_and_finite_where_a_class_is_impossible():
     """A target of zero counts for nothing; only the second argument has a gradient, q - p."""
-    logits, p = RNG.normal(0, 3, (7, 4)), RNG.dirichlet(np.ones(4), 7)
-    p[0], p[1] = np.eye(4)[2], softmax(logits[1])
+    logits = RNG.normal(0, 3, (7, 4))
+    p = RNG.dirichlet(np.ones(4), 7)
+    p[0] = np.eye(4)[2]
+    p[1] = softmax(logits[1])
 
     def divergence(p, z):
         return semi_supervised.kl_divergence(p[None], z[None])[0]
@@ -35,7 +37,9 @@ def test_the_divergence_is_kullback_and_leiblers_and_finite_where_a_class_is_imp
     value, gradient = jax.tree.map(np.asarray, of_each(*as_float32(p, logits)))
     log_q = log_softmax(logits, axis=1)
     positive = np.where(p > 0, p, 1)
-    np.testing.assert_allclose(value, (p * (np.log(positive) - log_q)).sum(axis=1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        value, (p * (np.log(positive) - log_q)).sum(axis=1), rtol=1e-4, atol=1e-6
+    )
     assert abs(value[1]) < 1e-6
     np.testing.assert_array_equal(gradient[0], 0)
     np.testing.assert_allclose(gradient[1], np.exp(log_q) - p, atol=1e-6)
@@ -49,7 +53,9 @@ def test_targets_are_powers_scaled_to_one(temperature):
     logits = RNG.normal(0, 1, (20, 4))
     power = softmax(logits, axis=1) ** (1 / temperature)
     targets, _ = confident_targets(*as_float32(logits), temperature, 0.8)
-    np.testing.assert_allclose(targets, power / power.sum(axis=1, keepdims=True), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(
+        targets, power / power.sum(axis=1, keepdims=True), rtol=1e-3, atol=1e-6
+    )
 
 
 def test_who_teaches_is_decided_before_the_sharpening():
@@ -61,12 +67,15 @@ def test_who_teaches_is_decided_before_the_sharpening():
 
 # The loss.
 
-TARGETS, WEIGHTS, PRESENT = np.eye(4)[[1, 3]], np.array([1.5, 0.5]), np.array([1.0, 1, 0, 1])
+TARGETS = np.eye(4)[[1, 3]]
+WEIGHTS = np.array([1.5, 0.5])
+PRESENT = np.array([1.0, 1, 0, 1])
 
 
 @pytest.fixture
 def objective(monkeypatch):
-    """The objective of 2 labelled images and 4 unlabelled ones, the third of which fills up the batch and the last is not sure.
+    """The objective of 2 labelled images and 4 unlabelled ones, the third of which fills up the
+    batch and the last is not sure.
 
     "Statistics" of a pass are the sum of the images that went through.
     """
@@ -74,7 +83,14 @@ def objective(monkeypatch):
     monkeypatch.setitem(augment.STRONG, "photo", lambda key, images: 1 - images)
     monkeypatch.setitem(augment.AUGMENTATIONS, "crop_flip", lambda key, images: images * 0.9)
     student = students.Config(augmentation="crop", label_smoothing=0.1)
-    config = uda.Config(student, weak="crop_flip", strong="photo", temperature=0.5, confidence=0.7, unlabelled_weight=3.0)
+    config = uda.Config(
+        student,
+        weak="crop_flip",
+        strong="photo",
+        temperature=0.5,
+        confidence=0.7,
+        unlabelled_weight=3.0,
+    )
     batch = semi_supervised.Batch(*as_float32(IMAGES[:2], TARGETS, WEIGHTS, IMAGES[2:], PRESENT))
     return config, batch
 
@@ -94,16 +110,27 @@ def test_the_loss_and_its_gradient_are_those_of_the_module(objective):
     """No gradient passes through a target: (q - p)' (strong x) is all that the divergence gives."""
     config, batch = objective
     (value, statistics), gradient = loss_and_gradient(config, *as_float32(KERNEL), batch)
-    labelled, little, strong = (some.reshape(len(some), -1) for some in (IMAGES[:2] / 2, IMAGES[2:] * 0.9, 1 - IMAGES[2:]))
-    weak, smooth = softmax(little @ KERNEL, axis=1), 0.9 * TARGETS + 0.1 / 4
+    labelled, little, strong = (
+        some.reshape(len(some), -1) for some in (IMAGES[:2] / 2, IMAGES[2:] * 0.9, 1 - IMAGES[2:])
+    )
+    weak = softmax(little @ KERNEL, axis=1)
+    smooth = 0.9 * TARGETS + 0.1 / 4
     p = weak**2 / (weak**2).sum(axis=1, keepdims=True)
     counts = PRESENT * (weak.max(axis=1) > 0.7)
     assert counts.tolist() == [1, 1, 0, 0]
-    log_q, log_l = log_softmax(strong @ KERNEL, axis=1), log_softmax(labelled @ KERNEL, axis=1)
+    log_q = log_softmax(strong @ KERNEL, axis=1)
+    log_l = log_softmax(labelled @ KERNEL, axis=1)
     divergence = (p * (np.log(p) - log_q)).sum(axis=1)
-    np.testing.assert_allclose(value, -(WEIGHTS[:, None] * smooth * log_l).sum() / 2 + 3 * (counts * divergence).sum() / 4, rtol=1e-5)
+    np.testing.assert_allclose(
+        value,
+        -(WEIGHTS[:, None] * smooth * log_l).sum() / 2 + 3 * (counts * divergence).sum() / 4,
+        rtol=1e-5,
+    )
     np.testing.assert_allclose(statistics, labelled.sum() + strong.sum(), rtol=1e-5)
-    expected = labelled.T @ (WEIGHTS[:, None] * (np.exp(log_l) - smooth)) / 2 + 3 * strong.T @ (counts[:, None] * (np.exp(log_q) - p)) / 4
+    expected = (
+        labelled.T @ (WEIGHTS[:, None] * (np.exp(log_l) - smooth)) / 2
+        + 3 * strong.T @ (counts[:, None] * (np.exp(log_q) - p)) / 4
+    )
     np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5)
 
 
@@ -120,13 +147,20 @@ def test_without_weight_only_the_cross_entropy_is_left(objective):
 
 
 def test_images_changed_little_leave_no_trace_in_the_running_statistics(monkeypatch):
-    """After one step they are a tenth of the statistics of labelled images and strongly changed ones."""
+    """After one step they are a tenth of the statistics of labelled images and strongly changed
+    ones.
+    """
     tiny.use(monkeypatch, tiny.Linear)
     monkeypatch.setitem(augment.STRONG, "photo", lambda key, images: 1 - images / 2)
-    config = uda.Config(students.Config(epochs=1, batch_size=5, augmentation="none", learning_rate=0.0125), strong="photo")
+    config = uda.Config(
+        students.Config(epochs=1, batch_size=5, augmentation="none", learning_rate=0.0125),
+        strong="photo",
+    )
     seen = []
     step = semi_supervised._step
-    monkeypatch.setattr(semi_supervised, "_step", lambda *args: seen.append(step(*args)) or seen[-1])
+    monkeypatch.setattr(
+        semi_supervised, "_step", lambda *args: seen.append(step(*args)) or seen[-1]
+    )
     uda.fit(jax.random.key(0), tiny.IMAGES, tiny.TARGETS, tiny.UNLABELLED, config)
     assert len(seen) == 1
     pixels = np.concatenate([tiny.IMAGES / 255, 1 - tiny.UNLABELLED / 510]).reshape(12, -1)
@@ -137,15 +171,28 @@ def test_images_changed_little_leave_no_trace_in_the_running_statistics(monkeypa
 
 @pytest.mark.slow
 def test_unlabelled_moons_teach_what_six_labels_do_not(monkeypatch):
-    """0.98 to 0.99 against 0.86 to 0.90 of as many steps on the labelled alone, over keys. A strong change is noise."""
+    """0.98 to 0.99 against 0.86 to 0.90 of as many steps on the labelled alone, over keys.
+
+    A strong change is noise.
+    """
     tiny.use(monkeypatch, tiny.Layered)
-    monkeypatch.setitem(augment.STRONG, "photo", lambda key, images: images + 0.05 * jax.random.normal(key, images.shape))
+    monkeypatch.setitem(
+        augment.STRONG,
+        "photo",
+        lambda key, images: images + 0.05 * jax.random.normal(key, images.shape),
+    )
     images, labels = tiny.moons(1000)
     chosen = np.concatenate([np.flatnonzero(labels == label)[:3] for label in range(2)])
     targets = np.eye(2, dtype=np.float32)[labels[chosen]]
-    config = students.Config(epochs=25, batch_size=16, augmentation="none", label_smoothing=0.0, learning_rate=0.01)
-    alone = students.fit(jax.random.key(0), images[chosen], targets, replace(config, epochs=25 * 16))
-    student = uda.fit(jax.random.key(0), images[chosen], targets, images, uda.Config(config, strong="photo"))
+    config = students.Config(
+        epochs=25, batch_size=16, augmentation="none", label_smoothing=0.0, learning_rate=0.01
+    )
+    alone = students.fit(
+        jax.random.key(0), images[chosen], targets, replace(config, epochs=25 * 16)
+    )
+    student = uda.fit(
+        jax.random.key(0), images[chosen], targets, images, uda.Config(config, strong="photo")
+    )
     assert tiny.right(student, images, labels) > tiny.right(alone, images, labels) + 0.06
 
 

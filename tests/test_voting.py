@@ -1,4 +1,6 @@
-"""Post-processing: arg max, soft labels, smoothing that helps and never sees private data, propagation against a dense solve."""
+"""Post-processing: arg max, soft labels, smoothing that helps and never sees private data,
+propagation against a dense solve.
+"""
 
 import itertools
 
@@ -14,7 +16,9 @@ from rknn_jax.neighbors import nearest
 
 
 def test_noisy_max_takes_the_first_of_equal_counts():
-    np.testing.assert_array_equal(postprocessing.noisy_max(np.array([[1.0, 3, 3], [-5, -7, -5]])), [1, 0])
+    np.testing.assert_array_equal(
+        postprocessing.noisy_max(np.array([[1.0, 3, 3], [-5, -7, -5]])), [1, 0]
+    )
 
 
 def test_soft_labels_are_shares_of_the_positive_counts():
@@ -24,15 +28,23 @@ def test_soft_labels_are_shares_of_the_positive_counts():
 
 
 def test_the_posterior_of_two_classes_is_that_of_their_difference_and_without_noise_certain():
-    counts, stddev = np.array([[3.0, 5], [2, 2], [0, 400], [7, 1]]), np.array([[1.0, 2], [3, 3], [4, 4], [0, 0]])
+    counts = np.array([[3.0, 5], [2, 2], [0, 400], [7, 1]])
+    stddev = np.array([[1.0, 2], [3, 3], [4, 4], [0, 0]])
     second = scipy.stats.norm.cdf((counts[:3, 1] - counts[:3, 0]) / np.hypot(*stddev[:3].T))
-    np.testing.assert_allclose(postprocessing.posterior(counts, stddev), [*np.column_stack([1 - second, second]), [1, 0]], atol=1e-6)
+    np.testing.assert_allclose(
+        postprocessing.posterior(counts, stddev),
+        [*np.column_stack([1 - second, second]), [1, 0]],
+        atol=1e-6,
+    )
 
 
 def test_the_posterior_is_how_often_each_class_is_the_greatest(monkeypatch):
-    """200,000 draws: a share is within 4.5 standard errors of 0.0011 at most with a false alarm of 2e-4 over the 30 of them."""
+    """200,000 draws: a share is within 4.5 standard errors of 0.0011 at most with a false alarm
+    of 2e-4 over the 30 of them.
+    """
     rng = np.random.default_rng(0)
-    counts, stddev = rng.normal(0, 4, (6, 5)), rng.uniform(1, 4, (6, 5))
+    counts = rng.normal(0, 4, (6, 5))
+    stddev = rng.uniform(1, 4, (6, 5))
     greatest = (counts + stddev * rng.normal(size=(200_000, 6, 5))).argmax(axis=2)
     shares = np.stack([np.bincount(query, minlength=5) for query in greatest.T]) / 200_000
     whole = postprocessing.posterior(counts, stddev)
@@ -42,35 +54,52 @@ def test_the_posterior_is_how_often_each_class_is_the_greatest(monkeypatch):
 
 
 def test_the_posterior_is_calibrated_for_laplace_noise_too():
-    """Counts of a wide prior, 4,000 queries: of labels said to be right with 0.5 to 0.9 as many are, within 0.05 (4 standard errors)."""
+    """Counts of a wide prior, 4,000 queries: of labels said to be right with 0.5 to 0.9 as many
+    are, within 0.05 (4 standard errors).
+    """
     rng = np.random.default_rng(1)
     truth = rng.uniform(0, 300, (4000, 6))
-    posterior = postprocessing.posterior(truth + rng.laplace(0, 40, truth.shape), np.full(truth.shape, 40 * np.sqrt(2)))
-    sure, right = posterior.max(axis=1), posterior.argmax(axis=1) == truth.argmax(axis=1)
+    posterior = postprocessing.posterior(
+        truth + rng.laplace(0, 40, truth.shape), np.full(truth.shape, 40 * np.sqrt(2))
+    )
+    sure = posterior.max(axis=1)
+    right = posterior.argmax(axis=1) == truth.argmax(axis=1)
     between = (sure > 0.5) & (sure < 0.9)
     assert between.sum() > 1500
     assert abs(right[between].mean() - sure[between].mean()) < 0.05
 
 
 def test_the_posterior_stays_exact_where_one_cell_is_far_noisier():
-    np.testing.assert_allclose(postprocessing.posterior(np.zeros((2, 2)), np.array([[1.0, 300], [5, 5]])), 0.5, atol=1e-3)
+    np.testing.assert_allclose(
+        postprocessing.posterior(np.zeros((2, 2)), np.array([[1.0, 300], [5, 5]])), 0.5, atol=1e-3
+    )
 
 
 def test_queries_that_are_equally_far_apart_share_nothing():
     """As prototypes are: none is more similar than another, and shared votes would only blur."""
-    np.testing.assert_array_equal(postprocessing.smoothing_weights(np.eye(6, dtype=np.float32), np.full(6, 10), 1000.0, 500.0), np.eye(6))
+    np.testing.assert_array_equal(
+        postprocessing.smoothing_weights(
+            np.eye(6, dtype=np.float32), np.full(6, 10), 1000.0, 500.0
+        ),
+        np.eye(6),
+    )
 
 
 def two_groups(per_group=10, seed=0):
     """Queries in two far-apart groups; each group has one label."""
     rng = np.random.default_rng(seed)
-    features = np.concatenate([rng.normal(0, 0.1, (per_group, 2)), rng.normal(3, 0.1, (per_group, 2))]).astype(np.float32)
+    features = np.concatenate(
+        [rng.normal(0, 0.1, (per_group, 2)), rng.normal(3, 0.1, (per_group, 2))]
+    ).astype(np.float32)
     return features, np.repeat([0, 1], per_group)
 
 
 def test_smoothing_is_the_identity_where_every_query_stands_out():
     features, _ = two_groups()
-    np.testing.assert_array_equal(postprocessing.smoothing_weights(features, np.ones(20), votes=20_000, stddev=1.0), np.eye(20))
+    np.testing.assert_array_equal(
+        postprocessing.smoothing_weights(features, np.ones(20), votes=20_000, stddev=1.0),
+        np.eye(20),
+    )
 
 
 def test_only_queries_that_drown_listen_to_others():
@@ -83,7 +112,9 @@ def test_only_queries_that_drown_listen_to_others():
 
 
 def test_smoothing_rescues_labels_that_noise_would_flip():
-    """A query has half its noise in votes, a group of ten 1.6 times: 40% wrong against 15%, 20 x 20 queries, fixed seed."""
+    """A query has half its noise in votes, a group of ten 1.6 times: 40% wrong against 15%, 20 x
+    20 queries, fixed seed.
+    """
     features, truth = two_groups()
     rng = np.random.default_rng(1)
     weights = postprocessing.smoothing_weights(features, np.ones(20), votes=20 * 30.0, stddev=60.0)
@@ -104,7 +135,9 @@ def test_hopeless_noise_does_not_blur_everything_into_one_label():
 
 
 def test_identical_queries_do_not_break_the_kernel():
-    weights = postprocessing.smoothing_weights(np.zeros((4, 3), np.float32), np.ones(4), votes=10.0, stddev=100.0)
+    weights = postprocessing.smoothing_weights(
+        np.zeros((4, 3), np.float32), np.ones(4), votes=10.0, stddev=100.0
+    )
     np.testing.assert_allclose(weights, np.ones((4, 4)), rtol=1e-6)
 
 
@@ -116,7 +149,8 @@ def graph(num_points=60, seed=0):
 
 def test_the_neighbor_graph_is_symmetric_with_self_tuned_weights():
     index = np.array([[1], [0], [1]])
-    distance, scale = np.array([[4.0], [4.0], [1.0]]), np.array([2.0, 2.0, 0.5])
+    distance = np.array([[4.0], [4.0], [1.0]])
+    scale = np.array([2.0, 2.0, 0.5])
     expected = np.zeros((3, 3))
     expected[0, 1] = expected[1, 0] = np.exp(-1.0)
     expected[1, 2] = expected[2, 1] = np.exp(-1.0) / 2
@@ -125,19 +159,24 @@ def test_the_neighbor_graph_is_symmetric_with_self_tuned_weights():
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 0.95])
 def test_propagation_equals_the_dense_solution(strength):
-    similarity, labels = graph(), np.random.default_rng(3).dirichlet(np.ones(4), 60)
+    similarity = graph()
+    labels = np.random.default_rng(3).dirichlet(np.ones(4), 60)
     weights = similarity.toarray()
     scale = np.diag(weights.sum(1) ** -0.5)
     expected = np.linalg.solve(np.eye(60) - strength * scale @ weights @ scale, labels)
     expected /= expected.sum(1, keepdims=True)
-    np.testing.assert_allclose(postprocessing.propagate(similarity, labels, strength), expected, atol=1e-4)
+    np.testing.assert_allclose(
+        postprocessing.propagate(similarity, labels, strength), expected, atol=1e-4
+    )
 
 
 def test_propagation_repairs_a_wrong_label_inside_a_group():
     blocks = scipy.sparse.csr_matrix(np.kron(np.eye(2), np.ones((8, 8)) - np.eye(8)))
     labels = np.eye(2)[np.repeat([0, 1], 8)]
     labels[3] = [0, 1]
-    np.testing.assert_array_equal(postprocessing.propagate(blocks, labels, 0.9).argmax(1), np.repeat([0, 1], 8))
+    np.testing.assert_array_equal(
+        postprocessing.propagate(blocks, labels, 0.9).argmax(1), np.repeat([0, 1], 8)
+    )
 
 
 def test_a_strength_of_one_would_forget_the_votes():
@@ -154,11 +193,15 @@ def test_the_assignment_is_the_best_of_all_and_finds_labels_that_the_arg_max_mis
     rng = np.random.default_rng(0)
     for _ in range(20):
         counts = rng.normal(size=(5, 5))
-        best = max(itertools.permutations(range(5)), key=lambda labels: sum(counts[q, label] for q, label in enumerate(labels)))
+        best = max(
+            itertools.permutations(range(5)),
+            key=lambda labels: sum(counts[q, label] for q, label in enumerate(labels)),
+        )
         np.testing.assert_array_equal(postprocessing.assignment(counts), best)
     noisy = 100 * np.eye(10) + rng.normal(size=(200, 10, 10)) * 40
     right = [
-        np.mean([decode(counts) == np.arange(10) for counts in noisy]) for decode in (postprocessing.noisy_max, postprocessing.assignment)
+        np.mean([decode(counts) == np.arange(10) for counts in noisy])
+        for decode in (postprocessing.noisy_max, postprocessing.assignment)
     ]
     assert right[1] > right[0] + 0.1
     with pytest.raises(ValueError, match="got 4 queries and 5 classes"):

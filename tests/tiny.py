@@ -8,7 +8,8 @@ import numpy as np
 from rknn_jax.students import fit as students
 
 RNG = np.random.default_rng(0)
-IMAGES, UNLABELLED = RNG.integers(0, 256, (5, 2, 2, 1), np.uint8), RNG.integers(0, 256, (7, 2, 2, 1), np.uint8)
+IMAGES = RNG.integers(0, 256, (5, 2, 2, 1), np.uint8)
+UNLABELLED = RNG.integers(0, 256, (7, 2, 2, 1), np.uint8)
 TARGETS = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]]
 
 
@@ -19,7 +20,9 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, images, *, train, features=False):
-        x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(images.reshape(len(images), -1))
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(
+            images.reshape(len(images), -1)
+        )
         return nn.Dense(self.num_classes)(x)
 
 
@@ -37,16 +40,25 @@ class Layered(nn.Module):
 
 
 def use(monkeypatch, network):
-    """Have all students be of this network, whatever their config names; jitted steps tell networks apart by the config alone."""
-    monkeypatch.setattr(students, "_model", lambda config: SimpleNamespace(Model=network, MIN_SIZE=2))
+    """Have all students be of this network, whatever their config names; jitted steps tell
+    networks apart by the config alone.
+    """
+    monkeypatch.setattr(
+        students, "_model", lambda config: SimpleNamespace(Model=network, MIN_SIZE=2)
+    )
 
 
 def moons(num_records):
-    """Two half circles that reach into each other, as images of two rows that are alike: uint8 `[n, 2, 2, 1]`, and labels."""
+    """Two half circles that reach into each other, as images of two rows that are alike: uint8
+    `[n, 2, 2, 1]`, and labels.
+    """
     rng = np.random.default_rng(0)
-    angle, labels = rng.uniform(0, np.pi, num_records), rng.integers(0, 2, num_records)
+    angle = rng.uniform(0, np.pi, num_records)
+    labels = rng.integers(0, 2, num_records)
     sign = 1 - 2 * labels
-    points = np.stack([sign * np.cos(angle) + labels, sign * np.sin(angle) + labels / 2], axis=1) + rng.normal(0, 0.1, (num_records, 2))
+    points = np.stack(
+        [sign * np.cos(angle) + labels, sign * np.sin(angle) + labels / 2], axis=1
+    ) + rng.normal(0, 0.1, (num_records, 2))
     return np.repeat((112 + 48 * points).astype(np.uint8)[:, None, :, None], 2, axis=1), labels
 
 

@@ -1,12 +1,14 @@
-"""Try to break the guarantee of a whole run: plant a canary among the private records, run Algorithm 1, and look at what it releases.
+"""Try to break the guarantee of a whole run: plant a canary among the private records, run
+Algorithm 1, and look at what it releases.
 
     python -m train.audit --dataset digits --epsilon 1
     python -m train.audit --dataset mnist --data-dir DIR --epsilon 1 --labeler private_knn --delta 1e-5 --runs 200
 
-Every option of `train.distill` is one here. The canary is the picture of a query in the place of a private record: in one data set with its
-own label, in the other with that of another class (under add-remove it is there or not). Every run is one of `train.distill`, from data to
-files, with fresh noise of the operating system's entropy; what is looked at is `queries.npz` and `labels.npz` in its folder. A student is
-not trained: it sees nothing else, so it tells nothing more.
+Every option of `train.distill` is one here. The canary is the picture of a query in the place of a
+private record: in one data set with its own label, in the other with that of another class (under
+add-remove it is there or not). Every run is one of `train.distill`, from data to files, with fresh
+noise of the operating system's entropy; what is looked at is `queries.npz` and `labels.npz` in its
+folder. A student is not trained: it sees nothing else, so it tells nothing more.
 
     OUT/audit.json    what was found, see `rknn_jax.audit.bounds.Finding`
 
@@ -40,7 +42,10 @@ from train.distill import Prepared
 from train.experiment import Experiment
 from train.labels import Labels
 
-RELEASED = {"queries.npz": ("label", "noisy_counts", "stddev", "probability"), "labels.npz": ("label", "confidence", "probability")}
+RELEASED = {
+    "queries.npz": ("label", "noisy_counts", "stddev", "probability"),
+    "labels.npz": ("label", "confidence", "probability"),
+}
 """What of a run's folder is released; the rest of these files is public, or a benchmark's."""
 
 
@@ -53,15 +58,20 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
       confidence: of the bound.
 
     Raises:
-      ValueError: as `train.distill.main`, for an infinite epsilon, a noise seed, and a labeler that trains a network.
+      ValueError: as `train.distill.main`, for an infinite epsilon, a noise seed, and a labeler that
+        trains a network.
     """
     if not math.isfinite(experiment.epsilon):
         raise ValueError("Expected a finite epsilon, got infinity; there is no guarantee to break.")
     if experiment.noise_seed is not None:
-        raise ValueError(f"Expected no noise seed, got noise_seed={experiment.noise_seed}; the same noise in every run hides nothing.")
+        raise ValueError(
+            f"Expected no noise seed, got noise_seed={experiment.noise_seed}; the same noise in "
+            "every run hides nothing."
+        )
     if experiment.trains:
         raise ValueError(
-            f"Expected a labeler that counts votes, got labeler={experiment.labeler}; its network is released too, and looked at by "
+            f"Expected a labeler that counts votes, got labeler={experiment.labeler}; its "
+            "network is released too, and looked at by "
             f"`rknn audit --labeler {experiment.labeler}`."
         )
     distill.console.quiet = True
@@ -69,31 +79,48 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
         with tempfile.TemporaryDirectory() as folder:
             worlds = neighbours(experiment)
             guarantee = released(experiment, worlds[0], Path(folder) / "first")[1]
-            started, numbers = time.perf_counter(), itertools.count(1)
+            started = time.perf_counter()
+            numbers = itertools.count(1)
 
             def observe(key: jax.Array, world: int, count: int) -> np.ndarray:
                 del key  # noise is the run's own
-                rows = [released(experiment, worlds[world], Path(folder) / str(next(numbers)))[0] for _ in range(count)]
+                rows = [
+                    released(experiment, worlds[world], Path(folder) / str(next(numbers)))[0]
+                    for _ in range(count)
+                ]
                 done = len(list(Path(folder).iterdir())) - 1
-                sys.stderr.write(f"{done} of 2 x {num_runs} runs, {time.perf_counter() - started:.0f} s\n")
+                sys.stderr.write(
+                    f"{done} of 2 x {num_runs} runs, {time.perf_counter() - started:.0f} s\n"
+                )
                 return np.stack(rows)
 
-            game = Game("the picture of a query among the private records, with its label or another's, or there or not", observe)
+            game = Game(
+                "the picture of a query among the private records, with its label or another's, "
+                "or there or not",
+                observe,
+            )
             return bounds.audit(jax.random.key(0), [game], guarantee, num_runs, confidence)
     finally:
         distill.console.quiet = False
 
 
 def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
-    """Return two data sets that differ in a canary, the last private record, with what was learned from public data."""
+    """Return two data sets that differ in a canary, the last private record, with what was
+    learned from public data.
+    """
     task, encode, network = sweep.sharing()(experiment)
     config = distill.round_config(experiment)
     num_queries = experiment.queries or distill.default_num_queries(task, config, experiment)
     nothing = Labels.none(len(task.public.images), task.card.num_classes)
     key = stage_key(jax.random.key(experiment.seed), Stage.QUERIES, 0)
-    queries = distill.select_queries(key, task, encode(task.public.images), num_queries, nothing, None, experiment)
+    queries = distill.select_queries(
+        key, task, encode(task.public.images), num_queries, nothing, None, experiment
+    )
     canary = games_labeler.canaries(task, queries)[0]
-    both = [games_labeler.with_record(task.private, canary.images[world], int(canary.labels[world])) for world in (0, 1)]
+    both = [
+        games_labeler.with_record(task.private, canary.images[world], int(canary.labels[world]))
+        for world in (0, 1)
+    ]
     if experiment.relation == "add-remove":
         private = task.private
         clients = None if private.clients is None else private.clients[:-1]
@@ -102,14 +129,20 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
     return first, second
 
 
-def released(experiment: Experiment, prepared: Prepared, folder: Path) -> tuple[np.ndarray, Guarantee]:
-    """Run `train.distill`, without its report, and return what it has released, float64 `[f]`, and what it says of that."""
+def released(
+    experiment: Experiment, prepared: Prepared, folder: Path
+) -> tuple[np.ndarray, Guarantee]:
+    """Run `train.distill`, without its report, and return what it has released, float64 `[f]`,
+    and what it says of that.
+    """
     distill.main(replace(experiment, out=folder), lambda _: prepared, benchmark=False)
     arrays = []
     for name, wanted in RELEASED.items():
         with np.load(folder / name) as saved:
             arrays += [np.ravel(saved[array]).astype(np.float64) for array in wanted]
-    return np.concatenate(arrays), Guarantee.of(json.loads((folder / "privacy.json").read_text())["whole"])
+    return np.concatenate(arrays), Guarantee.of(
+        json.loads((folder / "privacy.json").read_text())["whole"]
+    )
 
 
 def _with_private(task: Task, private: Records) -> Task:
@@ -118,10 +151,16 @@ def _with_private(task: Task, private: Records) -> Task:
 
 def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
     """Return what a command line says of the audit, and the experiment that it describes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--runs", type=int, default=400, help="of each data set")
     parser.add_argument("--confidence", type=float, default=0.9999, help="of the bound")
-    parser.add_argument("--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given")
+    parser.add_argument(
+        "--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given"
+    )
     known, others = parser.parse_known_args(arguments)
     return known, distill.from_arguments([*others, "--student", "none"])
 
@@ -134,7 +173,11 @@ def cli() -> int:
         found = main(experiment, known.runs, known.confidence)
         out = known.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-audit"
         out.mkdir(parents=True, exist_ok=True)
-        told: dict[str, Any] = {"finding": found.asdict(), "experiment": runs.settings(experiment), **runs.environment()}
+        told: dict[str, Any] = {
+            "finding": found.asdict(),
+            "experiment": runs.settings(experiment),
+            **runs.environment(),
+        }
         runs.write_json(out / "audit.json", told)
     except (ValueError, OSError) as error:
         distill.console.print(f"error: {error}")

@@ -1,13 +1,16 @@
-"""Buy labels for a few public records and fine-tune a privately trained network on them: DiversePublic, NearPrivate and what they surpass.
+"""Buy labels for a few public records and fine-tune a privately trained network on them:
+DiversePublic, NearPrivate and what they surpass.
 
-Private records train the network; the labels bought here are the truth, from somebody who knows it and is paid, and no private vote. So a
-result with `labels > 0` is of another kind than one of votes alone, and the oracle has to be named before anything is bought.
+Private records train the network; the labels bought here are the truth, from somebody who knows it
+and is paid, and no private vote. So a result with `labels > 0` is of another kind than one of votes
+alone, and the oracle has to be named before anything is bought.
 
     select        public records by chance, by uncertainty, diverse, or near private records; only the last one costs epsilon
     bought_labels what the oracle says of them, -1 where a record is of none of the classes: paid for, and of no use
     fine_tune     all layers, on the bought records alone
 
-Reference: Zhao, Papernot, Singh, Polyzotis & Odena, "Improving Differentially Private Models with Active Learning", 2019.
+Reference: Zhao, Papernot, Singh, Polyzotis & Odena, "Improving Differentially Private Models with
+Active Learning", 2019.
 """
 
 from dataclasses import dataclass
@@ -24,7 +27,10 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Queries, Task
 
 Selector = Literal["random", "entropy", "difference", "diverse_public", "near_private"]
-CANDIDATES = {"diverse_public": diverse_public.Config.candidates, "near_private": near_private.Config.candidates}
+CANDIDATES = {
+    "diverse_public": diverse_public.Config.candidates,
+    "near_private": near_private.Config.candidates,
+}
 """Uncertain public records beside those that are bought, where they are not given: the paper's."""
 
 
@@ -34,20 +40,25 @@ class Config:
 
     Attributes:
       labels: how many are bought; 0 buys none.
-      oracle: who knows them. `benchmark` takes the true labels of a benchmark's public records; a path is that of an .npy of integers
-        `[m]`, -1 for public records of none of the classes. Nothing is bought from `none`.
-      select: how public records are chosen: by chance, the most uncertain by entropy or difference, diverse_public or near_private.
-      uncertainty: by which diverse_public and near_private tell uncertain records, entropy or difference of the two largest probabilities.
+      oracle: who knows them. `benchmark` takes the true labels of a benchmark's public records; a
+        path is that of an .npy of integers `[m]`, -1 for public records of none of the classes.
+        Nothing is bought from `none`.
+      select: how public records are chosen: by chance, the most uncertain by entropy or difference,
+        diverse_public or near_private.
+      uncertainty: by which diverse_public and near_private tell uncertain records, entropy or
+        difference of the two largest probabilities.
       components: principal components of the features, for the same two.
       per_cluster: records of a cluster, for diverse_public.
-      candidates: uncertain public records beside those that are bought, for the same two; 1,000 and 3,000 where it is not given.
-      private_uncertain: private records that vote in near_private: the top ones, or those beyond a public threshold, which are fewer in a
-        polluted pool but cost half as much under add-remove.
+      candidates: uncertain public records beside those that are bought, for the same two; 1,000 and
+        3,000 where it is not given.
+      private_uncertain: private records that vote in near_private: the top ones, or those beyond a
+        public threshold, which are fewer in a polluted pool but cost half as much under add-remove.
       epsilon_pca: of near_private's components, in addition to the network's epsilon.
       epsilon_support: of near_private's votes, in addition too.
       epochs: passes over the bought records.
-      learning_rate: at its peak, from which it falls to 0 by a cosine, with Nesterov's momentum of 0.9. That moves weights ten times as
-        far as the same rate without; so a peak of 0.02, a mean of 0.01, is the paper's constant 0.1 without momentum.
+      learning_rate: at its peak, from which it falls to 0 by a cosine, with Nesterov's momentum of
+        0.9. That moves weights ten times as far as the same rate without; so a peak of 0.02, a mean
+        of 0.01, is the paper's constant 0.1 without momentum.
       batch_size: records of a step.
     """
 
@@ -67,16 +78,27 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.labels < 0 or self.labels == 1:
-            raise ValueError(f"Expected labels=0 or labels >= 2, got labels={self.labels}; 0 buys none, and one teaches nothing.")
+            raise ValueError(
+                f"Expected labels=0 or labels >= 2, got labels={self.labels}; 0 buys none, and "
+                "one teaches nothing."
+            )
         if self.labels and self.oracle == "none":
             raise ValueError(
-                f"Expected an oracle with labels={self.labels}, got oracle=none; say who sells them: --buy.oracle benchmark for the true "
+                f"Expected an oracle with labels={self.labels}, got oracle=none; say who sells "
+                "them: --buy.oracle benchmark for the true "
                 "labels of a benchmark's public records, or the path of an .npy file of labels."
             )
-        choices = {"select": Selector, "uncertainty": Measure, "private_uncertain": near_private.Voters}
+        choices = {
+            "select": Selector,
+            "uncertainty": Measure,
+            "private_uncertain": near_private.Voters,
+        }
         for name, kind in choices.items():
             if getattr(self, name) not in get_args(kind):
-                raise ValueError(f"Expected {name} to be one of {', '.join(get_args(kind))}, got {name}={getattr(self, name)!r}.")
+                raise ValueError(
+                    f"Expected {name} to be one of {', '.join(get_args(kind))}, got "
+                    f"{name}={getattr(self, name)!r}."
+                )
         for name in ("components", "per_cluster", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
@@ -97,8 +119,8 @@ def check(task: Task, config: Config, delta: float) -> None:
     """See that what is asked for can be bought, before a network is trained for hours.
 
     Raises:
-      ValueError: for more labels and candidates than public records, fewer labels than a cluster has, near_private without a delta, and
-        as `known_labels`.
+      ValueError: for more labels and candidates than public records, fewer labels than a cluster
+        has, near_private without a delta, and as `known_labels`.
       FileNotFoundError: where the oracle's file is not there.
     """
     if not config.labels:
@@ -107,17 +129,30 @@ def check(task: Task, config: Config, delta: float) -> None:
     candidates = config.num_candidates
     if config.labels + candidates > len(task.public.images):
         raise ValueError(
-            f"Expected labels + candidates <= number of public records, got labels={config.labels} and candidates={candidates} with "
+            "Expected labels + candidates <= number of public records, got "
+            f"labels={config.labels} and candidates={candidates} with "
             f"{len(task.public.images)}; buy fewer, or choose among fewer (--buy.candidates)."
         )
     if config.select == "diverse_public" and config.labels < config.per_cluster:
-        raise ValueError(f"Expected labels >= per_cluster, got labels={config.labels} and per_cluster={config.per_cluster}; buy more.")
+        raise ValueError(
+            f"Expected labels >= per_cluster, got labels={config.labels} and "
+            f"per_cluster={config.per_cluster}; buy more."
+        )
     if config.select == "near_private" and not 0 < delta < 1:
-        raise ValueError(f"Expected 0 < delta < 1 with select=near_private, got delta={delta}; pass --delta 1e-5.")
+        raise ValueError(
+            f"Expected 0 < delta < 1 with select=near_private, got delta={delta}; pass --delta "
+            "1e-5."
+        )
 
 
 def select(
-    key: jax.Array, noise_key: jax.Array, task: Task, model: students.Student, config: Config, relation: Relation, delta: float
+    key: jax.Array,
+    noise_key: jax.Array,
+    task: Task,
+    model: students.Student,
+    config: Config,
+    relation: Relation,
+    delta: float,
 ) -> tuple[Queries, Guarantee | None]:
     """Choose the public records whose labels are bought.
 
@@ -131,7 +166,8 @@ def select(
       delta: of near_private's guarantee.
 
     Returns:
-      Queries, and what choosing them costs beyond the model, to be composed with its guarantee; None where that is nothing.
+      Queries, and what choosing them costs beyond the model, to be composed with its guarantee;
+      None where that is nothing.
 
     Raises:
       ValueError: for labels=0, and where the selector takes no such number.
@@ -143,10 +179,14 @@ def select(
         return sample.select(key, features, config.labels), None
     probabilities = model.predict_proba(task.public.images)
     if config.select in ("entropy", "difference"):
-        return most_uncertain.select(key, features, probabilities, config.labels, most_uncertain.Config(config.select)), None
+        return most_uncertain.select(
+            key, features, probabilities, config.labels, most_uncertain.Config(config.select)
+        ), None
     candidates = config.num_candidates
     if config.select == "diverse_public":
-        diverse = diverse_public.Config(candidates, config.components, config.per_cluster, config.uncertainty)
+        diverse = diverse_public.Config(
+            candidates, config.components, config.per_cluster, config.uncertainty
+        )
         return diverse_public.select(key, features, probabilities, config.labels, diverse), None
     near = near_private.Config(
         config.epsilon_pca,
@@ -158,8 +198,17 @@ def select(
         config.private_uncertain,
         config.uncertainty,
     )
-    private_features, private_probabilities = model.features(task.private.images), model.predict_proba(task.private.images)
-    return near_private.select(noise_key, features, probabilities, private_features, private_probabilities, config.labels, near)
+    private_features = model.features(task.private.images)
+    private_probabilities = model.predict_proba(task.private.images)
+    return near_private.select(
+        noise_key,
+        features,
+        probabilities,
+        private_features,
+        private_probabilities,
+        config.labels,
+        near,
+    )
 
 
 def bought_labels(task: Task, index: np.ndarray, config: Config) -> np.ndarray:
@@ -174,23 +223,30 @@ def bought_labels(task: Task, index: np.ndarray, config: Config) -> np.ndarray:
       int32 `[num_queries]`, -1 for records that the oracle says are of none of the classes.
 
     Raises:
-      ValueError: for oracle=none, and for a file of other than integers `[m]` from -1 on and below the number of classes.
+      ValueError: for oracle=none, and for a file of other than integers `[m]` from -1 on and below
+        the number of classes.
       FileNotFoundError: where there is no such file.
     """
     if config.oracle == "none":
-        raise ValueError("Expected an oracle to buy labels from, got oracle=none; pass --buy.oracle benchmark or the path of an .npy file.")
+        raise ValueError(
+            "Expected an oracle to buy labels from, got oracle=none; pass --buy.oracle benchmark "
+            "or the path of an .npy file."
+        )
     return known_labels(task, config)[index].astype(np.int32)
 
 
 def known_labels(task: Task, config: Config) -> np.ndarray:
     """Return all that the oracle knows, integers `[m]`. Raises as `bought_labels`."""
     known = task.public.true_labels if config.oracle == "benchmark" else _read(Path(config.oracle))
-    num_public, num_classes = len(task.public.images), task.card.num_classes
+    num_public = len(task.public.images)
+    num_classes = task.card.num_classes
     whole = known.shape == (num_public,) and np.issubdtype(known.dtype, np.integer)
     if not whole or not ((known >= -1) & (known < num_classes)).all():
         raise ValueError(
-            f"Expected labels [{num_public}] of integers from -1 to {num_classes - 1}, one for each public record, in "
-            f"oracle={config.oracle}, got {known.dtype} {known.shape}" + (f" from {known.min()} to {known.max()}." if whole else ".")
+            f"Expected labels [{num_public}] of integers from -1 to {num_classes - 1}, one for "
+            "each public record, in "
+            f"oracle={config.oracle}, got {known.dtype} {known.shape}"
+            + (f" from {known.min()} to {known.max()}." if whole else ".")
         )
     return known
 
@@ -204,10 +260,11 @@ def fine_tune(
     config: Config,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Go on training all layers, on the bought records alone: post-processing of the model and the choice, which costs no privacy.
+    """Go on training all layers, on the bought records alone: post-processing of the model and the
+    choice, which costs no privacy.
 
-    Plain cross-entropy; no average over steps, no smoothing, no augmentation. Every epoch has an order of its own, where published code
-    repeats one.
+    Plain cross-entropy; no average over steps, no smoothing, no augmentation. Every epoch has an
+    order of its own, where published code repeats one.
 
     Args:
       key: is consumed.
@@ -225,7 +282,8 @@ def fine_tune(
     useful = np.asarray(labels) >= 0
     if useful.sum() < 2:
         raise ValueError(
-            f"Expected two bought records or more that are of one of the classes, got {useful.sum()} of labels={len(useful)}; buy more, or "
+            "Expected two bought records or more that are of one of the classes, got "
+            f"{useful.sum()} of labels={len(useful)}; buy more, or "
             "choose them by near_private."
         )
     how = students.Config(
@@ -242,7 +300,14 @@ def fine_tune(
     )
     targets = np.eye(model.num_classes, dtype=np.float32)[np.asarray(labels)[useful]]
     start = {"params": model.params, "batch_stats": model.batch_stats}
-    return students.fit(key, task.public.images[np.asarray(index)[useful]], targets, how, start=start, on_epoch=on_epoch)
+    return students.fit(
+        key,
+        task.public.images[np.asarray(index)[useful]],
+        targets,
+        how,
+        start=start,
+        on_epoch=on_epoch,
+    )
 
 
 def _read(path: Path) -> np.ndarray:

@@ -1,10 +1,13 @@
-"""Every method on the same splits at a grid of epsilon, on one page. Stopped, it goes on where it was: what is there is not run again.
+"""Every method on the same splits at a grid of epsilon, on one page.
+
+Stopped, it goes on where it was: what is there is not run again.
 
     python -m train.compare --dataset digits
     python -m train.compare --dataset mnist --data-dir DIR
 
-One delta and one relation hold for all methods, and every cell is a run of `train.distill`. Labels alone come first, then students, then
-methods that train networks, and the page is written after each group, so an early stop leaves what was measured and says what was not.
+One delta and one relation hold for all methods, and every cell is a run of `train.distill`. Labels
+alone come first, then students, then methods that train networks, and the page is written after
+each group, so an early stop leaves what was measured and says what was not.
 
     OUT/<method>/epsilon=E-seed=S/   a run folder for every cell
     OUT/compare.html                 the page; it loads nothing
@@ -45,7 +48,8 @@ from train import experiment as runs
 from train.buy import Config as Buy
 from train.experiment import Experiment
 
-DELTA, RELATION = 1e-5, "replace-one"
+DELTA = 1e-5
+RELATION = "replace-one"
 ACCURACIES = ("label_accuracy", "model_test_accuracy", "test_accuracy")
 INFINITY = "infinity"
 """In JSON, which has no number for it."""
@@ -68,11 +72,13 @@ class Config:
     """What to compare.
 
     Attributes:
-      dataset: as for `train.distill`; digits has settings of its own, all others have those of mnist.
+      dataset: as for `train.distill`; digits has settings of its own, all others have those of
+        mnist.
       data_dir: where the data set lies; not needed for digits.
       methods: some of them; all where none are given.
       epsilons: of all methods, each with a student; each method's own where none are given.
-      seeds: of all methods, each a split; three for mnist and two for digits, and fewer for networks, where none are given.
+      seeds: of all methods, each a split; three for mnist and two for digits, and fewer for
+        networks, where none are given.
       student: a file of rknn_jax/students/models, or none for no students.
       noise_seed: of the simulated noise; the operating system's entropy where it is not given.
       out: the folder; runs/compare-<dataset> where it is not given.
@@ -90,7 +96,9 @@ class Config:
     @property
     def folder(self) -> Path:
         """Where everything is."""
-        return self.out or Path("runs") / f"compare-{self.dataset.replace(':', '-').replace('/', '-')}"
+        return (
+            self.out or Path("runs") / f"compare-{self.dataset.replace(':', '-').replace('/', '-')}"
+        )
 
 
 class Method(NamedTuple):
@@ -103,7 +111,8 @@ class Method(NamedTuple):
       students: epsilons of these at which a student is trained on its labels.
       sends: what one client hands over, and to whom.
       seeds: how many of the seeds.
-      told: the accuracy that its paper tells: of the student or, where it is trained on private records itself, of the network.
+      told: the accuracy that its paper tells: of the student or, where it is trained on private
+        records itself, of the network.
     """
 
     title: str
@@ -174,7 +183,8 @@ class Claim(NamedTuple):
       system: the paper's name of it.
       epsilon, delta: as claimed; epsilon None where it is not told.
       label, student: accuracies as claimed; None where they are not told.
-      recomputed: epsilon at this delta for a replaced record, from what the paper states; None where it states too little.
+      recomputed: epsilon at this delta for a replaced record, from what the paper states; None
+        where it states too little.
       differs: why ours is not the same experiment.
     """
 
@@ -213,35 +223,80 @@ def mnist(grid: tuple[float, ...] = (0.01, 0.04, 0.1, 0.4, 1.0, 4.0, INF)) -> Pl
 
     def bought(select: Any) -> dict[str, Any]:
         how = Buy(labels=1000, oracle="benchmark", select=select)
-        return {"labeler": "noisy_sgd", "representation": "pixels", "noisy_sgd": network, "buy": how}
+        return {
+            "labeler": "noisy_sgd",
+            "representation": "pixels",
+            "noisy_sgd": network,
+            "buy": how,
+        }
 
     methods = {
-        "rknn-central": Method("reverse k-NN, central", {}, grid, (0.01, 0.04, 0.1, 1.0, INF), VOTE),
+        "rknn-central": Method(
+            "reverse k-NN, central", {}, grid, (0.01, 0.04, 0.1, 1.0, INF), VOTE
+        ),
         "noisy-sgd": Method(
-            "noisy SGD, linear head", {"labeler": "noisy_sgd", "noisy_sgd": HEAD}, grid, (1.0,), told="model_test_accuracy"
+            "noisy SGD, linear head",
+            {"labeler": "noisy_sgd", "noisy_sgd": HEAD},
+            grid,
+            (1.0,),
+            told="model_test_accuracy",
         ),
-        "private-knn": Method("Private-kNN, 1,000 queries", {"labeler": "private_knn", "queries": 1000}, (0.4, 0.89, INF), (0.89,)),
-        "private-knn-few": Method("Private-kNN, 100 queries", {"labeler": "private_knn", "queries": 100}, (0.04, 0.1, 0.4)),
-        "pate": Method("PATE, Confident-GNMax, 1,000 queries", {"labeler": "pate", "queries": 1000}, (1.0, 2.5, INF), (2.5,)),
-        "pate-few": Method("PATE, Confident-GNMax, 100 queries", {"labeler": "pate", "queries": 100}, (0.4, 1.0)),
-        "rknn-shuffle": Method("reverse k-NN, shuffled", BY_GENERAL, (0.01, 0.1, 1.0), (0.1,), SHUFFLED),
-        "rknn-local": Method("reverse k-NN, local", {"trust": "local"}, (0.1, 0.4, 1.0, 4.0), (1.0,), MESSAGE),
+        "private-knn": Method(
+            "Private-kNN, 1,000 queries",
+            {"labeler": "private_knn", "queries": 1000},
+            (0.4, 0.89, INF),
+            (0.89,),
+        ),
+        "private-knn-few": Method(
+            "Private-kNN, 100 queries", {"labeler": "private_knn", "queries": 100}, (0.04, 0.1, 0.4)
+        ),
+        "pate": Method(
+            "PATE, Confident-GNMax, 1,000 queries",
+            {"labeler": "pate", "queries": 1000},
+            (1.0, 2.5, INF),
+            (2.5,),
+        ),
+        "pate-few": Method(
+            "PATE, Confident-GNMax, 100 queries", {"labeler": "pate", "queries": 100}, (0.4, 1.0)
+        ),
+        "rknn-shuffle": Method(
+            "reverse k-NN, shuffled", BY_GENERAL, (0.01, 0.1, 1.0), (0.1,), SHUFFLED
+        ),
+        "rknn-local": Method(
+            "reverse k-NN, local", {"trust": "local"}, (0.1, 0.4, 1.0, 4.0), (1.0,), MESSAGE
+        ),
         "dpdfd": Method(
-            "DPDFD, 4,000 teachers", {"labeler": "dpdfd", "representation": "pixels"}, (1.0, 10.0, INF), seeds=1, told="model_test_accuracy"
+            "DPDFD, 4,000 teachers",
+            {"labeler": "dpdfd", "representation": "pixels"},
+            (1.0, 10.0, INF),
+            seeds=1,
+            told="model_test_accuracy",
         ),
-        "diverse-public": Method("DiversePublic, 1,000 labels bought", bought("diverse_public"), (1.0,), seeds=1),
-        "near-private": Method("NearPrivate, 1,000 labels bought", bought("near_private"), (1.0,), seeds=1),
+        "diverse-public": Method(
+            "DiversePublic, 1,000 labels bought", bought("diverse_public"), (1.0,), seeds=1
+        ),
+        "near-private": Method(
+            "NearPrivate, 1,000 labels bought", bought("near_private"), (1.0,), seeds=1
+        ),
     }
     return Plan({}, (5, 6, 7), methods)
 
 
 def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
-    """Return the plan for scikit-learn's digits: everything MNIST has, at sizes that a thousand records allow, in minutes."""
+    """Return the plan for scikit-learn's digits: everything MNIST has, at sizes that a thousand
+    records allow, in minutes.
+    """
     images = NoisySGD(network="datalens", batch_size=250, epochs=5)
     heads = replace(HEAD, batch_size=250)
-    small = replace(dpdfd.SMALL, **{name: getattr(DPDFD, name) for name in runs.GIVEN}, num_teachers=40)
-    private, teachers = {"private_knn": PrivateKNN(num_neighbors=30, sampling_prob=0.5)}, {"pate": PATE(num_teachers=50)}
-    buying = {name: Buy(200, "benchmark", name, candidates=100) for name in ("diverse_public", "near_private")}
+    small = replace(
+        dpdfd.SMALL, **{name: getattr(DPDFD, name) for name in runs.GIVEN}, num_teachers=40
+    )
+    private = {"private_knn": PrivateKNN(num_neighbors=30, sampling_prob=0.5)}
+    teachers = {"pate": PATE(num_teachers=50)}
+    buying = {
+        name: Buy(200, "benchmark", name, candidates=100)
+        for name in ("diverse_public", "near_private")
+    }
     own: dict[str, tuple[str, dict[str, Any]]] = {
         "noisy-sgd": ("noisy SGD, linear head", {"noisy_sgd": heads}),
         "private-knn": ("Private-kNN, 200 queries", private | {"queries": 200}),
@@ -250,8 +305,14 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
         "pate": ("PATE, Confident-GNMax, 200 queries", teachers | {"queries": 200}),
         "pate-few": ("PATE, Confident-GNMax, 50 queries", teachers | {"queries": 50}),
         "dpdfd": ("DPDFD, 40 teachers", {"dpdfd": small}),
-        "diverse-public": ("DiversePublic, 200 labels bought", {"noisy_sgd": images, "buy": buying["diverse_public"]}),
-        "near-private": ("NearPrivate, 200 labels bought", {"noisy_sgd": images, "buy": buying["near_private"]}),
+        "diverse-public": (
+            "DiversePublic, 200 labels bought",
+            {"noisy_sgd": images, "buy": buying["diverse_public"]},
+        ),
+        "near-private": (
+            "NearPrivate, 200 labels bought",
+            {"noisy_sgd": images, "buy": buying["near_private"]},
+        ),
     }
     methods = {}
     for name, method in mnist(grid).methods.items():
@@ -259,20 +320,30 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
         usual = tuple(epsilon for epsilon in grid if epsilon < INF or INF in method.epsilons)
         epsilons = (4.0,) if method.kind == "buy" else (4.0, INF) if method.slow else usual
         students = (1.0, INF) if name == "rknn-central" else (4.0,) if method.students else ()
-        methods[name] = method._replace(title=title, changes=method.changes | changes, epsilons=epsilons, students=students)
+        methods[name] = method._replace(
+            title=title, changes=method.changes | changes, epsilons=epsilons, students=students
+        )
     return Plan({"epochs": 10}, (0, 1), methods)
 
 
 def private_knn_stated() -> float:
     """Return what the noise costs that the Private-kNN paper states for MNIST."""
     screen = Event("gaussian", 75.0, 1000, 0.15, True, (180.0, 300))
-    return min(accounting.epsilons([screen, Event("gaussian", 25 / math.sqrt(2), 735, 0.15, True)], DELTA).values())
+    return min(
+        accounting.epsilons(
+            [screen, Event("gaussian", 25 / math.sqrt(2), 735, 0.15, True)], DELTA
+        ).values()
+    )
 
 
 def gnmax_stated() -> float:
-    """Return what the noise costs, whatever the votes are, that the second PATE paper states for MNIST."""
+    """Return what the noise costs, whatever the votes are, that the second PATE paper states for
+    MNIST.
+    """
     screen = Event("gaussian", 150.0, 640, screen=(200.0, 250))
-    return min(accounting.epsilons([screen, Event("gaussian", 40 / math.sqrt(2), 286)], DELTA).values())
+    return min(
+        accounting.epsilons([screen, Event("gaussian", 40 / math.sqrt(2), 286)], DELTA).values()
+    )
 
 
 def lnmax_stated() -> float:
@@ -281,34 +352,73 @@ def lnmax_stated() -> float:
 
 
 def rknn_stated(epsilon: float) -> float:
-    """Return what Laplace noise of scale 2k/epsilon on the counts costs at k = 1, without a delta."""
-    return min(accounting.epsilons([Event("laplace", 2 / epsilon, 2)], 0.0).values()) if epsilon < INF else INF
+    """Return what Laplace noise of scale 2k/epsilon on the counts costs at k = 1, without a
+    delta.
+    """
+    return (
+        min(accounting.epsilons([Event("laplace", 2 / epsilon, 2)], 0.0).values())
+        if epsilon < INF
+        else INF
+    )
 
 
 def dpdfd_stated(epsilon: float) -> float:
-    """Return what the noise costs for which Theorem 3 prints epsilon, with one teacher, and our batches and steps."""
-    return dpdfd.noise(DPDFD(epsilon=epsilon, delta=DELTA, clip=1e-3, as_published="single_teacher_per_sample")).guarantee.epsilon
+    """Return what the noise costs for which Theorem 3 prints epsilon, with one teacher, and our
+    batches and steps.
+    """
+    return dpdfd.noise(
+        DPDFD(epsilon=epsilon, delta=DELTA, clip=1e-3, as_published="single_teacher_per_sample")
+    ).guarantee.epsilon
 
 
 OTHERS = {
     "mnist": (
         Claim(
-            *("private-knn", "Private-kNN (Zhu et al. 2020)", 0.47, 1e-5, None, 0.988, private_knn_stated),
-            "Its epsilon does not follow from its noise. HOG and two rounds there, spectral features and one here; its samples are of one "
-            "size and shared by both steps, ours Poisson and fresh; its code tests on 9,000 images.",
+            *(
+                "private-knn",
+                "Private-kNN (Zhu et al. 2020)",
+                0.47,
+                1e-5,
+                None,
+                0.988,
+                private_knn_stated,
+            ),
+            "Its epsilon does not follow from its noise. HOG and two rounds there, spectral "
+            "features and one here; its samples are of one "
+            "size and shared by both steps, ours Poisson and fresh; its code tests on 9,000 "
+            "images.",
         ),
         Claim(
-            *("pate", "PATE, Confident-GNMax (Papernot et al. 2018)", 1.97, 1e-5, None, 0.985, gnmax_stated),
-            "Its epsilon depends on the votes, which are private, and leaves out what releasing it would cost; ours never does. "
+            *(
+                "pate",
+                "PATE, Confident-GNMax (Papernot et al. 2018)",
+                1.97,
+                1e-5,
+                None,
+                0.985,
+                gnmax_stated,
+            ),
+            "Its epsilon depends on the votes, which are private, and leaves out what releasing "
+            "it would cost; ours never does. "
             "Convolutional teachers there, small networks on features here.",
         ),
         Claim(
             *("pate", "PATE, LNMax (Papernot et al. 2017)", 8.03, 1e-5, None, 0.981, lnmax_stated),
-            "Likewise, with Laplace noise and 1,000 queries, all answered; beside it stands Confident-GNMax.",
+            "Likewise, with Laplace noise and 1,000 queries, all answered; beside it stands "
+            "Confident-GNMax.",
         ),
         Claim(
-            *("noisy-sgd", "noisy SGD, as Li et al. compare with", 1.0, 1 / 60000, None, 0.812, None),
-            "Features of a transformation network there, which tell little of classes, spectral ones here. The noise is not stated in "
+            *(
+                "noisy-sgd",
+                "noisy SGD, as Li et al. compare with",
+                1.0,
+                1 / 60000,
+                None,
+                0.812,
+                None,
+            ),
+            "Features of a transformation network there, which tell little of classes, spectral "
+            "ones here. The noise is not stated in "
             "the paper; its delta is 1/60,000.",
         ),
         Claim(
@@ -325,7 +435,8 @@ OTHERS = {
                 0.97,
                 None,
             ),
-            "Ours is after labels were bought, of 5,000 public images, where the paper has 50,000 of QMNIST; its epsilon is not told.",
+            "Ours is after labels were bought, of 5,000 public images, where the paper has "
+            "50,000 of QMNIST; its epsilon is not told.",
         ),
         Claim(
             *(
@@ -337,15 +448,33 @@ OTHERS = {
                 0.975,
                 None,
             ),
-            "Likewise; its noise on votes has the scale epsilon where 2/epsilon is due, and its centre is private. Ours has neither fault.",
+            "Likewise; its noise on votes has the scale epsilon where 2/epsilon is due, and its "
+            "centre is private. Ours has neither fault.",
         ),
         Claim(
-            *("dpdfd", "DPDFD (Liu et al. 2023)", 1.0, 1e-5, None, 0.9512, partial(dpdfd_stated, 1.0)),
-            "Its Theorem 3 is too small by orders of magnitude for its one teacher; recomputed for our batches and steps, as its own are "
+            *(
+                "dpdfd",
+                "DPDFD (Liu et al. 2023)",
+                1.0,
+                1e-5,
+                None,
+                0.9512,
+                partial(dpdfd_stated, 1.0),
+            ),
+            "Its Theorem 3 is too small by orders of magnitude for its one teacher; recomputed "
+            "for our batches and steps, as its own are "
             "not told. Ours has thousands of teachers on disjoint parts, so that epsilon holds.",
         ),
         Claim(
-            *("dpdfd", "DPDFD (Liu et al. 2023)", 10.0, 1e-5, None, 0.9751, partial(dpdfd_stated, 10.0)),
+            *(
+                "dpdfd",
+                "DPDFD (Liu et al. 2023)",
+                10.0,
+                1e-5,
+                None,
+                0.9751,
+                partial(dpdfd_stated, 10.0),
+            ),
             "Likewise.",
         ),
     )
@@ -353,14 +482,20 @@ OTHERS = {
 """What other papers claim; those of Li et al. are `report.PUBLISHED`."""
 
 NOT_COVERED = (
-    "Simulation: noise is drawn by jax.random on benchmark data whose labels everybody knows. Nothing here is a private release.",
-    "Settings: those of all methods were chosen on benchmark data, reverse k-NN's with the most care, and no epsilon covers that choice.",
-    "Accuracies, and which epsilon is best: they are told by true labels that an owner of data would not have.",
-    "All runs together: epsilon is that of one run. Were several released of one private data set, they would compose.",
+    "Simulation: noise is drawn by jax.random on benchmark data whose labels everybody knows. "
+    "Nothing here is a private release.",
+    "Settings: those of all methods were chosen on benchmark data, reverse k-NN's with the most "
+    "care, and no epsilon covers that choice.",
+    "Accuracies, and which epsilon is best: they are told by true labels that an owner of data "
+    "would not have.",
+    "All runs together: epsilon is that of one run. Were several released of one private data "
+    "set, they would compose.",
     "The number of private records, which replace-one takes as public.",
-    "The labels that DiversePublic and NearPrivate buy: an oracle tells the truth about public records, no privacy was paid for it, and "
+    "The labels that DiversePublic and NearPrivate buy: an oracle tells the truth about public "
+    "records, no privacy was paid for it, and "
     "these rows compare with no other.",
-    "Chance: ± is one standard deviation over seeds, each with its own split and noise. A difference below it is no improvement, and one "
+    "Chance: ± is one standard deviation over seeds, each with its own split and noise. A "
+    "difference below it is no improvement, and one "
     "seed tells nothing of it.",
 )
 
@@ -373,12 +508,19 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
     """
     chosen = digits() if config.dataset == "digits" else mnist()
     if unknown := set(config.methods) - set(chosen.methods):
-        raise ValueError(f"Expected methods among {', '.join(chosen.methods)}, got {', '.join(sorted(unknown))}.")
-    methods = {name: method for name, method in chosen.methods.items() if name in (config.methods or chosen.methods)}
+        raise ValueError(
+            f"Expected methods among {', '.join(chosen.methods)}, got {', '.join(sorted(unknown))}."
+        )
+    methods = {
+        name: method
+        for name, method in chosen.methods.items()
+        if name in (config.methods or chosen.methods)
+    }
     if config.epsilons:
         given = tuple(sorted(config.epsilons))
         methods = {
-            name: method._replace(epsilons=given, students=() if method.kind == "buy" else given) for name, method in methods.items()
+            name: method._replace(epsilons=given, students=() if method.kind == "buy" else given)
+            for name, method in methods.items()
         }
     if config.seeds:
         methods = {name: method._replace(seeds=None) for name, method in methods.items()}
@@ -395,14 +537,24 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
 def experiment(config: Config, chosen: Plan, name: str, epsilon: float, seed: int) -> Experiment:
     """Return the settings of one cell."""
     method = chosen.methods[name]
-    settings: dict[str, Any] = {"dataset": config.dataset, "data_dir": config.data_dir, "epsilon": epsilon, "delta": DELTA}
+    settings: dict[str, Any] = {
+        "dataset": config.dataset,
+        "data_dir": config.data_dir,
+        "epsilon": epsilon,
+        "delta": DELTA,
+    }
     settings |= {"relation": RELATION, "seed": seed, "noise_seed": config.noise_seed}
     settings |= {"student": config.student if epsilon in method.students else "none"}
-    return Experiment(**settings | chosen.shared | method.changes, out=config.folder / name / f"epsilon={epsilon:g}-seed={seed}")
+    return Experiment(
+        **settings | chosen.shared | method.changes,
+        out=config.folder / name / f"epsilon={epsilon:g}-seed={seed}",
+    )
 
 
 def group(chosen: Plan, cell: Cell) -> tuple[bool, bool, str]:
-    """Return after which cells the page is written: those of a method, without students and with them; slow ones come last."""
+    """Return after which cells the page is written: those of a method, without students and with
+    them; slow ones come last.
+    """
     return chosen.methods[cell.method].slow, cell.experiment.student != "none", cell.method
 
 
@@ -410,7 +562,8 @@ def main(config: Config) -> dict[str, Any]:
     """Run what has not been run yet, and write the page.
 
     Returns:
-      What compare.json holds. A cell that failed is told there under `failed`, and the others are run.
+      What compare.json holds. A cell that failed is told there under `failed`, and the others are
+      run.
 
     Raises:
       ValueError: where a cell's folder holds a run of other settings, before anything is run.
@@ -418,8 +571,11 @@ def main(config: Config) -> dict[str, Any]:
     """
     chosen, cells = plan(config)
     before = [runs.find_result(cell.experiment) for cell in cells]
-    measured = {cell: read(cell) for cell, result in zip(cells, before, strict=True) if result is not None}
-    left, failed = [cell for cell in cells if cell not in measured], dict[Cell, str]()
+    measured = {
+        cell: read(cell) for cell, result in zip(cells, before, strict=True) if result is not None
+    }
+    left = [cell for cell in cells if cell not in measured]
+    failed = dict[Cell, str]()
     distill.console.print(f"{len(cells)} runs, {len(left)} of them to do")
     prepared = sweep.sharing(len(chosen.seeds))
     try:
@@ -428,7 +584,9 @@ def main(config: Config) -> dict[str, Any]:
             try:
                 distill.run(cell.experiment, prepared)
                 measured[cell] = read(cell)
-            except Exception as error:  # whatever it is, other cells do not depend on it, and it is told
+            except (
+                Exception
+            ) as error:  # whatever it is, other cells do not depend on it, and it is told
                 failed[cell] = f"{type(error).__name__}: {error}"
                 distill.console.print(f"failed: {failed[cell]}")
             if number == len(left) or group(chosen, cell) != group(chosen, left[number]):
@@ -445,33 +603,62 @@ def read(cell: Cell) -> Measured:
     spent = report.time_spent(run)
     where = {name: run.config[name] for name in ("device", "cores", "python", "versions")}
     student = spent["student"] if spent else 0.0
-    return Measured(run.result, run.privacy["whole"], bytes_sent(run, cell.experiment), student, where, run.config["date"])
+    return Measured(
+        run.result,
+        run.privacy["whole"],
+        bytes_sent(run, cell.experiment),
+        student,
+        where,
+        run.config["date"],
+    )
 
 
 def bytes_sent(run: report.Run, experiment: Experiment) -> int:
-    """Return the bytes of what one client with one record hands over: votes, a message, or an image with its label."""
+    """Return the bytes of what one client with one record hands over: votes, a message, or an
+    image with its label.
+    """
     if experiment.labeler != "rknn":
         return math.prod(run.queries["image"].shape[1:]) + 1
-    num_queries, num_classes = int(run.config["resolved_queries"]), len(run.classes)
+    num_queries = int(run.config["resolved_queries"])
+    num_classes = len(run.classes)
     if experiment.trust == "central":
         return -(-experiment.neighbors * math.ceil(math.log2(num_queries * num_classes)) // 8)
-    mechanism = rknn.mechanism(num_queries, num_classes, run.result["num_private"], distill.round_config(experiment))
-    assert isinstance(mechanism, LocalRandomizer)  # others send several messages, and no method here has one
+    mechanism = rknn.mechanism(
+        num_queries, num_classes, run.result["num_private"], distill.round_config(experiment)
+    )
+    assert isinstance(
+        mechanism, LocalRandomizer
+    )  # others send several messages, and no method here has one
     return wire.message_bytes(mechanism)
 
 
-def write(config: Config, chosen: Plan, cells: Sequence[Cell], measured: dict[Cell, Measured], failed: dict[Cell, str]) -> dict[str, Any]:
+def write(
+    config: Config,
+    chosen: Plan,
+    cells: Sequence[Cell],
+    measured: dict[Cell, Measured],
+    failed: dict[Cell, str],
+) -> dict[str, Any]:
     """Write the page, and the same as JSON and as Markdown."""
     found = summary(config, chosen, cells, measured, failed)
     parts = sections(found)
     config.folder.mkdir(parents=True, exist_ok=True)
     runs.write_json(config.folder / "compare.json", found)
-    for name, text in (("compare.md", markdown(found, parts)), ("compare.html", page(found, parts))):
+    for name, text in (
+        ("compare.md", markdown(found, parts)),
+        ("compare.html", page(found, parts)),
+    ):
         write_text(config.folder / name, text)
     return found
 
 
-def summary(config: Config, chosen: Plan, cells: Sequence[Cell], measured: dict[Cell, Measured], failed: dict[Cell, str]) -> dict[str, Any]:
+def summary(
+    config: Config,
+    chosen: Plan,
+    cells: Sequence[Cell],
+    measured: dict[Cell, Measured],
+    failed: dict[Cell, str],
+) -> dict[str, Any]:
     """Return all that the page says, JSON-ready, from finished cells alone."""
 
     def by_method(name: str) -> list[Measured]:
@@ -481,10 +668,21 @@ def summary(config: Config, chosen: Plan, cells: Sequence[Cell], measured: dict[
     for name, method in chosen.methods.items():
         for epsilon in method.epsilons:
             mine = [cell for cell in cells if (cell.method, cell.epsilon) == (name, epsilon)]
-            about: dict[str, Any] = {"method": name, "title": method.title, "kind": method.kind, "trust": method.trust}
+            about: dict[str, Any] = {
+                "method": name,
+                "title": method.title,
+                "kind": method.kind,
+                "trust": method.trust,
+            }
             about |= {"student": mine[0].experiment.student, "told": method.told, "runs": len(mine)}
-            rows.append(about | joined(epsilon, [measured[cell] for cell in mine if cell in measured]))
-    options: dict[str, Any] = {"dataset": config.dataset, "data-dir": config.data_dir and "DIR", "noise-seed": config.noise_seed}
+            rows.append(
+                about | joined(epsilon, [measured[cell] for cell in mine if cell in measured])
+            )
+    options: dict[str, Any] = {
+        "dataset": config.dataset,
+        "data-dir": config.data_dir and "DIR",
+        "noise-seed": config.noise_seed,
+    }
     options |= {"methods": config.methods, "epsilons": config.epsilons, "seeds": config.seeds}
     options |= {} if config.student == Config.student else {"student": config.student}
     words = [
@@ -501,22 +699,43 @@ def summary(config: Config, chosen: Plan, cells: Sequence[Cell], measured: dict[
         "machines": machines(measured.values()),
         "runs": len(cells),
         "measured": len(measured),
-        "failed": {f"{cell.method}, epsilon {cell.epsilon:g}, seed {cell.experiment.seed}": why for cell, why in failed.items()},
+        "failed": {
+            f"{cell.method}, epsilon {cell.epsilon:g}, seed {cell.experiment.seed}": why
+            for cell, why in failed.items()
+        },
         "rows": rows,
-        "claims": [beside(claim, rows) for claim in claims(config.dataset) if claim.method in chosen.methods],
-        "costs": [cost(name, method, those) for name, method in chosen.methods.items() if (those := by_method(name))],
+        "claims": [
+            beside(claim, rows)
+            for claim in claims(config.dataset)
+            if claim.method in chosen.methods
+        ],
+        "costs": [
+            cost(name, method, those)
+            for name, method in chosen.methods.items()
+            if (those := by_method(name))
+        ],
         "settings": {name: settings_of(config, chosen, name) for name in chosen.methods},
     }
 
 
 def joined(asked: float, found: Sequence[Measured]) -> dict[str, Any]:
-    """Join what cells say that differ by their seeds alone. Their epsilon is what was asked for, or what more a choice of labels costs."""
+    """Join what cells say that differ by their seeds alone.
+
+    Their epsilon is what was asked for, or what more a choice of labels costs.
+    """
     if not found:
-        return {"epsilon": jsonable(asked), "seeds": [], "guarantee": None, "statement": None} | dict.fromkeys(ACCURACIES)
+        return {
+            "epsilon": jsonable(asked),
+            "seeds": [],
+            "guarantee": None,
+            "statement": None,
+        } | dict.fromkeys(ACCURACIES)
     whole = max((one.whole for one in found), key=lambda whole: float(whole["epsilon"]))
     return sweep.summary([one.result for one in found], ACCURACIES) | {
         "epsilon": jsonable(max(asked, float(whole["epsilon"]))),
-        "guarantee": {name: whole[name] for name in ("epsilon", "delta", "relation", "accountant", "unit")},
+        "guarantee": {
+            name: whole[name] for name in ("epsilon", "delta", "relation", "accountant", "unit")
+        },
         "statement": whole["statement"],
     }
 
@@ -542,17 +761,25 @@ def machines(found: Iterable[Measured]) -> list[dict[str, Any]]:
     days: dict[str, list[str]] = {}
     for one in found:
         days.setdefault(json.dumps(one.where), []).append(one.date[:10])
-    return [json.loads(where) | {"first": min(dates), "last": max(dates)} for where, dates in days.items()]
+    return [
+        json.loads(where) | {"first": min(dates), "last": max(dates)}
+        for where, dates in days.items()
+    ]
 
 
 def settings_of(config: Config, chosen: Plan, name: str) -> dict[str, Any]:
-    """Return the settings of a method that differ from those of `train.distill`, as they were asked for."""
-    method, plain = chosen.methods[name], runs.settings(Experiment())
+    """Return the settings of a method that differ from those of `train.distill`, as they were
+    asked for.
+    """
+    method = chosen.methods[name]
+    plain = runs.settings(Experiment())
     mine = runs.settings(experiment(config, chosen, name, method.epsilons[0], chosen.seeds[0]))
     varied = ("epsilon", "seed", "out", "student", "data_dir", "dataset", "delta", "noise_seed")
     told = {key: value for key, value in mine.items() if key not in varied and value != plain[key]}
     return {
-        key: {inner: each for inner, each in value.items() if each != plain[key][inner]} if isinstance(value, dict) else value
+        key: {inner: each for inner, each in value.items() if each != plain[key][inner]}
+        if isinstance(value, dict)
+        else value
         for key, value in told.items()
     }
 
@@ -561,20 +788,39 @@ def claims(dataset: str) -> list[Claim]:
     """Return what papers claim for a data set, Li et al. first."""
     name = dataset.removeprefix("tfds:")
     theirs = [
-        Claim("rknn-central", f"Li et al., {row.system}", row.epsilon, 0.0, row.label, row.student, partial(rknn_stated, row.epsilon), "")
+        Claim(
+            "rknn-central",
+            f"Li et al., {row.system}",
+            row.epsilon,
+            0.0,
+            row.label,
+            row.student,
+            partial(rknn_stated, row.epsilon),
+            "",
+        )
         for row in report.PUBLISHED.get(name, ())
     ]
-    return [claim._replace(differs=report.CAVEATS[name]) for claim in theirs] + list(OTHERS.get(name, ()))
+    return [claim._replace(differs=report.CAVEATS[name]) for claim in theirs] + list(
+        OTHERS.get(name, ())
+    )
 
 
 def beside(claim: Claim, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a claim with what it costs, and of our rows that cost no more the one whose epsilon is nearest to the claimed one."""
+    """Return a claim with what it costs, and of our rows that cost no more the one whose epsilon
+    is nearest to the claimed one.
+    """
     costs = claim.recomputed() if claim.recomputed else claim.epsilon or INF
     ours = [row for row in rows if row["method"] == claim.method and row[row["told"]]]
     if claim.epsilon == INF:
         ours = [row for row in ours if row["epsilon"] == INFINITY]
     ours = [row for row in ours if float(row["epsilon"]) <= costs * (1 + 1e-9)]
-    best = min(ours, key=lambda row: abs(math.log(float(row["epsilon"])) - math.log(min(claim.epsilon or 1.0, 1e9))), default=None)
+    best = min(
+        ours,
+        key=lambda row: abs(
+            math.log(float(row["epsilon"])) - math.log(min(claim.epsilon or 1.0, 1e9))
+        ),
+        default=None,
+    )
     return {
         "method": claim.method,
         "system": claim.system,
@@ -583,7 +829,12 @@ def beside(claim: Claim, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "label": claim.label,
         "student": claim.student,
         "recomputed": jsonable(claim.recomputed()) if claim.recomputed else None,
-        "ours": best and {"epsilon": best["epsilon"], "label": best["label_accuracy"], "student": best[best["told"]]},
+        "ours": best
+        and {
+            "epsilon": best["epsilon"],
+            "label": best["label_accuracy"],
+            "student": best[best["told"]],
+        },
         "differs": claim.differs,
     }
 
@@ -595,30 +846,48 @@ def jsonable(epsilon: float | None) -> float | str | None:
 
 def sections(found: dict[str, Any]) -> list[Section]:
     """Return the page's parts in their order."""
-    rows, done = found["rows"], [row for row in found["rows"] if row["seeds"]]
+    rows = found["rows"]
+    done = [row for row in found["rows"] if row["seeds"]]
     missing = [
-        f"{row['title']}, ε = {epsilon(row['epsilon'])}: {row['runs'] - len(row['seeds'])} of {row['runs']} runs"
+        f"{row['title']}, ε = {epsilon(row['epsilon'])}: {row['runs'] - len(row['seeds'])} of "
+        f"{row['runs']} runs"
         for row in rows
         if len(row["seeds"]) < row["runs"]
     ]
-    same = f"δ = {found['delta']:g} and {found['relation']} for all; ε is of one record and one run."
+    same = (
+        f"δ = {found['delta']:g} and {found['relation']} for all; ε is of one record and one run."
+    )
     table = Section(
         "Table 1, rebuilt",
         (
-            f"Every method on the same splits, one for each seed; {same} Public, private and test records are disjoint, the last epoch "
-            "counts, and ± is one standard deviation over seeds. ∞ is without noise: what each could reach. What noise costs to the last "
+            f"Every method on the same splits, one for each seed; {same} Public, private and "
+            "test records are disjoint, the last epoch "
+            "counts, and ± is one standard deviation over seeds. ∞ is without noise: what each "
+            "could reach. What noise costs to the last "
             "digit, which may be a little less than ε, is under Guarantees.",
-            "Where a network is trained on private records, it is what predicts the public labels. A student learns public labels; "
+            "Where a network is trained on private records, it is what predicts the public "
+            "labels. A student learns public labels; "
             "in rows that buy labels it is the network, fine-tuned on true labels.",
         ),
-        ("method", "trust", "ε", "δ", "seeds", "public labels right", "its network on test", "student on test"),
+        (
+            "method",
+            "trust",
+            "ε",
+            "δ",
+            "seeds",
+            "public labels right",
+            "its network on test",
+            "student on test",
+        ),
         [line(row) for row in rows],
     )
     beside_them = Section(
         "What papers claim",
         (
-            "Recomputed: what the stated noise costs at the claimed δ where one record is replaced, by this library's accountants. Ours "
-            "is the measured row with the ε nearest to the claimed one, of those that are no more than the recomputed one. "
+            "Recomputed: what the stated noise costs at the claimed δ where one record is "
+            "replaced, by this library's accountants. Ours "
+            "is the measured row with the ε nearest to the claimed one, of those that are no "
+            "more than the recomputed one. "
             "Protocols differ, so no claim is beaten or missed by a table.",
         ),
         (
@@ -637,23 +906,43 @@ def sections(found: dict[str, Any]) -> list[Section]:
     drawn = [("labels", None, "public labels right"), ("told", "told", "accuracy on the test set")]
     accuracy = Section(
         "Accuracy against ε",
-        ("Bands are ± one standard deviation over seeds. The second chart has what each paper tells: student, or private network.",),
-        charts=[report.chart(name, partial(draw, done, told, what)) for name, told, what in drawn if curves(done, told)],
+        (
+            "Bands are ± one standard deviation over seeds. The second chart has what each paper "
+            "tells: student, or private network.",
+        ),
+        charts=[
+            report.chart(name, partial(draw, done, told, what))
+            for name, told, what in drawn
+            if curves(done, told)
+        ],
     )
     costs = Section(
         "Cost",
         (
-            "Median seconds of a run on this machine, which others may share. Those for labels include, where votes are counted, the study "
-            "of other epsilons that every run folder has; the longest run also compiles or learns features. Bytes are the most that "
-            "one client with one record hands over: an image and its label where the curator sees the record itself, which is what such a "
+            "Median seconds of a run on this machine, which others may share. Those for labels "
+            "include, where votes are counted, the study "
+            "of other epsilons that every run folder has; the longest run also compiles or "
+            "learns features. Bytes are the most that "
+            "one client with one record hands over: an image and its label where the curator "
+            "sees the record itself, which is what such a "
             "method asks clients to trust it with.",
         ),
-        ("method", "runs", "labels, s", "longest, s", "student, s", "bytes of a client", "what they are"),
+        (
+            "method",
+            "runs",
+            "labels, s",
+            "longest, s",
+            "student, s",
+            "bytes of a client",
+            "what they are",
+        ),
         [spent(told) for told in found["costs"]],
     )
     promised = Section("Guarantees", items=[f"{row['title']}: {row['statement']}" for row in done])
     parts = [
-        Section("Failed", items=[f"{name}: {why}" for name, why in found["failed"].items()]) if found["failed"] else None,
+        Section("Failed", items=[f"{name}: {why}" for name, why in found["failed"].items()])
+        if found["failed"]
+        else None,
         table,
         Section("Not yet measured", items=missing) if missing else None,
         beside_them if found["claims"] else None,
@@ -663,7 +952,10 @@ def sections(found: dict[str, Any]) -> list[Section]:
         promised,
         Section(
             "Settings",
-            (f"`{found['command']}`, seeds {', '.join(map(str, found['seeds']))}.", *map(machine, found["machines"])),
+            (
+                f"`{found['command']}`, seeds {', '.join(map(str, found['seeds']))}.",
+                *map(machine, found["machines"]),
+            ),
             items=[f"{name}: {json.dumps(told)}" for name, told in found["settings"].items()],
         ),
     ]
@@ -682,7 +974,9 @@ def share(accuracy: dict[str, Any] | float | None) -> str:
     if accuracy is None:
         return "–"
     if isinstance(accuracy, dict):
-        return f"{accuracy['mean']:.2%}" + ("" if accuracy["stddev"] is None else f" ± {100 * accuracy['stddev']:.2f}")
+        return f"{accuracy['mean']:.2%}" + (
+            "" if accuracy["stddev"] is None else f" ± {100 * accuracy['stddev']:.2f}"
+        )
     return f"{accuracy:.1%}"
 
 
@@ -696,7 +990,9 @@ def line(row: dict[str, Any]) -> tuple[str, ...]:
     first = row["title"], row["trust"], epsilon(row["epsilon"])
     if not row["seeds"]:
         return (*first, "", "not yet", "", "", "")
-    seeds = f"{len(row['seeds'])}" + ("" if len(row["seeds"]) == row["runs"] else f" of {row['runs']}")
+    seeds = f"{len(row['seeds'])}" + (
+        "" if len(row["seeds"]) == row["runs"] else f" of {row['runs']}"
+    )
     delta = f"{row['guarantee']['delta']:.2g}" if row["guarantee"]["delta"] else "0"
     return (*first, delta, seeds, *(share(row[name]) for name in ACCURACIES))
 
@@ -710,7 +1006,11 @@ def claimed(claim: dict[str, Any]) -> tuple[str, ...]:
         "–" if claim["recomputed"] is None else epsilon(claim["recomputed"]),
         share(claim["label"]),
         share(claim["student"]),
-        *((epsilon(ours["epsilon"]), share(ours["label"]), share(ours["student"])) if ours else ("–", "–", "–")),
+        *(
+            (epsilon(ours["epsilon"]), share(ours["label"]), share(ours["student"]))
+            if ours
+            else ("–", "–", "–")
+        ),
         claim["differs"],
     )
 
@@ -727,32 +1027,57 @@ def spent(told: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def curves(rows: Iterable[dict[str, Any]], name: str | None) -> dict[str, list[tuple[float, float, float]]]:
-    """Return epsilon, mean and standard deviation of every measured point, by method, of one accuracy or where it is None of labels."""
+def curves(
+    rows: Iterable[dict[str, Any]], name: str | None
+) -> dict[str, list[tuple[float, float, float]]]:
+    """Return epsilon, mean and standard deviation of every measured point, by method, of one
+    accuracy or where it is None of labels.
+    """
     found: dict[str, list[tuple[float, float, float]]] = {}
     for row in rows:
         accuracy = row[row[name] if name else "label_accuracy"]
         if accuracy:
-            found.setdefault(row["title"], []).append((float(row["epsilon"]), accuracy["mean"], accuracy["stddev"] or 0.0))
+            found.setdefault(row["title"], []).append(
+                (float(row["epsilon"]), accuracy["mean"], accuracy["stddev"] or 0.0)
+            )
     return {title: sorted(points) for title, points in found.items()}
 
 
 def draw(rows: Sequence[dict[str, Any]], name: str | None, what: str, axes: Axes) -> None:
-    """Draw accuracies over epsilon with bands of a standard deviation, a line for each method; without noise at the right edge."""
-    lines, kinds = curves(rows, name), {row["title"]: row["kind"] for row in rows}
+    """Draw accuracies over epsilon with bands of a standard deviation, a line for each method;
+    without noise at the right edge.
+    """
+    lines = curves(rows, name)
+    kinds = {row["title"]: row["kind"] for row in rows}
     place = report._epsilon_axis(axes, [point[0] for points in lines.values() for point in points])
-    report._accuracy_axis(axes, [point[1] for points in lines.values() for point in points] or [0.5], what)
+    report._accuracy_axis(
+        axes, [point[1] for points in lines.values() for point in points] or [0.5], what
+    )
     for title, points in lines.items():
         alike = [other for other in kinds if kinds[other] == kinds[title]]
         place_among = alike.index(title) % 4
-        style: dict[str, Any] = {"color": COLOURS[kinds[title]], "linestyle": ("-", "--", ":", "-.")[place_among]}
-        handle = {"marker": "os^D"[place_among], "markersize": 3.5, "linewidth": 1.2, "label": title}
-        for part in ([point for point in points if point[0] < INF], [point for point in points if point[0] == INF]):
+        style: dict[str, Any] = {
+            "color": COLOURS[kinds[title]],
+            "linestyle": ("-", "--", ":", "-.")[place_among],
+        }
+        handle = {
+            "marker": "os^D"[place_among],
+            "markersize": 3.5,
+            "linewidth": 1.2,
+            "label": title,
+        }
+        for part in (
+            [point for point in points if point[0] < INF],
+            [point for point in points if point[0] == INF],
+        ):
             if part:
-                x, mean, spread = np.array([(place(epsilon), mean, spread) for epsilon, mean, spread in part]).T
+                x, mean, spread = np.array(
+                    [(place(epsilon), mean, spread) for epsilon, mean, spread in part]
+                ).T
                 axes.plot(x, report._shown(mean), **style | handle)
                 handle.pop("label", None)
-                low, high = report._shown(mean - spread), report._shown(mean + spread)
+                low = report._shown(mean - spread)
+                high = report._shown(mean + spread)
                 axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
                 axes.vlines(x, low, high, color=style["color"], alpha=0.4, linewidth=0.8)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
@@ -768,7 +1093,12 @@ def markdown(found: dict[str, Any], parts: Sequence[Section]) -> str:
             text.write(f"\n{words}\n")
         if part.header:
             text.write(
-                "\n" + "\n".join("| " + " | ".join(row) + " |" for row in (part.header, ["---"] * len(part.header), *part.rows)) + "\n"
+                "\n"
+                + "\n".join(
+                    "| " + " | ".join(row) + " |"
+                    for row in (part.header, ["---"] * len(part.header), *part.rows)
+                )
+                + "\n"
             )
         if part.items:
             text.write("\n" + "\n".join(f"- {item}" for item in part.items) + "\n")
@@ -779,7 +1109,11 @@ def markdown(found: dict[str, Any], parts: Sequence[Section]) -> str:
 
 def title(found: dict[str, Any]) -> str:
     """Return the heading."""
-    whole = "" if found["measured"] == found["runs"] else f", {found['measured']} of {found['runs']} runs so far"
+    whole = (
+        ""
+        if found["measured"] == found["runs"]
+        else f", {found['measured']} of {found['runs']} runs so far"
+    )
     return f"{found['dataset']}: {len(found['settings'])} methods on the same splits{whole}"
 
 
@@ -799,7 +1133,9 @@ def page(found: dict[str, Any], parts: Sequence[Section]) -> str:
 
 
 def cli() -> int:
-    """Run from the command line: exit status 1 where cells failed, 2 for bad input, 130 where it was stopped."""
+    """Run from the command line: exit status 1 where cells failed, 2 for bad input, 130 where it
+    was stopped.
+    """
     config = tyro.cli(Config, description=__doc__)
     compilation.keep()
     try:

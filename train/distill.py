@@ -1,4 +1,5 @@
-"""Label public data with private records at epsilon, train a student on the labels, and hand over the proof.
+"""Label public data with private records at epsilon, train a student on the labels, and hand over
+the proof.
 
     python -m train.distill --dataset digits --epsilon 1
     python -m train.distill --dataset mnist --data-dir DIR --epsilon 0.1
@@ -6,8 +7,9 @@
     python -m train.distill --dataset mnist --data-dir DIR --labeler private_knn --epsilon 1 --delta 1e-5
     python -m train.distill --dataset mnist --data-dir DIR --labeler noisy_sgd --epsilon 1 --delta 1e-5
 
-`main` is Algorithm 1 of Li et al., "Fine-grained Private Knowledge Distillation": every line needs only the lines above it, and private
-records enter on one line, `labeler.votes`. Everything here is a simulation on benchmark data; `rknn label` releases.
+`main` is Algorithm 1 of Li et al., "Fine-grained Private Knowledge Distillation": every line needs
+only the lines above it, and private records enter on one line, `labeler.votes`. Everything here is
+a simulation on benchmark data; `rknn label` releases.
 """
 
 import argparse
@@ -45,18 +47,35 @@ from train.labels import Labels
 
 console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
-OF_REPRESENTATION = ("dataset", "data_dir", "seed", "representation", "self_trained", "simclr", "scan", "dti", "representation_dir")
-"""Settings that `prepare` looks at; and at `queries`, where they are the representation's own, see `OWN_QUERIES`."""
+OF_REPRESENTATION = (
+    "dataset",
+    "data_dir",
+    "seed",
+    "representation",
+    "self_trained",
+    "simclr",
+    "scan",
+    "dti",
+    "representation_dir",
+)
+"""Settings that `prepare` looks at; and at `queries`, where they are the representation's own,
+see `OWN_QUERIES`.
+"""
 
-SAMPLED_QUERIES, RECORDS_PER_SAMPLED_QUERY = 1000, 5
-"""Queries of a round at most, where each has its price, and public records for each: those of Private-kNN on MNIST."""
+SAMPLED_QUERIES = 1000
+RECORDS_PER_SAMPLED_QUERY = 5
+"""Queries of a round at most, where each has its price, and public records for each: those of
+Private-kNN on MNIST.
+"""
 
 OWN_QUERIES = ("scan", "dti")
 """Representations whose clusters or prototypes are the queries of the first round."""
 
 
 class Prepared(NamedTuple):
-    """What does not depend on the votes: the data, what was learned from the public images, and the network that learned it, if any."""
+    """What does not depend on the votes: the data, what was learned from the public images, and
+    the network that learned it, if any.
+    """
 
     task: Task
     encode: Encoder
@@ -75,8 +94,10 @@ def main(
     Args:
       experiment: its settings.
       prepared: may share among experiments what `prepare` makes.
-      benchmark: measure too what only a benchmark can know, and write the report; labels and guarantee are the same without.
-      again: Whether a run that was interrupted begins again in its folder. Defaults to False, which keeps its results.
+      benchmark: measure too what only a benchmark can know, and write the report; labels and
+        guarantee are the same without.
+      again: Whether a run that was interrupted begins again in its folder. Defaults to False, which
+        keeps its results.
 
     Raises:
       ValueError: for what cannot be used.
@@ -89,7 +110,11 @@ def main(
 
 
 def distill(
-    experiment: Experiment, folder: Path, prepared: Callable[[Experiment], Prepared] | None = None, *, benchmark: bool = True
+    experiment: Experiment,
+    folder: Path,
+    prepared: Callable[[Experiment], Prepared] | None = None,
+    *,
+    benchmark: bool = True,
 ) -> None:
     """Run Algorithm 1 in a folder that is held; see `main`."""
     started = time.perf_counter()
@@ -107,44 +132,77 @@ def distill(
         if not any(folder.iterdir()):
             folder.rmdir()  # nothing came of it
         raise
-    num_classes, labeler = task.card.num_classes, labelers.named(experiment.labeler)
+    num_classes = task.card.num_classes
+    labeler = labelers.named(experiment.labeler)
     config = round_config(experiment, folder)
     num_queries = experiment.queries or default_num_queries(task, config, experiment)
     resolved = {
         "mechanism": experiment.private_step,
         "resolved_labeler": asdict(config),
         "resolved_queries": num_queries,
-        "resolved_student": None if experiment.student == "none" else asdict(student_config(experiment)),
+        "resolved_student": None
+        if experiment.student == "none"
+        else asdict(student_config(experiment)),
         "classes": task.card.classes,
     }
-    runs.write_json(folder / "config.json", runs.settings(experiment) | resolved | runs.environment())
+    runs.write_json(
+        folder / "config.json", runs.settings(experiment) | resolved | runs.environment()
+    )
     labels = Labels.none(len(task.public.images), num_classes)
     rounds: list[tuple[Queries, Answers]] = []
     student: ensemble.Ensemble | None = None
     not_covered: dict[str, Any] = {}
     for step in range(experiment.rounds):
         features = encode(task.public.images)
-        queries = select_queries(stage_key(root, Stage.QUERIES, step), task, features, num_queries, labels, student, experiment)
+        queries = select_queries(
+            stage_key(root, Stage.QUERIES, step),
+            task,
+            features,
+            num_queries,
+            labels,
+            student,
+            experiment,
+        )
         queries = replace(queries, images=task.public.images[queries.index])
-        votes = labeler.votes(stage_key(noise, Stage.SAMPLING, step), task.private, encode, queries, num_classes, config)
-        predicted = None if student is None else student.predict_proba(task.public.images[queries.index])
-        answers = labeler.tally(stage_key(noise, Stage.NOISE, step), votes, queries, num_classes, config, predicted)
+        votes = labeler.votes(
+            stage_key(noise, Stage.SAMPLING, step),
+            task.private,
+            encode,
+            queries,
+            num_classes,
+            config,
+        )
+        predicted = (
+            None if student is None else student.predict_proba(task.public.images[queries.index])
+        )
+        answers = labeler.tally(
+            stage_key(noise, Stage.NOISE, step), votes, queries, num_classes, config, predicted
+        )
         labels = labels.updated(queries, answers, step * num_queries)
         graph = postprocessing.public_graph(features, num_queries, smoothing=experiment.smoothing)
-        labels = labels.spread(postprocessing.public_labels(graph, labels.probabilities, int(answers.answered.sum())))
+        labels = labels.spread(
+            postprocessing.public_labels(graph, labels.probabilities, int(answers.answered.sum()))
+        )
         rounds.append((queries, answers))
         benchmark_key = stage_key(noise, Stage.BENCHMARK)
         if benchmark and not not_covered:
-            not_covered = truth.not_covered(benchmark_key, task, labeler, votes, queries, answers, graph, config)
+            not_covered = truth.not_covered(
+                benchmark_key, task, labeler, votes, queries, answers, graph, config
+            )
         console.print(
             f"round {step + 1}: {answers.answered.sum()} of {num_queries} queries answered, "
             f"{truth.label_accuracy(task, labels):.2%} of the public labels right"
         )
         if not labels.known.any():
-            raise ValueError(f"Expected an answer, got none to {num_queries} queries; ask fewer, lower the threshold or raise epsilon.")
+            raise ValueError(
+                f"Expected an answer, got none to {num_queries} queries; ask fewer, lower the "
+                "threshold or raise epsilon."
+            )
         if experiment.student == "none" or experiment.buy.labels:
             break
-        trained = fit_student(stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step, network)
+        trained = fit_student(
+            stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step, network
+        )
         student = trained or student
         if trained is None or trained.interrupted:
             break
@@ -154,21 +212,28 @@ def distill(
     chosen: Guarantee | None = None
     if experiment.buy.labels:
         noise_key = stage_key(noise, Stage.NOISE, experiment.rounds)
-        student, chosen = buy_labels(stage_key(root, Stage.STUDENT), noise_key, task, answers.model, experiment, folder)
+        student, chosen = buy_labels(
+            stage_key(root, Stage.STUDENT), noise_key, task, answers.model, experiment, folder
+        )
     guarantees += [chosen] if chosen else []
     guarantee = accounting.compose(guarantees, experiment.delta)
     seconds = time.perf_counter() - started
-    runs.finish(folder, experiment, task, labels, rounds, student, guarantee, chosen, not_covered, seconds)
+    runs.finish(
+        folder, experiment, task, labels, rounds, student, guarantee, chosen, not_covered, seconds
+    )
     console.print(f"\n{guarantee}\n")
     if benchmark:
         console.print(f"The report: {report.write(folder)}")
 
 
-def run(experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None) -> dict[str, Any]:
+def run(
+    experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None
+) -> dict[str, Any]:
     """Return the experiment's result, from its folder where it is finished and else from `main`.
 
     Raises:
-      KeyboardInterrupt: where it was stopped, also while the student was trained, of which `main` keeps what it has learned.
+      KeyboardInterrupt: where it was stopped, also while the student was trained, of which `main`
+        keeps what it has learned.
       ValueError: as `main`, and for a folder of another run.
     """
     result = runs.find_result(experiment)
@@ -184,43 +249,63 @@ def prepare(experiment: Experiment) -> Prepared:
     """Read the data and fit the representation."""
     task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
     console.print(
-        f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} private, {len(task.test.labels):,} test"
+        f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} "
+        f"private, {len(task.test.labels):,} test"
     )
     check(task, experiment)
     console.print(f"learning {experiment.representation} from the public images ...")
-    encode = fit_representation(stage_key(jax.random.key(experiment.seed), Stage.ENCODER), task, experiment)
-    return Prepared(task, encode, network_of(encode) if experiment.representation in ("simclr", "scan") else None)
+    encode = fit_representation(
+        stage_key(jax.random.key(experiment.seed), Stage.ENCODER), task, experiment
+    )
+    return Prepared(
+        task,
+        encode,
+        network_of(encode) if experiment.representation in ("simclr", "scan") else None,
+    )
 
 
 def check(task: Task, experiment: Experiment) -> None:
-    """See that there are records enough for what is asked, before a representation is learned for hours.
+    """See that there are records enough for what is asked, before a representation is learned for
+    hours.
 
     Raises:
       ValueError: for more queries than public records, or more teachers than private ones.
     """
-    num_public, num_private = len(task.public.images), len(task.private.labels)
+    num_public = len(task.public.images)
+    num_private = len(task.private.labels)
     if experiment.queries is not None and experiment.queries > num_public:
         raise ValueError(
-            f"Expected queries <= number of public records, got num_queries={experiment.queries} with {num_public} public records; "
+            f"Expected queries <= number of public records, got num_queries={experiment.queries} "
+            f"with {num_public} public records; "
             "ask fewer queries or bring more public records."
         )
     teachers = experiment.pate
-    shared_out = experiment.labeler == "pate" and teachers.parts == "random" and experiment.relation == "replace-one"
+    shared_out = (
+        experiment.labeler == "pate"
+        and teachers.parts == "random"
+        and experiment.relation == "replace-one"
+    )
     if shared_out and teachers.num_teachers > num_private:
         raise ValueError(
-            f"Expected a record for every teacher, got num_teachers={teachers.num_teachers} with {num_private} private records, which "
+            f"Expected a record for every teacher, got num_teachers={teachers.num_teachers} with "
+            f"{num_private} private records, which "
             f"leaves {teachers.num_teachers - num_private} without; ask fewer teachers."
         )
 
 
 def round_config(experiment: Experiment, folder: Path | None = None) -> Any:
-    """Return one round's settings: an even share of epsilon and, rounded down, of delta: the rounds add up to them however composed.
+    """Return one round's settings: an even share of epsilon and, rounded down, of delta: the rounds
+    add up to them however composed.
 
     A network's training is saved in the run's folder.
     """
-    epsilon, delta = experiment.epsilon / experiment.rounds, experiment.delta * (1 - 1e-12) / experiment.rounds
+    epsilon = experiment.epsilon / experiment.rounds
+    delta = experiment.delta * (1 - 1e-12) / experiment.rounds
     if experiment.labeler != "rknn":
-        config = getattr(experiment, experiment.labeler, None) or labelers.named(experiment.labeler).Config()
+        config = (
+            getattr(experiment, experiment.labeler, None)
+            or labelers.named(experiment.labeler).Config()
+        )
         saved = {"folder": folder and folder / runs.TRAINING} if experiment.trains else {}
         return replace(config, epsilon=epsilon, delta=delta, relation=experiment.relation, **saved)
     return rknn.Config(
@@ -237,24 +322,41 @@ def round_config(experiment: Experiment, folder: Path | None = None) -> Any:
 
 
 def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
-    """Return as many queries as n, epsilon and k support; n is public under replace-one, and a benchmark's anyway."""
-    num_records, num_classes = len(task.private.labels), task.card.num_classes
+    """Return as many queries as n, epsilon and k support; n is public under replace-one, and a
+    benchmark's anyway.
+    """
+    num_records = len(task.private.labels)
+    num_classes = task.card.num_classes
     if experiment.trains:
         return len(task.public.images)
     if experiment.labeler != "rknn":
-        return max(1, min(SAMPLED_QUERIES, len(task.public.images) // (RECORDS_PER_SAMPLED_QUERY * experiment.rounds)))
+        return max(
+            1,
+            min(
+                SAMPLED_QUERIES,
+                len(task.public.images) // (RECORDS_PER_SAMPLED_QUERY * experiment.rounds),
+            ),
+        )
     if experiment.representation in OWN_QUERIES:
         return own_queries(task, experiment)
     shared = config.smoothing == "auto" and config.mechanism != "permute_and_flip"
     scale = 2 * config.num_neighbors / config.epsilon
-    if config.trust != "central":  # Laplace noise of the same spread; it hardly depends on the number of queries
-        spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(np.zeros((num_classes, num_classes)), num_records)
+    if (
+        config.trust != "central"
+    ):  # Laplace noise of the same spread; it hardly depends on the number of queries
+        spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(
+            np.zeros((num_classes, num_classes)), num_records
+        )
         scale = float(spread[0, 0]) / math.sqrt(2)
-    return bsvs.suggested_num_queries(num_records, num_classes, scale, config.num_neighbors, shared=shared)
+    return bsvs.suggested_num_queries(
+        num_records, num_classes, scale, config.num_neighbors, shared=shared
+    )
 
 
 def own_queries(task: Task, experiment: Experiment) -> int:
-    """Return how many clusters or prototypes a representation of `OWN_QUERIES` has: as many as are asked for, or as there are classes."""
+    """Return how many clusters or prototypes a representation of `OWN_QUERIES` has: as many as
+    are asked for, or as there are classes.
+    """
     return experiment.queries or task.card.num_classes
 
 
@@ -266,7 +368,9 @@ def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> En
     configs = {
         "spectral": graph,
         "self_trained": replace(
-            experiment.self_trained, clusters=num_classes, graph=replace(experiment.self_trained.graph, dimension=num_classes)
+            experiment.self_trained,
+            clusters=num_classes,
+            graph=replace(experiment.self_trained.graph, dimension=num_classes),
         ),
         "simclr": experiment.simclr,
         "scan": replace(experiment.scan, clusters=own_queries(task, experiment)),
@@ -287,10 +391,11 @@ def select_queries(
     student: ensemble.Ensemble | None,
     experiment: Experiment,
 ) -> Queries:
-    """Cluster all public records in the first round, and those that the student is least sure of in later ones, in its own features.
+    """Cluster all public records in the first round, and those that the student is least sure of in
+    later ones, in its own features.
 
-    A representation with prototypes or clusters of its own asks about these. Labelers that pay for every query ask about records that are
-    drawn at random and were not answered before.
+    A representation with prototypes or clusters of its own asks about these. Labelers that pay for
+    every query ask about records that are drawn at random and were not answered before.
     """
     if experiment.labeler != "rknn":
         return sample.select(key, features, num_queries, among=labels.query < 0)
@@ -299,18 +404,30 @@ def select_queries(
     if student is None:
         return kmeans.select(key, features, num_queries)
     config = uncertainty.Config(experiment.uncertain)
-    return uncertainty.select(key, features, student.predict_proba(task.public.images), num_queries, config)
+    return uncertainty.select(
+        key, features, student.predict_proba(task.public.images), num_queries, config
+    )
 
 
 def fit_student(
-    key: jax.Array, task: Task, labels: Labels, experiment: Experiment, folder: Path, step: int, network: Any
+    key: jax.Array,
+    task: Task,
+    labels: Labels,
+    experiment: Experiment,
+    folder: Path,
+    step: int,
+    network: Any,
 ) -> ensemble.Ensemble | None:
-    """Train students on all public records labelled so far, logging every epoch; None where they were stopped in the first one."""
-    learned, config = labels.surest(1 - experiment.unlabelled), student_config(experiment)
+    """Train students on all public records labelled so far, logging every epoch; None where they
+    were stopped in the first one.
+    """
+    learned = labels.surest(1 - experiment.unlabelled)
+    config = student_config(experiment)
     unlabelled = None if isinstance(config, students.Config) else task.public.images[~learned]
     if unlabelled is not None and not len(unlabelled):
         raise ValueError(
-            f"Expected public records without a label with semi_supervised={experiment.semi_supervised}, got none; pass --unlabelled 0.1, "
+            "Expected public records without a label with "
+            f"semi_supervised={experiment.semi_supervised}, got none; pass --unlabelled 0.1, "
             "or --smoothing none where queries are declined."
         )
     try:
@@ -330,20 +447,39 @@ def fit_student(
 
 
 def buy_labels(
-    key: jax.Array, noise_key: jax.Array, task: Task, model: Any, experiment: Experiment, folder: Path
+    key: jax.Array,
+    noise_key: jax.Array,
+    task: Task,
+    model: Any,
+    experiment: Experiment,
+    folder: Path,
 ) -> tuple[ensemble.Ensemble, Guarantee | None]:
-    """Buy true labels of public records and fine-tune the private network on them; returns what choosing the records cost beside.
+    """Buy true labels of public records and fine-tune the private network on them; returns what
+    choosing the records cost beside.
 
     The choice is saved before anything is bought, so that a run that goes on makes no other.
     """
     select_key, tune_key = jax.random.split(key)
     index, chosen = runs.choice_of(
-        folder, lambda: buy.select(select_key, noise_key, task, model, experiment.buy, experiment.relation, experiment.delta)
+        folder,
+        lambda: buy.select(
+            select_key,
+            noise_key,
+            task,
+            model,
+            experiment.buy,
+            experiment.relation,
+            experiment.delta,
+        ),
     )
     bought = buy.bought_labels(task, index, experiment.buy)
-    student = buy.fine_tune(tune_key, task, model, index, bought, experiment.buy, epoch_log(task, folder, 0))
+    student = buy.fine_tune(
+        tune_key, task, model, index, bought, experiment.buy, epoch_log(task, folder, 0)
+    )
     write_arrays(folder / "bought.npz", {"public_index": index, "label": bought})
-    console.print(f"{len(bought)} labels bought, {np.sum(bought >= 0)} of them of one of the classes")
+    console.print(
+        f"{len(bought)} labels bought, {np.sum(bought >= 0)} of them of one of the classes"
+    )
     return ensemble.Ensemble((student,)), chosen
 
 
@@ -351,10 +487,18 @@ def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
     """Return what writes every epoch of a student to `metrics.jsonl`, and prints it."""
 
     def log(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student) -> None:
-        accuracy = float(np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels))
-        runs.append_jsonl(folder / "metrics.jsonl", {"round": step, "epoch": epoch, "epochs": epochs, **metrics, "test_accuracy": accuracy})
+        accuracy = float(
+            np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels)
+        )
+        runs.append_jsonl(
+            folder / "metrics.jsonl",
+            {"round": step, "epoch": epoch, "epochs": epochs, **metrics, "test_accuracy": accuracy},
+        )
         left = metrics["seconds"] * (epochs - epoch)  # the first epoch compiles
-        console.print(f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  {left:.0f} s left")
+        console.print(
+            f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  "
+            f"{left:.0f} s left"
+        )
 
     return log
 
@@ -362,18 +506,31 @@ def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
 def student_config(experiment: Experiment) -> ensemble.Config:
     """Return how each student is trained."""
     config = students.Config(
-        model=experiment.student, epochs=experiment.epochs or 0, batch_size=experiment.batch_size, augmentation=experiment.augmentation
+        model=experiment.student,
+        epochs=experiment.epochs or 0,
+        batch_size=experiment.batch_size,
+        augmentation=experiment.augmentation,
     )
     if experiment.semi_supervised == "none":
         return config
     config = replace(config, label_smoothing=0.0)
-    weight: dict[str, Any] = {} if experiment.unlabelled_weight is None else {"unlabelled_weight": experiment.unlabelled_weight}
+    weight: dict[str, Any] = (
+        {}
+        if experiment.unlabelled_weight is None
+        else {"unlabelled_weight": experiment.unlabelled_weight}
+    )
     if experiment.semi_supervised == "mixmatch":
         return mixmatch.Config(config, **{"unlabelled_weight": 75.0, **weight})
     module = {"uda": uda, "vat": vat}[experiment.semi_supervised]
     own = module.Config(**weight)
-    changed = {"strong": "photo"} if experiment.semi_supervised == "uda" and experiment.augmentation.startswith("crop") else {}
-    return replace(own, student=replace(config, epochs=experiment.epochs or own.student.epochs), **changed)
+    changed = (
+        {"strong": "photo"}
+        if experiment.semi_supervised == "uda" and experiment.augmentation.startswith("crop")
+        else {}
+    )
+    return replace(
+        own, student=replace(config, epochs=experiment.epochs or own.student.epochs), **changed
+    )
 
 
 def network_of(encode: Encoder) -> Any:
@@ -382,15 +539,24 @@ def network_of(encode: Encoder) -> Any:
 
 
 def from_arguments(arguments: list[str]) -> Experiment:
-    """Return the experiment that a command line describes: a preset's settings or the defaults, and what is given beside."""
+    """Return the experiment that a command line describes: a preset's settings or the defaults,
+    and what is given beside.
+    """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset")
     preset = first.parse_known_args(arguments)[0].preset
-    return tyro.cli(Experiment, description=__doc__, args=arguments, default=presets.named(preset) if preset else Experiment())
+    return tyro.cli(
+        Experiment,
+        description=__doc__,
+        args=arguments,
+        default=presets.named(preset) if preset else Experiment(),
+    )
 
 
 def cli() -> int:
-    """Run from the command line: exit status 2 for bad input, 130 where it was stopped with nothing to keep."""
+    """Run from the command line: exit status 2 for bad input, 130 where it was stopped with
+    nothing to keep.
+    """
     compilation.keep()
     progress = logging.getLogger("rknn_jax")
     progress.addHandler(logging.StreamHandler())

@@ -92,45 +92,61 @@ VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Label public data with private records, train a student on the labels, and hand over the proof.
+    """Label public data with private records, train a student on the labels, and hand over the
+    proof.
 
     Attributes:
-      preset: a file of train/presets, whose settings take the defaults' place: mnist-fast, mnist, svhn, cifar10 or cifar10-end-to-end.
+      preset: a file of train/presets, whose settings take the defaults' place: mnist-fast, mnist,
+        svhn, cifar10 or cifar10-end-to-end.
       dataset: digits, mnist, mnist:half, cifar10, cifar10:pooled, image_folder or tfds:<name>.
       data_dir: where the data set lies; not needed for digits.
       epsilon: privacy of the whole run, split evenly over the rounds; inf for no privacy.
       delta: of the composed guarantee; 0 keeps a pure guarantee pure.
-      labeler: a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate, which ask about public records drawn at random,
-        noisy_sgd, which trains a network on the private records, or dpdfd, which distils one from teachers by images that it makes up.
-      private_knn, pate, noisy_sgd, dpdfd: how, where it is that one; epsilon, delta and relation are those of the run.
-      buy: true labels of public records that are bought from an oracle, to fine-tune noisy_sgd's network on images; they take the student's
-        place, and what near_private spends to choose them comes on top of epsilon.
-      queries: queries a round; chosen from the number of records, classes and epsilon where it is not given, one for
-        five public records, 1,000 at most, where they are drawn at random, and all of them where a network is trained.
+      labeler: a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate, which ask
+        about public records drawn at random, noisy_sgd, which trains a network on the private
+        records, or dpdfd, which distils one from teachers by images that it makes up.
+      private_knn, pate, noisy_sgd, dpdfd: how, where it is that one; epsilon, delta and relation
+        are those of the run.
+      buy: true labels of public records that are bought from an oracle, to fine-tune noisy_sgd's
+        network on images; they take the student's place, and what near_private spends to choose
+        them comes on top of epsilon.
+      queries: queries a round; chosen from the number of records, classes and epsilon where it is
+        not given, one for five public records, 1,000 at most, where they are drawn at random, and
+        all of them where a network is trained.
       neighbors: queries that each private record votes for.
       rounds: rounds of Algorithm 1.
-      representation: learned on public data; spectral is the best for images in seconds, self_trained in a minute or two.
-      self_trained, simclr, scan, dti: how to learn it, where it is that one. The clusters of scan and the prototypes of dti are as many as
-        queries, and self_trained has a cluster a class.
+      representation: learned on public data; spectral is the best for images in seconds,
+        self_trained in a minute or two.
+      self_trained, simclr, scan, dti: how to learn it, where it is that one. The clusters of scan
+        and the prototypes of dti are as many as queries, and self_trained has a cluster a class.
       representation_dir: where simclr, scan and dti save their training, and go on with it.
-      trust: central, a curator sees the votes; local, epsilon is of each record's own message; shuffle, of all messages once shuffled.
-      amplification: bound by which shuffling amplifies a local mechanism; variation ratio looks at the mechanism, general holds for all.
-      mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision without where it is not given.
+      trust: central, a curator sees the votes; local, epsilon is of each record's own message;
+        shuffle, of all messages once shuffled.
+      amplification: bound by which shuffling amplifies a local mechanism; variation ratio looks at
+        the mechanism, general holds for all.
+      mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision
+        without where it is not given.
       relation: which data sets are neighbours.
-      smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads labels between similar public records.
-      decode: argmax of each query, or the assignment of one class to each, where queries are as many clusters as there are classes.
-      targets: what the student learns of a record: its label, hard; its votes, soft; or as much of its label as the noise leaves sure and
-        the rest shared by all classes, posterior.
+      smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads
+        labels between similar public records.
+      decode: argmax of each query, or the assignment of one class to each, where queries are as
+        many clusters as there are classes.
+      targets: what the student learns of a record: its label, hard; its votes, soft; or as much of
+        its label as the noise leaves sure and the rest shared by all classes, posterior.
       uncertain: share of the public records that a later round asks about.
       student: a file of rknn_jax/students/models, or none for the labels alone.
       members: students that differ by chance alone, whose probabilities are averaged.
       epochs: of each; its own default where it is not given.
       batch_size: of each.
-      augmentation: how training images are changed at random; warp suits digits and crop_flip photographs.
+      augmentation: how training images are changed at random; warp suits digits and crop_flip
+        photographs.
       fine_tune: begin each at what simclr or scan has learned, with their backbone as student.
-      semi_supervised: how it learns from public records without labels too: mixmatch, uda or vat; none does without them.
-      unlabelled: share of the labelled public records, those whose labels are least sure, that are taken for unlabelled ones.
-      unlabelled_weight: of the unlabelled records in the loss; 75 for mixmatch and 1 for uda and vat where it is not given.
+      semi_supervised: how it learns from public records without labels too: mixmatch, uda or vat;
+        none does without them.
+      unlabelled: share of the labelled public records, those whose labels are least sure, that are
+        taken for unlabelled ones.
+      unlabelled_weight: of the unlabelled records in the loss; 75 for mixmatch and 1 for uda and
+        vat where it is not given.
       seed: of the split, the clustering and the student.
       noise_seed: of the simulated noise; the operating system's entropy where it is not given.
       out: the run folder; a new one under runs/ where it is not given.
@@ -150,7 +166,9 @@ class Experiment:
     queries: int | None = None
     neighbors: int = 1
     rounds: int = 1
-    representation: Literal["spectral", "self_trained", "simclr", "scan", "dti", "hog", "pca", "pixels"] = "spectral"
+    representation: Literal[
+        "spectral", "self_trained", "simclr", "scan", "dti", "hog", "pca", "pixels"
+    ] = "spectral"
     self_trained: SelfTrained = field(default_factory=SelfTrained)
     simclr: SimCLR = field(default_factory=SimCLR)
     scan: SCAN = field(default_factory=SCAN)
@@ -179,20 +197,37 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if math.isnan(self.epsilon) or self.epsilon <= 0:
-            raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
-        if not 0 <= self.delta < 1:
-            raise ValueError(f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is pure privacy.")
-        labelers.named(self.labeler)
-        if self.labeler != "rknn" and (self.trust != "central" or self.mechanism or self.decode != "argmax" or self.neighbors != 1):
             raise ValueError(
-                f"Expected trust, mechanism, decode and neighbors left as they are with labeler={self.labeler}, got trust={self.trust}, "
-                f"mechanism={self.mechanism}, decode={self.decode}, neighbors={self.neighbors}; they are those of labeler=rknn."
+                f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy "
+                "budget."
+            )
+        if not 0 <= self.delta < 1:
+            raise ValueError(
+                f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is "
+                "pure privacy."
+            )
+        labelers.named(self.labeler)
+        if self.labeler != "rknn" and (
+            self.trust != "central"
+            or self.mechanism
+            or self.decode != "argmax"
+            or self.neighbors != 1
+        ):
+            raise ValueError(
+                "Expected trust, mechanism, decode and neighbors left as they are with "
+                f"labeler={self.labeler}, got trust={self.trust}, "
+                f"mechanism={self.mechanism}, decode={self.decode}, neighbors={self.neighbors}; "
+                "they are those of labeler=rknn."
             )
         if self.trains and self.rounds > 1:
-            raise ValueError(f"Expected rounds=1 with labeler={self.labeler}, got rounds={self.rounds}; its network answers all at once.")
+            raise ValueError(
+                f"Expected rounds=1 with labeler={self.labeler}, got rounds={self.rounds}; its "
+                "network answers all at once."
+            )
         if self.buy.labels and (self.labeler != "noisy_sgd" or self.noisy_sgd.network in HEADS):
             raise ValueError(
-                f"Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with buy.labels={self.buy.labels}, "
+                "Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with "
+                f"buy.labels={self.buy.labels}, "
                 f"got labeler={self.labeler} and network={self.noisy_sgd.network}."
             )
         for name in ("private_knn", "pate", "noisy_sgd", "dpdfd"):
@@ -200,59 +235,111 @@ class Experiment:
             for given in GIVEN:
                 if getattr(config, given, None) != getattr(type(config), given, None):
                     raise ValueError(
-                        f"Expected {name}.{given} left as it is, got {getattr(config, given)}; it is the run's own, see --epsilon, "
+                        f"Expected {name}.{given} left as it is, got {getattr(config, given)}; "
+                        "it is the run's own, see --epsilon, "
                         "--delta, --relation and --out."
                     )
-        gaussian = self.trains or self.labeler == "private_knn" or (self.labeler == "pate" and self.pate.aggregator != "lnmax")
+        gaussian = (
+            self.trains
+            or self.labeler == "private_knn"
+            or (self.labeler == "pate" and self.pate.aggregator != "lnmax")
+        )
         if gaussian and self.epsilon < math.inf and self.delta == 0:
-            raise ValueError(f"Expected delta > 0 with labeler={self.labeler}, got delta=0.0; pass --delta 1e-5, its noise is Gaussian.")
+            raise ValueError(
+                f"Expected delta > 0 with labeler={self.labeler}, got delta=0.0; pass --delta "
+                "1e-5, its noise is Gaussian."
+            )
         sampled = self.noisy_sgd.sampling_prob is not None
         if self.labeler == "noisy_sgd" and self.relation == "add-remove" and not sampled:
-            raise ValueError("Expected --noisy-sgd.sampling-prob with relation=add-remove, got none; the number of records is private.")
-        if self.trust not in mechanisms.named(self.private_step).trusts:  # `names` would import all of them, which takes seconds
+            raise ValueError(
+                "Expected --noisy-sgd.sampling-prob with relation=add-remove, got none; the "
+                "number of records is private."
+            )
+        if (
+            self.trust not in mechanisms.named(self.private_step).trusts
+        ):  # `names` would import all of them, which takes seconds
             choices = mechanisms.names(self.trust)
-            raise ValueError(f"Expected mechanism to be one of {choices} with trust={self.trust}, got mechanism={self.mechanism}.")
+            raise ValueError(
+                f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
+                f"mechanism={self.mechanism}."
+            )
         if self.trust != "central" and self.relation != "replace-one":
             raise ValueError(
-                f"Expected relation=replace-one with trust={self.trust}, got relation={self.relation}; the messages are counted."
+                f"Expected relation=replace-one with trust={self.trust}, got "
+                f"relation={self.relation}; the messages are counted."
             )
-        if self.relation == "add-remove" and self.labeler == "rknn" and self.queries is None and self.representation not in ("scan", "dti"):
-            raise ValueError("Expected queries with relation=add-remove, got none; the default depends on n, which is private then.")
+        if (
+            self.relation == "add-remove"
+            and self.labeler == "rknn"
+            and self.queries is None
+            and self.representation not in ("scan", "dti")
+        ):
+            raise ValueError(
+                "Expected queries with relation=add-remove, got none; the default depends on n, "
+                "which is private then."
+            )
         if self.trust == "shuffle" and self.delta == 0:
-            raise ValueError("Expected delta > 0 with trust=shuffle, got delta=0.0; pass --delta 1e-6, shuffling amplifies at none.")
+            raise ValueError(
+                "Expected delta > 0 with trust=shuffle, got delta=0.0; pass --delta 1e-6, "
+                "shuffling amplifies at none."
+            )
         if self.mechanism in ("gaussian", "binomial") and self.delta == 0:
             raise ValueError(
-                f"Expected delta > 0 with mechanism={self.mechanism}, got delta=0.0; pass --delta 1e-5 or use discrete_laplace."
+                f"Expected delta > 0 with mechanism={self.mechanism}, got delta=0.0; pass "
+                "--delta 1e-5 or use discrete_laplace."
             )
         if self.student not in ("none", *students.MODELS):
-            raise ValueError(f"Expected student to be one of none, {', '.join(students.MODELS)}, got student={self.student!r}.")
-        if not 0 <= self.unlabelled < 1:
-            raise ValueError(f"Expected 0 <= unlabelled < 1, got unlabelled={self.unlabelled}; 0 learns from all labels.")
-        if self.fine_tune and (self.representation not in ("simclr", "scan") or self.student != self.backbone):
             raise ValueError(
-                f"Expected student={self.backbone} and representation=simclr or scan with fine_tune, got student={self.student}, "
+                f"Expected student to be one of none, {', '.join(students.MODELS)}, got "
+                f"student={self.student!r}."
+            )
+        if not 0 <= self.unlabelled < 1:
+            raise ValueError(
+                f"Expected 0 <= unlabelled < 1, got unlabelled={self.unlabelled}; 0 learns from "
+                "all labels."
+            )
+        if self.fine_tune and (
+            self.representation not in ("simclr", "scan") or self.student != self.backbone
+        ):
+            raise ValueError(
+                f"Expected student={self.backbone} and representation=simclr or scan with "
+                f"fine_tune, got student={self.student}, "
                 f"representation={self.representation}."
             )
         if self.semi_supervised == "none" and self.unlabelled:
             raise ValueError(
-                f"Expected semi_supervised=mixmatch, uda or vat with unlabelled={self.unlabelled}, got none; nobody would learn from them."
+                "Expected semi_supervised=mixmatch, uda or vat with "
+                f"unlabelled={self.unlabelled}, got none; nobody would learn from them."
             )
         if self.fine_tune and self.semi_supervised != "none":
-            raise ValueError(f"Expected semi_supervised=none with fine_tune, got semi_supervised={self.semi_supervised}; that starts anew.")
-        if self.semi_supervised != "none" and self.student != "none" and self.labeler == "rknn" and not self.unlabelled:
             raise ValueError(
-                f"Expected public records without a label with semi_supervised={self.semi_supervised}, got none; pass --unlabelled 0.1, "
+                "Expected semi_supervised=none with fine_tune, got "
+                f"semi_supervised={self.semi_supervised}; that starts anew."
+            )
+        if (
+            self.semi_supervised != "none"
+            and self.student != "none"
+            and self.labeler == "rknn"
+            and not self.unlabelled
+        ):
+            raise ValueError(
+                "Expected public records without a label with "
+                f"semi_supervised={self.semi_supervised}, got none; pass --unlabelled 0.1, "
                 "reverse k-NN labeling labels all of them."
             )
         if self.student == "none" and self.rounds > 1:
-            raise ValueError(f"Expected a student with rounds={self.rounds}, got student=none; a later round asks what it is unsure of.")
+            raise ValueError(
+                f"Expected a student with rounds={self.rounds}, got student=none; a later round "
+                "asks what it is unsure of."
+            )
         for name in ("queries", "neighbors", "rounds", "members", "epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={value}.")
         if self.queries is not None and self.neighbors > self.queries:
             raise ValueError(
-                f"Expected neighbors <= queries, got neighbors={self.neighbors}, queries={self.queries}; "
+                f"Expected neighbors <= queries, got neighbors={self.neighbors}, "
+                f"queries={self.queries}; "
                 "use fewer neighbors or more queries."
             )
 
@@ -263,9 +350,15 @@ class Experiment:
 
     @property
     def private_step(self) -> str:
-        """The mechanism of reverse k-NN labeling, given or the trust's own; of another labeler the kind of its noise."""
+        """The mechanism of reverse k-NN labeling, given or the trust's own; of another labeler
+        the kind of its noise.
+        """
         if self.labeler != "rknn":
-            return "laplace" if self.labeler == "pate" and self.pate.aggregator == "lnmax" else "gaussian"
+            return (
+                "laplace"
+                if self.labeler == "pate" and self.pate.aggregator == "lnmax"
+                else "gaussian"
+            )
         return self.mechanism or ("discrete_laplace" if self.trust == "central" else "collision")
 
     @property
@@ -286,7 +379,9 @@ def make_folder(experiment: Experiment) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)
     except OSError as error:
-        raise ValueError(f"Cannot make the run folder out={folder}: {error.strerror}; choose another with --out.") from error
+        raise ValueError(
+            f"Cannot make the run folder out={folder}: {error.strerror}; choose another with --out."
+        ) from error
     if not writable:
         raise ValueError(f"The run folder out={folder} is not writable; choose another with --out.")
     return folder
@@ -294,17 +389,22 @@ def make_folder(experiment: Experiment) -> Path:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a run's folder; the lock goes with the process, also on `kill -9`.
+    """Keep other processes out of a run's folder; the lock goes with the process, also on `kill
+    -9`.
 
     Raises:
       ValueError: If another process runs there.
     """
-    with locked(folder, f"Another process runs in out={folder}; wait for it, or choose another folder with --out."):
+    with locked(
+        folder,
+        f"Another process runs in out={folder}; wait for it, or choose another folder with --out.",
+    ):
         yield
 
 
 def begin(experiment: Experiment, folder: Path, *, again: bool) -> None:
-    """Clear what a killed run of the same settings left in the folder; a network's private training goes on where it was saved.
+    """Clear what a killed run of the same settings left in the folder; a network's private training
+    goes on where it was saved.
 
     Args:
       experiment: Settings of the run.
@@ -312,15 +412,21 @@ def begin(experiment: Experiment, folder: Path, *, again: bool) -> None:
       again: Whether a run that was interrupted, and has kept its results, begins again too.
 
     Raises:
-      ValueError: If the folder holds a finished run, one of other settings, or files that are no run.
+      ValueError: If the folder holds a finished run, one of other settings, or files that are no
+        run.
     """
     if (folder / "config.json").exists():
         kept = (folder / "result.json").exists() and not (folder / TRAINING).exists() and not again
         occupied = kept or find_result(replace(experiment, out=folder)) is not None
     else:
-        occupied = any((folder / name).exists() for name in (*FILES, *FOLDERS, TRAINING))  # of something else
+        occupied = any(
+            (folder / name).exists() for name in (*FILES, *FOLDERS, TRAINING)
+        )  # of something else
     if occupied:
-        raise ValueError(f"The run folder out={folder} already holds a run; choose another with --out, or remove it.")
+        raise ValueError(
+            f"The run folder out={folder} already holds a run; choose another with --out, or "
+            "remove it."
+        )
     clear_partial_run(folder)
 
 
@@ -328,28 +434,51 @@ def find_result(experiment: Experiment) -> dict[str, Any] | None:
     """Return the result in the experiment's folder, or None if it is not finished. Changes nothing.
 
     Raises:
-      ValueError: If the folder holds a run of other settings, files that are no run, or a result that cannot be read.
+      ValueError: If the folder holds a run of other settings, files that are no run, or a result
+        that cannot be read.
     """
     folder = experiment.out
-    if folder is None or not folder.exists() or not any(not _is_temporary(path) for path in folder.iterdir()):
+    if (
+        folder is None
+        or not folder.exists()
+        or not any(not _is_temporary(path) for path in folder.iterdir())
+    ):
         return None
     if not (folder / "config.json").exists():
-        raise ValueError(f"Expected a run or nothing in out={folder}, got other files; choose another folder.")
+        raise ValueError(
+            f"Expected a run or nothing in out={folder}, got other files; choose another folder."
+        )
     config = _read_settings(folder / "config.json")
     path = folder / "result.json"
-    asked = json.loads(json.dumps(settings(experiment) | {"mechanism": experiment.private_step}, default=_plain))
-    open_to_change = {"out"} if path.exists() or (folder / TRAINING / CHOICE).exists() else {"out", "buy"}  # nothing was chosen yet
-    changed = [name for name, value in asked.items() if name not in open_to_change and config.get(name) != value]
+    asked = json.loads(
+        json.dumps(settings(experiment) | {"mechanism": experiment.private_step}, default=_plain)
+    )
+    open_to_change = (
+        {"out"} if path.exists() or (folder / TRAINING / CHOICE).exists() else {"out", "buy"}
+    )  # nothing was chosen yet
+    changed = [
+        name
+        for name, value in asked.items()
+        if name not in open_to_change and config.get(name) != value
+    ]
     if other := [f"{name}={config.get(name)} for {asked[name]}" for name in changed]:
-        raise ValueError(f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose another, or remove it.")
+        raise ValueError(
+            f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose "
+            "another, or remove it."
+        )
     result = _read_settings(path) if path.exists() else {"interrupted": True}
     if "interrupted" not in result:
-        raise ValueError(f"Expected the result of a run in {path}, got something else; remove it, and the run begins again.")
+        raise ValueError(
+            f"Expected the result of a run in {path}, got something else; remove it, and the run "
+            "begins again."
+        )
     return None if result["interrupted"] else result
 
 
 def clear_partial_run(folder: Path) -> None:
-    """Remove what a run writes, and nothing else, but for the network that it was training and the settings of that."""
+    """Remove what a run writes, and nothing else, but for the network that it was training and
+    the settings of that.
+    """
     for path in folder.iterdir():
         if path.name == "config.json" and (folder / TRAINING).exists():
             continue
@@ -369,16 +498,24 @@ def _read_settings(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); choose another folder with --out, or remove this one.") from error
+        raise ValueError(
+            f"{path} is damaged ({error}); choose another folder with --out, or remove this one."
+        ) from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path} is damaged (no JSON object); choose another folder with --out, or remove this one.")
+        raise ValueError(
+            f"{path} is damaged (no JSON object); choose another folder with --out, or remove "
+            "this one."
+        )
     return found
 
 
-def choice_of(folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]) -> tuple[np.ndarray, Guarantee | None]:
+def choice_of(
+    folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]
+) -> tuple[np.ndarray, Guarantee | None]:
     """Return which public records are bought, int `[num_bought]`, and what that cost.
 
-    A choice with noise is saved in the folder before it is used, and after that `buy` may not change there: another would cost anew.
+    A choice with noise is saved in the folder before it is used, and after that `buy` may not
+    change there: another would cost anew.
     """
     path = folder / TRAINING / CHOICE
     if not path.exists():
@@ -390,9 +527,17 @@ def choice_of(folder: Path, select: Callable[[], tuple[Queries, Guarantee | None
     try:
         saved = json.loads(path.read_text())
         return np.asarray(saved["index"], np.int32), Guarantee.of(saved["guarantee"])
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ValueError(
-            f"Expected the choice of labels to buy in {path}, which was paid for, got something else ({error}); restore the file from a "
+            f"Expected the choice of labels to buy in {path}, which was paid for, got something "
+            f"else ({error}); restore the file from a "
             "copy, or choose another folder with --out."
         ) from error
 
@@ -429,7 +574,10 @@ def _plain(value: Any) -> Any:
 
 def settings(experiment: Experiment) -> dict[str, Any]:
     """Return the experiment's fields, JSON-ready."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(experiment).items()}
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in asdict(experiment).items()
+    }
 
 
 def finish(
@@ -463,7 +611,9 @@ def finish(
     model = rounds[-1][1].model
     result = {
         "label_accuracy": float(right.mean()),
-        "test_accuracy": None if predicted is None else float(np.mean(predicted == task.test.labels)),
+        "test_accuracy": None
+        if predicted is None
+        else float(np.mean(predicted == task.test.labels)),
         "model_test_accuracy": None if model is None else _accuracy(model, task.test),
         "labels_bought": experiment.buy.labels,
         "epsilon": guarantee.epsilon,
@@ -479,17 +629,33 @@ def finish(
         "not_covered_by_epsilon": benchmark,
     }
     parts = [answers.guarantee for _, answers in rounds] + ([chosen] if chosen else [])
-    events = [event for part in parts for event in part.events] if all(part.events or not part.delta for part in parts) else []
-    accountants = accounting.epsilons(events, experiment.delta) if events and guarantee.epsilon < math.inf else {}
+    events = (
+        [event for part in parts for event in part.events]
+        if all(part.events or not part.delta for part in parts)
+        else []
+    )
+    accountants = (
+        accounting.epsilons(events, experiment.delta)
+        if events and guarantee.epsilon < math.inf
+        else {}
+    )
     privacy: dict[str, Any] = {
         "whole": guarantee.asdict(),
         "rounds": [answers.guarantee.asdict() for _, answers in rounds],
         "accountants": accountants or {guarantee.accountant: guarantee.epsilon},
         "choice_of_labels_to_buy": chosen and chosen.asdict(),
-        "covers": ["the noisy counts" if model is None else "the network", "the labels of the public records", "the student"],
+        "covers": [
+            "the noisy counts" if model is None else "the network",
+            "the labels of the public records",
+            "the student",
+        ],
         "does_not_cover": [
             f"the number of private {guarantee.unit}s, which "
-            + ("a benchmark's result.json tells" if guarantee.relation == "add-remove" else "replace-one takes as public"),
+            + (
+                "a benchmark's result.json tells"
+                if guarantee.relation == "add-remove"
+                else "replace-one takes as public"
+            ),
             "settings chosen by looking at private data or at accuracies, such as this page's",
             "everything under not_covered_by_epsilon in result.json",
         ],
@@ -511,26 +677,39 @@ def finish(
         shutil.copytree(path, folder / "generator")
     if student is not None:
         ensemble.save(student, folder / "student")
-    write_whole(folder / "privacy.html", page(_statement(experiment, task, guarantee, privacy)).encode())
+    write_whole(
+        folder / "privacy.html", page(_statement(experiment, task, guarantee, privacy)).encode()
+    )
     write_json(folder / "privacy.json", privacy)
     write_json(folder / "result.json", result)
     if not result["interrupted"]:
         shutil.rmtree(folder / TRAINING, ignore_errors=True)  # there is nothing left to go on with
 
 
-def _statement(experiment: Experiment, task: Task, guarantee: Guarantee, privacy: dict[str, Any]) -> Statement:
+def _statement(
+    experiment: Experiment, task: Task, guarantee: Guarantee, privacy: dict[str, Any]
+) -> Statement:
     about = environment()
-    records = f"{len(task.private.labels):,} of its" if guarantee.relation == "replace-one" else "Some of its"
+    records = (
+        f"{len(task.private.labels):,} of its"
+        if guarantee.relation == "replace-one"
+        else "Some of its"
+    )
     return Statement(
         guarantee,
-        f"This is an experiment on the data set {experiment.dataset}. {records} records play the part of private ones, and whoever runs it "
+        f"This is an experiment on the data set {experiment.dataset}. {records} records play the "
+        "part of private ones, and whoever runs it "
         "holds all of them.",
         tuple(privacy["covers"]),
         tuple(privacy["does_not_cover"]),
         experiment.private_step,
         "No ledger keeps account of experiments: every one of them sees the same records again.",
         about["date"],
-        details={"data set": experiment.dataset, "labeler": experiment.labeler, "rounds": experiment.rounds},
+        details={
+            "data set": experiment.dataset,
+            "labeler": experiment.labeler,
+            "rounds": experiment.rounds,
+        },
         versions={"rknn-jax": metadata.version("rknn-jax")} | about["versions"],
     )
 
@@ -539,15 +718,24 @@ def _accuracy(model: Classifier, records: Records) -> float:
     return float(np.mean(model.predict_proba(records.images).argmax(axis=1) == records.labels))
 
 
-def _queries(task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers]]) -> dict[str, np.ndarray]:
-    """Return all rounds' queries with their pictures, votes and, for a benchmark, the most frequent true label of their records."""
+def _queries(
+    task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers]]
+) -> dict[str, np.ndarray]:
+    """Return all rounds' queries with their pictures, votes and, for a benchmark, the most
+    frequent true label of their records.
+    """
     index = np.concatenate([queries.index for queries, _ in rounds])
     counts = np.zeros((len(index), task.card.num_classes), np.int64)
     asked = labels.query >= 0
     np.add.at(counts, (labels.query[asked], task.public.true_labels[asked]), 1)
     joined = {
         name: np.concatenate([getattr(answers, field) for _, answers in rounds])
-        for name, field in (("label", "labels"), ("noisy_counts", "counts"), ("stddev", "stddev"), ("probability", "probabilities"))
+        for name, field in (
+            ("label", "labels"),
+            ("noisy_counts", "counts"),
+            ("stddev", "stddev"),
+            ("probability", "probabilities"),
+        )
     }
     own = task.public.true_labels[index]
     return joined | {

@@ -1,4 +1,5 @@
-"""Cut a benchmark's data into files as the parties of a federation hold them: one public, one of a test set, one for each party.
+"""Cut a benchmark's data into files as the parties of a federation hold them: one public, one of a
+test set, one for each party.
 
     python -m train.parties --dataset mnist --data-dir DIR --parties 3 --out runs/parties
 
@@ -23,7 +24,8 @@ class Parties:
     Attributes:
       dataset: a name of `rknn_jax.data`.
       out: folder for `public.npz`, `test.npz` and `party0.npz` to the last.
-      parties: how many share the private records; 0 for one for each client that the data set knows of.
+      parties: how many share the private records; 0 for one for each client that the data set knows
+        of.
       data_dir: of the data set.
       seed: of the split.
     """
@@ -39,14 +41,22 @@ def main(settings: Parties) -> list[int]:
     """Write the files and return how many records each party has.
 
     Raises:
-      ValueError: where there are fewer clients, or records where clients are not known, than parties.
+      ValueError: where there are fewer clients, or records where clients are not known, than
+        parties.
     """
     task = data.load(settings.dataset, settings.seed, settings.data_dir)
     private = task.private
-    clients = np.arange(len(private.labels)) if private.clients is None else np.unique(private.clients, return_inverse=True)[1]
+    clients = (
+        np.arange(len(private.labels))
+        if private.clients is None
+        else np.unique(private.clients, return_inverse=True)[1]
+    )
     count = settings.parties or clients.max() + 1
     if not 1 <= count <= clients.max() + 1:
-        raise ValueError(f"Expected 1 <= parties <= {clients.max() + 1} clients, got parties={settings.parties}; cut fewer.")
+        raise ValueError(
+            f"Expected 1 <= parties <= {clients.max() + 1} clients, got "
+            f"parties={settings.parties}; cut fewer."
+        )
     settings.out.mkdir(parents=True, exist_ok=True)
     write_arrays(settings.out / "public.npz", {"images": task.public.images}, compress=False)
     test = {"images": task.test.images, "labels": task.test.labels}

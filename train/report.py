@@ -2,9 +2,10 @@
 
     python -m train.report RUN_FOLDER
 
-`write` reads the run folder alone, so that a page can be made again at any time and nothing private is at hand when it is. The page is
-one file that loads nothing: charts are SVG whose colours are the page's CSS variables, so that they follow a dark screen, and pictures
-are PNG inside it. `report.html.j2` holds the words and the order; here is what they say.
+`write` reads the run folder alone, so that a page can be made again at any time and nothing private
+is at hand when it is. The page is one file that loads nothing: charts are SVG whose colours are the
+page's CSS variables, so that they follow a dark screen, and pictures are PNG inside it.
+`report.html.j2` holds the words and the order; here is what they say.
 """
 
 import base64
@@ -102,7 +103,9 @@ ACCOUNTANTS = {
 
 
 class Published(NamedTuple):
-    """A row of Table 1 of Li et al., "Fine-grained Private Knowledge Distillation": pure epsilon, replace-one; infinite without noise."""
+    """A row of Table 1 of Li et al., "Fine-grained Private Knowledge Distillation": pure
+    epsilon, replace-one; infinite without noise.
+    """
 
     system: str
     epsilon: float
@@ -134,12 +137,15 @@ PUBLISHED = {
 }
 CAVEATS = {
     "mnist": (
-        "The paper's test set shares 2,517 of its 5,000 images with its student's training images and it reports the best epoch; "
+        "The paper's test set shares 2,517 of its 5,000 images with its student's training "
+        "images and it reports the best epoch; "
         "here the two are disjoint and the last epoch counts."
     ),
-    "svhn_cropped": "The paper tests on 1,000 images and reports the best epoch on them; here the last epoch counts.",
+    "svhn_cropped": "The paper tests on 1,000 images and reports the best epoch on them; here "
+    "the last epoch counts.",
     "cifar10": (
-        "The paper tests on 1,000 images, 827 of them from CIFAR-10's training part, and reports the best epoch on them; "
+        "The paper tests on 1,000 images, 827 of them from CIFAR-10's training part, and reports "
+        "the best epoch on them; "
         "here the last epoch counts."
     ),
 }
@@ -174,23 +180,33 @@ class Run:
 
     @property
     def lead(self) -> np.ndarray:
-        """Noisy counts by which each label leads its strongest rival, `[num_queries]`; negative where smoothing overruled the counts."""
+        """Noisy counts by which each label leads its strongest rival, `[num_queries]`; negative
+        where smoothing overruled the counts.
+        """
         own, rival = _own_and_rival(self)
-        counts, row = self.queries["noisy_counts"], np.arange(len(own))
+        counts = self.queries["noisy_counts"]
+        row = np.arange(len(own))
         return counts[row, own] - counts[row, rival]
 
     @property
     def lead_stddev(self) -> np.ndarray:
         """Standard deviation of the noise in `lead`, `[num_queries]`."""
         own, rival = _own_and_rival(self)
-        stddev, row = self.queries["stddev"], np.arange(len(own))
+        stddev = self.queries["stddev"]
+        row = np.arange(len(own))
         return np.hypot(stddev[row, own], stddev[row, rival])
 
     @property
     def counts_released(self) -> bool:
-        """Whether there are counts to show: not where every row is one-hot, as of a mechanism that releases labels only."""
+        """Whether there are counts to show: not where every row is one-hot, as of a mechanism
+        that releases labels only.
+        """
         counts = self.queries["noisy_counts"]
-        return not (self.queries["stddev"].max() == 0 and np.all(counts.max(axis=1) == 1) and np.all(np.abs(counts).sum(axis=1) == 1))
+        return not (
+            self.queries["stddev"].max() == 0
+            and np.all(counts.max(axis=1) == 1)
+            and np.all(np.abs(counts).sum(axis=1) == 1)
+        )
 
 
 def _own_and_rival(run: Run) -> tuple[np.ndarray, np.ndarray]:
@@ -224,11 +240,16 @@ def read(folder: Path) -> Run:
     Raises:
       ValueError: where a file is missing or cannot be read; the message names it.
     """
-    config, result, privacy = (_read_json(folder / name) for name in ("config.json", "result.json", "privacy.json"))
-    asked, labels = _read_arrays(folder / "queries.npz"), _read_arrays(folder / "labels.npz")
+    config, result, privacy = (
+        _read_json(folder / name) for name in ("config.json", "result.json", "privacy.json")
+    )
+    asked = _read_arrays(folder / "queries.npz")
+    labels = _read_arrays(folder / "labels.npz")
     _check_queries(folder / "queries.npz", asked)
     asked["number"] = np.arange(len(asked["label"]))
-    queries = {name: array[asked["label"] >= 0] for name, array in asked.items()}  # a declined query has nothing to show
+    queries = {
+        name: array[asked["label"] >= 0] for name, array in asked.items()
+    }  # a declined query has nothing to show
     num_classes = queries["noisy_counts"].shape[1]
     _check_classes(folder / "queries.npz", asked, -1, num_classes)
     _check_classes(folder / "labels.npz", labels, -1, num_classes)
@@ -237,9 +258,21 @@ def read(folder: Path) -> Run:
         raise ValueError(f"Expected a list of classes in {folder / 'config.json'}, got {named!r}.")
     classes = tuple(map(str, named))
     if len(classes) != num_classes:
-        raise ValueError(f"Expected {num_classes} classes in {folder / 'config.json'}, as in queries.npz, got {len(classes)}.")
+        raise ValueError(
+            f"Expected {num_classes} classes in {folder / 'config.json'}, as in queries.npz, got "
+            f"{len(classes)}."
+        )
     declined = len(asked["label"]) - len(queries["label"])
-    return Run(config, result, privacy, _read_lines(folder / "metrics.jsonl"), queries, labels, classes, declined)
+    return Run(
+        config,
+        result,
+        privacy,
+        _read_lines(folder / "metrics.jsonl"),
+        queries,
+        labels,
+        classes,
+        declined,
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -258,16 +291,24 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     _complete(path, arrays)
     shapes = {name: array.shape for name, array in arrays.items()}
     if len({shape[:1] for shape in shapes.values()}) != 1 or len(shapes["label"]) != 1:
-        raise ValueError(f"Expected arrays of one length, and label of one dimension, in {path}, got {shapes}.")
+        raise ValueError(
+            f"Expected arrays of one length, and label of one dimension, in {path}, got {shapes}."
+        )
     return arrays
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return one dict a line; a last line without its end was cut off as it was written, and does not count."""
+    """Return one dict a line; a last line without its end was cut off as it was written, and
+    does not count.
+    """
     if not path.exists():
         return []
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+        lines = [
+            json.loads(line)
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     if not all(isinstance(line, dict) for line in lines):
@@ -277,28 +318,52 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 def _complete(path: Path, value: dict[str, Any]) -> dict[str, Any]:
     if missing := [name for name in REQUIRED[path.name] if name not in value]:
-        raise ValueError(f"Cannot read {path}: it lacks {', '.join(missing)}; pass a folder that a whole run of train.distill wrote.")
+        raise ValueError(
+            f"Cannot read {path}: it lacks {', '.join(missing)}; pass a folder that a whole run "
+            "of train.distill wrote."
+        )
     return value
 
 
 def _unreadable(path: Path, error: Exception) -> ValueError:
     why = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return ValueError(f"Cannot read {path}: {why}; pass a folder that a whole run of train.distill wrote.")
+    return ValueError(
+        f"Cannot read {path}: {why}; pass a folder that a whole run of train.distill wrote."
+    )
 
 
 def _check_queries(path: Path, queries: dict[str, np.ndarray]) -> None:
-    counts, image = queries["noisy_counts"], queries["image"]
-    if counts.ndim != 2 or counts.shape[1] < 2 or not len(counts) or queries["stddev"].shape != counts.shape:
-        raise ValueError(f"Expected noisy_counts and stddev [S, C] in {path}, got {counts.shape} and {queries['stddev'].shape}.")
+    counts = queries["noisy_counts"]
+    image = queries["image"]
+    if (
+        counts.ndim != 2
+        or counts.shape[1] < 2
+        or not len(counts)
+        or queries["stddev"].shape != counts.shape
+    ):
+        raise ValueError(
+            f"Expected noisy_counts and stddev [S, C] in {path}, got {counts.shape} and "
+            f"{queries['stddev'].shape}."
+        )
     if image.ndim != 4 or image.dtype != np.uint8:
-        raise ValueError(f"Expected image uint8 [S, height, width, channels] in {path}, got {image.dtype} {image.shape}.")
+        raise ValueError(
+            f"Expected image uint8 [S, height, width, channels] in {path}, got {image.dtype} "
+            f"{image.shape}."
+        )
 
 
-def _check_classes(path: Path, arrays: dict[str, np.ndarray], lowest: int, num_classes: int) -> None:
+def _check_classes(
+    path: Path, arrays: dict[str, np.ndarray], lowest: int, num_classes: int
+) -> None:
     for name in {"label", "true_label"} & arrays.keys():
         array = arrays[name]
-        if array.dtype.kind != "i" or (len(array) and not lowest <= array.min() <= array.max() < num_classes):
-            raise ValueError(f"Expected {name} in {path} to be integers in [{lowest}, {num_classes}), got {array.dtype} {array}.")
+        if array.dtype.kind != "i" or (
+            len(array) and not lowest <= array.min() <= array.max() < num_classes
+        ):
+            raise ValueError(
+                f"Expected {name} in {path} to be integers in [{lowest}, {num_classes}), got "
+                f"{array.dtype} {array}."
+            )
 
 
 def render(run: Run) -> str:
@@ -318,7 +383,10 @@ def render(run: Run) -> str:
         whole=run.privacy["whole"],
         colours=COLOURS,
         odds=odds(run.privacy["whole"]),
-        accountants=[(name, ACCOUNTANTS.get(name, ""), value) for name, value in run.privacy["accountants"].items()],
+        accountants=[
+            (name, ACCOUNTANTS.get(name, ""), value)
+            for name, value in run.privacy["accountants"].items()
+        ],
         cards=[card(run, row) for row in order(run)[:MOST_QUERIES_SHOWN]],
         leads=leads(run),
         epochs=epochs(run),
@@ -327,7 +395,11 @@ def render(run: Run) -> str:
         caveat=CAVEATS.get(_benchmark(run)),
         confusion=confusion(run),
         time=time_spent(run),
-        settings={name: _own(value) for name, value in run.config.items() if name not in ("versions", "classes", *_unused(run.config))},
+        settings={
+            name: _own(value)
+            for name, value in run.config.items()
+            if name not in ("versions", "classes", *_unused(run.config))
+        },
         command=command(run),
         num_classes_in_table=MOST_CLASSES_IN_TABLE,
     )
@@ -335,7 +407,11 @@ def render(run: Run) -> str:
 
 def plain(value: Any) -> Any:
     """Write a group of settings in words."""
-    return ", ".join(f"{name} {plain(inner)}" for name, inner in value.items() if inner is not None) if isinstance(value, dict) else value
+    return (
+        ", ".join(f"{name} {plain(inner)}" for name, inner in value.items() if inner is not None)
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -346,28 +422,40 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def epsilon_text(value: Any) -> str:
-    """Write an epsilon with four significant digits, rounded up; "∞" where it is infinite, as JSON may hold it."""
+    """Write an epsilon with four significant digits, rounded up; "∞" where it is infinite, as
+    JSON may hold it.
+    """
     if math.isinf(float(value)):
         return "∞"
-    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(f'{float(value):.12g}')):g}"
+    return (
+        f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(f'{float(value):.12g}')):g}"
+    )
 
 
 def odds(guarantee: dict[str, Any]) -> str | None:
     """Say what epsilon means to the owner of one record; None where nothing is guaranteed."""
-    epsilon, unit = float(guarantee["epsilon"]), guarantee.get("unit", "record")
+    epsilon = float(guarantee["epsilon"])
+    unit = guarantee.get("unit", "record")
     if epsilon > 700:
         return None
     factor = epsilon_text(math.exp(epsilon))
-    what = "between any two contents of that one" if guarantee.get("relation") == "replace-one" else "of whether that one took part"
+    what = (
+        "between any two contents of that one"
+        if guarantee.get("relation") == "replace-one"
+        else "of whether that one took part"
+    )
     exception = f", but for a slack of δ = {guarantee['delta']:g}" if guarantee.get("delta") else ""
     return (
-        f"To someone who knows every private {unit} but one, all that is covered changes the odds {what} "
+        f"To someone who knows every private {unit} but one, all that is covered changes the "
+        f"odds {what} "
         f"by a factor of at most {factor} (e to the ε){exception}."
     )
 
 
 def order(run: Run) -> np.ndarray:
-    """Return the queries as the page shows them: by label where all fit, else wrong ones and then small leads first."""
+    """Return the queries as the page shows them: by label where all fit, else wrong ones and
+    then small leads first.
+    """
     lead = run.lead
     if len(lead) <= MOST_QUERIES_SHOWN:
         return np.lexsort((-lead, run.queries["label"], run.queries["round"]))
@@ -376,7 +464,8 @@ def order(run: Run) -> np.ndarray:
 
 def card(run: Run, row: int) -> dict[str, Any]:
     """Return what the page shows of one query."""
-    queries, label = run.queries, int(run.queries["label"][row])
+    queries = run.queries
+    label = int(run.queries["label"][row])
     truth = int(queries["true_label"][row]) if run.wrong[row] else None
     counts = queries["noisy_counts"][row]
     return {
@@ -388,7 +477,11 @@ def card(run: Run, row: int) -> dict[str, Any]:
         "round": int(queries["round"][row]) + 1,
         "public_index": int(queries["public_index"][row]),
         "bars": bars(counts, queries["stddev"][row], label, truth) if run.counts_released else None,
-        "counts": ", ".join(f"{name}: {count:.4g}" for name, count in zip(run.classes, counts, strict=True) if abs(count) >= 0.5),
+        "counts": ", ".join(
+            f"{name}: {count:.4g}"
+            for name, count in zip(run.classes, counts, strict=True)
+            if abs(count) >= 0.5
+        ),
         "votes": round(float(counts[label])),
     }
 
@@ -404,27 +497,39 @@ def picture(image: np.ndarray) -> str:
 
 
 def bars(counts: np.ndarray, stddev: np.ndarray, label: int, truth: int | None) -> dict[str, Any]:
-    """Return SVG paths, 100 wide and 40 high, of the counts and of the noise's standard deviation around each.
+    """Return SVG paths, 100 wide and 40 high, of the counts and of the noise's standard deviation
+    around each.
 
     Returns:
       `zero`, the height of the base line; `label`, `truth` and `others`, bars; `noise`, error bars.
     """
-    top, bottom = max(float((counts + stddev).max()), 0.0), min(float((counts - stddev).min()), 0.0)
-    unit, step = 40 / ((top - bottom) or 1), 100 / len(counts)
-    zero, paths = top * unit, {"label": "", "truth": "", "others": "", "noise": ""}
+    top = max(float((counts + stddev).max()), 0.0)
+    bottom = min(float((counts - stddev).min()), 0.0)
+    unit = 40 / ((top - bottom) or 1)
+    step = 100 / len(counts)
+    zero = top * unit
+    paths = {"label": "", "truth": "", "others": "", "noise": ""}
     for position, (count, noise) in enumerate(zip(counts, stddev, strict=True)):
         kind = "label" if position == label else "truth" if position == truth else "others"
-        paths[kind] += f"M{(position + 0.15) * step:.4g} {zero:.4g}v{-count * unit:.4g}h{0.7 * step:.4g}V{zero:.4g}z"
+        paths[kind] += (
+            f"M{(position + 0.15) * step:.4g} "
+            f"{zero:.4g}v{-count * unit:.4g}h{0.7 * step:.4g}V{zero:.4g}z"
+        )
         if noise:
-            paths["noise"] += f"M{(position + 0.5) * step:.4g} {zero - (count - noise) * unit:.4g}v{-2 * noise * unit:.4g}"
+            paths["noise"] += (
+                f"M{(position + 0.5) * step:.4g} "
+                f"{zero - (count - noise) * unit:.4g}v{-2 * noise * unit:.4g}"
+            )
     return paths | {"zero": f"{zero:.4g}"}
 
 
 def needed_lead(mechanism: str, stddev: float, num_classes: int, flip_prob: float) -> float:
-    """Return the true lead at which noise flips a label with at most this probability, in standard deviations of the lead's noise.
+    """Return the true lead at which noise flips a label with at most this probability, in standard
+    deviations of the lead's noise.
 
-    All rivals trail by the lead, which is the worst case. Exact for discrete Laplace noise (`bsvs.required_gap`), and close for continuous
-    one; a union bound for any other noise, which is taken for Gaussian.
+    All rivals trail by the lead, which is the worst case. Exact for discrete Laplace noise
+    (`bsvs.required_gap`), and close for continuous one; a union bound for any other noise, which is
+    taken for Gaussian.
 
     Args:
       mechanism: a file of rknn_jax/mechanisms.
@@ -444,11 +549,22 @@ def leads(run: Run) -> dict[str, Any] | None:
     if not np.all(stddev > 0):
         return None
     middle = float(np.median(stddev))
-    mechanism, num_classes = run.config.get("mechanism", ""), len(run.classes)
-    needed = [needed_lead(mechanism, middle / math.sqrt(2), num_classes, flip_prob) for flip_prob in (0.1, 0.01)]
-    in_votes = bool(np.ptp(stddev) < 1e-3 * stddev[0])  # else every query has its own noise, and the axis counts in that
+    mechanism = run.config.get("mechanism", "")
+    num_classes = len(run.classes)
+    needed = [
+        needed_lead(mechanism, middle / math.sqrt(2), num_classes, flip_prob)
+        for flip_prob in (0.1, 0.01)
+    ]
+    in_votes = bool(
+        np.ptp(stddev) < 1e-3 * stddev[0]
+    )  # else every query has its own noise, and the axis counts in that
     return {
-        "svg": chart("leads", partial(_draw_leads, run, needed, stddev if in_votes else np.ones_like(stddev), in_votes)),
+        "svg": chart(
+            "leads",
+            partial(
+                _draw_leads, run, needed, stddev if in_votes else np.ones_like(stddev), in_votes
+            ),
+        ),
         "stddev": middle,
         "in_votes": in_votes,
         "needed": [lead * middle for lead in needed],
@@ -457,10 +573,18 @@ def leads(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _draw_leads(run: Run, needed: Sequence[float], units: np.ndarray, in_votes: bool, axes: Axes) -> None:
-    """Draw leads, and the lines of `needed` standard deviations; `units` is one standard deviation on the axis, `[num_queries]`."""
-    lead, size, wrong, unit = run.lead / run.lead_stddev * units, run.queries["size"], run.wrong, float(units[0])
-    low, high = min(-1.5 * unit, 1.2 * lead.min()), 1.25 * max(lead.max(), needed[1] * unit)
+def _draw_leads(
+    run: Run, needed: Sequence[float], units: np.ndarray, in_votes: bool, axes: Axes
+) -> None:
+    """Draw leads, and the lines of `needed` standard deviations; `units` is one standard
+    deviation on the axis, `[num_queries]`.
+    """
+    lead = run.lead / run.lead_stddev * units
+    size = run.queries["size"]
+    wrong = run.wrong
+    unit = float(units[0])
+    low = min(-1.5 * unit, 1.2 * lead.min())
+    high = 1.25 * max(lead.max(), needed[1] * unit)
     if high > 6 * needed[1] * unit:
         axes.set_xscale("symlog", linthresh=needed[1] * unit)
         axes.xaxis.set_major_locator(FixedLocator(_ticks(low, high)))
@@ -470,7 +594,15 @@ def _draw_leads(run: Run, needed: Sequence[float], units: np.ndarray, in_votes: 
     axes.axvspan(low, needed[0] * unit, color=INK["wrong"], alpha=0.07, linewidth=0)
     for chance, line in zip(("10%", "1%"), needed, strict=True):
         axes.axvline(line * unit, color=INK["wrong"], linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.text(line * unit, 1.01, f"{chance} flip", color=INK["wrong"], size=8, ha="center", transform=axes.get_xaxis_transform())
+        axes.text(
+            line * unit,
+            1.01,
+            f"{chance} flip",
+            color=INK["wrong"],
+            size=8,
+            ha="center",
+            transform=axes.get_xaxis_transform(),
+        )
     if len(size) <= MOST_QUERIES_SHOWN:
         axes.hlines(size, lead - units, lead + units, color=INK["muted"], linewidth=0.6, alpha=0.5)
     axes.scatter(lead[~wrong], size[~wrong], s=28, color=INK["label"], alpha=0.75, linewidth=0)
@@ -478,41 +610,82 @@ def _draw_leads(run: Run, needed: Sequence[float], units: np.ndarray, in_votes: 
     clearly_wrong = np.flatnonzero(wrong & (lead > needed[0] * units))
     for row in clearly_wrong[np.argsort(-lead[clearly_wrong])][:MOST_NAMED]:
         axes.annotate(
-            f"q{run.queries['number'][row]}", (lead[row], size[row]), (5, 4), textcoords="offset points", color=INK["wrong"], size=8
+            f"q{run.queries['number'][row]}",
+            (lead[row], size[row]),
+            (5, 4),
+            textcoords="offset points",
+            color=INK["wrong"],
+            size=8,
         )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.set_xlabel("lead of the label, in noisy votes" if in_votes else "lead of the label, in standard deviations of its noise")
+    axes.set_xlabel(
+        "lead of the label, in noisy votes"
+        if in_votes
+        else "lead of the label, in standard deviations of its noise"
+    )
     axes.set_ylabel("public records that take it")
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return 0 and round numbers between `low` and `high`, for an axis that is logarithmic away from 0."""
+    """Return 0 and round numbers between `low` and `high`, for an axis that is logarithmic away
+    from 0.
+    """
     steps = [digit * 10.0**power for power in range(-1, 8) for digit in (1, 2, 5)]
-    return [0.0, *(step for step in steps if high / 40 < step < high), *(-step for step in steps if high / 40 < step < -low)]
+    return [
+        0.0,
+        *(step for step in steps if high / 40 < step < high),
+        *(-step for step in steps if high / 40 < step < -low),
+    ]
 
 
 def epochs(run: Run) -> Markup | None:
     """Draw the student's accuracy over the epochs of all rounds; None where none finished."""
     known = [entry for entry in run.metrics if entry.get("test_accuracy") is not None]
     members = run.config.get("members", 1)
-    return chart("epochs", partial(_draw_epochs, known, members, _label_accuracy(run))) if known else None
+    return (
+        chart("epochs", partial(_draw_epochs, known, members, _label_accuracy(run)))
+        if known
+        else None
+    )
 
 
-def _draw_epochs(metrics: Sequence[dict[str, Any]], members: int, label_accuracy: float | None, axes: Axes) -> None:
-    accuracy, rounds, epoch = np.array([(entry["test_accuracy"], entry.get("round", 0), entry.get("epoch", 1)) for entry in metrics]).T
-    steps, starts = np.arange(1, len(accuracy) + 1), np.flatnonzero(np.diff(rounds)) + 1
+def _draw_epochs(
+    metrics: Sequence[dict[str, Any]], members: int, label_accuracy: float | None, axes: Axes
+) -> None:
+    accuracy, rounds, epoch = np.array(
+        [
+            (entry["test_accuracy"], entry.get("round", 0), entry.get("epoch", 1))
+            for entry in metrics
+        ]
+    ).T
+    steps = np.arange(1, len(accuracy) + 1)
+    starts = np.flatnonzero(np.diff(rounds)) + 1
     own = metrics[0].get("epochs", len(metrics)) // members  # epochs of one student
     first = np.flatnonzero((epoch - 1) % own == 0)[1:]
     _accuracy_axis(axes, [*accuracy, label_accuracy], "test accuracy")
     if label_accuracy is not None:
-        axes.axhline(float(_shown(label_accuracy)), color=INK["label"], linestyle=(0, (1, 2)), label=f"labels, {percent(label_accuracy)}")
+        axes.axhline(
+            float(_shown(label_accuracy)),
+            color=INK["label"],
+            linestyle=(0, (1, 2)),
+            label=f"labels, {percent(label_accuracy)}",
+        )
     for part in np.split(np.arange(len(accuracy)), first):
-        (line,) = axes.plot(steps[part], _shown(accuracy[part]), "o-", color=INK["student"], markersize=3.5)
+        (line,) = axes.plot(
+            steps[part], _shown(accuracy[part]), "o-", color=INK["student"], markersize=3.5
+        )
     name = "student" if members == 1 else f"each of {members} students by itself"
     line.set_label(f"{name}, {percent(accuracy[-1])} after the last epoch")
     for start in starts:
         axes.axvline(start + 0.5, color=INK["muted"], linewidth=0.8)
-        axes.text(start + 0.6, 1.01, f"round {rounds[start] + 1:.0f}", color=INK["muted"], size=8, transform=axes.get_xaxis_transform())
+        axes.text(
+            start + 0.6,
+            1.01,
+            f"round {rounds[start] + 1:.0f}",
+            color=INK["muted"],
+            size=8,
+            transform=axes.get_xaxis_transform(),
+        )
     axes.set_xlim(0.5, len(accuracy) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
@@ -520,33 +693,93 @@ def _draw_epochs(metrics: Sequence[dict[str, Any]], members: int, label_accuracy
 
 
 def accuracy_by_epsilon(run: Run) -> Markup | None:
-    """Draw this run's accuracies beside those at other epsilons and the paper's; None where no accuracy is known."""
-    sweep, theirs = _sweep(run), PUBLISHED.get(_benchmark(run), ())
-    values = [_label_accuracy(run), _student_accuracy(run), _without_noise(run), *(point["mean"] for point in sweep)]
+    """Draw this run's accuracies beside those at other epsilons and the paper's; None where no
+    accuracy is known.
+    """
+    sweep = _sweep(run)
+    theirs = PUBLISHED.get(_benchmark(run), ())
+    values = [
+        _label_accuracy(run),
+        _student_accuracy(run),
+        _without_noise(run),
+        *(point["mean"] for point in sweep),
+    ]
     values += [value for row in theirs for value in (row.label, row.student)]
-    return chart("epsilon", partial(_draw_by_epsilon, run, values)) if any(value is not None for value in values) else None
+    return (
+        chart("epsilon", partial(_draw_by_epsilon, run, values))
+        if any(value is not None for value in values)
+        else None
+    )
 
 
 def _draw_by_epsilon(run: Run, values: Sequence[float | None], axes: Axes) -> None:
-    sweep, theirs, own = _sweep(run), PUBLISHED.get(_benchmark(run), ()), float(run.result["epsilon"])
-    place = _epsilon_axis(axes, [own, *(point["epsilon"] for point in sweep), *(row.epsilon for row in theirs)])
+    sweep = _sweep(run)
+    theirs = PUBLISHED.get(_benchmark(run), ())
+    own = float(run.result["epsilon"])
+    place = _epsilon_axis(
+        axes, [own, *(point["epsilon"] for point in sweep), *(row.epsilon for row in theirs)]
+    )
     _accuracy_axis(axes, values, "accuracy")
 
-    def points(pairs: Sequence[tuple[float, float | None]], colour: str, marker: str, label: str, **style: Any) -> None:
+    def points(
+        pairs: Sequence[tuple[float, float | None]],
+        colour: str,
+        marker: str,
+        label: str,
+        **style: Any,
+    ) -> None:
         """Mark (epsilon, accuracy) pairs, those that are known."""
-        known = [(place(epsilon), _shown(accuracy)) for epsilon, accuracy in pairs if accuracy is not None]
+        known = [
+            (place(epsilon), _shown(accuracy))
+            for epsilon, accuracy in pairs
+            if accuracy is not None
+        ]
         if known:
             axes.plot(*zip(*known, strict=True), marker, color=INK[colour], label=label, **style)
 
     if sweep:
-        x, mean, spread = (np.array([point[name] for point in sweep], float) for name in ("epsilon", "mean", "stddev"))
-        axes.fill_between(x, _shown(mean - spread), _shown(mean + spread), color=INK["label"], alpha=0.18, linewidth=0)
-        axes.plot(x, _shown(mean), color=INK["label"], linewidth=1, linestyle=(0, (3, 2)), label="labels at other ε, not covered by any")
-    points([(math.inf, _without_noise(run))], "label", "o", "labels without noise, not covered", fillstyle="none")
+        x, mean, spread = (
+            np.array([point[name] for point in sweep], float)
+            for name in ("epsilon", "mean", "stddev")
+        )
+        axes.fill_between(
+            x,
+            _shown(mean - spread),
+            _shown(mean + spread),
+            color=INK["label"],
+            alpha=0.18,
+            linewidth=0,
+        )
+        axes.plot(
+            x,
+            _shown(mean),
+            color=INK["label"],
+            linewidth=1,
+            linestyle=(0, (3, 2)),
+            label="labels at other ε, not covered by any",
+        )
+    points(
+        [(math.inf, _without_noise(run))],
+        "label",
+        "o",
+        "labels without noise, not covered",
+        fillstyle="none",
+    )
     for system, marker in zip(dict.fromkeys(row.system for row in theirs), "^v", strict=False):
         rows = [row for row in theirs if row.system == system]
-        points([(row.epsilon, row.label) for row in rows], "published", marker, f"paper, {system}: labels", fillstyle="none")
-        points([(row.epsilon, row.student) for row in rows], "published", marker, f"paper, {system}: student")
+        points(
+            [(row.epsilon, row.label) for row in rows],
+            "published",
+            marker,
+            f"paper, {system}: labels",
+            fillstyle="none",
+        )
+        points(
+            [(row.epsilon, row.student) for row in rows],
+            "published",
+            marker,
+            f"paper, {system}: student",
+        )
     front = {"markersize": 9, "markeredgecolor": INK["paper"], "zorder": 5}
     points([(own, _label_accuracy(run))], "label", "o", "this run: labels", **front)
     points([(own, _student_accuracy(run))], "student", "D", "this run: student", **front)
@@ -554,16 +787,25 @@ def _draw_by_epsilon(run: Run, values: Sequence[float | None], axes: Axes) -> No
 
 
 def _epsilon_axis(axes: Axes, epsilons: Sequence[float]) -> Callable[[float], float]:
-    """Make the horizontal axis logarithmic with infinity at its end, and return where an epsilon lies on it."""
+    """Make the horizontal axis logarithmic with infinity at its end, and return where an epsilon
+    lies on it.
+    """
     finite = [epsilon for epsilon in epsilons if 0 < epsilon < math.inf] or [1.0]
-    low, high = min(finite) / 1.6, max(finite) * 1.6
+    low = min(finite) / 1.6
+    high = max(finite) * 1.6
     infinity = high * (high / low) ** 0.1
     axes.set_xscale("log")
     axes.set_xlim(low, infinity * (high / low) ** 0.07)
     axes.axvline(high, color=INK["muted"], linewidth=0.8, linestyle=(0, (1, 3)))
-    axes.xaxis.set_major_locator(FixedLocator([*(10.0**power for power in range(-6, 4) if low <= 10.0**power <= high), infinity]))
+    axes.xaxis.set_major_locator(
+        FixedLocator(
+            [*(10.0**power for power in range(-6, 4) if low <= 10.0**power <= high), infinity]
+        )
+    )
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: "∞" if value > high else f"{value:g}"))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: "∞" if value > high else f"{value:g}")
+    )
     axes.set_xlabel("ε")
     return lambda epsilon: infinity if math.isinf(epsilon) else max(epsilon, low)
 
@@ -572,7 +814,25 @@ def _accuracy_axis(axes: Axes, values: Sequence[float | None], name: str) -> Non
     """Stretch the vertical axis towards 100%, where the differences are."""
     log_odds = special.logit(_shown([value for value in values if value is not None]))
     low, high = special.expit([log_odds.min() - 0.4, log_odds.max() + 0.4])
-    marks = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998]
+    marks = [
+        0.002,
+        0.005,
+        0.01,
+        0.02,
+        0.05,
+        0.1,
+        0.2,
+        0.35,
+        0.5,
+        0.65,
+        0.8,
+        0.9,
+        0.95,
+        0.98,
+        0.99,
+        0.995,
+        0.998,
+    ]
     marks = [mark for mark in marks if low <= mark <= high]
     axes.set_yscale("logit")
     axes.set_ylim(low, high)
@@ -596,7 +856,9 @@ def chart(name: str, draw: Callable[[Axes], None]) -> Markup:
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r' id="[^"]*_\d{1,4}"', "", svg)  # such as line2d_7: nothing refers to them, and they recur in every chart
+    svg = re.sub(
+        r' id="[^"]*_\d{1,4}"', "", svg
+    )  # such as line2d_7: nothing refers to them, and they recur in every chart
     for colour, light in INK.items():
         svg = svg.replace(light, f"var(--{colour})")
     return Markup(svg)  # matplotlib escapes the text that it is given
@@ -623,24 +885,35 @@ def _without_noise(run: Run) -> float | None:
 
 
 def published(run: Run) -> list[Published]:
-    """Return the paper's rows for this data set, with this run's on top; empty where the paper has none."""
+    """Return the paper's rows for this data set, with this run's on top; empty where the paper
+    has none.
+    """
     if run.result.get("labels_bought"):
         return []  # true labels that were bought compare with nothing that privacy paid for
-    own = Published("this run", float(run.result["epsilon"]), _label_accuracy(run), _student_accuracy(run))
+    own = Published(
+        "this run", float(run.result["epsilon"]), _label_accuracy(run), _student_accuracy(run)
+    )
     theirs = PUBLISHED.get(_benchmark(run), ())
     return [own, *theirs] if theirs else []
 
 
 def confusion(run: Run) -> dict[str, Any] | None:
-    """Count the public records of each true label and given label; None where the truth is not known."""
+    """Count the public records of each true label and given label; None where the truth is not
+    known.
+    """
     if "true_label" not in run.labels:
         return None
-    label, truth = run.labels["label"], run.labels["true_label"]
+    label = run.labels["label"]
+    truth = run.labels["true_label"]
     known = label >= 0
     counts = np.zeros((len(run.classes), len(run.classes)), np.int64)
     np.add.at(counts, (truth[known], label[known]), 1)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    off = [(int(counts[i, j]), run.classes[i], run.classes[j]) for i, j in zip(*np.nonzero(counts), strict=True) if i != j]
+    off = [
+        (int(counts[i, j]), run.classes[i], run.classes[j])
+        for i, j in zip(*np.nonzero(counts), strict=True)
+        if i != j
+    ]
     return {
         "counts": counts.tolist(),
         "share": share.tolist(),
@@ -650,37 +923,70 @@ def confusion(run: Run) -> dict[str, Any] | None:
 
 
 def time_spent(run: Run) -> dict[str, float] | None:
-    """Split the run's seconds into the student's epochs and all else; None where they are not known."""
+    """Split the run's seconds into the student's epochs and all else; None where they are not
+    known.
+    """
     if (total := run.result.get("seconds")) is None:
         return None
     student = sum(entry.get("seconds", 0.0) for entry in run.metrics)
-    return {"total": total, "student": student, "rest": max(total - student, 0.0), "epochs": len(run.metrics)}
+    return {
+        "total": total,
+        "student": student,
+        "rest": max(total - student, 0.0),
+        "epochs": len(run.metrics),
+    }
 
 
 def command(run: Run) -> list[str]:
-    """Return the parts of the command that repeats the run, every setting spelled out, so that a later default does not change it."""
-    given = run.config | ({"queries": run.config["resolved_queries"]} if run.config.get("resolved_queries") else {})
-    unused = _unused(given) | {"out"} | ({"mechanism"} if given.get("labeler", "rknn") != "rknn" else set())  # theirs has no name
+    """Return the parts of the command that repeats the run, every setting spelled out, so that a
+    later default does not change it.
+    """
+    given = run.config | (
+        {"queries": run.config["resolved_queries"]} if run.config.get("resolved_queries") else {}
+    )
+    unused = (
+        _unused(given)
+        | {"out"}
+        | ({"mechanism"} if given.get("labeler", "rknn") != "rknn" else set())
+    )  # theirs has no name
     given = {name: _own(value) for name, value in given.items()}
     names = [field.name for field in fields(Experiment) if given.get(field.name) is not None]
-    return ["python -m train.distill", *(option for name in names if name not in unused for option in _options("", name, given[name]))]
+    return [
+        "python -m train.distill",
+        *(
+            option
+            for name in names
+            if name not in unused
+            for option in _options("", name, given[name])
+        ),
+    ]
 
 
 def _own(value: Any) -> Any:
     """Return a labeler's settings without those that the run gives it."""
-    return {name: inner for name, inner in value.items() if name not in GIVEN} if isinstance(value, dict) else value
+    return (
+        {name: inner for name, inner in value.items() if name not in GIVEN}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def _unused(config: dict[str, Any]) -> set[str]:
     """Return the names of what other representations and labelers would have been told."""
-    groups = {field.name for field in fields(Experiment) if isinstance(config.get(field.name), dict)}
+    groups = {
+        field.name for field in fields(Experiment) if isinstance(config.get(field.name), dict)
+    }
     bought = (config.get("buy") or {}).get("labels")
     return groups - {config.get("representation"), config.get("labeler"), "buy" if bought else None}
 
 
 def _options(group: str, name: str, value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [option for inner, given in value.items() for option in _options(f"{group}{name}.", inner, given)]
+        return [
+            option
+            for inner, given in value.items()
+            for option in _options(f"{group}{name}.", inner, given)
+        ]
     if isinstance(value, bool):
         return [f"--{group}{'' if value else 'no-'}{name}".replace("_", "-")]
     words = [shlex.quote(str(word)) for word in (value if isinstance(value, list) else [value])]

@@ -1,11 +1,14 @@
-r"""Run distill over a grid of settings and draw what comes out. Stopped, it goes on where it was: what is there is not run again.
+r"""Run distill over a grid of settings and draw what comes out.
+
+Stopped, it goes on where it was: what is there is not run again.
 
     python -m train.sweep --preset mnist-fast --data-dir DIR --student none --out runs/figure2 \
         --vary queries=10,20,40,100,200,500 --vary epsilon=0.01,0.1,1 --vary seed=0,1,2
 
-Every option of `train.distill` is one here, and `--vary` names those that take several values: all combinations are run. The first one is
-the picture's horizontal axis, its lines are the others, and runs that differ in their seeds alone are averaged. Figures 2 to 4 of Li et al.
-are `queries` and `neighbors` varied, their study of several rounds is `rounds`.
+Every option of `train.distill` is one here, and `--vary` names those that take several values: all
+combinations are run. The first one is the picture's horizontal axis, its lines are the others, and
+runs that differ in their seeds alone are averaged. Figures 2 to 4 of Li et al. are `queries` and
+`neighbors` varied, their study of several rounds is `rounds`.
 
     OUT/<setting>/      a run folder for every combination
     OUT/sweep.json      mean and standard deviation of the accuracies for every setting
@@ -35,7 +38,8 @@ CHANCE = ("seed", "noise_seed")
 """Options over whose values results are averaged."""
 
 NOTE = (
-    "Simulations on benchmark data. Epsilon is that of one run and of one record; were all these runs released of one private data set, "
+    "Simulations on benchmark data. Epsilon is that of one run and of one record; were all these "
+    "runs released of one private data set, "
     "their guarantees would compose."
 )
 Values = dict[str, list[str]]
@@ -52,30 +56,54 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
     Returns:
       The rows of `sweep.json`.
     """
-    # What the representation depends on changes slowest: runs after each other share what was fitted to public images.
-    slow = sorted(varied, key=lambda name: (name not in distill.OF_REPRESENTATION, name != "queries"))
+    # What the representation depends on changes slowest: runs after each other share what was
+    # fitted to public images.
+    slow = sorted(
+        varied, key=lambda name: (name not in distill.OF_REPRESENTATION, name != "queries")
+    )
     names = [name for name in varied if name not in CHANCE]
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     prepared = sharing()
     for values in itertools.product(*(varied[name] for name in slow)):
         setting = dict(zip(slow, values, strict=True))
-        options = [text for name, value in setting.items() for text in (f"--{name.replace('_', '-')}", value)]
+        options = [
+            text
+            for name, value in setting.items()
+            for text in (f"--{name.replace('_', '-')}", value)
+        ]
         folder = "-".join(f"{name}={setting[name]}" for name in varied).replace("/", "_") or "run"
         experiment = distill.from_arguments([*arguments, *options, "--out", str(out / folder)])
         if runs.find_result(experiment) is None:
             distill.console.print(f"\n{folder}")
         result = distill.run(experiment, prepared)
         found.setdefault(tuple(setting[name] for name in names), []).append(result)
-    rows = [dict(zip(names, values, strict=True)) | summary(results) for values, results in found.items()]
-    runs.write_json(out / "sweep.json", {"arguments": arguments, "varied": varied, "note": NOTE, **runs.environment(), "rows": rows})
+    rows = [
+        dict(zip(names, values, strict=True)) | summary(results)
+        for values, results in found.items()
+    ]
+    runs.write_json(
+        out / "sweep.json",
+        {
+            "arguments": arguments,
+            "varied": varied,
+            "note": NOTE,
+            **runs.environment(),
+            "rows": rows,
+        },
+    )
     if names:
         draw(rows, names).savefig(out / "sweep.png", dpi=150)
-    distill.console.print(f"{sum(map(len, found.values()))} runs: {out / 'sweep.json'}" + (f", {out / 'sweep.png'}" if names else ""))
+    distill.console.print(
+        f"{sum(map(len, found.values()))} runs: {out / 'sweep.json'}"
+        + (f", {out / 'sweep.png'}" if names else "")
+    )
     return rows
 
 
 def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
-    """Draw accuracies over the first of `names`, a line for every combination of the others; labels dashed, students drawn through."""
+    """Draw accuracies over the first of `names`, a line for every combination of the others;
+    labels dashed, students drawn through.
+    """
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
     lines = list(dict.fromkeys(tuple(row[name] for name in names[1:]) for row in rows))
@@ -84,11 +112,24 @@ def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
         mine = [row for row in rows if tuple(row[name] for name in names[1:]) == line]
         place = [ticks.index(row[names[0]]) for row in mine]
         words = ", ".join(f"{name} = {value}" for name, value in zip(names[1:], line, strict=True))
-        for accuracy, style, what in (("label_accuracy", "--", "labels"), ("test_accuracy", "-", "student")):
+        for accuracy, style, what in (
+            ("label_accuracy", "--", "labels"),
+            ("test_accuracy", "-", "student"),
+        ):
             if all(row[accuracy] for row in mine):
-                mean, stddev = (np.array([100 * (row[accuracy][part] or 0) for row in mine]) for part in ("mean", "stddev"))
+                mean, stddev = (
+                    np.array([100 * (row[accuracy][part] or 0) for row in mine])
+                    for part in ("mean", "stddev")
+                )
                 axes.errorbar(
-                    place, mean, stddev, color=f"C{number}", linestyle=style, marker=".", capsize=2, label=f"{words} {what}".strip()
+                    place,
+                    mean,
+                    stddev,
+                    color=f"C{number}",
+                    linestyle=style,
+                    marker=".",
+                    capsize=2,
+                    label=f"{words} {what}".strip(),
                 )
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_xlabel(names[0].replace("_", " "))
@@ -99,12 +140,16 @@ def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
 
 
 def sharing(most: int = 1) -> Callable[[Experiment], distill.Prepared]:
-    """Return a `distill.prepare` that does not repeat what it made the last `most` times, and encodes no array of it twice."""
+    """Return a `distill.prepare` that does not repeat what it made the last `most` times, and
+    encodes no array of it twice.
+    """
     kept: list[tuple[list[Any], distill.Prepared]] = []
 
     def prepared(experiment: Experiment) -> distill.Prepared:
         own = experiment.representation in distill.OWN_QUERIES
-        looks_at = [getattr(experiment, name) for name in distill.OF_REPRESENTATION] + [experiment.queries] * own
+        looks_at = [getattr(experiment, name) for name in distill.OF_REPRESENTATION] + [
+            experiment.queries
+        ] * own
         for known, made in kept:
             if known == looks_at:
                 return made
@@ -131,15 +176,29 @@ def _remembering(encode: Encoder) -> Encoder:
     return encoded
 
 
-def summary(results: Sequence[dict[str, Any]], accuracies: Sequence[str] = ACCURACIES) -> dict[str, Any]:
-    """Return what runs cost that differ by chance alone, their seeds, and mean and standard deviation of their accuracies."""
-    row: dict[str, Any] = {"guarantee": {name: results[0][name] for name in ("epsilon", "delta", "relation", "trust")}}
+def summary(
+    results: Sequence[dict[str, Any]], accuracies: Sequence[str] = ACCURACIES
+) -> dict[str, Any]:
+    """Return what runs cost that differ by chance alone, their seeds, and mean and standard
+    deviation of their accuracies.
+    """
+    row: dict[str, Any] = {
+        "guarantee": {name: results[0][name] for name in ("epsilon", "delta", "relation", "trust")}
+    }
     row["seeds"] = [result["seed"] for result in results]
     for name in accuracies:
         values = [result[name] for result in results]
         several = len(values) > 1 and None not in values
         mean = None if None in values else statistics.mean(values)
-        row[name] = mean if mean is None else {"mean": mean, "stddev": statistics.stdev(values) if several else None, "values": values}
+        row[name] = (
+            mean
+            if mean is None
+            else {
+                "mean": mean,
+                "stddev": statistics.stdev(values) if several else None,
+                "values": values,
+            }
+        )
     return row
 
 
@@ -150,16 +209,30 @@ def _varied(texts: list[str]) -> Values:
         name, _, values = text.partition("=")
         name = name.replace("-", "_")
         if name.split(".")[0] not in known - {"out"} or not all(values.split(",")):
-            raise ValueError(f"Expected --vary NAME=VALUE,VALUE with an option of train.distill, got {text!r}.")
+            raise ValueError(
+                f"Expected --vary NAME=VALUE,VALUE with an option of train.distill, got {text!r}."
+            )
         varied[name] = values.split(",")
     return varied
 
 
 def cli() -> int:
     """Run from the command line: exit status 2 for bad input, 130 where it was stopped."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True, help="folder of all runs; one that is there goes on")
-    parser.add_argument("--vary", action="append", default=[], metavar="NAME=VALUE,VALUE", help="an option and its values; repeat for more")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder of all runs; one that is there goes on"
+    )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,VALUE",
+        help="an option and its values; repeat for more",
+    )
     known, others = parser.parse_known_args()
     compilation.keep()
     try:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 
 def keep() -> None:
-    """Keep compiled programs in `~/.cache/rknn_jax`, or in the folder that JAX_COMPILATION_CACHE_DIR names.
+    """Keep compiled programs in `~/.cache/rknn_jax`, or in the folder that
+    JAX_COMPILATION_CACHE_DIR names.
 
-    They hold the constants of the program, so it is for experiments: `rknn label` and `rknn join` call `keep_none`, lest a record
-    that a function closes over be left on the disk. XLA compiles for the processor at hand, so every kind of processor has a folder of its
-    own.
+    They hold the constants of the program, so it is for experiments: `rknn label` and `rknn join`
+    call `keep_none`, lest a record that a function closes over be left on the disk. XLA compiles
+    for the processor at hand, so every kind of processor has a folder of its own.
     """
     import jax
 
@@ -22,7 +23,9 @@ def keep() -> None:
 
 
 def keep_none() -> None:
-    """Keep no compiled program, whatever the environment says: for commands that see private records."""
+    """Keep no compiled program, whatever the environment says: for commands that see private
+    records.
+    """
     import jax
 
     jax.config.update("jax_enable_compilation_cache", False)
@@ -30,7 +33,11 @@ def keep_none() -> None:
 
 def _processor() -> str:
     try:
-        text = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features")))
+        text = next(
+            line
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith(("flags", "Features"))
+        )
     except (OSError, StopIteration):
         text = platform.processor()
     return f"{platform.machine()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-PUBLIC, OWNER = 0o666, 0o600
+PUBLIC = 0o666
+OWNER = 0o600
 """Permissions before the umask: of results, and of what is for the owner's eyes alone."""
 
 
 def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:
-    """Write a file that is on disk, whole, or not there. An earlier file of its name stays until then.
+    """Write a file that is on disk, whole, or not there.
+
+    An earlier file of its name stays until then.
 
     Args:
       path: File, in a folder that exists.
@@ -47,7 +50,9 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, text.encode())
 
 
-def write_arrays(path: Path, arrays: Mapping[str, ArrayLike], *, mode: int = PUBLIC, compress: bool = True) -> None:
+def write_arrays(
+    path: Path, arrays: Mapping[str, ArrayLike], *, mode: int = PUBLIC, compress: bool = True
+) -> None:
     """Write named arrays as .npz, as `write_whole` does."""
     buffer = io.BytesIO()
     save = np.savez_compressed if compress else np.savez
@@ -65,7 +70,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"Expected JSON in {path} as it was written, got something else ({error}); restore the file from a copy."
+            f"Expected JSON in {path} as it was written, got something else ({error}); restore "
+            "the file from a copy."
         ) from error
 
 
@@ -96,11 +102,16 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
 
 
 def _changed(path: Path, reason: str) -> ValueError:
-    return ValueError(f"Expected arrays in {path} as they were written, got something else ({reason}); restore the file from a copy.")
+    return ValueError(
+        f"Expected arrays in {path} as they were written, got something else ({reason}); restore "
+        "the file from a copy."
+    )
 
 
 def lock(descriptor: int, busy: str) -> None:
-    """Lock an open file or folder for this process. The lock goes with the process, even on `kill -9`.
+    """Lock an open file or folder for this process.
+
+    The lock goes with the process, even on `kill -9`.
 
     Args:
       descriptor: Open file or folder, which keeps the lock until it is closed.

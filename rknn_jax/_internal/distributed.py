@@ -1,7 +1,8 @@
 """Clients spread over the devices of one host or of many.
 
-Client i draws from `fold_in(key, i)` wherever it runs, and totals are integers that just add: one seed gives one result, bit for bit, on
-any number of devices. With several hosts every process calls `jax.distributed.initialize` and then the same functions in the same order.
+Client i draws from `fold_in(key, i)` wherever it runs, and totals are integers that just add: one
+seed gives one result, bit for bit, on any number of devices. With several hosts every process calls
+`jax.distributed.initialize` and then the same functions in the same order.
 """
 
 import functools
@@ -29,7 +30,9 @@ def over_clients(mesh: Mesh) -> NamedSharding:
 
 
 @functools.partial(jax.jit, static_argnames="mesh")
-def client_totals(mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, first_client: Any, *, mesh: Mesh) -> jax.Array:
+def client_totals(
+    mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, first_client: Any, *, mesh: Mesh
+) -> jax.Array:
     """Randomize and aggregate on all devices at once; equal to `base.client_totals`.
 
     Args:
@@ -44,19 +47,26 @@ def client_totals(mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, f
     """
     share = len(cells) // mesh.size
 
-    def on_device(mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, first_client: Any) -> jax.Array:
+    def on_device(
+        mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, first_client: Any
+    ) -> jax.Array:
         first = first_client + jax.lax.axis_index(CLIENTS) * share
         return jax.lax.psum(base.client_totals(mechanism, key, cells, first), CLIENTS)
 
-    everywhere, spread = PartitionSpec(), PartitionSpec(CLIENTS)
+    everywhere = PartitionSpec()
+    spread = PartitionSpec(CLIENTS)
     specs = (everywhere, everywhere, spread, everywhere)
-    return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)(mechanism, key, cells, first_client)
+    return jax.shard_map(
+        on_device, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False
+    )(mechanism, key, cells, first_client)
 
 
 @functools.partial(jax.jit, static_argnames=("num_cells", "mesh"))
 def count_votes(cells: jax.Array, num_cells: int, *, mesh: Mesh) -> jax.Array:
     """Return `bsvs.sum_votes` of cells that are spread over clients, on every device."""
-    return jax.lax.with_sharding_constraint(bsvs.sum_votes(cells, num_cells), NamedSharding(mesh, PartitionSpec()))
+    return jax.lax.with_sharding_constraint(
+        bsvs.sum_votes(cells, num_cells), NamedSharding(mesh, PartitionSpec())
+    )
 
 
 def my_share(parts: list[int]) -> list[int]:

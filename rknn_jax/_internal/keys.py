@@ -1,7 +1,8 @@
-"""Random keys: one stream a stage, derived by `fold_in`, so that adding a stage changes no other stream.
+"""Random keys: one stream a stage, derived by `fold_in`, so that adding a stage changes no other
+stream.
 
-The experiment's seed never makes release noise: `fresh_noise_key` takes the operating system's entropy, and a release does not use
-`jax.random` at all (`rknn_jax.privacy.exact_noise`).
+The experiment's seed never makes release noise: `fresh_noise_key` takes the operating system's
+entropy, and a release does not use `jax.random` at all (`rknn_jax.privacy.exact_noise`).
 """
 
 import enum
@@ -23,10 +24,15 @@ class Stage(enum.IntEnum):
 
 
 def stage_key(root: jax.Array, stage: Stage, step: int = 0) -> jax.Array:
-    """Derive the key of `stage` in round `step` from the experiment's root key. `root` may be used again for other stages."""
+    """Derive the key of `stage` in round `step` from the experiment's root key.
+
+    `root` may be used again for other stages.
+    """
     return jax.random.fold_in(jax.random.fold_in(root, stage), step)
 
 
 def fresh_noise_key() -> jax.Array:
-    """Return a key made of the operating system's entropy, for simulated noise that no seed can repeat."""
+    """Return a key made of the operating system's entropy, for simulated noise that no seed can
+    repeat.
+    """
     return jax.random.fold_in(jax.random.key(secrets.randbits(32)), secrets.randbits(32))

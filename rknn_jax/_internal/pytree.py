@@ -1,8 +1,9 @@
 """Frozen dataclasses as pytrees of their own type.
 
-`jax.tree_util.register_dataclass` and `flax.struct` leave the type out when they compare tree structures (jaxlib 0.10.2): two mechanisms of
-equal fields are equal keys of one jit cache and, where their hashes meet, the program traced for one runs for the other. A simulation
-would then draw another mechanism's noise than its guarantee speaks of.
+`jax.tree_util.register_dataclass` and `flax.struct` leave the type out when they compare tree
+structures (jaxlib 0.10.2): two mechanisms of equal fields are equal keys of one jit cache and,
+where their hashes meet, the program traced for one runs for the other. A simulation would then draw
+another mechanism's noise than its guarantee speaks of.
 """
 
 from collections.abc import Iterable
@@ -18,15 +19,21 @@ T = TypeVar("T")
 
 
 def register(cls: type[T]) -> type[T]:
-    """Register a dataclass as a pytree: fields marked `STATIC` are part of its structure, like its type, and all others are children."""
+    """Register a dataclass as a pytree: fields marked `STATIC` are part of its structure, like
+    its type, and all others are children.
+    """
     names = [field.name for field in fields(cls) if not field.metadata.get("static")]  # type: ignore[arg-type]
     static = [field.name for field in fields(cls) if field.metadata.get("static")]  # type: ignore[arg-type]
 
     def flatten(node: T) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return tuple(getattr(node, name) for name in names), tuple(getattr(node, name) for name in static)
+        return tuple(getattr(node, name) for name in names), tuple(
+            getattr(node, name) for name in static
+        )
 
     def flatten_with_keys(node: T) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return tuple((jax.tree_util.GetAttrKey(name), getattr(node, name)) for name in names), flatten(node)[1]
+        return tuple(
+            (jax.tree_util.GetAttrKey(name), getattr(node, name)) for name in names
+        ), flatten(node)[1]
 
     def unflatten(aux: tuple[Any, ...], children: Iterable[Any]) -> T:
         return cls(**dict(zip(names, children, strict=True)), **dict(zip(static, aux, strict=True)))

@@ -2,7 +2,9 @@
 
 from rich.console import Console
 
-err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)  # Rich would take "[n, f]" for a style
+err = Console(
+    stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True
+)  # Rich would take "[n, f]" for a style
 out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 

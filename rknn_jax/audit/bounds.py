@@ -1,24 +1,28 @@
 """Try to break a guarantee: a lower bound on epsilon from what a mechanism really puts out.
 
-A game has two neighboring inputs and shows what an adversary sees of either. (epsilon, delta)-differential privacy says of every event E
-of what is seen, and of both inputs in either order,
+A game has two neighboring inputs and shows what an adversary sees of either. (epsilon,
+delta)-differential privacy says of every event E of what is seen, and of both inputs in either
+order,
 
     P1(E) <= e^epsilon * P0(E) + delta.
 
-An audit looks for inputs and an event that come as near to that as any, and then counts the event in fresh runs of both inputs. With
-Clopper-Pearson intervals of the two probabilities, p1 >= l1 and p0 <= u0 but with probability 1 - confidence, so that
+An audit looks for inputs and an event that come as near to that as any, and then counts the event
+in fresh runs of both inputs. With Clopper-Pearson intervals of the two probabilities, p1 >= l1 and
+p0 <= u0 but with probability 1 - confidence, so that
 
     epsilon >= ln((l1 - delta) / u0)
 
-whatever was looked for and however it was found: what was chosen on some runs is judged on others. An audit that finds nothing proves
-nothing. Its power is told against one known fault, such as half the noise: the probability that it calls a mechanism with that fault
-broken.
+whatever was looked for and however it was found: what was chosen on some runs is judged on others.
+An audit that finds nothing proves nothing. Its power is told against one known fault, such as half
+the noise: the probability that it calls a mechanism with that fault broken.
 
-A guarantee that names its noise promises a whole curve of epsilon against delta, so that an event which is too likely for any point of the
-curve breaks it. At the small delta of a Gaussian rare events tell most; at larger ones common events tell more, in fewer runs.
+A guarantee that names its noise promises a whole curve of epsilon against delta, so that an event
+which is too likely for any point of the curve breaks it. At the small delta of a Gaussian rare
+events tell most; at larger ones common events tell more, in fewer runs.
 
-References: Jagielski, Ullman & Oprea, "Auditing Differentially Private Machine Learning: How Private is Private SGD?", 2020; Clopper &
-Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial", 1934; Bichsel et al., "DP-Sniper", 2021.
+References: Jagielski, Ullman & Oprea, "Auditing Differentially Private Machine Learning: How
+Private is Private SGD?", 2020; Clopper & Pearson, "The Use of Confidence or Fiducial Limits
+Illustrated in the Case of the Binomial", 1934; Bichsel et al., "DP-Sniper", 2021.
 """
 
 import math
@@ -30,7 +34,13 @@ import jax
 import numpy as np
 from scipy.stats import beta
 
-from rknn_jax.audit.distinguishers import MOST_CORRELATED, Score, correlated, distinguishers, most_telling
+from rknn_jax.audit.distinguishers import (
+    MOST_CORRELATED,
+    Score,
+    correlated,
+    distinguishers,
+    most_telling,
+)
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee
 
@@ -49,7 +59,8 @@ FINALISTS = 8
 LEAST_POWER = 0.5
 """Power, against the control, of an audit that says something."""
 
-THRESHOLDS, FEW_THRESHOLDS = 512, 16
+THRESHOLDS = 512
+FEW_THRESHOLDS = 16
 """Levels at which a score is cut in the search, and a column in the first look."""
 
 BOOTSTRAPS = 10_000
@@ -152,9 +163,19 @@ class Finding:
 
     def __str__(self) -> str:
         at = f" at delta = {self.delta:g}" if self.delta else ""
-        known = "is, by enumeration," if self.exact else f"is at least, with confidence {self.confidence:.6g},"
+        known = (
+            "is, by enumeration,"
+            if self.exact
+            else f"is at least, with confidence {self.confidence:.6g},"
+        )
         weak = not self.broken and self.power is not None and self.power.probability < LEAST_POWER
-        verdict = "BROKEN: " if self.broken else "Inconclusive, take more runs: " if weak else "Not broken: "
+        verdict = (
+            "BROKEN: "
+            if self.broken
+            else "Inconclusive, take more runs: "
+            if weak
+            else "Not broken: "
+        )
         sentence = f"{verdict}epsilon{at} {known} {self.lower_bound:.4g}, and {self.claimed_epsilon:.4g} is claimed."
         if self.broken and self.lower_bound <= self.claimed_epsilon:
             shown = self.evidence
@@ -168,7 +189,10 @@ class Finding:
         told = asdict(self) | {"evidence": self.evidence._asdict(), "statement": str(self)}
         told["power"] = None if self.power is None else self.power._asdict()
         if math.isinf(self.lower_bound):  # which JSON lacks
-            told |= {"lower_bound": "infinity", "evidence": told["evidence"] | {"lower": "infinity"}}
+            told |= {
+                "lower_bound": "infinity",
+                "evidence": told["evidence"] | {"lower": "infinity"},
+            }
         return told
 
 
@@ -210,12 +234,18 @@ def audit(
         (0, 1).
     """
     if not games:
-        raise ValueError("Expected at least one game, got none; there is no pair of inputs to tell apart.")
+        raise ValueError(
+            "Expected at least one game, got none; there is no pair of inputs to tell apart."
+        )
     if runs < 40:
         raise ValueError(f"Expected runs >= 40, got runs={runs}; so few show nothing.")
     if not 0 < confidence < 1:
-        raise ValueError(f"Expected 0 < confidence < 1, got confidence={confidence}; 0.9999 calls one honest mechanism in 10,000 broken.")
-    curve, error = claimed_curve(guarantee), 1 - confidence
+        raise ValueError(
+            f"Expected 0 < confidence < 1, got confidence={confidence}; 0.9999 calls one honest "
+            "mechanism in 10,000 broken."
+        )
+    curve = claimed_curve(guarantee)
+    error = 1 - confidence
     keys = jax.random.split(key, 4)
     game, events = _search(keys[0], games, curve, runs, error)
     bounds, hits = _judge(keys[1], game, events, curve, runs, error)
@@ -223,10 +253,14 @@ def audit(
     if control is not None:
         other, found = _search(keys[2], control.games, curve, runs, error)
         its_bounds, its_hits = _judge(keys[3], other, found, curve, runs, error)
-        power = Power(control.against, _power(its_hits, runs - runs // 2, curve, error), its_bounds[0].lower)
+        power = Power(
+            control.against, _power(its_hits, runs - runs // 2, curve, error), its_bounds[0].lower
+        )
     best = int(np.argmax([bound.lower - bound.claimed for bound in bounds]))
     best = best if bounds[best].lower > bounds[best].claimed else 0
-    at = lower_bounds(np.stack(hits), runs - runs // 2, error / len(hits), [bounds[best].delta])[:, 0].argmax()
+    at = lower_bounds(np.stack(hits), runs - runs // 2, error / len(hits), [bounds[best].delta])[
+        :, 0
+    ].argmax()
     happened = " and ".join(f"{count / (runs - runs // 2):.4g}" for count in hits[at])
     return Finding(
         guarantee.epsilon,
@@ -237,7 +271,8 @@ def audit(
         broken=any(bound.lower > bound.claimed for bound in bounds),
         evidence=bounds[best],
         inputs=game.inputs,
-        event=f"{events[at].distinguisher}, at {events[at].threshold:.6g} and above: a share of {happened} of the runs",
+        event=f"{events[at].distinguisher}, at {events[at].threshold:.6g} and above: a share of "
+        f"{happened} of the runs",
         runs=runs - runs // 2,
         games=len(games),
         power=power,
@@ -245,7 +280,8 @@ def audit(
 
 
 def claimed_curve(guarantee: Guarantee) -> Curve:
-    """Return `(delta, epsilon)` that a guarantee promises: its own first, and where it names its noise what that costs at other deltas.
+    """Return `(delta, epsilon)` that a guarantee promises: its own first, and where it names its
+    noise what that costs at other deltas.
 
     Raises:
       ValueError: where epsilon is infinite.
@@ -255,11 +291,20 @@ def claimed_curve(guarantee: Guarantee) -> Curve:
     claimed = [(guarantee.delta, guarantee.epsilon)]
     for delta in DELTAS:
         if delta > guarantee.delta and guarantee.events:
-            claimed.append((delta, min([guarantee.epsilon, *accounting.epsilons(guarantee.events, delta).values()])))
+            claimed.append(
+                (
+                    delta,
+                    min(
+                        [guarantee.epsilon, *accounting.epsilons(guarantee.events, delta).values()]
+                    ),
+                )
+            )
     return tuple(claimed)
 
 
-def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[float] | np.ndarray) -> np.ndarray:
+def lower_bounds(
+    hits: np.ndarray, runs: int, error: float, deltas: Sequence[float] | np.ndarray
+) -> np.ndarray:
     """Return lower bounds of epsilon from how often an event happened.
 
     Args:
@@ -269,15 +314,16 @@ def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[flo
       deltas: at which, each in [0, 1).
 
     Returns:
-      float64 `[..., num_deltas]`: the largest by the event and its complement, and either order of the inputs. Below 0, where epsilon
-      never is, it still ranks events.
+      float64 `[..., num_deltas]`: the largest by the event and its complement, and either order of
+      the inputs. Below 0, where epsilon never is, it still ranks events.
     """
     hits = np.asarray(hits, np.float64)
     tail = error / 4  # two intervals of two ends
     with np.errstate(invalid="ignore"):  # of no hits, or of nothing else
         low = np.where(hits > 0, beta.ppf(tail, hits, runs - hits + 1), 0)
         high = np.where(hits < runs, beta.ppf(1 - tail, hits + 1, runs - hits), 1)
-    (low0, low1), (high0, high1) = np.moveaxis(low, -1, 0), np.moveaxis(high, -1, 0)
+    (low0, low1) = np.moveaxis(low, -1, 0)
+    (high0, high1) = np.moveaxis(high, -1, 0)
     more = np.stack([low1, low0, 1 - high1, 1 - high0], axis=-1)[..., None, :]
     less = np.stack([high0, high1, 1 - low0, 1 - low1], axis=-1)[..., None, :]
     with np.errstate(divide="ignore"):
@@ -285,63 +331,97 @@ def lower_bounds(hits: np.ndarray, runs: int, error: float, deltas: Sequence[flo
     return odds.max(axis=-1)
 
 
-def _search(key: jax.Array, games: Sequence[Game], curve: Curve, runs: int, error: float) -> tuple[Game, list[Event]]:
+def _search(
+    key: jax.Array, games: Sequence[Game], curve: Curve, runs: int, error: float
+) -> tuple[Game, list[Event]]:
     """Return the game that tells most, and its best events: at the claimed delta, and on the curve.
 
     All games are looked at once, a few of them closely, and then half of them go in every round.
     """
     first_key, key = jax.random.split(key)
-    left, spent, final = list(games), SEARCH_RUNS, runs // 2
+    left = list(games)
+    spent = SEARCH_RUNS
+    final = runs // 2
     if len(left) > FINALISTS:
         keys = [jax.random.fold_in(first_key, number) for number in range(len(left))]
-        left = _best(left, [_glance(k, game, min(spent, final), curve) for k, game in zip(keys, left, strict=True)], FINALISTS)
+        left = _best(
+            left,
+            [
+                _glance(k, game, min(spent, final), curve)
+                for k, game in zip(keys, left, strict=True)
+            ],
+            FINALISTS,
+        )
     while len(left) > 1:
-        keys = [jax.random.fold_in(jax.random.fold_in(key, len(left)), number) for number in range(len(left))]
-        told = [_events(k, game, min(spent, final), curve, error)[1] for k, game in zip(keys, left, strict=True)]
-        left, spent = _best(left, told, -(-len(left) // 2)), 2 * spent
+        keys = [
+            jax.random.fold_in(jax.random.fold_in(key, len(left)), number)
+            for number in range(len(left))
+        ]
+        told = [
+            _events(k, game, min(spent, final), curve, error)[1]
+            for k, game in zip(keys, left, strict=True)
+        ]
+        left = _best(left, told, -(-len(left) // 2))
+        spent = 2 * spent
     return left[0], list(_events(jax.random.fold_in(key, 0), left[0], final, curve, error)[0])
 
 
 def _best(games: Sequence[Game], told: Sequence[float], count: int) -> list[Game]:
     """Return the games that tell most."""
-    return [games[number] for number in sorted(range(len(games)), key=lambda number: -told[number])[:count]]
+    return [
+        games[number]
+        for number in sorted(range(len(games)), key=lambda number: -told[number])[:count]
+    ]
 
 
 def _glance(key: jax.Array, game: Game, runs: int, curve: Curve) -> float:
-    """Return how far above the claim the best cut of a column or a difference of two seems to come."""
+    """Return how far above the claim the best cut of a column or a difference of two seems to
+    come.
+    """
     seen = [_seen(game, k, world, runs) for world, k in enumerate(jax.random.split(key, 2))]
     a, b = correlated(seen[0], seen[1], most_telling(seen[0], seen[1])[:MOST_CORRELATED])
     first, second = (np.concatenate([rows, rows[:, a] - rows[:, b]], axis=1) for rows in seen)
     levels = np.concatenate([first, second])
     levels = np.quantile(levels, np.linspace(0, 1, FEW_THRESHOLDS)[1:], axis=0, method="nearest")
-    hits = np.stack([[np.sum(rows >= level[None], axis=0) for level in levels] for rows in (first, second)], axis=-1)
+    hits = np.stack(
+        [[np.sum(rows >= level[None], axis=0) for level in levels] for rows in (first, second)],
+        axis=-1,
+    )
     deltas, claims = (np.array(values) for values in zip(*curve, strict=True))
     return float((lower_bounds(hits, runs, GLANCE_ERROR, deltas) - claims).max())
 
 
-def _events(key: jax.Array, game: Game, runs: int, curve: Curve, error: float) -> tuple[tuple[Event, ...], float]:
-    """Return the best event at the claimed delta, the best one on the rest of the curve, and a rank of the game.
+def _events(
+    key: jax.Array, game: Game, runs: int, curve: Curve, error: float
+) -> tuple[tuple[Event, ...], float]:
+    """Return the best event at the claimed delta, the best one on the rest of the curve, and a rank
+    of the game.
 
-    The rank is how far above the claim a bound with `GLANCE_ERROR` comes: at the audit's own error, events that
-    always happen would seem better than events that tell a little.
+    The rank is how far above the claim a bound with `GLANCE_ERROR` comes: at the audit's own error,
+    events that always happen would seem better than events that tell a little.
     """
     keys = jax.random.split(key, 2)
     seen = [_seen(game, k, world, runs) for world, k in enumerate(keys)]
     half = runs // 2
-    fitted, held = [rows[:half] for rows in seen], [rows[half:] for rows in seen]
+    fitted = [rows[:half] for rows in seen]
+    held = [rows[half:] for rows in seen]
     deltas, claims = (np.array(values) for values in zip(*curve, strict=True))
-    found, ranks = [], []
+    found = []
+    ranks = []
     for name, score in distinguishers(fitted[0], fitted[1], game.names, game.always):
         scores = [np.sort(score(rows)) for rows in held]
         both = np.sort(np.concatenate(scores))
         thresholds = np.unique(both[np.round(_levels(len(both)) * (len(both) - 1)).astype(int)])
-        hits = np.stack([len(s) - np.searchsorted(s, thresholds, side="left") for s in scores], axis=-1)
+        hits = np.stack(
+            [len(s) - np.searchsorted(s, thresholds, side="left") for s in scores], axis=-1
+        )
         above = lower_bounds(hits, len(held[0]), error, deltas) - claims
         ranks.append(float((lower_bounds(hits, len(held[0]), GLANCE_ERROR, deltas) - claims).max()))
         for column in (above[:, 0], above.max(axis=1)):
             best = int(column.argmax())
             found.append((column[best], Event(name, score, float(thresholds[best]))))
-    at_delta, on_curve = max(found[::2], key=lambda pair: pair[0]), max(found[1::2], key=lambda pair: pair[0])
+    at_delta = max(found[::2], key=lambda pair: pair[0])
+    on_curve = max(found[1::2], key=lambda pair: pair[0])
     events = (at_delta[1],) if len(curve) == 1 else (at_delta[1], on_curve[1])
     return events, max(ranks)
 
@@ -349,7 +429,9 @@ def _events(key: jax.Array, game: Game, runs: int, curve: Curve, error: float) -
 def _judge(
     key: jax.Array, game: Game, events: Sequence[Event], curve: Curve, runs: int, error: float
 ) -> tuple[list[Bound], list[np.ndarray]]:
-    """Count events that were chosen before in fresh runs, and return the bounds of each at its part of the curve."""
+    """Count events that were chosen before in fresh runs, and return the bounds of each at its
+    part of the curve.
+    """
     fresh = runs - runs // 2
     seen = [_seen(game, k, world, fresh) for world, k in enumerate(jax.random.split(key, 2))]
     hits = [event.hits(seen) for event in events]
@@ -357,17 +439,26 @@ def _judge(
 
 
 def _bounds(hits: np.ndarray, runs: int, curve: Curve, error: float) -> list[Bound]:
-    """Return the bound at the claimed delta, and of the other events, or the same if it is alone, that on the curve which tells most."""
+    """Return the bound at the claimed delta, and of the other events, or the same if it is
+    alone, that on the curve which tells most.
+    """
     deltas = [delta for delta, _ in curve]
     lower = np.maximum(lower_bounds(hits, runs, error / len(hits), deltas), 0)
     at_delta = Bound(*curve[0], float(lower[:, 0].max()))
-    rest = [Bound(*point, float(best)) for point, best in zip(curve[1:], lower[:, 1:].max(axis=0), strict=True)]
+    rest = [
+        Bound(*point, float(best))
+        for point, best in zip(curve[1:], lower[:, 1:].max(axis=0), strict=True)
+    ]
     return [at_delta, *([max(rest, key=lambda bound: bound.lower - bound.claimed)] if rest else [])]
 
 
 def _power(hits: Sequence[np.ndarray], runs: int, curve: Curve, error: float) -> float:
-    """Return the probability that the better of events as frequent as these contradicts the curve."""
-    drawn = np.random.default_rng(0).binomial(runs, np.stack(hits) / runs, (BOOTSTRAPS, len(hits), 2))
+    """Return the probability that the better of events as frequent as these contradicts the
+    curve.
+    """
+    drawn = np.random.default_rng(0).binomial(
+        runs, np.stack(hits) / runs, (BOOTSTRAPS, len(hits), 2)
+    )
     deltas, claims = (np.array(values) for values in zip(*curve, strict=True))
     lower = lower_bounds(drawn, runs, error / len(hits), deltas)
     return float(np.mean((lower > claims).any(axis=2), axis=0).max())
@@ -376,7 +467,9 @@ def _power(hits: Sequence[np.ndarray], runs: int, curve: Curve, error: float) ->
 def _seen(game: Game, key: jax.Array, world: int, runs: int) -> np.ndarray:
     rows = np.asarray(game.observe(key, world, runs), np.float64)
     if rows.ndim != 2 or len(rows) != runs:
-        raise ValueError(f"Expected what is seen in {runs} runs as [{runs}, f], got shape {rows.shape}.")
+        raise ValueError(
+            f"Expected what is seen in {runs} runs as [{runs}, f], got shape {rows.shape}."
+        )
     return np.nan_to_num(rows, nan=-1e30, posinf=1e30, neginf=-1e30)
 
 

@@ -15,23 +15,29 @@ from sklearn.tree import DecisionTreeClassifier
 SCREENED_RUNS = 4000
 """Runs of each input by which columns are chosen."""
 
-COLUMNS, PAIRS, ALONE = 24, 8, 6
+COLUMNS = 24
+PAIRS = 8
+ALONE = 6
 """Columns that are looked at together, differences of two, and how many are looked at alone."""
 
-CORRELATED, MOST_CORRELATED = 64, 1000
+CORRELATED = 64
+MOST_CORRELATED = 1000
 """Pairs to choose those differences from, and columns to choose these from."""
 
 BINS = 32
 OUTCOMES = 256
 """Different rows that are few enough to be counted one by one."""
 
-TREE_RUNS, LEAVES = 20_000, 64
+TREE_RUNS = 20_000
+LEAVES = 64
 
 Score = Callable[[np.ndarray], np.ndarray]
 """Map from what is seen, `[n, f]`, to floats `[n]`, large where input 1 is likely."""
 
 
-def distinguishers(first: np.ndarray, second: np.ndarray, names: Sequence[str] = (), always: Sequence[int] = ()) -> list[tuple[str, Score]]:
+def distinguishers(
+    first: np.ndarray, second: np.ndarray, names: Sequence[str] = (), always: Sequence[int] = ()
+) -> list[tuple[str, Score]]:
     """Learn to tell two inputs apart.
 
     Args:
@@ -62,7 +68,9 @@ def distinguishers(first: np.ndarray, second: np.ndarray, names: Sequence[str] =
     order = [*range(len(always)), *others[others >= len(always)][:ALONE]]
     found: list[tuple[str, Score]] = []
     for c in order:
-        found.append((f"likelihood of {shown[c]}", partial(_likelihood, described, int(c), laws[c])))
+        found.append(
+            (f"likelihood of {shown[c]}", partial(_likelihood, described, int(c), laws[c]))
+        )
     direction = _linear(*worlds)
     tree = _tree(*(world[:TREE_RUNS] for world in worlds))
     apart = range(len(columns))
@@ -79,12 +87,18 @@ def distinguishers(first: np.ndarray, second: np.ndarray, names: Sequence[str] =
 
 def most_telling(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the columns, those first in which the inputs differ most in distribution function."""
-    lows, highs = (np.minimum(first.min(axis=0), second.min(axis=0)), np.maximum(first.max(axis=0), second.max(axis=0)))
-    distance = np.abs(first.mean(axis=0) - second.mean(axis=0)) / np.where(highs > lows, highs - lows, 1)
+    lows = np.minimum(first.min(axis=0), second.min(axis=0))
+    highs = np.maximum(first.max(axis=0), second.max(axis=0))
+    distance = np.abs(first.mean(axis=0) - second.mean(axis=0)) / np.where(
+        highs > lows, highs - lows, 1
+    )
     for c in np.flatnonzero((highs > lows) & ~_two_valued(first, second, lows, highs)):
         both = np.sort(np.concatenate([first[:, c], second[:, c]]))
         edges = both[:: max(1, len(both) // (4 * BINS))]
-        shares = [np.searchsorted(np.sort(rows[:, c]), edges, side="right") / len(rows) for rows in (first, second)]
+        shares = [
+            np.searchsorted(np.sort(rows[:, c]), edges, side="right") / len(rows)
+            for rows in (first, second)
+        ]
         distance[c] = np.abs(shares[0] - shares[1]).max()
     return np.argsort(-distance, kind="stable")
 
@@ -95,16 +109,23 @@ def _distinct(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return np.array([c for c in columns if first_with[rows[:, c].tobytes()] == c], int)
 
 
-def _two_valued(first: np.ndarray, second: np.ndarray, lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
+def _two_valued(
+    first: np.ndarray, second: np.ndarray, lows: np.ndarray, highs: np.ndarray
+) -> np.ndarray:
     """Return which columns have no other values than their least and their largest."""
-    return np.all([((rows == lows[None]) | (rows == highs[None])).all(axis=0) for rows in (first, second)], axis=0)
+    return np.all(
+        [((rows == lows[None]) | (rows == highs[None])).all(axis=0) for rows in (first, second)],
+        axis=0,
+    )
 
 
 def _summed(rows: np.ndarray, laws: Sequence[Score], columns: Sequence[int]) -> np.ndarray:
     return np.sum([laws[c](rows[:, c]) for c in columns], axis=0)
 
 
-def correlated(first: np.ndarray, second: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def correlated(
+    first: np.ndarray, second: np.ndarray, columns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return pairs of columns whose difference may tell more than either.
 
     Those that vary most alike, as noise they share cancels; those that vary more alike under one
@@ -134,14 +155,24 @@ def _histogram(first: np.ndarray, second: np.ndarray) -> Score:
     """Return the log ratio of frequencies, second to first, of the bin that a value is in."""
     both = np.concatenate([first, second])
     values = np.unique(both)
-    edges = (values[1:] + values[:-1]) / 2 if len(values) <= BINS else np.unique(np.quantile(both, np.linspace(0, 1, BINS + 1)[1:-1]))
-    counts = [np.bincount(np.searchsorted(edges, rows), minlength=len(edges) + 1) + 0.5 for rows in (first, second)]
+    edges = (
+        (values[1:] + values[:-1]) / 2
+        if len(values) <= BINS
+        else np.unique(np.quantile(both, np.linspace(0, 1, BINS + 1)[1:-1]))
+    )
+    counts = [
+        np.bincount(np.searchsorted(edges, rows), minlength=len(edges) + 1) + 0.5
+        for rows in (first, second)
+    ]
     ratio = np.log(counts[1]) - np.log(counts[0])
     return lambda rows: ratio[np.searchsorted(edges, rows)]
 
 
 def _linear(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Fisher's direction. Noise that cancels in a combination leaves it nearly no variance, and makes it large."""
+    """Return Fisher's direction.
+
+    Noise that cancels in a combination leaves it nearly no variance, and makes it large.
+    """
     spread = np.maximum(np.concatenate([first, second]).std(axis=0), 1e-12)
     scaled = [rows / spread for rows in (first, second)]
     within = sum(np.cov(rows, rowvar=False, ddof=0).reshape(rows.shape[1], -1) for rows in scaled)
@@ -160,8 +191,14 @@ def _outcomes(first: np.ndarray, second: np.ndarray) -> Score:
     """Return the log ratio of frequencies of whole rows; 0 of rows that were not seen."""
     rows, inverse = np.unique(np.concatenate([first, second]), axis=0, return_inverse=True)
     world = np.repeat([0, 1], [len(first), len(second)])
-    counts = np.array([np.bincount(inverse.ravel()[world == w], minlength=len(rows)) for w in (0, 1)]) + 0.5
-    ratio = {row.tobytes(): value for row, value in zip(rows, np.log(counts[1]) - np.log(counts[0]), strict=True)}
+    counts = (
+        np.array([np.bincount(inverse.ravel()[world == w], minlength=len(rows)) for w in (0, 1)])
+        + 0.5
+    )
+    ratio = {
+        row.tobytes(): value
+        for row, value in zip(rows, np.log(counts[1]) - np.log(counts[0]), strict=True)
+    }
 
     def score(seen: np.ndarray) -> np.ndarray:
         rows, inverse = np.unique(seen, axis=0, return_inverse=True)

@@ -77,20 +77,31 @@ def of_mechanism(mechanism: Any, sampler: Sampler = "simulation", seed: int = 0)
         return [_of_client(mechanism, a, b, sampler) for a, b in pairs]
     if isinstance(mechanism, MultiMessage):
         if sampler == "release":
-            raise ValueError("Expected sampler=simulation for MultiMessage, got release; it is simulated, and has no exact form.")
+            raise ValueError(
+                "Expected sampler=simulation for MultiMessage, got release; it is simulated, and "
+                "has no exact form."
+            )
         size = mechanism.num_clients - 1
-        return [_of_shuffled(mechanism, others, a, b) for a, b in pairs[:SEVERAL] for others in _crowds(rng, mechanism, a, size)[1:]]
+        return [
+            _of_shuffled(mechanism, others, a, b)
+            for a, b in pairs[:SEVERAL]
+            for others in _crowds(rng, mechanism, a, size)[1:]
+        ]
     games = []
     for a, b in pairs:
         for others in _crowds(rng, mechanism, a, MOST_RECORDS):
             words = f"{_crowd_words(others)}, and one "
             if mechanism.relation == "replace-one":
                 worlds = [np.stack([*others, a]), np.stack([*others, b])]
-                games.append(of_cells(f"{words}for {_told(a)} or {_told(b)}", mechanism, worlds, sampler))
+                games.append(
+                    of_cells(f"{words}for {_told(a)} or {_told(b)}", mechanism, worlds, sampler)
+                )
                 continue
             for votes in (a, b) if (b >= 0).any() else (a,):
                 worlds = [others, np.stack([*others, votes])]
-                games.append(of_cells(f"{words}more for {_told(votes)} or none", mechanism, worlds, sampler))
+                games.append(
+                    of_cells(f"{words}more for {_told(votes)} or none", mechanism, worlds, sampler)
+                )
     return games
 
 
@@ -100,7 +111,8 @@ def changes(rng: np.random.Generator, mechanism: Any) -> Iterator[tuple[np.ndarr
     In turn: other queries, other labels of the same queries, some votes of either, and none.
     Together they vote for every cell, or for as many as `MOST_PAIRS` pairs can.
     """
-    s, c = mechanism.num_queries, mechanism.num_classes
+    s = mechanism.num_queries
+    c = mechanism.num_classes
     left = list(rng.permutation(s * c))
     for number in range(MOST_PAIRS):
         if not left and number >= SEVERAL:
@@ -113,7 +125,8 @@ def changes(rng: np.random.Generator, mechanism: Any) -> Iterator[tuple[np.ndarr
         elif kind != 3:
             second = _record(rng, mechanism, left.pop() if left else int(rng.integers(s * c)))
         if kind == 2 and len(first) > 1:
-            first, second = _thinned(rng, first), _thinned(rng, second)
+            first = _thinned(rng, first)
+            second = _thinned(rng, second)
         if (np.sort(first) == np.sort(second)).all():
             second = np.full_like(first, -1)
         left = [cell for cell in left if cell not in first and cell not in second]
@@ -121,7 +134,8 @@ def changes(rng: np.random.Generator, mechanism: Any) -> Iterator[tuple[np.ndarr
 
 
 def exact(mechanism: Any) -> Finding | None:
-    """Return the largest log ratio of probabilities of any message from any two inputs, by the stated law.
+    """Return the largest log ratio of probabilities of any message from any two inputs, by the
+    stated law.
 
     None for laws that are not enumerated: these are the laws of local randomizers with
     `MOST_CELLS` cells at most. Inputs are every choice of up to k·r cells, and messages all that
@@ -129,7 +143,10 @@ def exact(mechanism: Any) -> Finding | None:
     """
     if not isinstance(mechanism, LocalRandomizer) or mechanism.num_cells > MOST_CELLS:
         return None
-    votes, epsilon, words, claimed = inputs(mechanism), 0.0, "", mechanism.guarantee(1).epsilon
+    votes = inputs(mechanism)
+    epsilon = 0.0
+    words = ""
+    claimed = mechanism.guarantee(1).epsilon
     for coin in range(COINS):
         messages = mechanism.alphabet(jax.random.key(coin))
         law = np.stack([mechanism.log_prob(messages, cells) for cells in votes])
@@ -137,10 +154,23 @@ def exact(mechanism: Any) -> Finding | None:
         spread = law.max(axis=0) - law.min(axis=0)
         if (largest := float(spread.max())) > epsilon:
             pair = [votes[int(order(law[:, spread.argmax()]))] for order in (np.argmin, np.argmax)]
-            epsilon, words = largest, f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
+            epsilon = largest
+            words = f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
     broken = epsilon > claimed * (1 + ROUNDING)
-    bound, event = Bound(0.0, claimed, epsilon), f"the most telling of all messages, under {COINS} draws of public coins"
-    return Finding(claimed, 0.0, epsilon, 1.0, exact=True, broken=broken, evidence=bound, inputs=words, event=event, runs=0)
+    bound = Bound(0.0, claimed, epsilon)
+    event = f"the most telling of all messages, under {COINS} draws of public coins"
+    return Finding(
+        claimed,
+        0.0,
+        epsilon,
+        1.0,
+        exact=True,
+        broken=broken,
+        evidence=bound,
+        inputs=words,
+        event=event,
+        runs=0,
+    )
 
 
 def inputs(mechanism: Any) -> list[np.ndarray]:
@@ -153,30 +183,53 @@ def inputs(mechanism: Any) -> list[np.ndarray]:
     ]
 
 
-def of_cells(words: str, mechanism: CentralMechanism, worlds: Sequence[Array], sampler: Sampler = "simulation") -> Game:
+def of_cells(
+    words: str,
+    mechanism: CentralMechanism,
+    worlds: Sequence[Array],
+    sampler: Sampler = "simulation",
+) -> Game:
     """Return the game of a central mechanism between two tables of votes, int32 `[n, k·r]` each."""
     longest = max(len(world) for world in worlds)
-    tables = [np.pad(np.asarray(world, np.int32), ((0, longest - len(world)), (0, 0)), constant_values=-1) for world in worlds]
-    totals = [np.asarray(mechanism.aggregate(jnp.asarray(table)), np.int64).ravel() for table in tables]
+    tables = [
+        np.pad(np.asarray(world, np.int32), ((0, longest - len(world)), (0, 0)), constant_values=-1)
+        for world in worlds
+    ]
+    totals = [
+        np.asarray(mechanism.aggregate(jnp.asarray(table)), np.int64).ravel() for table in tables
+    ]
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         if sampler == "release":
-            # Cells have noise of their own, so that one release of many queries is many releases of a few.
+            # Cells have noise of their own, so that one release of many queries is many releases of
+            # a few.
             many = np.tile(totals[world].reshape(mechanism.shape), (runs, 1))
-            counts = np.asarray(replace(mechanism, num_queries=len(many)).release(many)).reshape(runs, -1)
+            counts = np.asarray(replace(mechanism, num_queries=len(many)).release(many)).reshape(
+                runs, -1
+            )
         else:
             cells = jnp.asarray(tables[world])
-            counts = np.concatenate([np.asarray(_noisy(mechanism, k, cells))[:size] for k, size in _blocks(key, runs)])
+            counts = np.concatenate(
+                [np.asarray(_noisy(mechanism, k, cells))[:size] for k, size in _blocks(key, runs)]
+            )
         return described_counts(counts, totals)
 
     d = len(totals[0])
-    names = [f"cell {cell}" for cell in range(d)] + [f"the parity of cell {cell}" for cell in range(d)]
-    names += [f"{what} input {world}" for world in (0, 1) for what in ("the number of cells as in", "the distance from")]
+    names = [f"cell {cell}" for cell in range(d)] + [
+        f"the parity of cell {cell}" for cell in range(d)
+    ]
+    names += [
+        f"{what} input {world}"
+        for world in (0, 1)
+        for what in ("the number of cells as in", "the distance from")
+    ]
     return Game(words, observe, tuple(names), tuple(range(2 * d, 2 * d + 4)))
 
 
 def described_counts(counts: np.ndarray, totals: Sequence[np.ndarray]) -> np.ndarray:
-    """Return counts `[n, d]`, their parities, and for either input how many equal its true counts and the L1 distance."""
+    """Return counts `[n, d]`, their parities, and for either input how many equal its true
+    counts and the L1 distance.
+    """
     counts = counts.astype(np.float64)
     told = [counts, np.floor(counts) % 2]
     for true in totals:
@@ -189,13 +242,20 @@ def bits(array: np.ndarray) -> np.ndarray:
     """Return every bit of integers `[n, ...]` and their parity, float64 `[n, f]`."""
     words = np.asarray(array).reshape(len(array), -1).astype(np.int64)
     apart = words[:, :, None] >> np.arange(BITS)[None, None] & 1
-    return np.concatenate([apart, apart.sum(axis=2, keepdims=True) % 2], axis=2).reshape(len(words), -1).astype(np.float64)
+    return (
+        np.concatenate([apart, apart.sum(axis=2, keepdims=True) % 2], axis=2)
+        .reshape(len(words), -1)
+        .astype(np.float64)
+    )
 
 
 def _record(rng: np.random.Generator, mechanism: Any, cell: int) -> np.ndarray:
     """Return the votes of a random record that votes for a cell, int32 `[k·r]`."""
-    c, r = mechanism.num_classes, mechanism.labels_per_record
-    others = rng.permutation(np.delete(np.arange(mechanism.num_queries), cell // c))[: mechanism.num_neighbors - 1]
+    c = mechanism.num_classes
+    r = mechanism.labels_per_record
+    others = rng.permutation(np.delete(np.arange(mechanism.num_queries), cell // c))[
+        : mechanism.num_neighbors - 1
+    ]
     labels = np.append(rng.permutation(np.delete(np.arange(c), cell % c))[: r - 1], cell % c)
     near = np.append(others, cell // c)
     return np.sort(np.ravel(near[:, None] * c + labels[None])).astype(np.int32)
@@ -208,17 +268,27 @@ def _thinned(rng: np.random.Generator, votes: np.ndarray) -> np.ndarray:
     return np.where(missing, -1, votes).astype(np.int32)
 
 
-def _crowds(rng: np.random.Generator, mechanism: Any, votes: np.ndarray, most: int) -> list[np.ndarray]:
-    """Return tables of other records: a few that vote alike, many that do, and any, int32 `[most, k·r]` each.
+def _crowds(
+    rng: np.random.Generator, mechanism: Any, votes: np.ndarray, most: int
+) -> list[np.ndarray]:
+    """Return tables of other records: a few that vote alike, many that do, and any, int32 `[most,
+    k·r]` each.
 
     Tables have one shape, so that one program serves all; rows of -1 cast no vote.
     """
-    few, many = int(rng.integers(1, 4)), int(np.exp(rng.uniform(np.log(12), np.log(max(most, 13)))))
+    few = int(rng.integers(1, 4))
+    many = int(np.exp(rng.uniform(np.log(12), np.log(max(most, 13)))))
     rows = np.arange(most)[:, None]
-    alike = [np.where(rows < min(size, most), votes[None], -1).astype(np.int32) for size in (few, many)]
+    alike = [
+        np.where(rows < min(size, most), votes[None], -1).astype(np.int32) for size in (few, many)
+    ]
     cells = rng.integers(mechanism.num_cells, size=most)
     anything = np.stack([_record(rng, mechanism, int(cell)) for cell in cells[: min(most, many)]])
-    thin = rng.random(anything.shape) < 0.1 if anything.shape[1] > 1 else np.zeros(anything.shape, bool)
+    thin = (
+        rng.random(anything.shape) < 0.1
+        if anything.shape[1] > 1
+        else np.zeros(anything.shape, bool)
+    )
     padding = np.full((most - len(anything), anything.shape[1]), -1, np.int32)
     return [*alike, np.concatenate([np.where(thin, -1, anything), padding]).astype(np.int32)]
 
@@ -231,7 +301,9 @@ def _crowd_words(others: np.ndarray) -> str:
 
 def _told(cells: np.ndarray) -> str:
     named = [str(cell) for cell in np.sort(cells) if cell >= 0]
-    return f"cells {', '.join(named)}" if len(named) > 1 else f"cell {named[0]}" if named else "none"
+    return (
+        f"cells {', '.join(named)}" if len(named) > 1 else f"cell {named[0]}" if named else "none"
+    )
 
 
 def _blocks(key: jax.Array, runs: int) -> list[tuple[jax.Array, int]]:
@@ -242,12 +314,16 @@ def _blocks(key: jax.Array, runs: int) -> list[tuple[jax.Array, int]]:
 
 @jax.jit
 def _noisy(mechanism: CentralMechanism, key: jax.Array, cells: jax.Array) -> jax.Array:
-    return jax.vmap(lambda key: estimate_counts(mechanism, key, cells).ravel())(jax.random.split(key, RUNS_AT_ONCE))
+    return jax.vmap(lambda key: estimate_counts(mechanism, key, cells).ravel())(
+        jax.random.split(key, RUNS_AT_ONCE)
+    )
 
 
 @jax.jit
 def _randomized(mechanism: LocalRandomizer, key: jax.Array, cells: jax.Array) -> Any:
-    messages = jax.vmap(lambda key: mechanism.randomize(key, cells))(jax.random.split(key, RUNS_AT_ONCE))
+    messages = jax.vmap(lambda key: mechanism.randomize(key, cells))(
+        jax.random.split(key, RUNS_AT_ONCE)
+    )
     return messages, jax.vmap(mechanism.support)(messages)
 
 
@@ -259,12 +335,16 @@ def _supported(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
 @jax.jit
 def _sent(mechanism: MultiMessage, key: jax.Array, votes: jax.Array) -> jax.Array:
     def run(key: jax.Array) -> jax.Array:
-        return jnp.sum(jax.vmap(mechanism.randomize)(jax.random.split(key, len(votes)), votes), axis=0).ravel()
+        return jnp.sum(
+            jax.vmap(mechanism.randomize)(jax.random.split(key, len(votes)), votes), axis=0
+        ).ravel()
 
     return jax.lax.map(run, jax.random.split(key, RUNS_AT_ONCE), batch_size=100)
 
 
-def _of_client(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray, sampler: Sampler) -> Game:
+def _of_client(
+    mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray, sampler: Sampler
+) -> Game:
     """Return the game of a client's message: see the module."""
 
     def described(messages: Any, support: Any) -> np.ndarray:
@@ -272,14 +352,19 @@ def _of_client(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(messages)]
         values = [leaf.reshape(len(laws), -1).astype(np.float64) for leaf in leaves]
         apart = [bits(leaf) for leaf in leaves if leaf.dtype.kind in "iu"]
-        return np.concatenate([laws[:, 1:] - laws[:, :1], laws, np.asarray(support, np.float64), *values, *apart], axis=1)
+        return np.concatenate(
+            [laws[:, 1:] - laws[:, :1], laws, np.asarray(support, np.float64), *values, *apart],
+            axis=1,
+        )
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         cells = (first, second)[world]
         if sampler == "release":
             messages = mechanism.respond(Entropy.fresh(), np.repeat(cells[None], runs, axis=0))
             return described(messages, _supported(mechanism, messages))
-        parts = [(_randomized(mechanism, k, jnp.asarray(cells)), size) for k, size in _blocks(key, runs)]
+        parts = [
+            (_randomized(mechanism, k, jnp.asarray(cells)), size) for k, size in _blocks(key, runs)
+        ]
         return np.concatenate([described(*drawn)[:size] for drawn, size in parts])
 
     words = f"a client that votes for {_told(first)} or for {_told(second)}"
@@ -289,23 +374,46 @@ def _of_client(mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray
 def _message_names(mechanism: LocalRandomizer, cells: np.ndarray) -> tuple[str, ...]:
     """Return the names of the columns of a client's message."""
     message, support = jax.eval_shape(
-        lambda key: (drawn := mechanism.randomize(key, jnp.asarray(cells)), mechanism.support(drawn)), jax.random.key(0)
+        lambda key: (
+            drawn := mechanism.randomize(key, jnp.asarray(cells)),
+            mechanism.support(drawn),
+        ),
+        jax.random.key(0),
     )
     leaves = [(f"leaf {number}", leaf) for number, leaf in enumerate(jax.tree.leaves(message))]
-    words = [(f"{name}[{i}]", leaf.dtype.kind in "iu") for name, leaf in leaves for i in range(leaf.size)]
-    names = ["the log ratio of the stated laws", "the stated law of input 0", "the stated law of input 1"]
+    words = [
+        (f"{name}[{i}]", leaf.dtype.kind in "iu") for name, leaf in leaves for i in range(leaf.size)
+    ]
+    names = [
+        "the log ratio of the stated laws",
+        "the stated law of input 0",
+        "the stated law of input 1",
+    ]
     names += [f"support {cell}" for cell in range(support.size)] + [name for name, _ in words]
     for name, has_bits in words:
-        names += [*(f"bit {bit} of {name}" for bit in range(BITS)), f"the parity of {name}"] if has_bits else []
+        names += (
+            [*(f"bit {bit} of {name}" for bit in range(BITS)), f"the parity of {name}"]
+            if has_bits
+            else []
+        )
     return tuple(names)
 
 
-def _of_shuffled(mechanism: MultiMessage, others: np.ndarray, first: np.ndarray, second: np.ndarray) -> Game:
-    """Return the game of all clients' messages in no order: how often each cell came with either sign."""
+def _of_shuffled(
+    mechanism: MultiMessage, others: np.ndarray, first: np.ndarray, second: np.ndarray
+) -> Game:
+    """Return the game of all clients' messages in no order: how often each cell came with either
+    sign.
+    """
     worlds = [np.stack([*others, votes]) for votes in (first, second)]
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
-        return np.concatenate([np.asarray(_sent(mechanism, k, jnp.asarray(worlds[world])))[:size] for k, size in _blocks(key, runs)])
+        return np.concatenate(
+            [
+                np.asarray(_sent(mechanism, k, jnp.asarray(worlds[world])))[:size]
+                for k, size in _blocks(key, runs)
+            ]
+        )
 
     words = f"a client among {mechanism.num_clients}, {_crowd_words(others)}, and one for {_told(first)} or {_told(second)}"
     return Game(words, observe)

@@ -27,7 +27,9 @@ TELLING: dict[str, dict[str, Any]] = {
     "noisy_sgd": {"batch_size": 12, "epochs": 1.0},
     "dpdfd": {"num_teachers": 12, "steps": 1, "batch_size": 4, "updates": 1, "teacher_steps": 20},
 }
-"""Settings under which one record of `small_task` counts for much; the first example of a labeler that is not listed."""
+"""Settings under which one record of `small_task` counts for much; the first example of a
+labeler that is not listed.
+"""
 
 OTHERS = 2
 """Number of queries of other classes whose pictures a canary takes instead."""
@@ -48,8 +50,11 @@ class Canary:
     labels: np.ndarray
 
 
-def of_labeler(task: Task, encode: Any, queries: Any, name: str, config: Any) -> tuple[list[Game], Guarantee]:
-    """Return games of a labeler on a task: its last private record is a canary, or is not there; and the guarantee of its answers.
+def of_labeler(
+    task: Task, encode: Any, queries: Any, name: str, config: Any
+) -> tuple[list[Game], Guarantee]:
+    """Return games of a labeler on a task: its last private record is a canary, or is not there;
+    and the guarantee of its answers.
 
     Args:
       task: small, as every run labels it anew.
@@ -65,24 +70,37 @@ def of_labeler(task: Task, encode: Any, queries: Any, name: str, config: Any) ->
         votes = labeler.votes(votes_key, private, encode, queries, task.card.num_classes, config)
         return labeler.tally(noise_key, votes, queries, task.card.num_classes, config)
 
-    games, without = [], Records(task.private.images[:-1], task.private.labels[:-1])
+    games = []
+    without = Records(task.private.images[:-1], task.private.labels[:-1])
     for number, canary in enumerate(canaries(task, queries)):
-        first, second = (with_record(task.private, canary.images[world], int(canary.labels[world])) for world in (0, 1))
+        first, second = (
+            with_record(task.private, canary.images[world], int(canary.labels[world]))
+            for world in (0, 1)
+        )
         if config.relation == "replace-one":
             games.append(Game(canary.words, _answers(answers, [first, second])))
             continue
-        records = (first, second) if number == 0 else (second,)  # the first picture is always the same
-        games += [Game(f"there or not: one of {canary.words}", _answers(answers, [without, record])) for record in records]
+        records = (
+            (first, second) if number == 0 else (second,)
+        )  # the first picture is always the same
+        games += [
+            Game(f"there or not: one of {canary.words}", _answers(answers, [without, record]))
+            for record in records
+        ]
     return games, answers(jax.random.key(0), task.private).guarantee
 
 
 def telling(name: str, **given: Any) -> Any:
-    """Return the `Config` of a labeler under which one record counts for much, with what is given, such as epsilon."""
+    """Return the `Config` of a labeler under which one record counts for much, with what is
+    given, such as epsilon.
+    """
     return replace(labelers.named(name).EXAMPLES[0], **{**TELLING.get(name, {}), **given})
 
 
 def canaries(task: Task, queries: Any) -> list[Canary]:
-    """Return canaries: the picture of a query, and in its place another label, the picture of another query, or one like nothing."""
+    """Return canaries: the picture of a query, and in its place another label, the picture of
+    another query, or one like nothing.
+    """
     labels = task.public.true_labels[queries.index]
     pictures = task.public.images[queries.index]
     elsewhere = np.flatnonzero(labels != labels[0])[:OTHERS]
@@ -90,20 +108,37 @@ def canaries(task: Task, queries: Any) -> list[Canary]:
     noise = np.random.default_rng(0).integers(0, 2, pictures.shape[1:]).astype(np.uint8) * 255
     own = "the picture of a query with its label, "
     found = [Canary(own + "or with another", pictures[[0, 0]], np.array([labels[0], other]))]
-    found += [Canary(own + "or that of another with its own", pictures[[0, i]], labels[[0, i]]) for i in elsewhere]
-    found += [Canary(own + "or that of another with the same", pictures[[0, i]], labels[[0, 0]]) for i in elsewhere]
-    return [*found, Canary(own + "or a picture like nothing", np.stack([pictures[0], noise]), np.array([labels[0], other]))]
+    found += [
+        Canary(own + "or that of another with its own", pictures[[0, i]], labels[[0, i]])
+        for i in elsewhere
+    ]
+    found += [
+        Canary(own + "or that of another with the same", pictures[[0, i]], labels[[0, 0]])
+        for i in elsewhere
+    ]
+    return [
+        *found,
+        Canary(
+            own + "or a picture like nothing",
+            np.stack([pictures[0], noise]),
+            np.array([labels[0], other]),
+        ),
+    ]
 
 
 def with_record(private: Records, image: np.ndarray, label: int) -> Records:
     """Return the records with another in the last one's place."""
-    images, labels = private.images.copy(), private.labels.copy()
-    images[-1], labels[-1] = image, label
+    images = private.images.copy()
+    labels = private.labels.copy()
+    images[-1] = image
+    labels[-1] = label
     return replace(private, images=images, labels=labels)
 
 
 def small_task(num_records: int = 24) -> Task:
-    """Return three classes of pictures of 6 x 6, each with a bright quarter: 12 public, `num_records` private and 3 test records."""
+    """Return three classes of pictures of 6 x 6, each with a bright quarter: 12 public,
+    `num_records` private and 3 test records.
+    """
     rng = np.random.default_rng(0)
     sizes = np.cumsum([0, 12, num_records, 3])
     labels = np.arange(sizes[-1]) % 3
@@ -113,7 +148,11 @@ def small_task(num_records: int = 24) -> Task:
     index = [np.arange(start, end) for start, end in itertools.pairwise(sizes)]
     parts = [(images[rows].astype(np.uint8), labels[rows].astype(np.int32)) for rows in index]
     return Task(
-        Card("bright quarters", "made here", "none", ("a", "b", "c")), Public(*parts[0]), Records(*parts[1]), Records(*parts[2]), *index
+        Card("bright quarters", "made here", "none", ("a", "b", "c")),
+        Public(*parts[0]),
+        Records(*parts[1]),
+        Records(*parts[2]),
+        *index,
     )
 
 
@@ -129,13 +168,33 @@ def small_queries(task: Task, num_queries: int = 3) -> tuple[Any, Any]:
 
 def seen(answers: Answers) -> np.ndarray:
     """Return all that answers show, float64 `[f]`."""
-    shown = [answers.labels, answers.answered, answers.probabilities, answers.confidence, answers.counts, answers.stddev]
-    weights = [getattr(answers.model, name) for name in ("params", "batch_stats") if hasattr(answers.model, name)]
-    return np.concatenate([np.ravel(np.asarray(array, np.float64)) for array in [*shown, *jax.tree.leaves(weights)]])
+    shown = [
+        answers.labels,
+        answers.answered,
+        answers.probabilities,
+        answers.confidence,
+        answers.counts,
+        answers.stddev,
+    ]
+    weights = [
+        getattr(answers.model, name)
+        for name in ("params", "batch_stats")
+        if hasattr(answers.model, name)
+    ]
+    return np.concatenate(
+        [np.ravel(np.asarray(array, np.float64)) for array in [*shown, *jax.tree.leaves(weights)]]
+    )
 
 
-def _answers(answers: Callable[[jax.Array, Records], Answers], worlds: Sequence[Records]) -> Callable[[jax.Array, int, int], np.ndarray]:
+def _answers(
+    answers: Callable[[jax.Array, Records], Answers], worlds: Sequence[Records]
+) -> Callable[[jax.Array, int, int], np.ndarray]:
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
-        return np.stack([seen(answers(k, worlds[world])) for k in map(partial(jax.random.fold_in, key), range(runs))])
+        return np.stack(
+            [
+                seen(answers(k, worlds[world]))
+                for k in map(partial(jax.random.fold_in, key), range(runs))
+            ]
+        )
 
     return observe

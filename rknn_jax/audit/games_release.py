@@ -1,9 +1,9 @@
 """Neighboring inputs of `rknn label`, and all that it writes: an audit through the release path.
 
-Every run is a release by `rknn_jax.release.label`, from a plan to the files, with a ledger of its own and
-fresh noise. What is seen is every array, number and text in the folder: floats also by their
-decimals and bits, integers by their bits, texts by the bits of a checksum, and the files' sizes.
-The time of the release, and the head of the ledger, which hashes the time, are left out.
+Every run is a release by `rknn_jax.release.label`, from a plan to the files, with a ledger of its
+own and fresh noise. What is seen is every array, number and text in the folder: floats also by
+their decimals and bits, integers by their bits, texts by the bits of a checksum, and the files'
+sizes. The time of the release, and the head of the ledger, which hashes the time, are left out.
 
 Two checks need no statistics. `differing` makes releases of both inputs with the same noisy
 counts: whatever differs between them was told by the private records and not by the noisy counts.
@@ -31,7 +31,8 @@ from rknn_jax.release import label as job
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.tables import Classes
 
-NUM_CLASSES, NUM_QUERIES = 3, 3
+NUM_CLASSES = 3
+NUM_QUERIES = 3
 OWN = 8
 """Private records of each query, beside the canary."""
 
@@ -60,7 +61,9 @@ class World(NamedTuple):
     plans: tuple[job.Plan, job.Plan]
 
 
-def of_release(epsilon: float, relation: Relation = "replace-one", **settings: Any) -> tuple[list[Game], Guarantee]:
+def of_release(
+    epsilon: float, relation: Relation = "replace-one", **settings: Any
+) -> tuple[list[Game], Guarantee]:
     """Return games of `rknn label` on a small table, and the guarantee that its card states.
 
     Args:
@@ -123,7 +126,9 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
 def differing(world: World) -> list[str]:
     """Return what differs between releases of both inputs with the same noisy counts."""
     counts = np.random.default_rng(1).integers(-3, 12, (NUM_QUERIES, NUM_CLASSES))
-    first, second = (_released(_with_release(plan, lambda _: counts), columns) for plan in world.plans)
+    first, second = (
+        _released(_with_release(plan, lambda _: counts), columns) for plan in world.plans
+    )
     if first.keys() != second.keys():
         return sorted(first.keys() ^ second.keys())
     return [name for name in first if not np.array_equal(first[name], second[name], equal_nan=True)]
@@ -175,7 +180,8 @@ def _described(name: str, array: np.ndarray) -> Columns:
     if array.dtype.kind in "fiub":
         found = {name: flat.astype(np.float64)}
     else:
-        found, flat = {}, np.array([[zlib.crc32(str(value).encode()) for value in flat[0]]])
+        found = {}
+        flat = np.array([[zlib.crc32(str(value).encode()) for value in flat[0]]])
     if array.dtype.kind != "f":
         return found | {f"bits of {name}": bits(flat)}
     finite = np.nan_to_num(flat.astype(np.float64), posinf=0, neginf=0)
@@ -209,7 +215,11 @@ def _game(world: World) -> Game:
 
 
 def _names(found: Columns) -> tuple[str, ...]:
-    return tuple(f"{name} [{i}]" if values.size > 1 else name for name, values in found.items() for i in range(values.size))
+    return tuple(
+        f"{name} [{i}]" if values.size > 1 else name
+        for name, values in found.items()
+        for i in range(values.size)
+    )
 
 
 def _released(plan: job.Plan, look: Any) -> Any:

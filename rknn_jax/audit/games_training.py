@@ -42,7 +42,9 @@ def noisy_sgd_config(epsilon: float, delta: float, canaries: int = CANARIES) -> 
     )
 
 
-def noisy_sgd_runs(key: jax.Array, runs: int, config: noisy_sgd.Config) -> tuple[np.ndarray, np.ndarray, Guarantee]:
+def noisy_sgd_runs(
+    key: jax.Array, runs: int, config: noisy_sgd.Config
+) -> tuple[np.ndarray, np.ndarray, Guarantee]:
     """Train on canaries with secret signs, and score the signs by what is released.
 
     Args:
@@ -57,13 +59,17 @@ def noisy_sgd_runs(key: jax.Array, runs: int, config: noisy_sgd.Config) -> tuple
       ValueError: If the relation is add-remove, under which the number of canaries is private.
     """
     if config.relation != "replace-one":
-        raise ValueError(f"Expected relation=replace-one, got {config.relation}; a canary has one of two labels.")
+        raise ValueError(
+            f"Expected relation=replace-one, got {config.relation}; a canary has one of two labels."
+        )
     results = list(_runs(key, runs, config))
     signs, scores = (np.stack(rows) for rows in list(zip(*results, strict=True))[:2])
     return signs, scores, results[0][2]
 
 
-def _runs(key: jax.Array, runs: int, config: noisy_sgd.Config) -> Iterator[tuple[np.ndarray, np.ndarray, Guarantee]]:
+def _runs(
+    key: jax.Array, runs: int, config: noisy_sgd.Config
+) -> Iterator[tuple[np.ndarray, np.ndarray, Guarantee]]:
     """Yield the signs, the scores and the guarantee of each run."""
     canaries = config.batch_size
     numbers = np.arange(canaries, dtype="<u4").view(np.uint8).reshape(canaries, 1, 1, 4)

@@ -114,7 +114,9 @@ class OneRun:
         return asdict(self) | {"statement": str(self)}
 
 
-def judge(signs: np.ndarray, scores: np.ndarray, guarantee: Guarantee, confidence: float = 0.9999) -> OneRun:
+def judge(
+    signs: np.ndarray, scores: np.ndarray, guarantee: Guarantee, confidence: float = 0.9999
+) -> OneRun:
     """Judge a guarantee by guesses of secret signs.
 
     Args:
@@ -128,9 +130,12 @@ def judge(signs: np.ndarray, scores: np.ndarray, guarantee: Guarantee, confidenc
     Raises:
       ValueError: If signs and scores do not fit, or the guarantee is none.
     """
-    signs, scores = np.asarray(signs), np.asarray(scores, np.float64)
+    signs = np.asarray(signs)
+    scores = np.asarray(scores, np.float64)
     if signs.shape != scores.shape or signs.ndim != 2 or 0 in signs.shape:
-        raise ValueError(f"Expected signs and scores [runs, m], got shapes {signs.shape} and {scores.shape}.")
+        raise ValueError(
+            f"Expected signs and scores [runs, m], got shapes {signs.shape} and {scores.shape}."
+        )
     if not set(np.unique(signs)) <= {-1, 1}:
         raise ValueError("Expected signs of 1 or -1, got others; a sign is a fair coin.")
     curve = dense_curve(guarantee)
@@ -199,13 +204,16 @@ def allows(curve: Curve, canaries: int, guesses: int, correct: int, tau: float) 
       tau: Probability in question, in (0, 1).
     """
     deltas, epsilons = (np.array(values) for values in zip(*curve, strict=True))
-    shrink, grow = np.exp(-epsilons), np.exp(epsilons)
+    shrink = np.exp(-epsilons)
+    grow = np.exp(epsilons)
 
     def least(a: float) -> float:
         """Return G(a), the least b with a <= F(b)."""
         return max(0.0, ((a - deltas) * shrink).max(), (1 - deltas - grow * (1 - a)).max())
 
-    mass, excess = tau, 0.0  # P_c and D_c
+    # P_c and D_c
+    mass = tau
+    excess = 0.0
     for c in range(correct, 0, -1):
         needed = least(excess + c * mass / canaries)
         excess += mass / canaries
@@ -217,7 +225,8 @@ def allows(curve: Curve, canaries: int, guesses: int, correct: int, tau: float) 
 
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float, tau: float) -> float:
     """Return the largest epsilon that so many right guesses contradict at `delta`."""
-    low, high = 0.0, LARGEST_EPSILON
+    low = 0.0
+    high = LARGEST_EPSILON
     if allows(((delta, low),), canaries, guesses, correct, tau):
         return 0.0
     for _ in range(STEPS):

@@ -33,12 +33,16 @@ class Sealed(np.lib.mixins.NDArrayOperatorsMixin):
     """Array whose values cannot be read once its seal is closed; its shape and type can."""
 
     def __init__(self, array: Any, name: str, seal: Seal) -> None:
-        self._array, self._name, self._seal = np.asarray(array), name, seal
+        self._array = np.asarray(array)
+        self._name = name
+        self._seal = seal
         self.shape, self.dtype, self.ndim = self._array.shape, self._array.dtype, self._array.ndim
 
     def _read(self) -> np.ndarray:
         if self._seal.closed:
-            raise TaintError(f"{self._name} were read after the mechanism, and no noise covers that.")
+            raise TaintError(
+                f"{self._name} were read after the mechanism, and no noise covers that."
+            )
         return self._array
 
     def __len__(self) -> int:

@@ -1,4 +1,5 @@
-"""`rknn account`: what shuffling, several releases, Private-kNN and PATE cost, by every accountant that applies.
+"""`rknn account`: what shuffling, several releases, Private-kNN and PATE cost, by every accountant
+that applies.
 
     rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
     rknn account rounds --epsilon 0.1 --rounds 10 --delta 1e-5
@@ -6,7 +7,8 @@
     rknn account gnmax --screens 640 --answers 286 --delta 1e-5
     rknn account lnmax --answers 1000 --scale 20 --delta 1e-5
 
-The defaults are those of the papers for MNIST. Nothing here imports JAX: an answer takes a second or two, most of it the imports.
+The defaults are those of the papers for MNIST. Nothing here imports JAX: an answer takes a second
+or two, most of it the imports.
 """
 
 import math
@@ -117,7 +119,8 @@ class GNMax:
       aggregation_stddev: of the noise on every count.
       teachers: that vote.
       threshold: votes that the greatest count must reach.
-      votes: .npy file of the teachers' votes on all queries, integers [n, classes], for what depends on them and is private.
+      votes: .npy file of the teachers' votes on all queries, integers [n, classes], for what
+        depends on them and is private.
       json: end with one line of JSON on stdout.
     """
 
@@ -140,7 +143,8 @@ class LNMax:
       delta: of all queries together; 0 adds them up.
       answers: queries, all of which are answered.
       scale: of the noise on every count.
-      votes: .npy file of the teachers' votes, integers [n, classes], for what depends on them and is private.
+      votes: .npy file of the teachers' votes, integers [n, classes], for what depends on them and
+        is private.
       json: end with one line of JSON on stdout.
     """
 
@@ -188,15 +192,18 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
 
     if (settings.local_epsilon is None) == (settings.epsilon is None):
         raise ValueError(
-            f"Expected one of --local-epsilon and --epsilon, got --local-epsilon {settings.local_epsilon}, --epsilon {settings.epsilon}."
+            "Expected one of --local-epsilon and --epsilon, got --local-epsilon "
+            f"{settings.local_epsilon}, --epsilon {settings.epsilon}."
         )
     named = settings.bound or ("general" if settings.mechanism is None else "variation-ratio")
     if (named == "variation-ratio") != (settings.mechanism is not None):
         raise ValueError(
-            f"Expected --mechanism with --bound variation-ratio and with no other, got --bound {named}, --mechanism {settings.mechanism}."
+            "Expected --mechanism with --bound variation-ratio and with no other, got --bound "
+            f"{named}, --mechanism {settings.mechanism}."
         )
     bound: Any = named.replace("-", " ")
-    clients, variation = whole("clients", settings.clients), _total_variation(settings)
+    clients = whole("clients", settings.clients)
+    variation = _total_variation(settings)
     if settings.local_epsilon is not None:
         local = settings.local_epsilon
         central = amplification.epsilon(local, clients, settings.delta, bound, variation)
@@ -208,10 +215,20 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
     tell(
         told,
         "shuffled",
-        f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one message each ({bound} bound)",
+        f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one "
+        f"message each ({bound} bound)",
     )
-    told_of = {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
-    return {"epsilon": central, "local_epsilon": local, "bound": named, **told_of, "clients": clients, "delta": settings.delta}
+    told_of = (
+        {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
+    )
+    return {
+        "epsilon": central,
+        "local_epsilon": local,
+        "bound": named,
+        **told_of,
+        "clients": clients,
+        "delta": settings.delta,
+    }
 
 
 def _total_variation(settings: Shuffle) -> "TotalVariation | None":
@@ -220,8 +237,11 @@ def _total_variation(settings: Shuffle) -> "TotalVariation | None":
         return None
     with err.status("loading"):
         from rknn_jax import simulate as job
-    name, sizes = settings.mechanism, {"num_queries": settings.queries, "num_classes": settings.classes}
-    return lambda local: job.make(name, epsilon=local, num_neighbors=settings.neighbors, **sizes).total_variation
+    name = settings.mechanism
+    sizes = {"num_queries": settings.queries, "num_classes": settings.classes}
+    return lambda local: (
+        job.make(name, epsilon=local, num_neighbors=settings.neighbors, **sizes).total_variation
+    )
 
 
 def rounds(settings: Rounds) -> dict[str, Any]:
@@ -230,14 +250,24 @@ def rounds(settings: Rounds) -> dict[str, Any]:
     from rknn_jax.privacy import accounting
 
     fields: dict[str, Any] = {"num_neighbors": settings.neighbors, "relation": settings.relation}
-    one = mechanisms.make(settings.mechanism, epsilon=settings.epsilon, num_queries=settings.neighbors, num_classes=2, **fields).guarantee(
-        1
-    )
+    one = mechanisms.make(
+        settings.mechanism,
+        epsilon=settings.epsilon,
+        num_queries=settings.neighbors,
+        num_classes=2,
+        **fields,
+    ).guarantee(1)
     every = [one] * whole("rounds", settings.rounds)
-    found = accounting.epsilons([event for guarantee in every for event in guarantee.events], settings.delta)
+    found = accounting.epsilons(
+        [event for guarantee in every for event in guarantee.events], settings.delta
+    )
     told = err if settings.json else out
     for name, epsilon in found.items():
-        tell(told, name, f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}")
+        tell(
+            told,
+            name,
+            f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}",
+        )
     together = accounting.compose(every, settings.delta)
     tell(told, "together", str(together))
     return {"accountants": found, **together.asdict()}
@@ -249,45 +279,92 @@ def private_knn(settings: PrivateKNN) -> dict[str, Any]:
     screen = (settings.threshold, settings.neighbors)
     events = _screen_and_count(settings, settings.sampling_prob, replaced, screen)
     published = _screen_and_count(settings, settings.sampling_prob, False, None)
-    return _told(settings, settings.relation, events, {} if replaced else _published(published, settings.delta))
+    return _told(
+        settings,
+        settings.relation,
+        events,
+        {} if replaced else _published(published, settings.delta),
+    )
 
 
 def gnmax(settings: GNMax) -> dict[str, Any]:
     """Account for GNMax or Confident-GNMax. Returns what `--json` prints."""
     events = _screen_and_count(settings, 1.0, False, (settings.threshold, settings.teachers))
-    told = _told(settings, "replace-one", events, _published(_screen_and_count(settings, 1.0, False, None), settings.delta))
+    told = _told(
+        settings,
+        "replace-one",
+        events,
+        _published(_screen_and_count(settings, 1.0, False, None), settings.delta),
+    )
     if settings.votes is None:
         return told
     from rknn_jax.privacy import pate
 
-    screen = pate.Screen(settings.threshold, settings.screening_stddev) if settings.screens else None
-    return told | {"votes": _told_of_votes(settings, pate.GNMax(settings.aggregation_stddev, screen))}
+    screen = (
+        pate.Screen(settings.threshold, settings.screening_stddev) if settings.screens else None
+    )
+    return told | {
+        "votes": _told_of_votes(settings, pate.GNMax(settings.aggregation_stddev, screen))
+    }
 
 
 def lnmax(settings: LNMax) -> dict[str, Any]:
     """Account for LNMax. Returns what `--json` prints."""
     from rknn_jax.privacy import pate
 
-    answers, mechanism = whole("answers", settings.answers), pate.LNMax(settings.scale)
+    answers = whole("answers", settings.answers)
+    mechanism = pate.LNMax(settings.scale)
     published = {}
     if settings.delta:
         moments = answers * pate.lnmax_rdp([0.0], settings.scale, pate.MOMENTS)[0]
-        published = {"moments, as published": pate.rdp_to_epsilon(moments, pate.MOMENTS, settings.delta, classic=True)}
-    told = _told(settings, "replace-one", [Event("laplace", settings.scale, 2 * answers)], published)
+        published = {
+            "moments, as published": pate.rdp_to_epsilon(
+                moments, pate.MOMENTS, settings.delta, classic=True
+            )
+        }
+    told = _told(
+        settings, "replace-one", [Event("laplace", settings.scale, 2 * answers)], published
+    )
     if settings.votes is None:
         return told
     return told | {"votes": _told_of_votes(settings, mechanism)}
 
 
-def _screen_and_count(settings: PrivateKNN | GNMax, sampling_prob: float, replaced: bool, screen: tuple[float, int] | None) -> list[Event]:
-    """Return the events of both steps; one neighbour's vote moves from a class to another, which is a distance of sqrt(2)."""
+def _screen_and_count(
+    settings: PrivateKNN | GNMax,
+    sampling_prob: float,
+    replaced: bool,
+    screen: tuple[float, int] | None,
+) -> list[Event]:
+    """Return the events of both steps; one neighbour's vote moves from a class to another, which
+    is a distance of sqrt(2).
+    """
     for name in ("screening_stddev", "aggregation_stddev"):
         if not 0 < getattr(settings, name) < math.inf:
-            raise ValueError(f"Expected a finite --{name.replace('_', '-')} > 0, got {getattr(settings, name)}; no noise has no privacy.")
-    counts = Event("gaussian", settings.aggregation_stddev / math.sqrt(2), whole("answers", settings.answers), sampling_prob, replaced)
+            raise ValueError(
+                f"Expected a finite --{name.replace('_', '-')} > 0, got "
+                f"{getattr(settings, name)}; no noise has no privacy."
+            )
+    counts = Event(
+        "gaussian",
+        settings.aggregation_stddev / math.sqrt(2),
+        whole("answers", settings.answers),
+        sampling_prob,
+        replaced,
+    )
     if not settings.screens:
         return [counts]
-    return [Event("gaussian", settings.screening_stddev, whole("screens", settings.screens), sampling_prob, replaced, screen), counts]
+    return [
+        Event(
+            "gaussian",
+            settings.screening_stddev,
+            whole("screens", settings.screens),
+            sampling_prob,
+            replaced,
+            screen,
+        ),
+        counts,
+    ]
 
 
 def _published(events: list[Event], delta: float) -> dict[str, float]:
@@ -296,16 +373,27 @@ def _published(events: list[Event], delta: float) -> dict[str, float]:
     return {"RDP, as published": accounting.rdp_epsilon_as_published(events, delta)}
 
 
-def _told(settings: Any, relation: Relation, events: list[Event], found: dict[str, float]) -> dict[str, Any]:
-    """Print every accountant's epsilon, after those `found` already, and the guarantee; return them."""
+def _told(
+    settings: Any, relation: Relation, events: list[Event], found: dict[str, float]
+) -> dict[str, Any]:
+    """Print every accountant's epsilon, after those `found` already, and the guarantee; return
+    them.
+    """
     from rknn_jax.privacy import accounting
 
     exact = accounting.epsilons(events, settings.delta)
     if not exact:
-        raise ValueError(f"Expected --delta > 0, got --delta {settings.delta:g}; Gaussian noise gives no pure differential privacy.")
+        raise ValueError(
+            f"Expected --delta > 0, got --delta {settings.delta:g}; Gaussian noise gives no pure "
+            "differential privacy."
+        )
     told = err if settings.json else out
     for name, epsilon in (found | exact).items():
-        tell(told, name, f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}")
+        tell(
+            told,
+            name,
+            f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}",
+        )
     name = min(exact, key=lambda name: exact[name])
     delta = 0.0 if name == "pure" else settings.delta
     guarantee = Guarantee(exact[name], delta, relation, "central", tuple(events), accountant=name)
@@ -319,12 +407,23 @@ def _told_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
 
     assert settings.votes is not None
     votes = np.load(settings.votes)
-    if isinstance(settings, GNMax) and votes.ndim == 2 and votes.sum() != settings.teachers * len(votes):
-        raise ValueError(f"Expected {settings.teachers} votes of each query in --votes {settings.votes}, got others; set --teachers.")
+    if (
+        isinstance(settings, GNMax)
+        and votes.ndim == 2
+        and votes.sum() != settings.teachers * len(votes)
+    ):
+        raise ValueError(
+            f"Expected {settings.teachers} votes of each query in --votes {settings.votes}, got "
+            "others; set --teachers."
+        )
     found = pate.report(votes, mechanism, settings.delta)
     if isinstance(mechanism, pate.GNMax):
-        plan = smooth_sensitivity.plan_release(smooth_sensitivity.expected_votes(*_sizes(votes)), mechanism, settings.delta)
-        found |= smooth_sensitivity.sanitize(np.random.default_rng(), votes, mechanism, plan, settings.delta).told()
+        plan = smooth_sensitivity.plan_release(
+            smooth_sensitivity.expected_votes(*_sizes(votes)), mechanism, settings.delta
+        )
+        found |= smooth_sensitivity.sanitize(
+            np.random.default_rng(), votes, mechanism, plan, settings.delta
+        ).told()
     for name, epsilon in found.items():
         tell(err if settings.json else out, "votes", f"{name}: epsilon = {epsilon:.6g}")
     return found

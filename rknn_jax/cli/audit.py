@@ -81,7 +81,9 @@ def run(settings: Audit) -> dict[str, Any]:
     if settings.one_run:
         return _one_run(settings)
     kind = "release" if settings.release else "mechanism" if settings.mechanism else "labeler"
-    runs, exact, leaks = whole("runs", settings.runs or RUNS[kind]), None, None
+    runs = whole("runs", settings.runs or RUNS[kind])
+    exact = None
+    leaks = None
     if settings.release:
         leaks = _leaks(settings)
         played, guarantee = release_games(settings)
@@ -90,8 +92,11 @@ def run(settings: Audit) -> dict[str, Any]:
         from rknn_jax.audit import games
 
         subject = mechanism(settings)
-        guarantee, played = claimed(subject, settings.sampler), games.of_mechanism(subject, settings.sampler)
-        weaker = games.of_mechanism(replace(subject, epsilon=2 * settings.epsilon), settings.sampler)
+        guarantee = claimed(subject, settings.sampler)
+        played = games.of_mechanism(subject, settings.sampler)
+        weaker = games.of_mechanism(
+            replace(subject, epsilon=2 * settings.epsilon), settings.sampler
+        )
         exact = games.exact(mechanism(replace(settings, queries=_enumerable(settings))))
         tell(err, "mechanism", str(subject))
     else:
@@ -103,15 +108,28 @@ def run(settings: Audit) -> dict[str, Any]:
         tell(err, "stated law", f"{exact}  {exact.inputs}")
     with err.status(f"playing {len(played)} games"):
         try:
-            control = None if settings.skip_power or weaker is None else bounds.Control(bounds.HALF_THE_NOISE, weaker)
-            found = bounds.audit(jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control)
+            control = (
+                None
+                if settings.skip_power or weaker is None
+                else bounds.Control(bounds.HALF_THE_NOISE, weaker)
+            )
+            found = bounds.audit(
+                jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control
+            )
         except NotImplementedError as error:  # no exact form
-            raise ValueError(f"Expected --sampler simulation with --mechanism {settings.mechanism}, got release. {error}") from error
+            raise ValueError(
+                f"Expected --sampler simulation with --mechanism {settings.mechanism}, got "
+                f"release. {error}"
+            ) from error
     tell(err, "drawn", str(found))
     tell(err, "inputs", found.inputs)
     tell(err, "event", found.event)
     broken = found.broken or (exact is not None and exact.broken) or bool(leaks)
-    return found.asdict() | {"broken": broken, "stated_law": exact and exact.asdict(), "leaks": leaks}
+    return found.asdict() | {
+        "broken": broken,
+        "stated_law": exact and exact.asdict(),
+        "leaks": leaks,
+    }
 
 
 def _check(settings: Audit) -> None:
@@ -119,21 +137,41 @@ def _check(settings: Audit) -> None:
     named = [settings.mechanism is not None, settings.labeler is not None, settings.release]
     if sum(named) != 1:
         raise ValueError(
-            f"Expected --mechanism or --labeler or --release, got --mechanism {settings.mechanism}, --labeler {settings.labeler} and "
+            "Expected --mechanism or --labeler or --release, got --mechanism "
+            f"{settings.mechanism}, --labeler {settings.labeler} and "
             f"{'' if settings.release else 'no '}--release; name one of them."
         )
     if not 0 < settings.epsilon < math.inf:
-        raise ValueError(f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; there must be a guarantee to break.")
+        raise ValueError(
+            f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; there must be a "
+            "guarantee to break."
+        )
     if settings.labeler and settings.sampler == "release":
-        raise ValueError("Expected --mechanism with --sampler release, got --labeler; labelers are simulations, audit --release instead.")
-    given = [name for name, usual in SIZES.items() if not settings.mechanism and getattr(settings, name) != usual]
+        raise ValueError(
+            "Expected --mechanism with --sampler release, got --labeler; labelers are "
+            "simulations, audit --release instead."
+        )
+    given = [
+        name
+        for name, usual in SIZES.items()
+        if not settings.mechanism and getattr(settings, name) != usual
+    ]
     if given:
         what = f"--labeler {settings.labeler}" if settings.labeler else "--release"
-        raise ValueError(f"Expected --mechanism with --{given[0]}, got {what}, whose small task has sizes of its own.")
+        raise ValueError(
+            f"Expected --mechanism with --{given[0]}, got {what}, whose small task has sizes of "
+            "its own."
+        )
     if settings.one_run and settings.labeler != "noisy_sgd":
-        raise ValueError(f"Expected --labeler noisy_sgd with --one-run, got --labeler {settings.labeler}; it needs records with gradients.")
+        raise ValueError(
+            f"Expected --labeler noisy_sgd with --one-run, got --labeler {settings.labeler}; it "
+            "needs records with gradients."
+        )
     if settings.release and settings.delta:
-        raise ValueError(f"Expected no delta with --release, got --delta {settings.delta}; its discrete Laplace noise is pure.")
+        raise ValueError(
+            f"Expected no delta with --release, got --delta {settings.delta}; its discrete "
+            "Laplace noise is pure."
+        )
 
 
 def _enumerable(settings: Audit) -> int:
@@ -157,10 +195,20 @@ def _leaks(settings: Audit) -> list[str]:
     tell(err, "release", "rknn label, from its plan to its files")
     played = worlds(settings.epsilon, settings.relation)
     leaks = sorted({name for world in played for name in differing(world)})
-    read = sorted({found for world in played for plan in world.plans if (found := read_after(plan))})
+    read = sorted(
+        {found for world in played for plan in world.plans if (found := read_after(plan))}
+    )
     told = f"with the same noisy counts, one record decides {', '.join(leaks)}"
-    tell(err, "same noisy counts", f"BROKEN: {told}" if leaks else "the same files, whatever one record says")
-    tell(err, "after the noise", f"BROKEN: {read[0]}" if read else "no private record or vote is read")
+    tell(
+        err,
+        "same noisy counts",
+        f"BROKEN: {told}" if leaks else "the same files, whatever one record says",
+    )
+    tell(
+        err,
+        "after the noise",
+        f"BROKEN: {read[0]}" if read else "no private record or vote is read",
+    )
     return [*leaks, *read]
 
 
@@ -171,7 +219,9 @@ def _one_run(settings: Audit) -> dict[str, Any]:
     from rknn_jax.audit import games_training, one_run
 
     runs = whole("runs", settings.runs or RUNS["one_run"])
-    config = games_training.noisy_sgd_config(settings.epsilon, DELTA if settings.delta is None else settings.delta)
+    config = games_training.noisy_sgd_config(
+        settings.epsilon, DELTA if settings.delta is None else settings.delta
+    )
     tell(err, "labeler", str(config))
     with err.status(f"training {runs} times"):
         signs, scores, guarantee = games_training.noisy_sgd_runs(
@@ -197,14 +247,30 @@ def mechanism(settings: Audit) -> Any:
     named = mechanisms.named(settings.mechanism or "")
     takes = {field.name for field in fields(named)}
     if settings.relation != "replace-one" and "relation" not in takes:
-        raise ValueError(f"Expected --relation replace-one with --mechanism {settings.mechanism}, got {settings.relation}.")
+        raise ValueError(
+            f"Expected --relation replace-one with --mechanism {settings.mechanism}, got "
+            f"{settings.relation}."
+        )
     if settings.delta and "delta" not in takes:
         raise ValueError(
-            f"Expected no delta with --mechanism {settings.mechanism}, got --delta {settings.delta}; it is pure, leave it out."
+            f"Expected no delta with --mechanism {settings.mechanism}, got --delta "
+            f"{settings.delta}; it is pure, leave it out."
         )
-    optional = {"relation": settings.relation, "delta": DELTA if settings.delta is None else settings.delta, "num_clients": CLIENTS}
-    sizes = {"num_queries": settings.queries, "num_classes": settings.classes, "num_neighbors": settings.neighbors}
-    return named(epsilon=settings.epsilon, **sizes, **{name: value for name, value in optional.items() if name in takes})
+    optional = {
+        "relation": settings.relation,
+        "delta": DELTA if settings.delta is None else settings.delta,
+        "num_clients": CLIENTS,
+    }
+    sizes = {
+        "num_queries": settings.queries,
+        "num_classes": settings.classes,
+        "num_neighbors": settings.neighbors,
+    }
+    return named(
+        epsilon=settings.epsilon,
+        **sizes,
+        **{name: value for name, value in optional.items() if name in takes},
+    )
 
 
 def labeler_games(settings: Audit, epsilon: float) -> tuple[Any, Any]:
@@ -213,7 +279,9 @@ def labeler_games(settings: Audit, epsilon: float) -> tuple[Any, Any]:
 
     task = games_labeler.small_task()
     encode, queries = games_labeler.small_queries(task)
-    return games_labeler.of_labeler(task, encode, queries, settings.labeler or "", configured(settings, epsilon))
+    return games_labeler.of_labeler(
+        task, encode, queries, settings.labeler or "", configured(settings, epsilon)
+    )
 
 
 def configured(settings: Audit, epsilon: float) -> Any:
@@ -221,4 +289,6 @@ def configured(settings: Audit, epsilon: float) -> Any:
     from rknn_jax.audit import games_labeler
 
     delta = DELTA if settings.delta is None else settings.delta
-    return games_labeler.telling(settings.labeler or "", epsilon=epsilon, relation=settings.relation, delta=delta)
+    return games_labeler.telling(
+        settings.labeler or "", epsilon=epsilon, relation=settings.relation, delta=delta
+    )

@@ -17,7 +17,8 @@ class Show:
 
     Attributes:
       ledger: file of the budget.
-      expect_head: a head that was noted elsewhere. The exit status is 5 if the ledger has forgotten it.
+      expect_head: a head that was noted elsewhere. The exit status is 5 if the ledger has forgotten
+        it.
       json: end with one line of JSON on stdout.
     """
 
@@ -54,7 +55,8 @@ class Raise:
     Attributes:
       ledger: file of the budget.
       epsilon: that may be spent in all, what was spent before counted in.
-      reason: why more may be spent on these people's data than was promised at first, and who decided it.
+      reason: why more may be spent on these people's data than was promised at first, and who
+        decided it.
       delta: that may be spent in all; left as it is where it is not given.
       patience: seconds to wait for another process that holds the ledger.
       json: end with one line of JSON on stdout.
@@ -72,7 +74,11 @@ class Raise:
 class Budget:
     """Show, raise or repair the budget of a private data set."""
 
-    action: Annotated[Show, subcommand("show")] | Annotated[Raise, subcommand("raise")] | Annotated[Repair, subcommand("repair")]
+    action: (
+        Annotated[Show, subcommand("show")]
+        | Annotated[Raise, subcommand("raise")]
+        | Annotated[Repair, subcommand("repair")]
+    )
 
 
 def show(settings: Show) -> dict[str, Any]:
@@ -81,14 +87,20 @@ def show(settings: Show) -> dict[str, Any]:
     told = err if settings.json else out
     _tell_account(told, ledger)
     entries = ledger.entries()
-    if settings.expect_head is not None and settings.expect_head not in [entry.hash for entry in entries]:
+    if settings.expect_head is not None and settings.expect_head not in [
+        entry.hash for entry in entries
+    ]:
         raise LedgerCorruptError(
-            f"Expected {settings.ledger} to have had the head {settings.expect_head}, and it has not: lines were removed, or the file was "
+            f"Expected {settings.ledger} to have had the head {settings.expect_head}, and it has "
+            "not: lines were removed, or the file was "
             "replaced by an older one. Put the last good copy back before anything is spent."
         )
     for entry in entries:
         told.print(f"  {entry.time}  {entry.kind:<6}  {entry.amount!s:<28}  {entry.purpose}")
-    lines = [{"time": e.time, "kind": e.kind, **e.amount._asdict(), "purpose": e.purpose, "hash": e.hash} for e in entries]
+    lines = [
+        {"time": e.time, "kind": e.kind, **e.amount._asdict(), "purpose": e.purpose, "hash": e.hash}
+        for e in entries
+    ]
     return _account(ledger) | {"entries": lines}
 
 
@@ -118,4 +130,9 @@ def _tell_account(told: Console, ledger: Ledger) -> None:
     for name in ("budget", "spent", "remaining", "head"):
         tell(told, name, str(getattr(ledger, name)))
     if any(ledger.unread):
-        tell(told, "damaged", f"the last line; {ledger.unread} of what is spent is on its account; see `rknn budget repair`")
+        tell(
+            told,
+            "damaged",
+            f"the last line; {ledger.unread} of what is spent is on its account; see `rknn "
+            "budget repair`",
+        )

@@ -11,11 +11,13 @@ from rknn_jax._internal.terminal import err, tell
 
 @dataclass(frozen=True)
 class Export:
-    """Write the labels or networks of a finished folder in a form that other programs read, beside the files that are there.
+    """Write the labels or networks of a finished folder in a form that other programs read, beside
+    the files that are there.
 
     Attributes:
       folder: that rknn label, rknn serve or train.distill wrote.
-      format: parquet or csv, for the labels; stablehlo, for networks that jax.export loads without this package.
+      format: parquet or csv, for the labels; stablehlo, for networks that jax.export loads without
+        this package.
       json: end with one line of JSON on stdout.
     """
 

@@ -28,7 +28,8 @@ def serve(settings: Serve) -> NoReturn:
     _needs_flower()
     with err.status("loading"):
         from rknn_jax.federation.inputs import read_public
-    mine, wanted = read_public(settings.public, settings.test), asked(settings)
+    mine = read_public(settings.public, settings.test)
+    wanted = asked(settings)
 
     def told(name: str, text: str) -> None:
         tell(err, name, text)
@@ -39,7 +40,13 @@ def serve(settings: Serve) -> NoReturn:
         _serve_held(settings, mine, wanted, keys, told)
 
 
-def _serve_held(settings: Serve, mine: "Public", wanted: "Asked", keys: list[str], told: Callable[[str, str], None]) -> NoReturn:
+def _serve_held(
+    settings: Serve,
+    mine: "Public",
+    wanted: "Asked",
+    keys: list[str],
+    told: Callable[[str, str], None],
+) -> NoReturn:
     """Serve one round in a folder that this process holds. Ends the process."""
     with err.status("loading"):
         from rknn_jax.federation import flower, processes, publish
@@ -49,10 +56,20 @@ def _serve_held(settings: Serve, mine: "Public", wanted: "Asked", keys: list[str
     collector = None if central else Collector(settings.out, round)
     found = publish.kept_sum(settings.out, round) if central else None
     if collector and collector.cut:
-        tell(err, "cut", f"{collector.cut:,} bytes of answers that were not whole; whoever is missing is asked again")
+        tell(
+            err,
+            "cut",
+            f"{collector.cut:,} bytes of answers that were not whole; whoever is missing is "
+            "asked again",
+        )
     closes = publish.closes_at(settings.out, settings.deadline)
     if closes < time.time():
-        tell(err, "deadline", f"it passed {time.time() - closes:,.0f} s ago: it counts from when the round began; pass a larger --deadline")
+        tell(
+            err,
+            "deadline",
+            f"it passed {time.time() - closes:,.0f} s ago: it counts from when the round began; "
+            "pass a larger --deadline",
+        )
     so_far = f"{collector.num_clients if collector else 0} of {wanted.clients} clients so far"
     tell(err, "round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     secured = f" with TLS, for {len(keys)} keys" if keys else " without TLS, on this host only"
@@ -61,13 +78,17 @@ def _serve_held(settings: Serve, mine: "Public", wanted: "Asked", keys: list[str
     def round_and_results(grid: Any, context: Any) -> None:
         answers = collector or found
         if collector:
-            flower.collect(grid, collector, wanted.clients, closes, authenticated=bool(keys), tell=told)
+            flower.collect(
+                grid, collector, wanted.clients, closes, authenticated=bool(keys), tell=told
+            )
         elif answers is None:
 
             def begin() -> None:
                 publish.begin_sum(settings.out)
 
-            answers = flower.sum_up(grid, context, round, wanted.clients, wanted.quorum, closes, told, begin)
+            answers = flower.sum_up(
+                grid, context, round, wanted.clients, wanted.quorum, closes, told, begin
+            )
             publish.keep_sum(settings.out, answers)
         assert answers is not None
         card = publish.publish(settings.out, mine, wanted, queries, answers, told)
@@ -95,14 +116,24 @@ def join(settings: Join) -> NoReturn:
         if (path := getattr(settings, name)) is not None and not path.is_file():
             raise ValueError(f"Expected a file as --{name}, got {path}, which is none.")
     if not _on_this_host(host) and (settings.ca is None or settings.key is None):
-        raise ValueError(f"Expected --ca and --key for a server on another host, got --server {settings.server} without them.")
+        raise ValueError(
+            "Expected --ca and --key for a server on another host, got --server "
+            f"{settings.server} without them."
+        )
     _needs_flower()
     with err.status("loading"):
         from rknn_jax.federation import flower, processes
     client = _client(settings)
     over = threading.Event()
-    tell(err, "private", f"{len(client.inputs):,} records; {client.ledger.remaining} left in {client.ledger.path}")  # type: ignore[union-attr]
-    tell(err, "joining", f"{settings.server}; waiting for it where it is not there yet. Ctrl-C leaves, and loses nothing")
+    assert client.ledger
+    left = f"{client.ledger.remaining} left in {client.ledger.path}"
+    tell(err, "private", f"{len(client.inputs):,} records; {left}")
+    tell(
+        err,
+        "joining",
+        f"{settings.server}; waiting for it where it is not there yet. Ctrl-C leaves, and loses "
+        "nothing",
+    )
 
     took_part: list[str] = []
 
@@ -114,15 +145,31 @@ def join(settings: Join) -> NoReturn:
             tell(
                 err,
                 "apart",
-                "this client did not take part, and nothing was spent; see above, and rknn budget raise where it is the budget",
+                "this client did not take part, and nothing was spent; see above, and rknn "
+                "budget raise where it is the budget",
             )
         if name == "over" and client.ledger:
-            amounts = {name: getattr(client.ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
-            line = {"statement": text, "ledger": {"path": str(client.ledger.path), **amounts}, "exit_status": 0 if took_part else 3}
+            amounts = {
+                name: getattr(client.ledger, name)._asdict()
+                for name in ("budget", "spent", "remaining")
+            }
+            line = {
+                "statement": text,
+                "ledger": {"path": str(client.ledger.path), **amounts},
+                "exit_status": 0 if took_part else 3,
+            }
             _print_json(settings, line)
 
     app = flower.client_app(lambda context: client, told, over)
-    processes.join(app, client.folder, settings.server, settings.ca, settings.key, over, lambda: 0 if took_part else 3)
+    processes.join(
+        app,
+        client.folder,
+        settings.server,
+        settings.ca,
+        settings.key,
+        over,
+        lambda: 0 if took_part else 3,
+    )
 
 
 def _client(settings: Join) -> "Client":
@@ -133,13 +180,20 @@ def _client(settings: Join) -> "Client":
     labels = read_labels(settings.private, "--private")
     if len(inputs) != len(labels):
         raise ValueError(
-            f"Expected one label a record in --private {settings.private}, got {len(labels)} labels for {len(inputs)} records."
+            f"Expected one label a record in --private {settings.private}, got {len(labels)} "
+            f"labels for {len(inputs)} records."
         )
-    path, dataset = settings.ledger or settings.beside("ledger.jsonl"), fingerprint(inputs)
+    path = settings.ledger or settings.beside("ledger.jsonl")
+    dataset = fingerprint(inputs)
     if not os.path.lexists(path):
         if settings.budget is None:
-            raise ValueError(f"Expected --budget for the ledger of these records, which does not exist yet at {path}, got none.")
-        ledger = Ledger.create(path, dataset, settings.budget, settings.budget_delta, unit=settings.unit)
+            raise ValueError(
+                "Expected --budget for the ledger of these records, which does not exist yet at "
+                f"{path}, got none."
+            )
+        ledger = Ledger.create(
+            path, dataset, settings.budget, settings.budget_delta, unit=settings.unit
+        )
     else:
         ledger = Ledger.open(path, dataset)
     ledger = replace(ledger, patience=settings.patience)
@@ -159,18 +213,28 @@ def _client(settings: Join) -> "Client":
 
 def _server_keys(settings: Serve) -> list[str]:
     if (settings.certificates is None) != (settings.keys is None):
-        raise ValueError("Expected --certificates and --keys together: clients are known by keys, over TLS only.")
+        raise ValueError(
+            "Expected --certificates and --keys together: clients are known by keys, over TLS only."
+        )
     if settings.keys is None:
         if not _on_this_host(settings.host):
-            raise ValueError(f"Expected --certificates and --keys where others can connect, got --host {settings.host} without them.")
+            raise ValueError(
+                "Expected --certificates and --keys where others can connect, got --host "
+                f"{settings.host} without them."
+            )
         return []
     try:
         keys = [line.strip() for line in settings.keys.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ValueError(f"Expected a file of public keys as --keys, got {settings.keys}: {reason}.") from error
+        raise ValueError(
+            f"Expected a file of public keys as --keys, got {settings.keys}: {reason}."
+        ) from error
     if not keys:
-        raise ValueError(f"Expected public keys in --keys {settings.keys}, got none; ssh-keygen -t ecdsa -b 384 makes one.")
+        raise ValueError(
+            f"Expected public keys in --keys {settings.keys}, got none; ssh-keygen -t ecdsa -b "
+            "384 makes one."
+        )
     return keys
 
 
@@ -185,7 +249,10 @@ def _needs_flower() -> None:
     import importlib.util
 
     if importlib.util.find_spec("flwr") is None:
-        raise ValueError("Expected Flower for a federation, which is not installed; pip install 'rknn-jax[flower]'.")
+        raise ValueError(
+            "Expected Flower for a federation, which is not installed; pip install "
+            "'rknn-jax[flower]'."
+        )
 
 
 def _print_json(settings: Serve | Join, line: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""`rknn label`: a release on a user's own embeddings, in words; `rknn_jax.release.label` does the work."""
+"""`rknn label`: a release on a user's own embeddings, in words; `rknn_jax.release.label` does
+the work.
+"""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,13 +12,18 @@ from rknn_jax.privacy.ledger import Amount
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
 
-if TYPE_CHECKING:  # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them
+if (
+    TYPE_CHECKING
+):  # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them
     from rknn_jax.release.label import Plan, Release
     from rknn_jax.release.preview import Preview
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Release labels for the public rows, or tell what to expect of that. Returns what `--json` prints."""
+    """Release labels for the public rows, or tell what to expect of that.
+
+    Returns what `--json` prints.
+    """
     with err.status("loading"):  # shows on a terminal only
         from rknn_jax.release import label as job
         from rknn_jax.release import preview
@@ -24,52 +31,110 @@ def run(settings: Settings) -> dict[str, Any]:
         plan = job.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
-        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes))
+        expected = preview.preview(
+            plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
+        )
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
-        counts = {"num_queries": plan.mechanism.num_queries, "num_classes": plan.data.classes.count, "num_records": plan.num_records}
+        counts = {
+            "num_queries": plan.mechanism.num_queries,
+            "num_classes": plan.data.classes.count,
+            "num_records": plan.num_records,
+        }
         return {"dry_run": True, "affordable": plan.affordable, **counts, **told}
     if plan.paid:
-        tell(err, "finishing", f"the release that was paid for and stopped, in {plan.folder}; it costs nothing more")
+        tell(
+            err,
+            "finishing",
+            f"the release that was paid for and stopped, in {plan.folder}; it costs nothing more",
+        )
     if plan.data.ignored:
-        tell(err, "ignored", f"{plan.data.ignored:,} labelled private records that cannot be used cast no vote; tell nobody how many")
+        tell(
+            err,
+            "ignored",
+            f"{plan.data.ignored:,} labelled private records that cannot be used cast no vote; "
+            "tell nobody how many",
+        )
     if plan.data.labels is not None and not np.any(plan.data.labels >= 0):
-        tell(err, "warning", "no private record casts a vote, so noise alone is released; tell nobody")
+        tell(
+            err,
+            "warning",
+            "no private record casts a vote, so noise alone is released; tell nobody",
+        )
     with err.status("releasing"):
         done = job.release(plan)
     unsure = None if done.counts is None else job.unsure_share(plan, done.counts)
     _tell_release(plan, done, unsure)
-    files = {"page" if name.endswith(".html") else name.split(".")[0]: str(plan.folder / name) for name in RESULTS}
+    files = {
+        "page" if name.endswith(".html") else name.split(".")[0]: str(plan.folder / name)
+        for name in RESULTS
+    }
     return {"files": files, "unsure": unsure, **done.card}
 
 
 def _tell_plan(plan: "Plan") -> None:
     from rknn_jax.release import preview
 
-    data, sizes, settings = plan.data, plan.queries.size, plan.settings
-    records = "private records" if plan.num_records is None else f"{plan.num_records:,} private records"
-    assumed = " assumed, since a dry run reads no labels (pass --classes)" if data.classes.source == "assumed" else ""
+    data = plan.data
+    sizes = plan.queries.size
+    settings = plan.settings
+    records = (
+        "private records" if plan.num_records is None else f"{plan.num_records:,} private records"
+    )
+    assumed = (
+        " assumed, since a dry run reads no labels (pass --classes)"
+        if data.classes.source == "assumed"
+        else ""
+    )
     tell(
         err,
         "read",
-        f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; {data.classes.count} classes{assumed}",
+        f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; "
+        f"{data.classes.count} classes{assumed}",
     )
-    all_rows = " (no more public rows than that)" if settings.queries is None and len(sizes) == len(data.public) else ""
+    all_rows = (
+        " (no more public rows than that)"
+        if settings.queries is None and len(sizes) == len(data.public)
+        else ""
+    )
     tell(
         err,
         "queries",
-        f"{len(sizes)}{all_rows}, of {sizes.min()} to {sizes.max()} public rows each; each private record votes for {settings.neighbors}",
+        f"{len(sizes)}{all_rows}, of {sizes.min()} to {sizes.max()} public rows each; each "
+        f"private record votes for {settings.neighbors}",
     )
-    scale, stddev = preview.noise_scale(plan.mechanism), preview.noise_stddev(plan.mechanism)
-    tell(err, "noise", f"{settings.mechanism} of scale {scale:.4g}, standard deviation {stddev:.4g} votes")
+    scale = preview.noise_scale(plan.mechanism)
+    stddev = preview.noise_stddev(plan.mechanism)
+    tell(
+        err,
+        "noise",
+        f"{settings.mechanism} of scale {scale:.4g}, standard deviation {stddev:.4g} votes",
+    )
 
 
 def _tell_preview(plan: "Plan", expected: "Preview") -> None:
-    tell(err, "lead", ", ".join(f"{gap:,} votes for {flips:.1%}" for flips, gap in expected.required_gaps.items()) + " of labels flipped")
+    tell(
+        err,
+        "lead",
+        ", ".join(f"{gap:,} votes for {flips:.1%}" for flips, gap in expected.required_gaps.items())
+        + " of labels flipped",
+    )
     if expected.expected_votes and expected.clear:
-        tell(err, "votes", "about {:,.1f} for the smallest query, {:,.1f} for the median one".format(*expected.expected_votes))
-        clear = ", ".join(f"{share:.0%} at {purity:.0%} agreement" for purity, share in expected.clear.items())
-        tell(err, "clear", f"public rows whose label noise flips in under 5% of runs: {clear} within a query")
+        tell(
+            err,
+            "votes",
+            "about {:,.1f} for the smallest query, {:,.1f} for the median one".format(
+                *expected.expected_votes
+            ),
+        )
+        clear = ", ".join(
+            f"{share:.0%} at {purity:.0%} agreement" for purity, share in expected.clear.items()
+        )
+        tell(
+            err,
+            "clear",
+            f"public rows whose label noise flips in under 5% of runs: {clear} within a query",
+        )
     tell(err, "advice", expected.advice)
     left = f"{plan.ledger.remaining} left" if plan.ledger else "does not exist yet"
     refused = "" if plan.affordable else ", so this release would be refused"
@@ -77,16 +142,26 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
 
 
 def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
-    classes, account = plan.data.classes, done.card["ledger"]
+    classes = plan.data.classes
+    account = done.card["ledger"]
     per_class = np.bincount(done.labels, minlength=classes.count)
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
     rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
     tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)
     if unsure is not None:
-        tell(err, "unsure", f"{unsure:.1%} of the public rows: their query leads by less than what noise flips in 5% of runs")
+        tell(
+            err,
+            "unsure",
+            f"{unsure:.1%} of the public rows: their query leads by less than what noise flips "
+            "in 5% of runs",
+        )
     tell(err, "files", ", ".join(str(plan.folder / name) for name in RESULTS))
     spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
-    tell(err, "ledger", f"{plan.settings.ledger_path}: {spent} spent in all; {left} left; head {account['head']}")
+    tell(
+        err,
+        "ledger",
+        f"{plan.settings.ledger_path}: {spent} spent in all; {left} left; head {account['head']}",
+    )
     tell(err, "privacy", done.card["statement"])
     for number, line in enumerate(done.card["not_covered"]):
         tell(err, "" if number else "not covered", line)

@@ -12,8 +12,9 @@
     rknn serve --public P.npz --epsilon 0.4 --classes 10 --clients 3 --out runs/round
     rknn join --private R.npz --budget 1
 
-Each command has a file of its own here, which holds the words; the library does the work. Exit status: 0 done, 2 bad input, 3 budget refused, 4 a guarantee was broken,
-5 corrupted ledger, 130 stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
+Each command has a file of its own here, which holds the words; the library does the work. Exit
+status: 0 done, 2 bad input, 3 budget refused, 4 a guarantee was broken, 5 corrupted ledger, 130
+stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
 """
 
 import json
@@ -52,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         | Annotated[Join, subcommand("join")]
         | Annotated[Audit, subcommand("audit")]
     )
-    flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
+    flags = (
+        tyro.conf.OmitArgPrefixes,
+        tyro.conf.OmitSubcommandPrefixes,
+        tyro.conf.FlagCreatePairsOff,
+    )
     description = "Label public data with private records at a stated privacy, and keep the budget."
     command: Settings | Budget | Export | Simulate | Account | Serve | Join | Audit = tyro.cli(
         commands, args=argv, prog="rknn", description=description, config=flags
@@ -67,14 +72,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = str(error) or "stopped"
         if isinstance(error, MemoryError | RuntimeError):
             words = f"There is not enough memory ({words.splitlines()[0]}); use fewer queries, classes or public rows."
-        result, status = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}, _status(error)
+        result = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}
+        status = _status(error)
         err.print(f"rknn: error: {result['error']}")
     if action.json:
-        sys.stdout.write(json.dumps(result | {"exit_status": status}, allow_nan=False, default=float) + "\n")
+        sys.stdout.write(
+            json.dumps(result | {"exit_status": status}, allow_nan=False, default=float) + "\n"
+        )
     return status
 
 
-def _run(action: Settings | Show | Raise | Repair | Export | Simulate | Serve | Join | Audit | account.Action) -> dict[str, Any]:
+def _run(
+    action: Settings
+    | Show
+    | Raise
+    | Repair
+    | Export
+    | Simulate
+    | Serve
+    | Join
+    | Audit
+    | account.Action,
+) -> dict[str, Any]:
     match action:
         case Settings():
             compilation.keep_none()
@@ -103,7 +122,13 @@ def _run(action: Settings | Show | Raise | Repair | Export | Simulate | Serve | 
 def _status(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return 130
-    return 3 if isinstance(error, BudgetExceededError) else 5 if isinstance(error, LedgerCorruptError) else 2
+    return (
+        3
+        if isinstance(error, BudgetExceededError)
+        else 5
+        if isinstance(error, LedgerCorruptError)
+        else 2
+    )
 
 
 if __name__ == "__main__":

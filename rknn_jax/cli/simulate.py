@@ -10,7 +10,8 @@ from rknn_jax._internal.terminal import err, tell, whole
 
 @dataclass(frozen=True)
 class Simulate:
-    """Simulate one-record clients under a local mechanism, and compare the error with what the exact variances say.
+    """Simulate one-record clients under a local mechanism, and compare the error with what the
+    exact variances say.
 
     Attributes:
       clients: number of clients, such as 1e6.
@@ -21,7 +22,8 @@ class Simulate:
       epsilon: of each client's message.
       level: message draws every message; count draws the totals from their exact joint law.
       seed: of votes and messages.
-      processes: number of processes, on as many hosts, that simulate together; each is started with the same arguments but for process.
+      processes: number of processes, on as many hosts, that simulate together; each is started with
+        the same arguments but for process.
       process: number of this one, from 0.
       coordinator: host:port of process 0.
       json: end with one line of JSON on stdout.
@@ -43,7 +45,10 @@ class Simulate:
 
 def run(settings: Simulate) -> dict[str, Any]:
     """Simulate, and print the error. Returns what `--json` prints."""
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_prefer_vector_width=512 {os.environ.get('XLA_FLAGS', '')}"  # decodes twice as fast
+    os.environ["XLA_FLAGS"] = (
+        # decodes twice as fast
+        f"--xla_cpu_prefer_vector_width=512 {os.environ.get('XLA_FLAGS', '')}"
+    )
     with err.status("loading"):
         import jax
 
@@ -51,10 +56,17 @@ def run(settings: Simulate) -> dict[str, Any]:
         from rknn_jax import simulate as job
     compilation.keep()
     if not 0 <= settings.process < settings.processes:
-        raise ValueError(f"Expected 0 <= --process < {settings.processes} processes, got --process {settings.process}.")
+        raise ValueError(
+            f"Expected 0 <= --process < {settings.processes} processes, got --process "
+            f"{settings.process}."
+        )
     if settings.processes > 1:
         jax.distributed.initialize(settings.coordinator, settings.processes, settings.process)
-    sizes = {"num_queries": settings.queries, "num_classes": settings.classes, "num_neighbors": settings.neighbors}
+    sizes = {
+        "num_queries": settings.queries,
+        "num_classes": settings.classes,
+        "num_neighbors": settings.neighbors,
+    }
     if settings.mechanism == "best":
         mechanism, reason = mechanisms.best(settings.epsilon, **sizes)
         tell(err, "best", reason)
@@ -69,6 +81,16 @@ def run(settings: Simulate) -> dict[str, Any]:
             settings.seed,
             on_progress=lambda share: status.update(f"simulating: {share:.0%}"),
         )
-    tell(err, "speed", f"{found.clients:,} clients in {found.seconds:.3g} s, {found.clients_per_second:,.0f} a second")
-    tell(err, "error", f"mean square {found.mse:.6g}, predicted {found.predicted_mse:.6g}; bias {found.bias_z:+.2f} standard errors")
+    tell(
+        err,
+        "speed",
+        f"{found.clients:,} clients in {found.seconds:.3g} s, {found.clients_per_second:,.0f} a "
+        "second",
+    )
+    tell(
+        err,
+        "error",
+        f"mean square {found.mse:.6g}, predicted {found.predicted_mse:.6g}; bias "
+        f"{found.bias_z:+.2f} standard errors",
+    )
     return asdict(found)

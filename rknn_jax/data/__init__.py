@@ -1,6 +1,9 @@
-"""One file, one data set: `load(seed, data_dir) -> Task`, with its card. A file's presence registers it.
+"""One file, one data set: `load(seed, data_dir) -> Task`, with its card.
 
-Public, private and test parts are disjoint by construction: positions in one pool, split by a permutation of the seed.
+A file's presence registers it.
+
+Public, private and test parts are disjoint by construction: positions in one pool, split by a
+permutation of the seed.
 """
 
 import importlib
@@ -12,15 +15,17 @@ from rknn_jax.types import Task
 
 def names() -> list[str]:
     """Return the names of all data sets, which are the files of this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")
+    )
 
 
 def load(name: str, seed: int, data_dir: Path | None = None) -> Task:
     """Load a data set by name.
 
     Args:
-      name: `digits`, `mnist`, `mnist:half`, `cifar10`, `cifar10:pooled`, `image_folder`, or `tfds:<name>` for one prepared by
-        tensorflow-datasets.
+      name: `digits`, `mnist`, `mnist:half`, `cifar10`, `cifar10:pooled`, `image_folder`, or
+        `tfds:<name>` for one prepared by tensorflow-datasets.
       seed: of the split.
       data_dir: where its files lie.
 
@@ -30,6 +35,9 @@ def load(name: str, seed: int, data_dir: Path | None = None) -> Task:
     """
     kind, _, inner = name.partition(":")
     if kind not in names():
-        raise ValueError(f"Expected dataset to be one of {', '.join(names())} (tfds:<name> for tensorflow-datasets), got dataset={name!r}.")
+        raise ValueError(
+            f"Expected dataset to be one of {', '.join(names())} (tfds:<name> for "
+            f"tensorflow-datasets), got dataset={name!r}."
+        )
     module = importlib.import_module(f"{__name__}.{kind}")
     return module.load(seed, data_dir, inner) if inner else module.load(seed, data_dir)

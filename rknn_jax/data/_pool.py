@@ -28,34 +28,61 @@ def task(
       clients: integers `[pool]`, owners of the records, or None.
 
     Raises:
-      ValueError: where labels are out of range, do not match the images, or a part is empty or shares a record with another.
+      ValueError: where labels are out of range, do not match the images, or a part is empty or
+        shares a record with another.
     """
     labels = np.asarray(labels)
     if len(labels) != len(images):
-        raise ValueError(f"{card.name}: expected one label an image, got {len(labels)} labels for {len(images)} images.")
+        raise ValueError(
+            f"{card.name}: expected one label an image, got {len(labels)} labels for "
+            f"{len(images)} images."
+        )
     if len(labels) and not 0 <= labels.min() <= labels.max() < card.num_classes:
         raise ValueError(
-            f"{card.name}: expected labels in [0, {card.num_classes}), got values from {labels.min()} to {labels.max()}; "
+            f"{card.name}: expected labels in [0, {card.num_classes}), got values from "
+            f"{labels.min()} to {labels.max()}; "
             "are these the right label files?"
         )
     parts = {"public": public, "private": private, "test": test}
     for name, part in parts.items():
         if len(part) == 0:
-            raise ValueError(f"{card.name}: the {name} part is empty; choose other sizes for the parts.")
+            raise ValueError(
+                f"{card.name}: the {name} part is empty; choose other sizes for the parts."
+            )
     if len(np.unique(np.concatenate(list(parts.values())))) != sum(map(len, parts.values())):
         raise ValueError(f"{card.name}: public, private and test parts share records.")
     labels = labels.astype(np.int32)
 
     def records(index: np.ndarray) -> Records:
-        return Records(np.ascontiguousarray(images[index]), labels[index], None if clients is None else clients[index].astype(np.int32))
+        return Records(
+            np.ascontiguousarray(images[index]),
+            labels[index],
+            None if clients is None else clients[index].astype(np.int32),
+        )
 
-    return Task(card, Public(np.ascontiguousarray(images[public]), labels[public]), records(private), records(test), public, private, test)
+    return Task(
+        card,
+        Public(np.ascontiguousarray(images[public]), labels[public]),
+        records(private),
+        records(test),
+        public,
+        private,
+        test,
+    )
 
 
 def folder(data_dir: Path | None, name: str) -> Path:
-    """Return the data set's folder; raises ValueError where it is not given and FileNotFoundError where it is not there."""
+    """Return the data set's folder; raises ValueError where it is not given and
+    FileNotFoundError where it is not there.
+    """
     if data_dir is None:
-        raise ValueError(f"Expected data_dir for dataset={name}, got none; pass --data-dir with the folder of its files.")
+        raise ValueError(
+            f"Expected data_dir for dataset={name}, got none; pass --data-dir with the folder of "
+            "its files."
+        )
     if not Path(data_dir).is_dir():
-        raise FileNotFoundError(f"There is no folder data_dir={data_dir}; pass --data-dir with the folder of {name}'s files.")
+        raise FileNotFoundError(
+            f"There is no folder data_dir={data_dir}; pass --data-dir with the folder of "
+            f"{name}'s files."
+        )
     return Path(data_dir)

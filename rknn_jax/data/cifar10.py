@@ -1,9 +1,11 @@
-"""CIFAR-10 as folders of images, `train/<class>/*` and `test/<class>/*`: 50,000 + 10,000 photographs of 32x32 pixels in ten classes.
+"""CIFAR-10 as folders of images, `train/<class>/*` and `test/<class>/*`: 50,000 + 10,000
+photographs of 32x32 pixels in ten classes.
 
-`cifar10` keeps the standard test: 30,000 of the training images are public, 20,000 private, and the 10,000 test images test the student.
-`cifar10:pooled` has the sizes of Li et al., 30,000 public, 29,000 private and 1,000 to test with, and like their code (where 29,000 are
-public and 30,000 private) it mixes all 60,000 first: most of the 1,000 are training images of the standard split. They are not the same
-images as theirs, since files come in another order.
+`cifar10` keeps the standard test: 30,000 of the training images are public, 20,000 private, and the
+10,000 test images test the student. `cifar10:pooled` has the sizes of Li et al., 30,000 public,
+29,000 private and 1,000 to test with, and like their code (where 29,000 are public and 30,000
+private) it mixes all 60,000 first: most of the 1,000 are training images of the standard split.
+They are not the same images as theirs, since files come in another order.
 """
 
 from pathlib import Path
@@ -22,7 +24,8 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
 
     Args:
       seed: of the split, 0 to 2^32 - 1.
-      data_dir: holds `train` and `test`. Of fewer images than CIFAR-10's the parts have the same shares, rounded down.
+      data_dir: holds `train` and `test`. Of fewer images than CIFAR-10's the parts have the same
+        shares, rounded down.
       split: `standard` or `pooled`.
 
     Raises:
@@ -34,13 +37,21 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
     folder = _pool.folder(data_dir, "cifar10")
     images, labels, num_train, classes = image_folder.read(folder)
     if classes != CLASSES or images.shape[1:] != (32, 32, 3):
-        raise ValueError(f"Expected CIFAR-10's ten classes of 32x32 colour images in data_dir={folder}, got {classes} {images.shape[1:]}.")
+        raise ValueError(
+            f"Expected CIFAR-10's ten classes of 32x32 colour images in data_dir={folder}, got "
+            f"{classes} {images.shape[1:]}."
+        )
     pool = num_train if split == "standard" else len(images)
     order = np.random.RandomState(seed).permutation(pool)
     public = pool * 3 // 5 if split == "standard" else pool // 2
     private = pool if split == "standard" else public + pool * 29 // 60
     test = np.arange(num_train, len(images)) if split == "standard" else order[private:]
-    card = Card("CIFAR-10", "https://www.cs.toronto.edu/~kriz/cifar.html", "not stated; by A. Krizhevsky, 2009", CLASSES)
+    card = Card(
+        "CIFAR-10",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        "not stated; by A. Krizhevsky, 2009",
+        CLASSES,
+    )
     return _pool.task(card, images, labels, order[:public], order[public:private], test)
 
 
@@ -51,7 +62,9 @@ def _example(folder: Path, seed: int, split: str) -> Task:
         for name in CLASSES:
             (folder / part / name).mkdir(parents=True, exist_ok=True)
             for i in range(count):
-                Image.fromarray(random.randint(0, 256, (32, 32, 3)).astype(np.uint8)).save(folder / part / name / f"{i:04}.png")
+                Image.fromarray(random.randint(0, 256, (32, 32, 3)).astype(np.uint8)).save(
+                    folder / part / name / f"{i:04}.png"
+                )
     return load(seed, folder, split)
 
 

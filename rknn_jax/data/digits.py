@@ -1,4 +1,6 @@
-"""scikit-learn's 1,797 handwritten digits of 8x8 pixels: real data without a download, for the demo and the tests."""
+"""scikit-learn's 1,797 handwritten digits of 8x8 pixels: real data without a download, for the
+demo and the tests.
+"""
 
 from pathlib import Path
 
@@ -10,15 +12,19 @@ from rknn_jax.types import Card, Task
 
 CARD = Card(
     "digits",
-    "Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998, test part, as shipped with scikit-learn",
+    "Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI 1998, test part, as "
+    "shipped with scikit-learn",
     "CC BY 4.0",
     tuple("0123456789"),
 )
-NUM_PRIVATE, NUM_PUBLIC = 1000, 500
+NUM_PRIVATE = 1000
+NUM_PUBLIC = 500
 
 
 def load(seed: int, data_dir: Path | None = None) -> Task:
-    """Return 1,000 private, 500 public and 297 test records by a permutation of `seed`; `data_dir` is not needed."""
+    """Return 1,000 private, 500 public and 297 test records by a permutation of `seed`;
+    `data_dir` is not needed.
+    """
     del data_dir
     data = load_digits()
     images = np.round(data.images * (255 / 16)).astype(np.uint8)[..., None]

@@ -1,7 +1,7 @@
 """Any folder of images: `train/<class>/*` and `test/<class>/*`, as JPEG or PNG.
 
-The training images are split by the seed into public and private ones, the test folder tests the student. Classes are the folders' names in
-alphabetical order.
+The training images are split by the seed into public and private ones, the test folder tests the
+student. Classes are the folders' names in alphabetical order.
 """
 
 import os
@@ -18,7 +18,12 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 def load(
-    seed: int, data_dir: Path | None = None, *, num_public: int | None = None, num_private: int | None = None, size: int | None = None
+    seed: int,
+    data_dir: Path | None = None,
+    *,
+    num_public: int | None = None,
+    num_private: int | None = None,
+    size: int | None = None,
 ) -> Task:
     """Read the images and split the training ones.
 
@@ -31,47 +36,70 @@ def load(
 
     Raises:
       FileNotFoundError: where a folder is missing or holds no image.
-      ValueError: for an unreadable image, several sizes or classes of test that train does not have.
+      ValueError: for an unreadable image, several sizes or classes of test that train does not
+        have.
     """
     folder = _pool.folder(data_dir, "image_folder")
     images, labels, num_train, classes = read(folder, size)
     num_public = num_train // 2 if num_public is None else num_public
     num_private = num_train - num_public if num_private is None else num_private
     if num_public + num_private > num_train:
-        raise ValueError(f"Expected num_public + num_private <= {num_train} training images, got {num_public} + {num_private}.")
+        raise ValueError(
+            f"Expected num_public + num_private <= {num_train} training images, got {num_public} "
+            f"+ {num_private}."
+        )
     order = np.random.RandomState(seed).permutation(num_train)
-    public, private = order[:num_public], order[num_public : num_public + num_private]
+    public = order[:num_public]
+    private = order[num_public : num_public + num_private]
     card = Card(f"image_folder:{folder.name}", str(folder), "as the images' owner says", classes)
     return _pool.task(card, images, labels, public, private, np.arange(num_train, len(images)))
 
 
-def read(folder: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, int, tuple[str, ...]]:
-    """Return images uint8 `[n, h, w, c]`, their labels, how many, the first ones, train, and the classes. Raises as `load`."""
+def read(
+    folder: Path, size: int | None = None
+) -> tuple[np.ndarray, np.ndarray, int, tuple[str, ...]]:
+    """Return images uint8 `[n, h, w, c]`, their labels, how many, the first ones, train, and the
+    classes. Raises as `load`.
+    """
     classes = _classes(folder / "train")
     if _classes(folder / "test") != classes:
         raise ValueError(
-            f"Expected the classes of {folder / 'train'} in {folder / 'test'} too, got {_classes(folder / 'test')} for {classes}."
+            f"Expected the classes of {folder / 'train'} in {folder / 'test'} too, got "
+            f"{_classes(folder / 'test')} for {classes}."
         )
-    files = [(path, label) for part in ("train", "test") for label, name in enumerate(classes) for path in _files(folder / part / name)]
+    files = [
+        (path, label)
+        for part in ("train", "test")
+        for label, name in enumerate(classes)
+        for path in _files(folder / part / name)
+    ]
     num_train = sum(path.parent.parent.name == "train" for path, _ in files)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         images = list(pool.map(lambda file: _read(file[0], size), files))
     shapes = {image.shape for image in images}
     if len(shapes) != 1:
-        raise ValueError(f"Expected images of one size in data_dir={folder}, got {sorted(shapes)[:3]} and more; pass a size to resize to.")
+        raise ValueError(
+            f"Expected images of one size in data_dir={folder}, got {sorted(shapes)[:3]} and "
+            "more; pass a size to resize to."
+        )
     return np.stack(images), np.array([label for _, label in files]), num_train, tuple(classes)
 
 
 def _classes(folder: Path) -> list[str]:
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}; expected train/<class>/*.jpg and test/<class>/*.jpg under data_dir.")
+        raise FileNotFoundError(
+            f"There is no folder {folder}; expected train/<class>/*.jpg and test/<class>/*.jpg "
+            "under data_dir."
+        )
     return sorted(path.name for path in folder.iterdir() if path.is_dir())
 
 
 def _files(folder: Path) -> list[Path]:
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     if not files:
-        raise FileNotFoundError(f"There is no image in {folder}; expected files ending in {', '.join(SUFFIXES)}.")
+        raise FileNotFoundError(
+            f"There is no image in {folder}; expected files ending in {', '.join(SUFFIXES)}."
+        )
     return files
 
 
@@ -93,7 +121,9 @@ def _example(folder: Path, seed: int) -> Task:
         for name in ("cat", "dog"):
             (folder / part / name).mkdir(parents=True, exist_ok=True)
             for i in range(count):
-                Image.fromarray(random.randint(0, 256, (6, 5, 3)).astype(np.uint8)).save(folder / part / name / f"{i:04}.png")
+                Image.fromarray(random.randint(0, 256, (6, 5, 3)).astype(np.uint8)).save(
+                    folder / part / name / f"{i:04}.png"
+                )
     return load(seed, folder)
 
 

@@ -1,11 +1,15 @@
-"""MNIST from a folder of idx files, with the writer of every digit where QMNIST's writer files lie beside them.
+"""MNIST from a folder of idx files, with the writer of every digit where QMNIST's writer files lie
+beside them.
 
-Private are the 60,000 training images. The 10,000 test images are split by `RandomState(seed).permutation`: the first 5,000 are public, the
-other 5,000 test the student. At seed 42 the public half is the one of Li et al., "Fine-grained Private Knowledge Distillation"; their
-code then shuffles again, so that its test images overlap the public ones by 2,517. Here they never do.
+Private are the 60,000 training images. The 10,000 test images are split by
+`RandomState(seed).permutation`: the first 5,000 are public, the other 5,000 test the student. At
+seed 42 the public half is the one of Li et al., "Fine-grained Private Knowledge Distillation";
+their code then shuffles again, so that its test images overlap the public ones by 2,517. Here they
+never do.
 
-`mnist:half` has more public records, for those who buy labels of thousands: of the training images one half is public and the other half
-private, by `RandomState(seed).permutation`, and all 10,000 test images test the student.
+`mnist:half` has more public records, for those who buy labels of thousands: of the training images
+one half is public and the other half private, by `RandomState(seed).permutation`, and all 10,000
+test images test the student.
 """
 
 from pathlib import Path
@@ -17,7 +21,8 @@ from rknn_jax.types import Card, Task
 
 CARD = Card(
     "mnist",
-    "LeCun, Cortes & Burges, from NIST Special Databases 1 and 3; writers: Yadav & Bottou, QMNIST, 2019",
+    "LeCun, Cortes & Burges, from NIST Special Databases 1 and 3; writers: Yadav & Bottou, "
+    "QMNIST, 2019",
     "CC BY-SA 3.0; writers BSD",
     tuple("0123456789"),
 )
@@ -28,8 +33,8 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
 
     Args:
       seed: of the split, 0 to 2^32 - 1.
-      data_dir: holds `{train,t10k}-images-idx3-ubyte` and `{train,t10k}-labels-idx1-ubyte`, and for clients
-        `{train,t10k}-writers-idx1-int`, each plain or .gz.
+      data_dir: holds `{train,t10k}-images-idx3-ubyte` and `{train,t10k}-labels-idx1-ubyte`, and for
+        clients `{train,t10k}-writers-idx1-int`, each plain or .gz.
       split: `standard` or `half`.
 
     Raises:
@@ -42,7 +47,9 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
     parts = [_read(folder, part) for part in ("train", "t10k")]
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     num_train = len(parts[0][0])
-    random, first, rest = np.random.RandomState(seed), np.arange(num_train), np.arange(num_train, len(images))
+    random = np.random.RandomState(seed)
+    first = np.arange(num_train)
+    rest = np.arange(num_train, len(images))
     cut = random.permutation(rest if split == "standard" else first)
     public, other = np.split(cut, [len(cut) // 2])
     private, test = (first, other) if split == "standard" else (other, rest)
@@ -50,10 +57,12 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
 
 
 def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = _idx.read(folder, f"{part}-images-idx3-ubyte"), _idx.read(folder, f"{part}-labels-idx1-ubyte")
+    images = _idx.read(folder, f"{part}-images-idx3-ubyte")
+    labels = _idx.read(folder, f"{part}-labels-idx1-ubyte")
     if images.ndim != 3 or images.dtype != np.uint8 or len(images) != len(labels):
         raise ValueError(
-            f"Expected uint8 {part} images [n, h, w] and n labels in data_dir={folder}, got {images.dtype} {images.shape} and "
+            f"Expected uint8 {part} images [n, h, w] and n labels in data_dir={folder}, got "
+            f"{images.dtype} {images.shape} and "
             f"{len(labels)} labels; fetch the files again."
         )
     return images[..., None], labels
@@ -61,11 +70,16 @@ def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _writers(folder: Path, num_images: int) -> np.ndarray | None:
     try:
-        writers = np.concatenate([_idx.read(folder, f"{part}-writers-idx1-int") for part in ("train", "t10k")])
+        writers = np.concatenate(
+            [_idx.read(folder, f"{part}-writers-idx1-int") for part in ("train", "t10k")]
+        )
     except FileNotFoundError:
         return None
     if writers.shape != (num_images,):
-        raise ValueError(f"Expected {num_images} writers in data_dir={folder}, got shape {writers.shape}; fetch the files again.")
+        raise ValueError(
+            f"Expected {num_images} writers in data_dir={folder}, got shape {writers.shape}; "
+            "fetch the files again."
+        )
     return writers
 
 
@@ -73,9 +87,18 @@ def _example(folder: Path, seed: int, split: str = "standard") -> Task:
     """Write 50 made-up digits of 6x5 pixels as MNIST's files and load them."""
     random = np.random.RandomState(0)
     for part, count, suffix in (("train", 30, ""), ("t10k", 20, ".gz")):
-        _idx.write(folder / f"{part}-images-idx3-ubyte{suffix}", random.randint(0, 256, (count, 6, 5)).astype(np.uint8))
-        _idx.write(folder / f"{part}-labels-idx1-ubyte{suffix}", random.randint(0, 10, count).astype(np.uint8))
-        _idx.write(folder / f"{part}-writers-idx1-int{suffix}", random.randint(0, 4, count).astype(np.int32))
+        _idx.write(
+            folder / f"{part}-images-idx3-ubyte{suffix}",
+            random.randint(0, 256, (count, 6, 5)).astype(np.uint8),
+        )
+        _idx.write(
+            folder / f"{part}-labels-idx1-ubyte{suffix}",
+            random.randint(0, 10, count).astype(np.uint8),
+        )
+        _idx.write(
+            folder / f"{part}-writers-idx1-int{suffix}",
+            random.randint(0, 4, count).astype(np.int32),
+        )
     return load(seed, folder, split)
 
 

@@ -1,7 +1,7 @@
 """Data sets that tensorflow-datasets has prepared on this machine, read without TensorFlow.
 
-`tfds:<name>` reads `<data_dir>/<name>/<version>` in the ArrayRecord format, which needs no TensorFlow. To prepare one from its source does
-need TensorFlow, once and anywhere:
+`tfds:<name>` reads `<data_dir>/<name>/<version>` in the ArrayRecord format, which needs no
+TensorFlow. To prepare one from its source does need TensorFlow, once and anywhere:
 
     tfds build mnist --file_format=array_record --data_dir DIR
 """
@@ -30,7 +30,8 @@ class Layout:
     Attributes:
       card: source, licence and classes.
       train: splits of private records.
-      test: split of public and test records, or of test records alone where `num_public` are taken from `train`.
+      test: split of public and test records, or of test records alone where `num_public` are taken
+        from `train`.
       num_test: how many of `test` test the student, the others being public; None for half of them.
       num_public: taken from `train`, at random; 0 takes the public records from `test`.
       attribute: the label among CelebA's attributes.
@@ -53,11 +54,27 @@ LAYOUTS = {
             "fashion_mnist",
             "Xiao, Rasul & Vollgraf, Zalando Research, 2017",
             "MIT",
-            ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+            (
+                "T-shirt/top",
+                "Trouser",
+                "Pullover",
+                "Dress",
+                "Coat",
+                "Sandal",
+                "Shirt",
+                "Sneaker",
+                "Bag",
+                "Ankle boot",
+            ),
         )
     ),
     "svhn_cropped": Layout(
-        Card("svhn_cropped", "Netzer et al., Reading Digits in Natural Images, 2011", "non-commercial use", DIGITS),
+        Card(
+            "svhn_cropped",
+            "Netzer et al., Reading Digits in Natural Images, 2011",
+            "non-commercial use",
+            DIGITS,
+        ),
         train=("train", "extra"),
         num_test=1000,
     ),
@@ -66,12 +83,28 @@ LAYOUTS = {
             "cifar10",
             "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
             "unstated by its author",
-            ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+            (
+                "airplane",
+                "automobile",
+                "bird",
+                "cat",
+                "deer",
+                "dog",
+                "frog",
+                "horse",
+                "ship",
+                "truck",
+            ),
         ),
         num_public=29_000,
     ),
     "celeb_a": Layout(
-        Card("celeb_a", "Liu et al., Deep Learning Face Attributes in the Wild, 2015", "non-commercial research", ("not Male", "Male")),
+        Card(
+            "celeb_a",
+            "Liu et al., Deep Learning Face Attributes in the Wild, 2015",
+            "non-commercial research",
+            ("not Male", "Male"),
+        ),
         attribute="Male",
         size=64,
     ),
@@ -93,7 +126,10 @@ def load(seed: int, data_dir: Path | None = None, name: str = "mnist") -> Task:
       ValueError: for another name, or a set that is not in ArrayRecord format.
     """
     if name not in LAYOUTS:
-        raise ValueError(f"Expected dataset to be one of {', '.join(f'tfds:{known}' for known in LAYOUTS)}, got dataset='tfds:{name}'.")
+        raise ValueError(
+            f"Expected dataset to be one of {', '.join(f'tfds:{known}' for known in LAYOUTS)}, "
+            f"got dataset='tfds:{name}'."
+        )
     layout = LAYOUTS[name]
     builder = _builder(name, Path(data_dir) if data_dir else Path.home() / "tensorflow_datasets")
     parts = [_read(builder.as_data_source(split), layout) for split in (*layout.train, layout.test)]
@@ -113,7 +149,10 @@ def load(seed: int, data_dir: Path | None = None, name: str = "mnist") -> Task:
 
 
 def _builder(name: str, data_dir: Path) -> Any:
-    prepared = sorted((path.parent for path in (data_dir / name).glob("**/dataset_info.json")), key=lambda path: path.name)
+    prepared = sorted(
+        (path.parent for path in (data_dir / name).glob("**/dataset_info.json")),
+        key=lambda path: path.name,
+    )
     if not prepared:
         raise FileNotFoundError(
             f"There is no prepared {name} in data_dir={data_dir}; prepare it with TensorFlow: "
@@ -126,15 +165,24 @@ def _library() -> Any:
     try:
         import tensorflow_datasets
     except ImportError as error:
-        raise ImportError("dataset=tfds:... needs tensorflow-datasets: pip install 'rknn-jax[tfds]'.") from error
+        raise ImportError(
+            "dataset=tfds:... needs tensorflow-datasets: pip install 'rknn-jax[tfds]'."
+        ) from error
     return tensorflow_datasets
 
 
 def _read(source: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """Return images uint8 `[n, h, w, c]` and labels of one split."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        batches = (source.__getitems__(list(range(start, min(start + BATCH, len(source))))) for start in range(0, len(source), BATCH))
-        records = [record for batch in batches for record in pool.map(lambda record: _record(record, layout), batch)]
+        batches = (
+            source.__getitems__(list(range(start, min(start + BATCH, len(source)))))
+            for start in range(0, len(source), BATCH)
+        )
+        records = [
+            record
+            for batch in batches
+            for record in pool.map(lambda record: _record(record, layout), batch)
+        ]
     images, labels = zip(*records, strict=True)
     return np.stack(images), np.array(labels)
 
@@ -142,8 +190,12 @@ def _read(source: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
 def _record(record: dict[str, Any], layout: Layout) -> tuple[np.ndarray, int]:
     image = np.asarray(record["image"], np.uint8)
     if layout.size is not None:
-        image = np.asarray(Image.fromarray(image).resize((layout.size, layout.size), Image.Resampling.BILINEAR))
-    return image, int(record["attributes"][layout.attribute] if layout.attribute else record["label"])
+        image = np.asarray(
+            Image.fromarray(image).resize((layout.size, layout.size), Image.Resampling.BILINEAR)
+        )
+    return image, int(
+        record["attributes"][layout.attribute] if layout.attribute else record["label"]
+    )
 
 
 def prepare(name: str, data_dir: Path, splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -152,7 +204,8 @@ def prepare(name: str, data_dir: Path, splits: Mapping[str, Sequence[Mapping[str
     Args:
       name: of the data set, such as `mnist`.
       data_dir: gets `<name>/1.0.0`.
-      splits: by split, records of equal structure: `{"image": uint8 [h, w, c], "label": int}`, or `attributes` of booleans for celeb_a.
+      splits: by split, records of equal structure: `{"image": uint8 [h, w, c], "label": int}`, or
+        `attributes` of booleans for celeb_a.
     """
     tfds = _library()
 
@@ -167,8 +220,12 @@ def prepare(name: str, data_dir: Path, splits: Mapping[str, Sequence[Mapping[str
         "__module__": __name__,
         "VERSION": tfds.core.Version("1.0.0"),
         "name": name,
-        "_info": lambda self: self.dataset_info_from_configs(features=tfds.features.FeaturesDict(feature(first))),
-        "_split_generators": lambda self, manager: {split: self._generate_examples(records) for split, records in splits.items()},
+        "_info": lambda self: self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict(feature(first))
+        ),
+        "_split_generators": lambda self, manager: {
+            split: self._generate_examples(records) for split, records in splits.items()
+        },
         "_generate_examples": lambda self, records: enumerate(records),
     }
     with tfds.core.registered.skip_registration():
@@ -179,7 +236,10 @@ def prepare(name: str, data_dir: Path, splits: Mapping[str, Sequence[Mapping[str
 def _example(folder: Path, seed: int) -> Task:
     """Prepare 30 and 20 made-up records as fashion_mnist and load them."""
     random = np.random.RandomState(0)
-    made_up = [{"image": random.randint(0, 256, (6, 6, 1)).astype(np.uint8), "label": random.randint(10)} for _ in range(50)]
+    made_up = [
+        {"image": random.randint(0, 256, (6, 6, 1)).astype(np.uint8), "label": random.randint(10)}
+        for _ in range(50)
+    ]
     prepare("fashion_mnist", folder, {"train": made_up[:30], "test": made_up[30:]})
     return load(seed, folder, "fashion_mnist")
 

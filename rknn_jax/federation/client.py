@@ -1,18 +1,23 @@
-"""What a client does with a question: see whether its owner agreed to such a thing, spend, randomize, and say the same if asked again.
+"""What a client does with a question: see whether its owner agreed to such a thing, spend,
+randomize, and say the same if asked again.
 
-In this order: the round is noted on disk, with a fresh seed of the operating system's entropy; the ledger is charged; messages are drawn
-from the seed; they are on disk, whole; the note is removed; they are sent. A crash anywhere leaves nothing said, or what is said again to
-the byte. No second message is made of one spend:
+In this order: the round is noted on disk, with a fresh seed of the operating system's entropy; the
+ledger is charged; messages are drawn from the seed; they are on disk, whole; the note is removed;
+they are sent. A crash anywhere leaves nothing said, or what is said again to the byte. No second
+message is made of one spend:
 
 - the id is the hash of the question, so another question is another round, with a spend of its own;
 - an answer that is on disk is sent as it is, whatever has become of the data since;
-- a note without its answer, as after a crash or from a backup, gives the same messages from its seed, and none if the votes have changed;
+- a note without its answer, as after a crash or from a backup, gives the same messages from its
+  seed, and none if the votes have changed;
 - a spend without its note or its answer, because somebody removed it, is refused.
 
-**What the server could learn for nothing.** Whether a client answers depends on the question, the ledger and its owner's word, which are
-looked at before the data; on the data's shape; and on nothing in it. A record that cannot vote, because its label is none of the classes or
-its features are not numbers, sends a message without votes. A representation that is sent is shown one record at a time, since what made of
-several one feature could let one record move the messages of all. How long an answer takes tells how many records there are.
+**What the server could learn for nothing.** Whether a client answers depends on the question, the
+ledger and its owner's word, which are looked at before the data; on the data's shape; and on
+nothing in it. A record that cannot vote, because its label is none of the classes or its features
+are not numbers, sends a message without votes. A representation that is sent is shown one record at
+a time, since what made of several one feature could let one record move the messages of all. How
+long an answer takes tells how many records there are.
 """
 
 import fcntl
@@ -40,8 +45,12 @@ from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee, Trust
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
 from rknn_jax.release.tables import LARGEST
 
-RECORDS_AT_ONCE, BITS_AT_ONCE = 4096, 2**22  # that are drawn together
-NOTED, ANSWERED = "noted", "answer"  # suffixes of a round's file: before it is spent, and once it is answered
+# that are drawn together
+RECORDS_AT_ONCE = 4096
+BITS_AT_ONCE = 2**22
+# suffixes of a round's file: before it is spent, and once it is answered
+NOTED = "noted"
+ANSWERED = "answer"
 
 
 class RefusedError(ValueError):
@@ -53,16 +62,20 @@ class Agreement:
     """What a client's owner lets a server ask.
 
     Attributes:
-      trust: `local` trusts nobody. `shuffle` believes the server to hide who sent which message, among `honest` ones. `central` believes it
-        to follow the protocol of secure aggregation, and all clients but `dishonest` ones to add their noise and tell nobody theirs.
+      trust: `local` trusts nobody. `shuffle` believes the server to hide who sent which message,
+        among `honest` ones. `central` believes it to follow the protocol of secure aggregation, and
+        all clients but `dishonest` ones to add their noise and tell nobody theirs.
       honest: messages of clients that follow the protocol, one's own counted, with trust=shuffle.
       dishonest: clients of a sum that may not follow it, with trust=central.
       epsilon: that one round may cost; None leaves it to the ledger.
       delta: likewise.
-      simulated: whether to answer with simulated noise, which protects nothing. For experiments on data that is public.
-      large_epsilon: Whether one round may cost an epsilon above `guarantee.LARGE_EPSILON`. Defaults to no.
+      simulated: whether to answer with simulated noise, which protects nothing. For experiments on
+        data that is public.
+      large_epsilon: Whether one round may cost an epsilon above `guarantee.LARGE_EPSILON`. Defaults
+        to no.
       most_cells: Most queries times classes of one round. Defaults to 2^20.
-      most_bytes: Most bytes of one question, and of one answer. Defaults to 2^28, a quarter of a gigabyte.
+      most_bytes: Most bytes of one question, and of one answer. Defaults to 2^28, a quarter of a
+        gigabyte.
       most_work: Most cells times records of one round, see `Round.work`. Defaults to 2^30.
     """
 
@@ -106,20 +119,29 @@ class Client:
     def answer(self, question: bytes) -> tuple[str, int, bytes]:
         """Return the round's id, this client's ticket in it and its messages.
 
-        The ticket is a random number below 2^64: the same when the client is asked again, another in each round.
+        The ticket is a random number below 2^64: the same when the client is asked again, another
+        in each round.
 
-        Guarantee: `Round.guarantee`, charged to the ledger before anything is drawn, once however often it is asked.
+        Guarantee: `Round.guarantee`, charged to the ledger before anything is drawn, once however
+        often it is asked.
 
         Raises:
-          RefusedError: where the owner has not agreed to such a question, or it does not fit the data.
+          RefusedError: where the owner has not agreed to such a question, or it does not fit the
+            data.
           LedgerError: where the budget does not allow it.
         """
         round = self.parsed(question)
         if round.config.trust == "central":
-            raise RefusedError("Expected a round of messages, got trust=central, which asks for a sum.")
+            raise RefusedError(
+                "Expected a round of messages, got trust=central, which asks for a sum."
+            )
         cost = self._cost(round)
         if round.simulated is not None:
-            return round.id, self.first, wire.encode(round.mechanism, _simulated(round, self._cells(round), self.first))
+            return (
+                round.id,
+                self.first,
+                wire.encode(round.mechanism, _simulated(round, self._cells(round), self.first)),
+            )
         with self._locked():
             said = self._path(round, ANSWERED)
             if not said.exists():
@@ -136,7 +158,8 @@ class Client:
         """Return what this client would add to a sum, without noise as yet; nothing is spent.
 
         Raises:
-          RefusedError: where the owner has not agreed to such a question, or it does not fit the data.
+          RefusedError: where the owner has not agreed to such a question, or it does not fit the
+            data.
           LedgerError: where the budget does not allow it.
         """
         round = self.parsed(question)
@@ -145,19 +168,24 @@ class Client:
         cost = self._cost(round)
         with self._locked():
             if self._path(round, NOTED).exists() or self._spent(round):
-                raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
+                raise RefusedError(
+                    "Expected a new round, got one whose sum this client has had its part in; it "
+                    "takes part once."
+                )
             self._affordable(cost, round)
         return Prepared(self, round, cost, self._cells(round))
 
     def parsed(self, question: bytes) -> Round:
         """Return the round of a question that this client could answer within its owner's bounds.
 
-        It depends on the question alone and, with unit=record, on how many records there are, which an answer tells.
+        It depends on the question alone and, with unit=record, on how many records there are, which
+        an answer tells.
 
         Raises:
           RefusedError: If the bytes are no question, or the question or its answer is too large.
         """
-        mine, count = self.agreement, len(self.inputs)
+        mine = self.agreement
+        count = len(self.inputs)
         _at_most("bytes", mine.most_bytes, len(question), "in a question")
         try:
             round = Round.of(question)
@@ -170,13 +198,24 @@ class Client:
 
     def _cost(self, round: Round) -> Guarantee:
         """Return what the round costs as the owner sees it, which is what the ledger is charged."""
-        mine, asked = self.agreement, round.config
+        mine = self.agreement
+        asked = round.config
         if round.simulated is not None and not mine.simulated:
-            raise RefusedError("Expected a round with real noise, got simulated noise, which protects nothing; it is for experiments.")
-        if asked.trust != "local" and (mine.trust != asked.trust or (asked.trust == "shuffle" and mine.honest is None)):
-            alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if asked.trust == "shuffle" else ""
             raise RefusedError(
-                f"Expected a round that trusts nobody, got trust={asked.trust}{alone}; agree with --trust {asked.trust}, and with "
+                "Expected a round with real noise, got simulated noise, which protects nothing; "
+                "it is for experiments."
+            )
+        if asked.trust != "local" and (
+            mine.trust != asked.trust or (asked.trust == "shuffle" and mine.honest is None)
+        ):
+            alone = (
+                f", with messages of epsilon {round.message_epsilon:.4g} each"
+                if asked.trust == "shuffle"
+                else ""
+            )
+            raise RefusedError(
+                f"Expected a round that trusts nobody, got trust={asked.trust}{alone}; agree "
+                f"with --trust {asked.trust}, and with "
                 "--honest N for as many shuffled messages as you believe in."
             )
         try:
@@ -185,68 +224,96 @@ class Client:
             raise RefusedError(str(error)) from error
         if cost.epsilon > LARGE_EPSILON and not mine.large_epsilon and round.simulated is None:
             raise RefusedError(
-                f"Expected epsilon <= {LARGE_EPSILON:g} a round, got epsilon={cost.epsilon}, which protects next to nothing; "
+                f"Expected epsilon <= {LARGE_EPSILON:g} a round, got epsilon={cost.epsilon}, "
+                "which protects next to nothing; "
                 "agree with --allow-large-epsilon if that is meant."
             )
         for name in ("epsilon", "delta"):
             most = getattr(mine, name)
             if most is not None and getattr(cost, name) > most:
                 raise RefusedError(
-                    f"Expected {name} <= {most} a round, got {name}={getattr(cost, name)}; agree to more with --most-{name}."
+                    f"Expected {name} <= {most} a round, got {name}={getattr(cost, name)}; agree "
+                    f"to more with --most-{name}."
                 )
         return cost
 
     def _cells(self, round: Round) -> np.ndarray:
-        """Return the cells of every record, each from that record alone, int32 `[n, k·r]`. Never fails for what is in the data."""
+        """Return the cells of every record, each from that record alone, int32 `[n, k·r]`.
+
+        Never fails for what is in the data.
+        """
         images = self.inputs.dtype == np.uint8
         if images != (round.encode is not None):
             held, asked = ("images", "features") if images else ("features", "images")
             raise RefusedError(
-                f"Expected a round about {held}, which this client has, got one about {asked}; agree on one with the server."
+                f"Expected a round about {held}, which this client has, got one about {asked}; "
+                "agree on one with the server."
             )
         width = round.queries.shape[1]
         features = np.full((len(self.inputs), width), np.nan, np.float32)
         if images:
             if _encoded(round, np.zeros_like(self.inputs[:1])) is None:
-                raise RefusedError(f"Expected a representation of such images in {width} dimensions, got one that makes something else.")
+                raise RefusedError(
+                    f"Expected a representation of such images in {width} dimensions, got one "
+                    "that makes something else."
+                )
             for i in range(len(self.inputs)):
                 one = _encoded(round, self.inputs[i : i + 1])
                 features[i] = np.nan if one is None else one
         elif self.inputs.shape[1:] != (width,):
-            raise RefusedError(f"Expected queries of {self.inputs.shape[1:]} dimensions, got {width}; embed with one model.")
+            raise RefusedError(
+                f"Expected queries of {self.inputs.shape[1:]} dimensions, got {width}; embed "
+                "with one model."
+            )
         else:
             features[:] = self.inputs
         able = np.all(np.abs(features) <= LARGEST, axis=1) & (self.labels < len(round.classes))
-        cells = round.connect(np.where(able[:, None], features, np.float32(0)), np.where(able, self.labels, -1))
+        cells = round.connect(
+            np.where(able[:, None], features, np.float32(0)), np.where(able, self.labels, -1)
+        )
         assert cells.shape == (len(self.inputs), round.config.num_neighbors)
         return cells
 
     def _affordable(self, cost: Guarantee, round: Round) -> None:
         """See that the ledger would be charged, before the data is looked at."""
         if self.ledger is None:
-            raise RefusedError("Expected a ledger, got none, and real noise is not drawn without one.")
-        left, asked = self.ledger.remaining, Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
+            raise RefusedError(
+                "Expected a ledger, got none, and real noise is not drawn without one."
+            )
+        left = self.ledger.remaining
+        asked = Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
         if not self._spent(round) and (asked.epsilon > left.epsilon or asked.delta > left.delta):
-            raise BudgetExceededError(f"The round costs {asked}, and {self.ledger.path} has {left} left.")
+            raise BudgetExceededError(
+                f"The round costs {asked}, and {self.ledger.path} has {left} left."
+            )
 
     def _spent(self, round: Round) -> bool:
         entries = self.ledger.entries() if self.ledger else ()
         return any(entry.kind == "spend" and entry.purpose == _purpose(round) for entry in entries)
 
     def _spend(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
-        """Note the round and charge the ledger, unless both was done before a crash. Return the entropy that the note has for these cells.
+        """Note the round and charge the ledger, unless both was done before a crash.
 
-        Two messages from one seed and other votes would tell more than one, so the note is sealed with the votes.
+        Return the entropy that the note has for these cells.
+
+        Two messages from one seed and other votes would tell more than one, so the note is sealed
+        with the votes.
         """
         assert self.ledger is not None
-        note, spent = self._path(round, NOTED), self._spent(round)
+        note = self._path(round, NOTED)
+        spent = self._spent(round)
         if spent and not note.exists():
             raise RefusedError(
-                f"Expected the answer to a round that {self.ledger.path} was charged for, got none in {self.folder}; not again."
+                f"Expected the answer to a round that {self.ledger.path} was charged for, got "
+                f"none in {self.folder}; not again."
             )
         if not spent:
             seed = secrets.token_bytes(SEED_BYTES)
-            noted = {"round": round.id, "seed": seed.hex(), "seal": _seal(seed, cells, _at_once(round))}
+            noted = {
+                "round": round.id,
+                "seed": seed.hex(),
+                "seal": _seal(seed, cells, _at_once(round)),
+            }
             disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
             try:
                 self.ledger.charge(cost, _purpose(round))
@@ -260,7 +327,9 @@ class Client:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes of this client out; the lock goes with the process, also on `kill -9`."""
+        """Keep other processes of this client out; the lock goes with the process, also on `kill
+        -9`.
+        """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self.folder / ".lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -284,18 +353,24 @@ class Prepared:
     cells: np.ndarray
 
     def vector(self) -> np.ndarray:
-        """Charge the ledger and return this client's counts with its share of the noise, int64 `[s·|Y|]`, for secure aggregation to hide.
+        """Charge the ledger and return this client's counts with its share of the noise, int64
+        `[s·|Y|]`, for secure aggregation to hide.
 
-        Only once: two sums that hold one vector among different others would show it, with no more noise than its share.
+        Only once: two sums that hold one vector among different others would show it, with no more
+        noise than its share.
 
         Raises:
           RefusedError: where it was asked for before.
           LedgerError: where the budget does not allow it.
         """
-        cells, noise = self.cells, self.round.shares
+        cells = self.cells
+        noise = self.round.shares
         with self.client._locked():
             if self.client._path(self.round, NOTED).exists() or self.client._spent(self.round):
-                raise RefusedError("Expected a new round, got one whose sum this client has had its part in; it takes part once.")
+                raise RefusedError(
+                    "Expected a new round, got one whose sum this client has had its part in; it "
+                    "takes part once."
+                )
             entropy = self.client._spend(self.round, self.cost, cells)
             note = self.client._path(self.round, NOTED)
             # It stays, and nothing on disk may unmask a sum.
@@ -308,7 +383,8 @@ class Prepared:
     def least_threshold(self, clients: int) -> int:
         """Return how many of so many clients must open a sum.
 
-        So many that enough of those in it are honest, and that no two sums can be opened without an honest client that would open both.
+        So many that enough of those in it are honest, and that no two sums can be opened without an
+        honest client that would open both.
         """
         dishonest = self.client.agreement.dishonest
         return max(self.round.honest + dishonest, (clients + dishonest) // 2 + 1)
@@ -316,17 +392,26 @@ class Prepared:
 
 def _at_most(name: str, most: int, asked: int, where: str) -> None:
     if asked > most:
-        raise RefusedError(f"Expected at most {most:,} {name} {where}, got {asked:,}; agree to more with --most-{name} {asked}.")
+        raise RefusedError(
+            f"Expected at most {most:,} {name} {where}, got {asked:,}; agree to more with "
+            f"--most-{name} {asked}."
+        )
 
 
 def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
-    """Return one record's features, float32 `[f]`, or None where the representation makes nothing of the kind of it."""
+    """Return one record's features, float32 `[f]`, or None where the representation makes
+    nothing of the kind of it.
+    """
     assert round.encode is not None
     try:
         made = np.asarray(round.encode(image))
-    except Exception:  # whatever the server's numbers do to its arithmetic: one record must not decide whether there is an answer
+    # whatever the server's numbers do to its arithmetic: one record must not decide whether there
+    # is an answer
+    except Exception:
         return None
-    return made[0] if made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32 else None
+    return (
+        made[0] if made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32 else None
+    )
 
 
 def _noted(note: Path, cells: np.ndarray, at_once: int) -> Entropy:
@@ -341,19 +426,28 @@ def _noted(note: Path, cells: np.ndarray, at_once: int) -> Entropy:
         same = kept["seal"] == _seal(seed, cells, at_once)
         entropy = Entropy(seed)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise RefusedError(f"Expected the note {note} as it was written, got something else; the round is not answered.") from error
+        raise RefusedError(
+            f"Expected the note {note} as it was written, got something else; the round is not "
+            "answered."
+        ) from error
     if not same:
-        raise RefusedError(f"Expected the records that {note} was written for, got others; the round was charged and is not answered.")
+        raise RefusedError(
+            f"Expected the records that {note} was written for, got others; the round was "
+            "charged and is not answered."
+        )
     return entropy
 
 
 def _seal(seed: bytes, cells: np.ndarray, at_once: int = RECORDS_AT_ONCE) -> str:
     """Return a hash of the votes that tells nothing of them without the seed.
 
-    It holds for the blocks in which messages are drawn too, because other blocks draw other messages from one seed.
+    It holds for the blocks in which messages are drawn too, because other blocks draw other
+    messages from one seed.
     """
     drawn = "" if at_once == RECORDS_AT_ONCE else f" by {at_once}"
-    return hashlib.sha256(seed + f"{cells.shape}{drawn}".encode() + np.ascontiguousarray(cells, np.int64).tobytes()).hexdigest()
+    return hashlib.sha256(
+        seed + f"{cells.shape}{drawn}".encode() + np.ascontiguousarray(cells, np.int64).tobytes()
+    ).hexdigest()
 
 
 def _messages(round: Round, cells: np.ndarray, entropy: Entropy) -> bytes:
@@ -361,11 +455,15 @@ def _messages(round: Round, cells: np.ndarray, entropy: Entropy) -> bytes:
         cells = _drawn(entropy, cells, round.records_per_client)
     at_once = _at_once(round)
     blocks = [cells[start : start + at_once] for start in range(0, len(cells), at_once)]
-    return b"".join(wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks)
+    return b"".join(
+        wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks
+    )
 
 
 def _at_once(round: Round) -> int:
-    """Return for how many records messages are drawn together, few of long ones, so that memory is bounded."""
+    """Return for how many records messages are drawn together, few of long ones, so that memory
+    is bounded.
+    """
     if round.config.trust == "central":
         return RECORDS_AT_ONCE
     return max(1, min(RECORDS_AT_ONCE, BITS_AT_ONCE // round.mechanism.message_bits))
@@ -376,14 +474,18 @@ def _purpose(round: Round) -> str:
 
 
 def _drawn(entropy: Entropy, cells: np.ndarray, count: int) -> np.ndarray:
-    """Return the cells of `count` records drawn without replacement; where there are fewer, of all and of records that cast no vote."""
+    """Return the cells of `count` records drawn without replacement; where there are fewer, of
+    all and of records that cast no vote.
+    """
     missing = np.full((max(0, count - len(cells)), cells.shape[1]), NO_CELL, np.int32)
     every = np.concatenate([cells, missing])
     return every[entropy.subset(len(every), count, 1)[0]]
 
 
 def _simulated(round: Round, cells: np.ndarray, first: int) -> object:
-    """Return the messages that `mechanisms.base.client_totals` aggregates, of clients from `first` on."""
+    """Return the messages that `mechanisms.base.client_totals` aggregates, of clients from
+    `first` on.
+    """
     root = jax.random.key(round.simulated or 0)
     keys = jax.vmap(lambda number: jax.random.fold_in(root, number))(first + jnp.arange(len(cells)))
     return jax.tree.map(np.asarray, _randomized(round.mechanism, keys, jnp.asarray(cells)))

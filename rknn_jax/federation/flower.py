@@ -1,8 +1,10 @@
-"""The protocol as Flower apps: what a ServerApp asks through its grid, and what a ClientApp answers.
+"""The protocol as Flower apps: what a ServerApp asks through its grid, and what a ClientApp
+answers.
 
-Messages are Flower's queries of type `query.answer`: the round's bytes go out, and an answer comes back with the round's id, the client's
-messages and its ticket. Whoever refuses says so, and nothing else. With trust=central clients say whether they are ready, and their
-counts go through SecAgg+ (`secure_sum`).
+Messages are Flower's queries of type `query.answer`: the round's bytes go out, and an answer comes
+back with the round's id, the client's messages and its ticket. Whoever refuses says so, and nothing
+else. With trust=central clients say whether they are ready, and their counts go through SecAgg+
+(`secure_sum`).
 """
 
 import hashlib
@@ -23,17 +25,22 @@ from rknn_jax.federation.collector import Collector, Reply, Sum
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.ledger import LedgerError
 
-ANSWER, READY, OVER = "answer", "ready", "over"
+ANSWER = "answer"
+READY = "ready"
+OVER = "over"
 POLL = 0.05  # seconds
 MOST_LETTERS = 500
 GOODBYE = 10.0  # seconds that the server waits for clients to hear that the round is over
 AFTER_ERROR = 5.0  # seconds until a client whose answer was lost on the way is asked again
-PATIENCE = 120.0  # seconds until a client that is there and says nothing is asked again; it answers the same
+# seconds until a client that is there and says nothing is asked again; it answers the same
+PATIENCE = 120.0
 Tell = Callable[[str, str], None]
 
 
 def client_app(
-    client_of: Callable[[Context], Client], tell: Tell = lambda name, text: None, over: threading.Event | None = None
+    client_of: Callable[[Context], Client],
+    tell: Tell = lambda name, text: None,
+    over: threading.Event | None = None,
 ) -> ClientApp:
     """Return the app of a client.
 
@@ -47,7 +54,9 @@ def client_app(
 
     def refused(error: Exception, message: Message) -> Message:
         tell("refused", str(error))
-        return Message(RecordDict({"refused": ConfigRecord({})}), reply_to=message)  # why is not the server's to know
+        return Message(
+            RecordDict({"refused": ConfigRecord({})}), reply_to=message
+        )  # why is not the server's to know
 
     @app.query(ANSWER)
     def answer(message: Message, context: Context) -> Message:
@@ -68,7 +77,9 @@ def client_app(
     adding: dict[int, Prepared] = {}
 
     def begin(context: Context, clients: int) -> int:
-        adding[context.node_id] = prepared.pop(context.node_id)  # from here to the end it is this round
+        adding[context.node_id] = prepared.pop(
+            context.node_id
+        )  # from here to the end it is this round
         return adding[context.node_id].least_threshold(clients)
 
     @app.query(READY)
@@ -76,7 +87,9 @@ def client_app(
         data = _of(message.content, "round").get("data")
         _tell_question(data if isinstance(data, bytes) else b"", client_of(context), tell)
         try:
-            prepared[context.node_id] = client_of(context).ready(data if isinstance(data, bytes) else b"")
+            prepared[context.node_id] = client_of(context).ready(
+                data if isinstance(data, bytes) else b""
+            )
         except (RefusedError, LedgerError) as error:
             return refused(error, message)
         tell("ready", f"for the sum of round {prepared[context.node_id].round.id[:12]}")
@@ -99,35 +112,56 @@ def client_app(
 
 
 def _tell_question(question: bytes, client: Client, tell: Tell) -> None:
-    """Tell the owner, before anything is spent, what is asked and how many records cannot answer it. Nobody else hears of it."""
+    """Tell the owner, before anything is spent, what is asked and how many records cannot answer
+    it. Nobody else hears of it.
+    """
     try:
         round = client.parsed(question)
     except RefusedError:
         return
-    config, labels = round.config, client.labels
-    tell("asked", f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, trust={config.trust}, of {len(labels):,} records")
+    config = round.config
+    labels = client.labels
+    tell(
+        "asked",
+        f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
+        f"trust={config.trust}, of {len(labels):,} records",
+    )
     if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):
         tell(
-            "unusable", f"{without:,} of {len(labels):,} records have no label of the round's {len(round.classes)} classes and cast no vote"
+            "unusable",
+            f"{without:,} of {len(labels):,} records have no label of the round's "
+            f"{len(round.classes)} classes and cast no vote",
         )
 
 
 def announce(grid: Any, statement: str) -> None:
-    """Tell all clients that are there what the round has come to, and wait a little for them to have heard it."""
+    """Tell all clients that are there what the round has come to, and wait a little for them to
+    have heard it.
+    """
     content = RecordDict({"over": ConfigRecord({"statement": statement})})
     nodes = list(grid.get_node_ids())
-    left = set(grid.push_messages([Message(content, dst_node_id=node, message_type=f"query.{OVER}", ttl=GOODBYE) for node in nodes]))
+    left = set(
+        grid.push_messages(
+            [
+                Message(content, dst_node_id=node, message_type=f"query.{OVER}", ttl=GOODBYE)
+                for node in nodes
+            ]
+        )
+    )
     ends = time.time() + GOODBYE
     while left and time.time() < ends:
         left -= {message.metadata.reply_to_message_id for message in grid.pull_messages(list(left))}
         time.sleep(POLL)
 
 
-def collect(grid: Any, collector: Collector, clients: int, closes: float, *, authenticated: bool, tell: Tell) -> None:
+def collect(
+    grid: Any, collector: Collector, clients: int, closes: float, *, authenticated: bool, tell: Tell
+) -> None:
     """Ask everybody who comes until so many clients have answered or the round closes.
 
-    A client that was killed and comes back is asked again, and says the same again. Its number is its node's where Flower has seen to its
-    key, and else its ticket, which it makes of its seed: a node without a key has a new number whenever it is started.
+    A client that was killed and comes back is asked again, and says the same again. Its number is
+    its node's where Flower has seen to its key, and else its ticket, which it makes of its seed: a
+    node without a key has a new number whenever it is started.
 
     Args:
       grid: Flower's.
@@ -140,17 +174,41 @@ def collect(grid: Any, collector: Collector, clients: int, closes: float, *, aut
 
     def hear(answers: Sequence[tuple[int, RecordDict]]) -> None:
         replies = [_reply(node, _of(content, "answer"), authenticated) for node, content in answers]
-        for reply, fate in zip(replies, collector.receive(replies, late=time.time() >= closes), strict=True):
-            tell(fate, f"client {reply.client}, {len(reply.payload):,} bytes; {len(collector.clients)} of {clients} clients")
+        for reply, fate in zip(
+            replies, collector.receive(replies, late=time.time() >= closes), strict=True
+        ):
+            tell(
+                fate,
+                f"client {reply.client}, {len(reply.payload):,} bytes; {len(collector.clients)} "
+                f"of {clients} clients",
+            )
 
     known: set[int] = collector.clients if authenticated else set()
-    _ask(grid, ANSWER, collector.round, lambda: len(collector.clients) >= clients, hear, known, closes, collector.rejected, tell)
+    _ask(
+        grid,
+        ANSWER,
+        collector.round,
+        lambda: len(collector.clients) >= clients,
+        hear,
+        known,
+        closes,
+        collector.rejected,
+        tell,
+    )
 
 
 def sum_up(
-    grid: Any, context: Context, round: Round, clients: int, threshold: int, closes: float, tell: Tell, begin: Callable[[], None]
+    grid: Any,
+    context: Context,
+    round: Round,
+    clients: int,
+    threshold: int,
+    closes: float,
+    tell: Tell,
+    begin: Callable[[], None],
 ) -> Sum:
-    """Ask until so many clients are ready or the round closes, and add up their counts and noise by secure aggregation.
+    """Ask until so many clients are ready or the round closes, and add up their counts and noise by
+    secure aggregation.
 
     Args:
       grid: Flower's.
@@ -182,13 +240,15 @@ def sum_up(
     _ask(grid, READY, round, enough, hear, set(), closes, rejected, tell)
     if len(ready) < threshold:
         raise ValueError(
-            f"Expected {threshold} clients to be ready, got {len(ready)} by the deadline; nothing was spent, nothing is published."
+            f"Expected {threshold} clients to be ready, got {len(ready)} by the deadline; "
+            "nothing was spent, nothing is published."
         )
     begin()
     found = secure_sum.secure_sum(grid, context, list(ready), threshold)
     if found is None:
         raise ValueError(
-            "The sum could not be opened: too many clients were lost on the way. Those that took part have spent; begin another round."
+            "The sum could not be opened: too many clients were lost on the way. Those that took "
+            "part have spent; begin another round."
         )
     return Sum(round, *found, rejected)
 
@@ -204,7 +264,9 @@ def _ask(
     rejected: Counter[str],
     tell: Tell,
 ) -> None:
-    """Ask every node that comes, but those that are known, and those that come back anew, until it is enough or the round closes."""
+    """Ask every node that comes, but those that are known, and those that come back anew, until
+    it is enough or the round closes.
+    """
     asked: dict[int, float] = {}
     seen: dict[int, Any] = {}
     done: set[int] = set()
@@ -231,20 +293,37 @@ def _ask(
         due = []
         for node in grid.get_nodes():
             again = seen.get(node.node_id) not in (None, node.last_activated_at)
-            if again or (node.node_id not in done and now - asked.get(node.node_id, 0.0) > PATIENCE):
+            if again or (
+                node.node_id not in done and now - asked.get(node.node_id, 0.0) > PATIENCE
+            ):
                 seen[node.node_id] = node.last_activated_at
                 asked[node.node_id] = now
                 if node.node_id not in known:
                     due.append(node.node_id)
-        messages = [Message(question, dst_node_id=node, message_type=f"query.{kind}", ttl=max(1.0, closes - now)) for node in due]
-        waiting |= {number: node for number, node in zip(grid.push_messages(messages), due, strict=True) if number} if messages else {}
+        messages = [
+            Message(
+                question, dst_node_id=node, message_type=f"query.{kind}", ttl=max(1.0, closes - now)
+            )
+            for node in due
+        ]
+        waiting |= (
+            {
+                number: node
+                for number, node in zip(grid.push_messages(messages), due, strict=True)
+                if number
+            }
+            if messages
+            else {}
+        )
         pull()
         time.sleep(POLL)
     pull()
 
 
 def _of(content: Any, name: str) -> Mapping[str, Any]:
-    """Return what a message holds under a name, whatever it really holds: an empty mapping for anything else."""
+    """Return what a message holds under a name, whatever it really holds: an empty mapping for
+    anything else.
+    """
     found = content.get(name)
     return found if isinstance(found, ConfigRecord) else {}
 
@@ -255,7 +334,9 @@ def _printable(text: Any) -> str:
 
 
 def _reply(node: int, answer: Mapping[str, Any], authenticated: bool) -> Reply:
-    """Return what a client said, of whatever types it has sent; what is of another type is malformed."""
+    """Return what a client said, of whatever types it has sent; what is of another type is
+    malformed.
+    """
     round, ticket, payload = (answer.get(name) for name in ("round", "ticket", "messages"))
     number = node if authenticated or type(ticket) is not int else ticket % 2**64
     return Reply(number, str(round), payload if isinstance(payload, bytes) else b"")

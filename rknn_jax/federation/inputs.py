@@ -17,13 +17,18 @@ def read_public(path: Path, test: Path | None) -> Public:
     inputs = read_inputs(path, "--public")
     if test is None:
         return Public(inputs)
-    images, labels = read_inputs(test, "--test"), read_labels(test, "--test")
+    images = read_inputs(test, "--test")
+    labels = read_labels(test, "--test")
     if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:
         raise ValueError(
-            f"Expected images as in --public and one label for each in --test {test}, got {images.shape} and {len(labels)} labels."
+            f"Expected images as in --public and one label for each in --test {test}, got "
+            f"{images.shape} and {len(labels)} labels."
         )
     if np.any(labels == tables.FOREIGN):
-        raise ValueError(f"Expected class numbers as 'labels' in --test {test}, got other numbers; number the classes 0..C-1.")
+        raise ValueError(
+            f"Expected class numbers as 'labels' in --test {test}, got other numbers; number the "
+            "classes 0..C-1."
+        )
     return Public(inputs, (images, labels))
 
 
@@ -33,26 +38,38 @@ def read_inputs(path: Path, argument: str, *, private: bool = False) -> np.ndarr
     Args:
       path: File to read.
       argument: Command-line argument that named the file, for the errors.
-      private: Whether a row that cannot be used is NaN and no error: one record must not decide whether a client takes part.
+      private: Whether a row that cannot be used is NaN and no error: one record must not decide
+        whether a client takes part.
 
     Raises:
       ValueError: for whatever cannot be used.
     """
     images = tables.read_optional(path, argument, "images") if path.suffix == ".npz" else None
     if images is None:
-        return tables.read_records(path, argument) if private else tables.read_embeddings(path, argument)
+        return (
+            tables.read_records(path, argument)
+            if private
+            else tables.read_embeddings(path, argument)
+        )
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
-        raise ValueError(f"Expected images uint8 [n, h, w, c] in {argument} {path}, got {images.dtype} {images.shape}.")
+        raise ValueError(
+            f"Expected images uint8 [n, h, w, c] in {argument} {path}, got {images.dtype} "
+            f"{images.shape}."
+        )
     return images if images.ndim == 4 else images[..., None]
 
 
 def read_labels(path: Path, argument: str) -> np.ndarray:
-    """Read class numbers `labels`, int32 `[n]`, negative if there is none and `tables.FOREIGN` if it is no class number.
+    """Read class numbers `labels`, int32 `[n]`, negative if there is none and `tables.FOREIGN` if
+    it is no class number.
 
     Raises:
       ValueError: for whatever cannot be used.
     """
     labels = tables.read_labels(path, None)
     if labels.dtype.kind == "U":
-        raise ValueError(f"Expected class numbers 'labels', integers [n], in {argument} {path}, got text; number the classes 0..C-1.")
+        raise ValueError(
+            f"Expected class numbers 'labels', integers [n], in {argument} {path}, got text; "
+            "number the classes 0..C-1."
+        )
     return labels.astype(np.int32)

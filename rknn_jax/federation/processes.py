@@ -1,14 +1,20 @@
-"""A server and a client as one operating-system process each: Flower's SuperLink or SuperNode, and in a thread of it our app.
+"""A server and a client as one operating-system process each: Flower's SuperLink or SuperNode, and
+in a thread of it our app.
 
-Flower's own way is to ship an app's code from the server to the clients and to run it there, in processes of their own that outlive a
-`kill -9` of their parent; and whoever reaches a SuperLink's port may start apps and register keys. None of that fits parties that trust
-nobody with their votes. So here
+Flower's own way is to ship an app's code from the server to the clients and to run it there, in
+processes of their own that outlive a `kill -9` of their parent; and whoever reaches a SuperLink's
+port may start apps and register keys. None of that fits parties that trust nobody with their votes.
+So here
 
-- the code that runs is the installed one, on both sides (`--isolation process` with an executor that never unpacks what a run ships);
-- a server's port answers SuperNodes alone, and all else needs a secret of the process, as does a client's own port (`_Gate`);
-- a client that was killed and comes back takes its place again at once, and a server that comes back finds its clients (`_come_back_soon`).
+- the code that runs is the installed one, on both sides (`--isolation process` with an executor
+  that never unpacks what a run ships);
+- a server's port answers SuperNodes alone, and all else needs a secret of the process, as does a
+  client's own port (`_Gate`);
+- a client that was killed and comes back takes its place again at once, and a server that comes
+  back finds its clients (`_come_back_soon`).
 
-Everything here that reaches into Flower is of flwr 1.41; `tests/test_federation_processes.py` runs all of it.
+Everything here that reaches into Flower is of flwr 1.41; `tests/test_federation_processes.py` runs
+all of it.
 """
 
 import hashlib
@@ -45,14 +51,22 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 HEADER = "x-rknn-gate"
-TRY_AGAIN, NOT_FOUND = 503, 404
+TRY_AGAIN = 503
+NOT_FOUND = 404
 LONGEST_UPLOAD = 30  # seconds; a client that was killed in the middle of one is asked again
 POLL = 0.05  # seconds
 HEARTBEAT = 10  # seconds, the least that a SuperLink takes
 LONGEST_WAIT = 2  # seconds between tries to reach a server
 
 
-def serve(app: Callable[..., None], folder: Path, host: str, port: int, certificates: Path | None, keys: Sequence[str]) -> NoReturn:
+def serve(
+    app: Callable[..., None],
+    folder: Path,
+    host: str,
+    port: int,
+    certificates: Path | None,
+    keys: Sequence[str],
+) -> NoReturn:
     """Run a ServerApp behind a SuperLink, and end this process with it.
 
     Args:
@@ -61,23 +75,51 @@ def serve(app: Callable[..., None], folder: Path, host: str, port: int, certific
       host: that clients reach.
       port: likewise.
       certificates: folder of `ca.pem`, `server.pem` and `server.key`; None for a plain connection.
-      keys: public keys of the clients that may take part, as OpenSSH writes them; needs certificates.
+      keys: public keys of the clients that may take part, as OpenSSH writes them; needs
+        certificates.
     """
     _quiet()
     import flwr.superlink.extensions as extensions
     from starlette.middleware import Middleware
 
-    gate, ready = secrets.token_hex(32), threading.Event()
-    extensions.get_middleware = lambda: (Middleware(_Gate, secret=gate, open_to="/v1/fleet/", ready=ready),)
+    gate = secrets.token_hex(32)
+    ready = threading.Event()
+    extensions.get_middleware = lambda: (
+        Middleware(_Gate, secret=gate, open_to="/v1/fleet/", ready=ready),
+    )
     _no_waiting()
     own = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     if certificates:
         _check_name(certificates / "server.pem", own)
-    files = [str(certificates / name) for name in ("ca.pem", "server.pem", "server.key")] if certificates else []
-    address = {"server_address": f"{own}:{port}", "insecure": not files, "root_certificates": files[0] if files else None}
-    arguments = ["--isolation", "process", "--host", host, "--port", str(port), "--database", str(folder / "flower.db")]
+    files = (
+        [str(certificates / name) for name in ("ca.pem", "server.pem", "server.key")]
+        if certificates
+        else []
+    )
+    address = {
+        "server_address": f"{own}:{port}",
+        "insecure": not files,
+        "root_certificates": files[0] if files else None,
+    }
+    arguments = [
+        "--isolation",
+        "process",
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--database",
+        str(folder / "flower.db"),
+    ]
     if files:
-        arguments += ["--ssl-ca-certfile", files[0], "--ssl-certfile", files[1], "--ssl-keyfile", files[2]]
+        arguments += [
+            "--ssl-ca-certfile",
+            files[0],
+            "--ssl-certfile",
+            files[1],
+            "--ssl-keyfile",
+            files[2],
+        ]
     else:
         arguments += ["--insecure"]
     if keys:
@@ -91,7 +133,13 @@ def serve(app: Callable[..., None], folder: Path, host: str, port: int, certific
 
 
 def join(
-    app: Any, folder: Path, server: str, ca: Path | None, key: Path | None, over: threading.Event, status: Callable[[], int]
+    app: Any,
+    folder: Path,
+    server: str,
+    ca: Path | None,
+    key: Path | None,
+    over: threading.Event,
+    status: Callable[[], int],
 ) -> NoReturn:
     """Run a ClientApp behind a SuperNode, and end this process when the round is over.
 
@@ -107,7 +155,8 @@ def join(
     _quiet()
     import flwr.supernode.main as supernode
 
-    gate, port = secrets.token_hex(32), _free_port()
+    gate = secrets.token_hex(32)
+    port = _free_port()
     create = supernode.create_app
 
     def gated(*arguments: Any, **named: Any) -> Any:
@@ -119,10 +168,21 @@ def join(
     _no_waiting()
     folder.mkdir(parents=True, exist_ok=True)
     _come_back_soon(folder / "node" if key else None)
-    arguments = ["--isolation", "process", "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
+    arguments = [
+        "--isolation",
+        "process",
+        "--superlink",
+        server,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     arguments += ["--root-certificates", str(ca)] if ca else ["--insecure"]
     arguments += ["--auth-supernode-private-key", str(key)] if key else []
-    _beside(lambda: _run_client_app(app, f"127.0.0.1:{port}", gate, over, status), "127.0.0.1", port)
+    _beside(
+        lambda: _run_client_app(app, f"127.0.0.1:{port}", gate, over, status), "127.0.0.1", port
+    )
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
     sys.argv = ["flower-supernode", *arguments]
@@ -131,19 +191,42 @@ def join(
 
 
 class _Gate:
-    """ASGI middleware that lets nobody pass who does not know the secret, but to the paths that are open once it is ready."""
+    """ASGI middleware that lets nobody pass who does not know the secret, but to the paths that
+    are open once it is ready.
+    """
 
-    def __init__(self, app: Any, secret: str, open_to: str | None = None, ready: threading.Event | None = None) -> None:
-        self.app, self.secret, self.open_to, self.ready = app, secret.encode(), open_to, ready
+    def __init__(
+        self,
+        app: Any,
+        secret: str,
+        open_to: str | None = None,
+        ready: threading.Event | None = None,
+    ) -> None:
+        self.app = app
+        self.secret = secret.encode()
+        self.open_to = open_to
+        self.ready = ready
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         told = dict(scope.get("headers", ())).get(HEADER.encode(), b"")
-        known = scope["type"] == "lifespan" or (scope["type"] == "http" and secrets.compare_digest(told, self.secret))
-        public = scope["type"] == "http" and self.open_to is not None and scope["path"].startswith(self.open_to)
+        known = scope["type"] == "lifespan" or (
+            scope["type"] == "http" and secrets.compare_digest(told, self.secret)
+        )
+        public = (
+            scope["type"] == "http"
+            and self.open_to is not None
+            and scope["path"].startswith(self.open_to)
+        )
         if known or (public and (self.ready is None or self.ready.is_set())):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await send({"type": "http.response.start", "status": TRY_AGAIN if public else NOT_FOUND, "headers": []})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": TRY_AGAIN if public else NOT_FOUND,
+                    "headers": [],
+                }
+            )
             await send({"type": "http.response.body", "body": b""})
 
 
@@ -158,14 +241,24 @@ class _Pass:
         return call_next(context)
 
 
-def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str, keys: Sequence[str], ready: threading.Event) -> None:
+def _run_server_app(
+    app: Callable[..., None],
+    address: dict[str, Any],
+    gate: str,
+    keys: Sequence[str],
+    ready: threading.Event,
+) -> None:
     """Register the keys, let the clients in, start a run and be its ServerApp."""
     import httpx
     from flwr.cli.build import build_fab_from_disk
     from flwr.common.constant import SubStatus
     from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
     from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+    from flwr.proto.runtime_pb2 import (
+        AcquireTaskRequest,
+        PullTaskInputRequest,
+        PushTaskOutputRequest,
+    )
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
@@ -178,10 +271,14 @@ def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str
     def interceptors(name: str) -> list[Any]:
         return [RuntimeVersionHttpInterceptor(component_name=name), _Pass(gate)]
 
-    control = ControlHttpClient.from_server_address(**address, interceptors=interceptors("flwr-cli"))
+    control = ControlHttpClient.from_server_address(
+        **address, interceptors=interceptors("flwr-cli")
+    )
     for key in keys:
         try:
-            control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(_public_key(key))))
+            control.RegisterNode(
+                RegisterNodeRequest(public_key=public_key_to_bytes(_public_key(key)))
+            )
         except httpx.HTTPStatusError as error:
             if error.response.status_code != 409 and "already" not in error.response.text.lower():
                 raise
@@ -189,24 +286,36 @@ def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str
     with tempfile.TemporaryDirectory() as stub:
         (Path(stub) / "pyproject.toml").write_text(APP)
         fab = build_fab_from_disk(Path(stub))
-    run_id = control.StartRun(StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})))).run_id
+    run_id = control.StartRun(
+        StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})))
+    ).run_id
     boss = RuntimeHttpClient.from_server_address(**address, interceptors=interceptors("SuperExec"))
     while True:
         task = boss.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"]))
         if task.HasField("task") and task.token and task.task.run_id == run_id:
             break
         time.sleep(POLL)
-    roots = Path(address["root_certificates"]).read_bytes() if address["root_certificates"] else None
-    grid = HttpGrid(address["server_address"], insecure=address["insecure"], root_certificates=roots, token=task.token)
+    roots = (
+        Path(address["root_certificates"]).read_bytes() if address["root_certificates"] else None
+    )
+    grid = HttpGrid(
+        address["server_address"],
+        insecure=address["insecure"],
+        root_certificates=roots,
+        token=task.token,
+    )
     runtime = grid._runtime_client
     runtime._interceptors += (_Pass(gate),)
     heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
     heart.start()
-    status, details = SubStatus.FAILED, ""
+    status = SubStatus.FAILED
+    details = ""
     try:
         given = runtime.PullTaskInput(PullTaskInputRequest())
         context = context_from_proto(given.context)
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, given.run.run_id, given.context.node_id
+        TaskIdentity.task_id = given.task_id
+        TaskIdentity.run_id = given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
         grid.set_run(run_from_proto(given.run))
         app(grid, context)
         status = SubStatus.COMPLETED
@@ -216,13 +325,20 @@ def _run_server_app(app: Callable[..., None], address: dict[str, Any], gate: str
         grid.close()
 
 
-def _run_client_app(app: Any, address: str, gate: str, over: threading.Event, status_of: Callable[[], int]) -> None:
-    """Take tasks from this process's SuperNode and answer them by `app`, whatever code they come with."""
+def _run_client_app(
+    app: Any, address: str, gate: str, over: threading.Event, status_of: Callable[[], int]
+) -> None:
+    """Take tasks from this process's SuperNode and answer them by `app`, whatever code they come
+    with.
+    """
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode, SubStatus
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+    from flwr.supercore.interceptors import (
+        RuntimeTokenHttpInterceptor,
+        RuntimeVersionHttpInterceptor,
+    )
     from flwr.supercore.retry import make_simple_http_retry_invoker
     from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
@@ -232,7 +348,11 @@ def _run_client_app(app: Any, address: str, gate: str, over: threading.Event, st
             server_address=address,
             insecure=True,  # within this host
             root_certificates=None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), _Pass(gate), *interceptors],
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
+                _Pass(gate),
+                *interceptors,
+            ],
             retry_invoker=make_simple_http_retry_invoker(),
         )
 
@@ -245,15 +365,22 @@ def _run_client_app(app: Any, address: str, gate: str, over: threading.Event, st
         client = connected(RuntimeTokenHttpInterceptor(task.token))
         heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
         heart.start()
-        context, status, details = None, SubStatus.COMPLETED, ""
+        context = None
+        status = SubStatus.COMPLETED
+        details = ""
         try:
             message, context, _, _ = pull_task_input(client)
             try:
                 reply = app(message=message, context=context)
             except Exception:
                 traceback.print_exc()
-                status, details = SubStatus.FAILED, "failed"  # what it is may depend on the data
-                reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details), reply_to=message)
+                # what it is may depend on the data
+                status = SubStatus.FAILED
+                details = "failed"
+                reply = Message(
+                    Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=details),
+                    reply_to=message,
+                )
             push_message(client, reply, context)
         finally:
             push_task_output(client, context, status, details)
@@ -264,7 +391,9 @@ def _run_client_app(app: Any, address: str, gate: str, over: threading.Event, st
 
 
 def _beside(run: Callable[[], None], host: str, port: int) -> None:
-    """Run something in a thread once the port answers, and end the process when it ends: 0, or 1 where it failed."""
+    """Run something in a thread once the port answers, and end the process when it ends: 0, or 1
+    where it failed.
+    """
 
     def wait_and_run() -> None:
         status = 1
@@ -290,22 +419,31 @@ def _beside(run: Callable[[], None], host: str, port: int) -> None:
 
 
 def _no_waiting() -> None:
-    """Poll as often as a round of seconds asks for: Flower's SuperNode sleeps 3 s between messages, and a second for each that is new."""
+    """Poll as often as a round of seconds asks for: Flower's SuperNode sleeps 3 s between
+    messages, and a second for each that is new.
+    """
     import types
 
     import flwr.supercore.inflatable.inflatable_utils as inflatable
     import flwr.supernode.start_client_internal as supernode
 
-    soon: Any = types.SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, 2 * POLL)), time=time.time)
+    soon: Any = types.SimpleNamespace(
+        sleep=lambda seconds: time.sleep(min(seconds, 2 * POLL)), time=time.time
+    )
     supernode.time = soon
-    functions: tuple[Any, ...] = (inflatable.pull_objects, inflatable.pull_and_inflate_object_from_tree)
+    functions: tuple[Any, ...] = (
+        inflatable.pull_objects,
+        inflatable.pull_and_inflate_object_from_tree,
+    )
     for function in functions:
         function.__kwdefaults__["initial_backoff"] = POLL
     functions[0].__kwdefaults__["max_time"] = LONGEST_UPLOAD
 
 
 def _come_back_soon(node: Path | None) -> None:
-    """Let a client that was killed take its place again: Flower holds it for the old process, for twice its heartbeat."""
+    """Let a client that was killed take its place again: Flower holds it for the old process,
+    for twice its heartbeat.
+    """
     import flwr.supercore.heartbeat as heartbeat
     import flwr.supercore.retry.http_retry as retry
     import flwr.supernode.fleet_http_connection as connection
@@ -339,9 +477,14 @@ def _public_key(text: str) -> Any:
     try:
         key = load_ssh_public_key(text.encode())
     except ValueError as error:
-        raise ValueError(f"Expected a public key as OpenSSH writes it, got {text[:40]!r}: {error}") from error
+        raise ValueError(
+            f"Expected a public key as OpenSSH writes it, got {text[:40]!r}: {error}"
+        ) from error
     if not isinstance(key, EllipticCurvePublicKey):
-        raise ValueError(f"Expected a key of an elliptic curve, got {text[:40]!r}; ssh-keygen -t ecdsa -b 384 makes one.")
+        raise ValueError(
+            f"Expected a key of an elliptic curve, got {text[:40]!r}; ssh-keygen -t ecdsa -b 384 "
+            "makes one."
+        )
     return key
 
 
@@ -354,12 +497,19 @@ def _check_name(certificate: Path, name: str) -> None:
     from cryptography import x509
 
     try:
-        names = x509.load_pem_x509_certificate(certificate.read_bytes()).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        names = x509.load_pem_x509_certificate(
+            certificate.read_bytes()
+        ).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (OSError, ValueError, x509.ExtensionNotFound) as error:
-        raise ValueError(f"Expected a certificate with a subjectAltName in {certificate}: {error}") from error
+        raise ValueError(
+            f"Expected a certificate with a subjectAltName in {certificate}: {error}"
+        ) from error
     found = [str(alternative.value) for alternative in names.value]
     if name not in found:
-        raise ValueError(f"Expected the certificate {certificate} to be for {name} too, got {', '.join(found)}; add it to subjectAltName.")
+        raise ValueError(
+            f"Expected the certificate {certificate} to be for {name} too, got "
+            f"{', '.join(found)}; add it to subjectAltName."
+        )
 
 
 def _free_port() -> int:
@@ -369,6 +519,8 @@ def _free_port() -> int:
 
 
 def _quiet() -> None:
-    """Keep Flower from telling others of this run, from installing what an app asks for, and from telling of every request."""
+    """Keep Flower from telling others of this run, from installing what an app asks for, and
+    from telling of every request.
+    """
     os.environ.update(ENVIRONMENT)
     logging.disable(logging.WARNING)

@@ -1,6 +1,8 @@
-"""The server's work before and after the round: queries from public data; labels, student, guarantee and report from the answers.
+"""The server's work before and after the round: queries from public data; labels, student,
+guarantee and report from the answers.
 
-All of it is public or post-processing, and all of it is in the run's folder, so that a server that was killed goes on where it was:
+All of it is public or post-processing, and all of it is in the run's folder, so that a server that
+was killed goes on where it was:
 
 ```
 runs/<name>/
@@ -54,17 +56,22 @@ from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Encoder, Queries
 
-BEGUN, SUM, OVER = "begun.json", "sum.npz", "over.json"
+BEGUN = "begun.json"
+SUM = "sum.npz"
+OVER = "over.json"
 Tell = Callable[[str, str], None]
 
 EXAMPLES_OF_A_CLASS = 12
 LATEST = 1e11  # seconds since 1970
 TRUSTED = {
     "local": "nothing: every message is epsilon-private by itself, whoever sees it",
-    "shuffle": "not to tell, nor to look, which client sent which message: the server is the shuffler. If it does, every message is still "
+    "shuffle": "not to tell, nor to look, which client sent which message: the server is the "
+    "shuffler. If it does, every message is still "
     "{epsilon:.4g}-private by itself",
-    "central": "to follow the protocol of secure aggregation, by which it sees nothing but the sum; one that lies about the clients' keys "
-    "sees single clients' counts with a share of the noise. And {honest} of the clients in the sum must have added their share, and keep "
+    "central": "to follow the protocol of secure aggregation, by which it sees nothing but the "
+    "sum; one that lies about the clients' keys "
+    "sees single clients' counts with a share of the noise. And {honest} of the clients in the "
+    "sum must have added their share, and keep "
     "it to themselves",
 }
 
@@ -124,39 +131,71 @@ class Public:
 
 
 def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries]:
-    """Return the round and its queries: those of the folder where it has begun, else new ones, which are saved.
+    """Return the round and its queries: those of the folder where it has begun, else new ones,
+    which are saved.
 
     Raises:
       ValueError: where the folder is another run's or finished, or the data do not suffice.
     """
     if asked.student != "none" and not public.images:
-        raise ValueError(f"Expected images for a student, got embeddings and student={asked.student}; pass --student none.")
+        raise ValueError(
+            f"Expected images for a student, got embeddings and student={asked.student}; pass "
+            "--student none."
+        )
     settings = json.dumps(_plain(asked), indent=2)
-    if (folder / "settings.json").exists() and (begun := _settings(folder / "settings.json")) != json.loads(settings):
+    if (folder / "settings.json").exists() and (
+        begun := _settings(folder / "settings.json")
+    ) != json.loads(settings):
         changed = [name for name, value in json.loads(settings).items() if begun.get(name) != value]
         raise ValueError(
-            f"Expected the settings that --out {folder} was begun with, got others for {', '.join(changed)}; change them back, or name "
+            f"Expected the settings that --out {folder} was begun with, got others for "
+            f"{', '.join(changed)}; change them back, or name "
             "a new folder."
         )
     if (folder / OVER).exists():
-        raise ValueError(f"Expected a round that is not over in --out {folder}, got a finished one; name a new folder.")
+        raise ValueError(
+            f"Expected a round that is not over in --out {folder}, got a finished one; name a "
+            "new folder."
+        )
     if (folder / QUESTION).exists():
         tell("goes on", f"with the round in {folder}")
         return _begun(folder, public)
     folder.mkdir(parents=True, exist_ok=True)
-    if any(name != "settings.json" for name in (path.name for path in folder.iterdir())) and not (folder / "settings.json").exists():
-        raise ValueError(f"Expected a new folder as --out, got {folder}, which holds other files; name another.")
-    encode, features = None, public.inputs
+    if (
+        any(name != "settings.json" for name in (path.name for path in folder.iterdir()))
+        and not (folder / "settings.json").exists()
+    ):
+        raise ValueError(
+            f"Expected a new folder as --out, got {folder}, which holds other files; name another."
+        )
+    encode = None
+    features = public.inputs
     if public.images:
         tell("learning", f"{asked.representation} from {len(public.inputs):,} public images")
-        encode = _representation(stage_key(jax.random.key(asked.seed), Stage.ENCODER), public.inputs, asked)
+        encode = _representation(
+            stage_key(jax.random.key(asked.seed), Stage.ENCODER), public.inputs, asked
+        )
         features = np.asarray(encode(public.inputs))
     num_queries = asked.num_queries or len(asked.classes)
     if num_queries > len(features):
-        raise ValueError(f"Expected at most {len(features)} queries, one a public record, got {num_queries}; pass --queries.")
-    queries = kmeans.select(stage_key(jax.random.key(asked.seed), Stage.QUERIES), features, num_queries)
+        raise ValueError(
+            f"Expected at most {len(features)} queries, one a public record, got {num_queries}; "
+            "pass --queries."
+        )
+    queries = kmeans.select(
+        stage_key(jax.random.key(asked.seed), Stage.QUERIES), features, num_queries
+    )
     sent = np.asarray(queries.features, np.float32)
-    round = Round(sent, asked.classes, asked.config, encode, asked.unit, asked.records_per_client, asked.honest, asked.simulated)
+    round = Round(
+        sent,
+        asked.classes,
+        asked.config,
+        encode,
+        asked.unit,
+        asked.records_per_client,
+        asked.honest,
+        asked.simulated,
+    )
     write_whole(folder / "settings.json", settings.encode())
     asked_of = {"index": queries.index, "cluster": queries.cluster, "size": queries.size}
     write_arrays(folder / "public.npz", {"features": sent} | asked_of)
@@ -165,13 +204,19 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
 
 
 def closes_at(folder: Path, deadline: float) -> float:
-    """Return when the round is over, in seconds since 1970. The clock began when this was first asked for; a restart leaves it alone."""
+    """Return when the round is over, in seconds since 1970.
+
+    The clock began when this was first asked for; a restart leaves it alone.
+    """
     path = folder / "opened.json"
     if not path.exists():
         write_whole(path, json.dumps({"opened": time.time()}).encode())
     opened: Any = _settings(path).get("opened")
     if type(opened) not in (int, float) or not 0 <= opened < LATEST:
-        raise ValueError(f"Expected the time at which the round began in {path}, got {opened!r}; restore the file from a copy.")
+        raise ValueError(
+            f"Expected the time at which the round began in {path}, got {opened!r}; restore the "
+            "file from a copy."
+        )
     return opened + deadline
 
 
@@ -181,7 +226,10 @@ def begin_sum(folder: Path) -> None:
 
 
 def end(folder: Path) -> None:
-    """Keep that the clients know of the end. Before that a restart publishes the same again, and tells them."""
+    """Keep that the clients know of the end.
+
+    Before that a restart publishes the same again, and tells them.
+    """
     write_whole(folder / OVER, b"{}")
 
 
@@ -200,13 +248,15 @@ def kept_sum(folder: Path, round: Round) -> Sum | None:
     """Return the sum that the folder holds, if any.
 
     Raises:
-      ValueError: where one was begun and is not there: its clients have spent, and take part in it once.
+      ValueError: where one was begun and is not there: its clients have spent, and take part in it
+        once.
     """
     if (folder / SUM).exists():
         return _sum(folder / SUM, round)
     if (folder / BEGUN).exists():
         raise ValueError(
-            f"The sum in {folder} was begun and not opened, and its clients add to it once; begin another round with another --out."
+            f"The sum in {folder} was begun and not opened, and its clients add to it once; "
+            "begin another round with another --out."
         )
     return None
 
@@ -214,7 +264,9 @@ def kept_sum(folder: Path, round: Round) -> Sum | None:
 def _settings(path: Path) -> dict[str, Any]:
     found = read_json(path)
     if not isinstance(found, dict):
-        raise ValueError(f"Expected a JSON object in {path}, got something else; restore the file from a copy.")
+        raise ValueError(
+            f"Expected a JSON object in {path}, got something else; restore the file from a copy."
+        )
     return found
 
 
@@ -229,14 +281,30 @@ def _begun(folder: Path, public: Public) -> tuple[Round, Queries]:
     try:
         round = Round.of((folder / QUESTION).read_bytes())
     except ValueError as error:
-        raise ValueError(f"{folder / QUESTION} is damaged, restore the file from a copy: {error}") from error
-    features, index, cluster, size = (arrays[name] for name in ("features", "index", "cluster", "size"))
-    count, rows = len(round.queries), len(public.inputs)
-    shapes = {"features": round.queries.shape, "index": (count,), "cluster": (rows,), "size": (count,)}
-    fits = all(arrays[name].shape == shape for name, shape in shapes.items()) and features.dtype == np.float32
+        raise ValueError(
+            f"{folder / QUESTION} is damaged, restore the file from a copy: {error}"
+        ) from error
+    features, index, cluster, size = (
+        arrays[name] for name in ("features", "index", "cluster", "size")
+    )
+    count = len(round.queries)
+    rows = len(public.inputs)
+    shapes = {
+        "features": round.queries.shape,
+        "index": (count,),
+        "cluster": (rows,),
+        "size": (count,),
+    }
+    fits = (
+        all(arrays[name].shape == shape for name, shape in shapes.items())
+        and features.dtype == np.float32
+    )
     fits = fits and all(array.dtype.kind in "iu" for array in (index, cluster, size))
     if not fits or not _within(index, 0, rows) or not _within(cluster, -1, count):
-        raise ValueError(f"Expected {count} queries about {rows:,} public records in {path}, got others; restore the file from a copy.")
+        raise ValueError(
+            f"Expected {count} queries about {rows:,} public records in {path}, got others; "
+            "restore the file from a copy."
+        )
     return round, Queries(features, index, cluster, size)  # type: ignore[arg-type]
 
 
@@ -249,12 +317,32 @@ def _sum(path: Path, round: Round) -> Sum:
     arrays = read_arrays(path, "totals", "num_clients", "refused")
     totals, clients, refused = (arrays[name] for name in ("totals", "num_clients", "refused"))
     fits = totals.shape == (round.num_cells,) and clients.shape == refused.shape == ()
-    if not fits or any(array.dtype.kind not in "iu" for array in arrays.values()) or clients < 0 or refused < 0:
-        raise ValueError(f"Expected {round.num_cells:,} totals of clients in {path}, got something else; restore the file from a copy.")
-    return Sum(round, totals, int(clients), Counter({"refused by the client": int(refused)} if refused else {}))
+    if (
+        not fits
+        or any(array.dtype.kind not in "iu" for array in arrays.values())
+        or clients < 0
+        or refused < 0
+    ):
+        raise ValueError(
+            f"Expected {round.num_cells:,} totals of clients in {path}, got something else; "
+            "restore the file from a copy."
+        )
+    return Sum(
+        round,
+        totals,
+        int(clients),
+        Counter({"refused by the client": int(refused)} if refused else {}),
+    )
 
 
-def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collector: Collector | Sum, tell: Tell) -> dict[str, Any]:
+def publish(
+    folder: Path,
+    public: Public,
+    asked: Asked,
+    queries: Queries,
+    collector: Collector | Sum,
+    tell: Tell,
+) -> dict[str, Any]:
     """Label the public records, train the student, and write the results.
 
     Raises:
@@ -263,17 +351,25 @@ def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collec
     round = collector.round
     if collector.num_clients < asked.quorum:
         raise ValueError(
-            f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients} by the deadline; nothing is published. The answers "
+            f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients} by the "
+            "deadline; nothing is published. The answers "
             f"are kept in {folder}: run the same command with a later --deadline."
         )
     if collector.num_messages < round.honest:
-        raise ValueError(f"Expected at least {round.honest} messages to shuffle, got {collector.num_messages}; nothing is published.")
+        raise ValueError(
+            f"Expected at least {round.honest} messages to shuffle, got "
+            f"{collector.num_messages}; nothing is published."
+        )
     guarantee = round.guarantee(round.honest or None)
     counts, stddev = collector.counts()
     answers = rknn.answer(counts, stddev, guarantee, queries, asked.config)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    graph = postprocessing.public_graph(features, len(queries.index), metric=asked.config.metric, smoothing=asked.config.smoothing)
-    probabilities = postprocessing.public_labels(graph, answers.probabilities[queries.cluster], len(queries.index))
+    graph = postprocessing.public_graph(
+        features, len(queries.index), metric=asked.config.metric, smoothing=asked.config.smoothing
+    )
+    probabilities = postprocessing.public_labels(
+        graph, answers.probabilities[queries.cluster], len(queries.index)
+    )
     labels = probabilities.argmax(axis=1).astype(np.int32)
     confidence = answers.confidence[queries.cluster]
     names = np.array(asked.classes)
@@ -291,21 +387,33 @@ def publish(folder: Path, public: Public, asked: Asked, queries: Queries, collec
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, labels, tell)
     card = _card(asked, collector, guarantee, accuracy)
-    write_whole(folder / "report.html", _report(public, asked, collector, answers, labels, confidence, card).encode())
+    write_whole(
+        folder / "report.html",
+        _report(public, asked, collector, answers, labels, confidence, card).encode(),
+    )
     write_whole(folder / "privacy.html", page(_statement(asked, guarantee, card)).encode())
-    write_whole(folder / "privacy.json", (json.dumps(card, indent=2, allow_nan=False) + "\n").encode())
+    write_whole(
+        folder / "privacy.json", (json.dumps(card, indent=2, allow_nan=False) + "\n").encode()
+    )
     tell("privacy", str(guarantee))
     if accuracy is not None:
-        tell("student", f"{accuracy:.2%} of {len(public.test[1]):,} test images" if public.test else "")
+        tell(
+            "student",
+            f"{accuracy:.2%} of {len(public.test[1]):,} test images" if public.test else "",
+        )
     tell("report", str(folder / "report.html"))
     return card
 
 
-def _train(folder: Path, public: Public, asked: Asked, labels: np.ndarray, tell: Tell) -> float | None:
+def _train(
+    folder: Path, public: Public, asked: Asked, labels: np.ndarray, tell: Tell
+) -> float | None:
     tell("training", f"{asked.student} on {len(labels):,} labelled public images")
     config = students.Config(model=asked.student, epochs=asked.epochs)
     targets = np.eye(len(asked.classes), dtype=np.float32)[labels]
-    student = ensemble.fit(stage_key(jax.random.key(asked.seed), Stage.STUDENT), public.inputs, targets, config, 1)
+    student = ensemble.fit(
+        stage_key(jax.random.key(asked.seed), Stage.STUDENT), public.inputs, targets, config, 1
+    )
     ensemble.save(student, folder / "student")
     if public.test is None:
         return None
@@ -314,35 +422,54 @@ def _train(folder: Path, public: Public, asked: Asked, labels: np.ndarray, tell:
 
 
 def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder:
-    """Fit the representation on public images; a graph's has as many dimensions as there are classes."""
+    """Fit the representation on public images; a graph's has as many dimensions as there are
+    classes.
+    """
     count = len(asked.classes)
     match asked.representation:
         case "spectral":
             return spectral.fit(key, images, spectral.Config(dimension=count))
         case "self_trained":
-            return self_trained.fit(key, images, self_trained.Config(clusters=count, graph=spectral.Config(dimension=count)))
-    return importlib.import_module(f"rknn_jax.representations.{asked.representation}").fit(key, images)
+            return self_trained.fit(
+                key,
+                images,
+                self_trained.Config(clusters=count, graph=spectral.Config(dimension=count)),
+            )
+    return importlib.import_module(f"rknn_jax.representations.{asked.representation}").fit(
+        key, images
+    )
 
 
-def _card(asked: Asked, collector: Collector | Sum, guarantee: Guarantee, accuracy: float | None) -> dict[str, Any]:
-    round, central = collector.round, asked.config.trust == "central"
+def _card(
+    asked: Asked, collector: Collector | Sum, guarantee: Guarantee, accuracy: float | None
+) -> dict[str, Any]:
+    round = collector.round
+    central = asked.config.trust == "central"
     return {
         "statement": str(guarantee),
         "guarantee": guarantee.asdict(),
-        "trusted_with": TRUSTED[asked.config.trust].format(epsilon=math.nan if central else round.message_epsilon, honest=round.honest),
+        "trusted_with": TRUSTED[asked.config.trust].format(
+            epsilon=math.nan if central else round.message_epsilon, honest=round.honest
+        ),
         "round": round.id,
         "clients": collector.num_clients,
         "messages": collector.num_messages,
         "rejected": dict(collector.rejected),
-        "message_bytes": 8 * round.shares.num_cells if central else wire.message_bytes(round.mechanism),
-        "most_votes_of_a_liar": None if central else most_shift(round.mechanism),  # nobody can look into a vector
+        "message_bytes": 8 * round.shares.num_cells
+        if central
+        else wire.message_bytes(round.mechanism),
+        "most_votes_of_a_liar": None
+        if central
+        else most_shift(round.mechanism),  # nobody can look into a vector
         "mechanism": asked.config.mechanism,
         "num_queries": len(round.queries),
         "num_neighbors": asked.config.num_neighbors,
         "classes": list(asked.classes),
         "student_accuracy": accuracy,
         "not_covered": [
-            "that a client took part" if asked.unit == "client" or central else "how many messages a client sent",
+            "that a client took part"
+            if asked.unit == "client" or central
+            else "how many messages a client sent",
             "the set of classes, which is taken as public",
             "results of other rounds: each client's own ledger adds them up",
         ],
@@ -353,18 +480,27 @@ def _card(asked: Asked, collector: Collector | Sum, guarantee: Guarantee, accura
 def _statement(asked: Asked, guarantee: Guarantee, card: dict[str, Any]) -> Statement:
     summed = asked.config.trust == "central"
     holders = "1 client holds" if card["clients"] == 1 else f"{card['clients']:,} clients hold"
-    sent = "numbers that were masked and of which the server saw the sum" if summed else "answers that it had made random"
-    released = ["the noisy number of votes for each class, and the label, of each query", "a label for each public record, made from that"]
+    sent = (
+        "numbers that were masked and of which the server saw the sum"
+        if summed
+        else "answers that it had made random"
+    )
+    released = [
+        "the noisy number of votes for each class, and the label, of each query",
+        "a label for each public record, made from that",
+    ]
     student = [] if asked.student == "none" else ["a network trained on these labels"]
     return Statement(
         guarantee,
-        f"{holders} private records, each its own. The records stayed there; each client sent {sent}.",
+        f"{holders} private records, each its own. The records stayed there; each client sent "
+        f"{sent}.",
         (*released, *student),
         tuple(card["not_covered"]),
         asked.config.mechanism,
         "No ledger keeps account of a simulation."
         if guarantee.sampler == "simulation"
-        else "Every client has a ledger of its own, which was charged before anything was sent; the server sees none of them.",
+        else "Every client has a ledger of its own, which was charged before anything was sent; "
+        "the server sees none of them.",
         card["time"],
         f"The server is trusted with {card['trusted_with']}.",
         {
@@ -395,15 +531,29 @@ def _report(
         classes.append({"name": name, "count": len(mine), "pictures": pictures})
     shade = np.clip(answers.counts / np.maximum(10 * answers.stddev, 1e-9), 0, 1)
     rows = [
-        {"label": asked.classes[label], "confidence": sure, "cells": list(zip(counts, shades, strict=True))}
+        {
+            "label": asked.classes[label],
+            "confidence": sure,
+            "cells": list(zip(counts, shades, strict=True)),
+        }
         for label, sure, counts, shades in zip(
-            answers.labels, answers.confidence.tolist(), answers.counts.tolist(), shade.tolist(), strict=True
+            answers.labels,
+            answers.confidence.tolist(),
+            answers.counts.tolist(),
+            shade.tolist(),
+            strict=True,
         )
     ]
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         resources.files("rknn_jax.federation").joinpath("report.html.j2").read_text()
     )
-    return template.render(card=card, classes=classes, rows=rows, names=asked.classes, stddev=float(answers.stddev.mean()))
+    return template.render(
+        card=card,
+        classes=classes,
+        rows=rows,
+        names=asked.classes,
+        stddev=float(answers.stddev.mean()),
+    )
 
 
 def _picture(image: np.ndarray) -> str:
@@ -414,5 +564,11 @@ def _picture(image: np.ndarray) -> str:
 
 def _plain(asked: Asked) -> dict[str, Any]:
     """Return the settings as JSON-ready values, but those that may change while a round is open."""
-    values = {name: getattr(asked, name) for name in asked.__dataclass_fields__ if name not in ("deadline", "quorum", "clients")}
-    return values | {"config": {name: getattr(asked.config, name) for name in asked.config.__dataclass_fields__}}
+    values = {
+        name: getattr(asked, name)
+        for name in asked.__dataclass_fields__
+        if name not in ("deadline", "quorum", "clients")
+    }
+    return values | {
+        "config": {name: getattr(asked.config, name) for name in asked.config.__dataclass_fields__}
+    }

@@ -1,13 +1,16 @@
-"""What is asked in one round, and what an answer to it guarantees: client and server compute both from the same bytes.
+"""What is asked in one round, and what an answer to it guarantees: client and server compute both
+from the same bytes.
 
 A round's id is the SHA-256 of those bytes, so nobody can ask another question under the same id.
 
-**Units.** With `unit=record` every record of a client sends a message of its own; how many a client has is told. With `unit=client` each
-client sends `records_per_client` messages, of records drawn at random or of none, and each is epsilon/`records_per_client`-private, so
-that all that a client holds may be replaced: no message tells how many records it has (how long it takes may).
+**Units.** With `unit=record` every record of a client sends a message of its own; how many a client
+has is told. With `unit=client` each client sends `records_per_client` messages, of records drawn at
+random or of none, and each is epsilon/`records_per_client`-private, so that all that a client holds
+may be replaced: no message tells how many records it has (how long it takes may).
 
-**Trust.** `local` and `shuffle` send messages of a local mechanism. With `central` no message is sent: clients' counts are summed by secure
-aggregation (`secure_sum`), with binomial noise of which each client adds a share.
+**Trust.** `local` and `shuffle` send messages of a local mechanism. With `central` no message is
+sent: clients' counts are summed by secure aggregation (`secure_sum`), with binomial noise of which
+each client adds a share.
 """
 
 import hashlib
@@ -29,7 +32,8 @@ from rknn_jax.types import Encoder, Queries
 if TYPE_CHECKING:
     from rknn_jax.mechanisms.binomial import Binomial
 
-SMALLEST_EPSILON, LARGEST_EPSILON = 2.0**-30, 1000.0
+SMALLEST_EPSILON = 2.0**-30
+LARGEST_EPSILON = 1000.0
 """Below, thresholds of 64 digits are too coarse; above, nothing is protected."""
 
 MOST_CELLS = 2**22
@@ -53,8 +57,9 @@ class Round:
       encode: what makes features of images; None where clients bring features.
       unit: what is protected.
       records_per_client: messages of a client under unit=client; 0 for a message of every record.
-      honest: with trust=shuffle, messages among which one hides, of clients that follow the protocol; with trust=central, clients that do:
-        the coins of all but one suffice, since each knows its own. Nothing is published of fewer.
+      honest: with trust=shuffle, messages among which one hides, of clients that follow the
+        protocol; with trust=central, clients that do: the coins of all but one suffice, since each
+        knows its own. Nothing is published of fewer.
       simulated: seed of simulated noise, for experiments; None for the operating system's entropy.
       nonce: tells rounds of equal questions apart.
     """
@@ -72,41 +77,75 @@ class Round:
     def __post_init__(self) -> None:
         for name in ("records_per_client", "honest"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 0:
-                raise ValueError(f"Expected an integer {name} >= 0, got {name}={getattr(self, name)!r}.")
+                raise ValueError(
+                    f"Expected an integer {name} >= 0, got {name}={getattr(self, name)!r}."
+                )
         if self.records_per_client > MOST_RECORDS:
-            raise ValueError(f"Expected records_per_client <= {MOST_RECORDS}, got records_per_client={self.records_per_client}.")
+            raise ValueError(
+                f"Expected records_per_client <= {MOST_RECORDS}, got "
+                f"records_per_client={self.records_per_client}."
+            )
         if self.simulated is not None and type(self.simulated) is not int:
             raise ValueError(f"Expected an integer seed or None, got simulated={self.simulated!r}.")
         if not isinstance(self.config, rknn.Config):
             raise ValueError(f"Expected the labeler's config, got config={self.config!r}.")
         for setting in fields(rknn.Config):
-            value, default = getattr(self.config, setting.name), setting.default
-            if type(value) is not type(default) and not (type(default) is float and type(value) is int):
-                raise ValueError(f"Expected {setting.name} of type {type(default).__name__}, got {setting.name}={value!r}.")
-        for name, choices in (("metric", get_args(Metric)), ("amplification", get_args(rknn.Amplification))):
+            value = getattr(self.config, setting.name)
+            default = setting.default
+            if type(value) is not type(default) and not (
+                type(default) is float and type(value) is int
+            ):
+                raise ValueError(
+                    f"Expected {setting.name} of type {type(default).__name__}, got "
+                    f"{setting.name}={value!r}."
+                )
+        for name, choices in (
+            ("metric", get_args(Metric)),
+            ("amplification", get_args(rknn.Amplification)),
+        ):
             if getattr(self.config, name) not in choices:
-                raise ValueError(f"Expected {name} to be one of {choices}, got {name}={getattr(self.config, name)!r}.")
-        if not isinstance(self.classes, tuple) or not all(isinstance(name, str) for name in self.classes):
+                raise ValueError(
+                    f"Expected {name} to be one of {choices}, got "
+                    f"{name}={getattr(self.config, name)!r}."
+                )
+        if not isinstance(self.classes, tuple) or not all(
+            isinstance(name, str) for name in self.classes
+        ):
             raise ValueError(f"Expected the names of the classes, got classes={self.classes!r}.")
         queries = np.asarray(self.queries)
-        if queries.ndim != 2 or queries.dtype != np.float32 or not len(queries) or not (np.abs(queries) <= LARGEST).all():
-            raise ValueError(f"Expected queries float32 [s > 0, f] of at most {LARGEST:g}, got {queries.dtype} {queries.shape}.")
+        if (
+            queries.ndim != 2
+            or queries.dtype != np.float32
+            or not len(queries)
+            or not (np.abs(queries) <= LARGEST).all()
+        ):
+            raise ValueError(
+                f"Expected queries float32 [s > 0, f] of at most {LARGEST:g}, got "
+                f"{queries.dtype} {queries.shape}."
+            )
         if (self.config.trust == "central") != (self.config.mechanism == "binomial"):
             raise ValueError(
-                f"Expected mechanism=binomial with trust=central, and only there, got trust={self.config.trust} and "
+                "Expected mechanism=binomial with trust=central, and only there, got "
+                f"trust={self.config.trust} and "
                 f"mechanism={self.config.mechanism}; its noise can be added in shares."
             )
         if not SMALLEST_EPSILON < self.config.epsilon < LARGEST_EPSILON:
-            raise ValueError(f"Expected {SMALLEST_EPSILON:.2g} < epsilon < {LARGEST_EPSILON:g}, got epsilon={self.config.epsilon}.")
+            raise ValueError(
+                f"Expected {SMALLEST_EPSILON:.2g} < epsilon < {LARGEST_EPSILON:g}, got "
+                f"epsilon={self.config.epsilon}."
+            )
         if self.unit not in UNITS or (self.unit == "client") != (self.records_per_client > 0):
             raise ValueError(
-                f"Expected records_per_client > 0 with unit=client and 0 with unit=record, got unit={self.unit} and "
+                "Expected records_per_client > 0 with unit=client and 0 with unit=record, got "
+                f"unit={self.unit} and "
                 f"records_per_client={self.records_per_client}."
             )
         if self.config.trust != "local" and self.honest < 2:
             raise ValueError(
-                f"Expected honest >= 2 with trust={self.config.trust}, got honest={self.honest}; say how many "
-                f"{'clients' if self.config.trust == 'central' else 'messages'} follow the protocol."
+                f"Expected honest >= 2 with trust={self.config.trust}, got honest={self.honest}; "
+                "say how many "
+                f"{'clients' if self.config.trust == 'central' else 'messages'} follow the "
+                "protocol."
             )
         if self.config.trust == "central" and self.simulated is not None:
             raise ValueError("Expected real noise with trust=central, got simulated noise.")
@@ -117,15 +156,24 @@ class Round:
             )
         if len(self.classes) < 2 or self.num_cells > MOST_CELLS:
             raise ValueError(
-                f"Expected at least 2 classes and queries times classes <= {MOST_CELLS}, got {len(self.classes)} classes and "
+                f"Expected at least 2 classes and queries times classes <= {MOST_CELLS}, got "
+                f"{len(self.classes)} classes and "
                 f"{len(queries)} queries."
             )
         if self.config.trust == "central" and self.shares.coins_per_share > MOST_COINS:
             raise ValueError(
-                f"Expected at most {MOST_COINS} coins of a client and cell, got {self.shares.coins_per_share}; raise epsilon or honest."
+                f"Expected at most {MOST_COINS} coins of a client and cell, got "
+                f"{self.shares.coins_per_share}; raise epsilon or honest."
             )
-        if self.config.trust != "central" and self.simulated is None and type(self.mechanism).respond is LocalRandomizer.respond:
-            raise ValueError(f"Expected a mechanism with an exact form, got mechanism={self.config.mechanism}; collision is a good choice.")
+        if (
+            self.config.trust != "central"
+            and self.simulated is None
+            and type(self.mechanism).respond is LocalRandomizer.respond
+        ):
+            raise ValueError(
+                "Expected a mechanism with an exact form, got "
+                f"mechanism={self.config.mechanism}; collision is a good choice."
+            )
 
     @cached_property
     def data(self) -> bytes:
@@ -153,7 +201,9 @@ class Round:
     @cached_property
     def shares(self) -> "Binomial":
         """The noise of which each client adds a share, with trust=central."""
-        from rknn_jax.mechanisms.binomial import Binomial  # late: its examples are calibrated, for over a second
+        from rknn_jax.mechanisms.binomial import (
+            Binomial,
+        )  # late: its examples are calibrated, for over a second
 
         return Binomial(
             self.config.epsilon,
@@ -168,10 +218,19 @@ class Round:
     @cached_property
     def mechanism(self) -> LocalRandomizer:
         """What randomizes each message, but with trust=central."""
-        share = self.config.epsilon / self.records_per_client * (1 - 1e-12) if self.records_per_client > 1 else self.config.epsilon
-        made = rknn.mechanism(len(self.queries), len(self.classes), self.honest, replace(self.config, epsilon=share))
+        share = (
+            self.config.epsilon / self.records_per_client * (1 - 1e-12)
+            if self.records_per_client > 1
+            else self.config.epsilon
+        )
+        made = rknn.mechanism(
+            len(self.queries), len(self.classes), self.honest, replace(self.config, epsilon=share)
+        )
         if not isinstance(made, LocalRandomizer):
-            raise ValueError(f"Expected a local mechanism, got mechanism={self.config.mechanism}; collision is a good choice.")
+            raise ValueError(
+                f"Expected a local mechanism, got mechanism={self.config.mechanism}; collision "
+                "is a good choice."
+            )
         return made
 
     @property
@@ -180,7 +239,8 @@ class Round:
         return len(self.queries) * len(self.classes)
 
     def answer_bytes(self, num_records: int) -> int:
-        """Return the length of the answer of a client of so many records, without transport and masks.
+        """Return the length of the answer of a client of so many records, without transport and
+        masks.
 
         With unit=client it does not depend on the number of records, which is private then.
         """
@@ -189,10 +249,11 @@ class Round:
         return (self.records_per_client or num_records) * wire.message_bytes(self.mechanism)
 
     def work(self, num_records: int) -> int:
-        """Return cells times records that answer, which bounds how long an answer takes, up to a constant.
+        """Return cells times records that answer, which bounds how long an answer takes, up to a
+        constant.
 
-        With trust=central 64 coins of a cell count as a record. With unit=client the records that answer are
-        `records_per_client`, however many the client has, because that is private.
+        With trust=central 64 coins of a cell count as a record. With unit=client the records that
+        answer are `records_per_client`, however many the client has, because that is private.
         """
         answering = self.records_per_client or num_records
         if self.config.trust == "central":
@@ -208,22 +269,31 @@ class Round:
         """Return what a unit's messages cost.
 
         Args:
-          honest: with trust=shuffle, messages of clients that follow the protocol, among which one hides; None where nobody is trusted to.
+          honest: with trust=shuffle, messages of clients that follow the protocol, among which one
+            hides; None where nobody is trusted to.
 
         Raises:
           ValueError: where so few cannot hide one at the round's epsilon and delta.
         """
         sampler: Sampler = "release" if self.simulated is None else "simulation"
         if self.config.trust == "central":
-            return replace(self.shares.guarantee(0), trust="aggregate", unit=self.unit, sampler=sampler)
+            return replace(
+                self.shares.guarantee(0), trust="aggregate", unit=self.unit, sampler=sampler
+            )
         if honest is None or self.config.trust == "local":
             epsilon = self.message_epsilon
             count = max(1, self.records_per_client)
             events = (Event("pure", self.mechanism.epsilon, count),)
-            return Guarantee(epsilon, 0.0, "replace-one", "local", events, unit=self.unit, sampler=sampler)
-        return replace(rknn.guarantee(self.mechanism, honest, self.config), unit=self.unit, sampler=sampler)
+            return Guarantee(
+                epsilon, 0.0, "replace-one", "local", events, unit=self.unit, sampler=sampler
+            )
+        return replace(
+            rknn.guarantee(self.mechanism, honest, self.config), unit=self.unit, sampler=sampler
+        )
 
     def connect(self, features: Any, labels: np.ndarray) -> np.ndarray:
-        """Return the cells that a client's records vote for, int32 `[n, k·r]`, private: each depends on its record alone."""
+        """Return the cells that a client's records vote for, int32 `[n, k·r]`, private: each
+        depends on its record alone.
+        """
         queries = Queries.alone(self.queries, np.arange(len(self.queries)))
         return np.asarray(rknn.connect(features, labels, queries, len(self.classes), self.config))

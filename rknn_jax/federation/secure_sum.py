@@ -1,16 +1,22 @@
-"""The sum of clients' integer vectors by Flower's SecAgg+, which shows the server nothing else as long as it follows the protocol.
+"""The sum of clients' integer vectors by Flower's SecAgg+, which shows the server nothing else as
+long as it follows the protocol.
 
-Every client hides its vector under masks that cancel in the sum of all; shares of them let the sum be opened where some have dropped out,
-by no fewer than a threshold of clients. Flower's implementation is for averages of clipped floating-point weights. Here
+Every client hides its vector under masks that cancel in the sum of all; shares of them let the sum
+be opened where some have dropped out, by no fewer than a threshold of clients. Flower's
+implementation is for averages of clipped floating-point weights. Here
 
-- the quantization has a step of exactly one vote, so that integers come back as they went in (its defaults were off by 237 votes);
-- masks are SHAKE-256 of the whole key (`strengthen`): Flower's are those of a generator of 32 bits, which hours of one core break;
-- a client takes no parameters but these, a threshold that its owner agreed to, and helps to open one sum, once (`Guard`).
+- the quantization has a step of exactly one vote, so that integers come back as they went in (its
+  defaults were off by 237 votes);
+- masks are SHAKE-256 of the whole key (`strengthen`): Flower's are those of a generator of 32 bits,
+  which hours of one core break;
+- a client takes no parameters but these, a threshold that its owner agreed to, and helps to open
+  one sum, once (`Guard`).
 
-**What is left to trust.** That the server follows the protocol. It relays the clients' keys, so one that lies about them sees single
-vectors, each with its share of the noise alone; the guard refuses what is known to help a server that deviates, and that is not a proof.
-Vectors cannot be checked: a client that lies moves any count by any amount. And a client that is lost in the first two of the four steps
-ends the round (flwr 1.41).
+**What is left to trust.** That the server follows the protocol. It relays the clients' keys, so one
+that lies about them sees single vectors, each with its share of the noise alone; the guard refuses
+what is known to help a server that deviates, and that is not a proof. Vectors cannot be checked: a
+client that lies moves any count by any amount. And a client that is lost in the first two of the
+four steps ends the round (flwr 1.41).
 
 Reference: Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", 2020.
 """
@@ -46,17 +52,26 @@ STEP = 120.0  # seconds for each of the four steps
 def strengthen() -> None:
     """Have both sides make masks of all bits of their keys."""
 
-    def masks(seed: bytes, num_range: int, dimensions_list: list[tuple[int, ...]]) -> list[np.ndarray]:
+    def masks(
+        seed: bytes, num_range: int, dimensions_list: list[tuple[int, ...]]
+    ) -> list[np.ndarray]:
         made = []
         for number, shape in enumerate(dimensions_list):
             count = math.prod(shape)
             digest = hashlib.shake_256(number.to_bytes(8, "little") + seed).digest(8 * count)
-            made.append((np.frombuffer(digest, "<u8") & np.uint64(num_range - 1)).astype(np.int64).reshape(shape))
+            made.append(
+                (np.frombuffer(digest, "<u8") & np.uint64(num_range - 1))
+                .astype(np.int64)
+                .reshape(shape)
+            )
         return made
 
     for module in (client_side, server_side):
         if not callable(getattr(module, "pseudo_rand_gen", None)):
-            raise ImportError(f"Expected {module.__name__} of flwr 1.41, got another that makes its masks otherwise.")
+            raise ImportError(
+                f"Expected {module.__name__} of flwr 1.41, got another that makes its masks "
+                "otherwise."
+            )
         module.pseudo_rand_gen = masks  # type: ignore[attr-defined]
 
 
@@ -64,13 +79,16 @@ strengthen()
 
 
 class Guard:
-    """A mod that takes part in no more than one sum at a time, and refuses what would show the server more than that.
+    """A mod that takes part in no more than one sum at a time, and refuses what would show the
+    server more than that.
 
-    A client that answers has seen to it that its vector goes into one set of masks, that these open for as many clients as its owner asks
-    for, and that it helps to open them once: for the seeds of those that are in the sum and the keys of those that are not.
+    A client that answers has seen to it that its vector goes into one set of masks, that these open
+    for as many clients as its owner asks for, and that it helps to open them once: for the seeds of
+    those that are in the sum and the keys of those that are not.
 
     Args:
-      begin: is called when a sum begins, with the number of clients; returns the least threshold that the owner agrees to.
+      begin: is called when a sum begins, with the number of clients; returns the least threshold
+        that the owner agrees to.
     """
 
     def __init__(self, begin: Callable[[Context, int], int]) -> None:
@@ -80,17 +98,37 @@ class Guard:
 
     def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
         """Pass a step on, or raise PermissionError."""
-        asked, node = message.content.get(RECORD), context.node_id
+        asked = message.content.get(RECORD)
+        node = context.node_id
         if message.metadata.message_type != "train" or not isinstance(asked, ConfigRecord):
-            raise PermissionError("Expected a step of SecAgg+, got another message, which would not be masked.")
+            raise PermissionError(
+                "Expected a step of SecAgg+, got another message, which would not be masked."
+            )
         match asked.get("stage"):
             case "setup":
-                wanted = {"clipping_range": float(BOUND), "target_range": 2 * BOUND, "mod_range": MODULUS, "max_weight": 1.0}
-                if any(asked.get(name) != value for name, value in wanted.items()) or asked["sample_num"] != asked["share_num"]:
-                    raise PermissionError("Expected the parameters of exact sums among all clients, got others.")
-                threshold, clients = asked["threshold"], asked["sample_num"]
-                if type(threshold) is not int or type(clients) is not int or threshold < self.begin(context, clients):
-                    raise PermissionError(f"Expected a larger threshold, got {threshold!r} of {clients!r} clients.")
+                wanted = {
+                    "clipping_range": float(BOUND),
+                    "target_range": 2 * BOUND,
+                    "mod_range": MODULUS,
+                    "max_weight": 1.0,
+                }
+                if (
+                    any(asked.get(name) != value for name, value in wanted.items())
+                    or asked["sample_num"] != asked["share_num"]
+                ):
+                    raise PermissionError(
+                        "Expected the parameters of exact sums among all clients, got others."
+                    )
+                threshold = asked["threshold"]
+                clients = asked["sample_num"]
+                if (
+                    type(threshold) is not int
+                    or type(clients) is not int
+                    or threshold < self.begin(context, clients)
+                ):
+                    raise PermissionError(
+                        f"Expected a larger threshold, got {threshold!r} of {clients!r} clients."
+                    )
                 self.threshold[node] = threshold, clients
             case "share_keys":
                 together = {int(name) for name in asked if name != "stage"}
@@ -101,10 +139,14 @@ class Guard:
                 if not set(asked["srcs"]) <= self.together.get(node, set()):  # type: ignore[arg-type]
                     raise PermissionError("Expected shares of clients whose keys were told.")
             case "unmask":
-                active, dead = list(asked["active_nids"]), list(asked["dead_nids"])  # type: ignore[arg-type]
+                active = list(asked["active_nids"])  # type: ignore[arg-type]
+                dead = list(asked["dead_nids"])  # type: ignore[arg-type]
                 all_once = len(set(active + dead)) == len(active + dead)
                 if not all_once or node not in active or len(active) < self.threshold[node][0]:
-                    raise PermissionError("Expected to help open the sum of those that are in it, got asked for something else.")
+                    raise PermissionError(
+                        "Expected to help open the sum of those that are in it, got asked for "
+                        "something else."
+                    )
                 if not set(active + dead) <= self.together[node]:
                     raise PermissionError("Expected to open a sum of clients whose keys were told.")
             case stage:
@@ -115,13 +157,24 @@ class Guard:
 def vector_reply(message: Message, vector: np.ndarray) -> Message:
     """Return a client's vector, integers in [0, `BOUND`], for SecAgg+ to mask."""
     if vector.min() < 0 or vector.max() > BOUND:
-        raise ValueError(f"Expected a vector in [0, {BOUND}], got {vector.min()} to {vector.max()}; join with fewer records.")
-    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector.astype(np.float64)]), num_examples=1, metrics={})
+        raise ValueError(
+            f"Expected a vector in [0, {BOUND}], got {vector.min()} to {vector.max()}; join with "
+            "fewer records."
+        )
+    result = FitRes(
+        Status(Code.OK, ""),
+        ndarrays_to_parameters([vector.astype(np.float64)]),
+        num_examples=1,
+        metrics={},
+    )
     return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
 
 
-def secure_sum(grid: Any, context: Context, nodes: Sequence[int], threshold: int) -> tuple[np.ndarray, int] | None:
-    """Return the sum of the nodes' vectors, int64, and how many of them it holds; None where too few are left or the protocol was halted.
+def secure_sum(
+    grid: Any, context: Context, nodes: Sequence[int], threshold: int
+) -> tuple[np.ndarray, int] | None:
+    """Return the sum of the nodes' vectors, int64, and how many of them it holds; None where too
+    few are left or the protocol was halted.
 
     Args:
       grid: Flower's.
@@ -130,18 +183,37 @@ def secure_sum(grid: Any, context: Context, nodes: Sequence[int], threshold: int
       threshold: of nodes that open it.
     """
     if not 2 <= len(nodes) <= MOST_CLIENTS or not 2 <= threshold <= len(nodes):
-        raise ValueError(f"Expected 2 <= threshold <= clients <= {MOST_CLIENTS}, got threshold={threshold} of {len(nodes)} clients.")
+        raise ValueError(
+            f"Expected 2 <= threshold <= clients <= {MOST_CLIENTS}, got threshold={threshold} of "
+            f"{len(nodes)} clients."
+        )
     everybody: Any = _Everybody(nodes)
-    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=1), strategy=everybody, client_manager=everybody)
+    legacy = LegacyContext(
+        context=context,
+        config=ServerConfig(num_rounds=1),
+        strategy=everybody,
+        client_manager=everybody,
+    )
     legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})
-    legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(ndarrays_to_parameters([]), True)
-    quantization = {"max_weight": 1.0, "clipping_range": float(BOUND), "quantization_range": 2 * BOUND, "modulus_range": MODULUS}
-    server_side.SecAggPlusWorkflow(1.0, threshold, timeout=STEP, **quantization)(_Soon(grid), legacy)
+    legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(
+        ndarrays_to_parameters([]), True
+    )
+    quantization = {
+        "max_weight": 1.0,
+        "clipping_range": float(BOUND),
+        "quantization_range": 2 * BOUND,
+        "modulus_range": MODULUS,
+    }
+    server_side.SecAggPlusWorkflow(1.0, threshold, timeout=STEP, **quantization)(
+        _Soon(grid), legacy
+    )
     return everybody.result
 
 
 class _Everybody:
-    """All that the workflow uses of a strategy and a client manager: it asks every node, and keeps the sum."""
+    """All that the workflow uses of a strategy and a client manager: it asks every node, and
+    keeps the sum.
+    """
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self.nodes = nodes
@@ -153,7 +225,9 @@ class _Everybody:
     def configure_fit(self, number: int, parameters: Any, manager: Any) -> list[tuple[Any, FitIns]]:
         return [(_Proxy(node), FitIns(parameters, {})) for node in self.nodes]
 
-    def aggregate_fit(self, number: int, results: Any, failures: Any) -> tuple[None, dict[str, Any]]:
+    def aggregate_fit(
+        self, number: int, results: Any, failures: Any
+    ) -> tuple[None, dict[str, Any]]:
         mean = parameters_to_ndarrays(results[0][1].parameters)[0]
         self.result = np.rint(mean * len(results)).astype(np.int64), len(results)
         return None, {}
@@ -161,7 +235,8 @@ class _Everybody:
 
 class _Proxy:
     def __init__(self, node: int) -> None:
-        self.node_id, self.cid = node, str(node)
+        self.node_id = node
+        self.cid = str(node)
 
 
 class _Soon:
@@ -170,8 +245,12 @@ class _Soon:
     def __init__(self, grid: Any) -> None:
         self.grid = grid
 
-    def send_and_receive(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Message]:
-        left, heard, ends = set(self.grid.push_messages(messages)), [], time.time() + (timeout or STEP)
+    def send_and_receive(
+        self, messages: Sequence[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        left = set(self.grid.push_messages(messages))
+        heard = []
+        ends = time.time() + (timeout or STEP)
         while left and time.time() < ends:
             came = list(self.grid.pull_messages(list(left)))
             heard += came

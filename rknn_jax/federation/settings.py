@@ -149,27 +149,36 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
 
     classes = tables.parse_classes(settings.classes)
     names = classes.names or tuple(map(str, range(classes.count)))
-    if settings.clients < 1 or not 1 <= (settings.quorum or settings.clients) <= settings.clients or not settings.deadline > 0:
+    if (
+        settings.clients < 1
+        or not 1 <= (settings.quorum or settings.clients) <= settings.clients
+        or not settings.deadline > 0
+    ):
         raise ValueError(
-            f"Expected 1 <= quorum <= clients and deadline > 0, got --quorum {settings.quorum}, --clients {settings.clients} and "
+            f"Expected 1 <= quorum <= clients and deadline > 0, got --quorum {settings.quorum}, "
+            f"--clients {settings.clients} and "
             f"--deadline {settings.deadline}."
         )
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon and simulated is None:
         raise ValueError(
-            f"Expected --epsilon <= {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}, which protects next to nothing; pass "
+            f"Expected --epsilon <= {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}, which "
+            "protects next to nothing; pass "
             "--allow-large-epsilon if that is meant, and every client has to pass it too."
         )
     config = rknn.Config(
         epsilon=settings.epsilon,
         delta=settings.delta,
         num_neighbors=settings.neighbors,
-        mechanism=settings.mechanism or ("binomial" if settings.trust == "central" else "collision"),
+        mechanism=settings.mechanism
+        or ("binomial" if settings.trust == "central" else "collision"),
         trust=settings.trust,
         amplification="general" if settings.amplification == "general" else "variation ratio",
         metric=settings.metric,
     )
     if settings.student != "none":
-        students.Config(model=settings.student, epochs=settings.epochs)  # refuses now what training would after the round
+        students.Config(
+            model=settings.student, epochs=settings.epochs
+        )  # refuses now what training would after the round
     by_client = settings.unit == "client"
     return Asked(
         config,

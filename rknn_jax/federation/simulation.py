@@ -1,12 +1,15 @@
-"""The federation in Flower's simulation engine: the same apps, with as many virtual clients as are asked for on one machine.
+"""The federation in Flower's simulation engine: the same apps, with as many virtual clients as are
+asked for on one machine.
 
     flwr run rknn_jax/federation/app local --stream --federation-config num-supernodes=1000 --run-config '...'
 
-`docs/federation.md` has the whole command. The records of `private` are dealt out evenly, in order: a thousand nodes and a thousand records
-are one-record clients. With `seed` -1 every virtual client has a ledger and sealed randomness of its own under `out`, as a real one has;
-with another seed the noise is simulated, and the totals are those of `mechanisms.base.client_totals` under that seed. Paths are those of
-this machine; here, and only here, clients take them from the run. Everything runs the code that the engine is given: for parties that do
-not trust each other there is `rknn serve`.
+`docs/federation.md` has the whole command. The records of `private` are dealt out evenly, in order:
+a thousand nodes and a thousand records are one-record clients. With `seed` -1 every virtual client
+has a ledger and sealed randomness of its own under `out`, as a real one has; with another seed the
+noise is simulated, and the totals are those of `mechanisms.base.client_totals` under that seed.
+Paths are those of this machine; here, and only here, clients take them from the run. Everything
+runs the code that the engine is given: for parties that do not trust each other there is `rknn
+serve`.
 """
 
 import functools
@@ -74,26 +77,40 @@ def serve(grid: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         ),
         simulated=None if int(settings["seed"]) < 0 else int(settings["seed"]),
     )
-    public = read_public(Path(str(settings["public"])), Path(str(settings["test"])) if settings["test"] else None)
+    public = read_public(
+        Path(str(settings["public"])), Path(str(settings["test"])) if settings["test"] else None
+    )
     round, queries = publish.prepare(out, public, wanted, told)
     collector = Collector(out, round)
-    flower.collect(grid, collector, nodes, publish.closes_at(out, DEADLINE), authenticated=False, tell=told)
-    tell(err, "round", f"{len(collector.clients):,} clients in {time.perf_counter() - started:.1f} s")
+    flower.collect(
+        grid, collector, nodes, publish.closes_at(out, DEADLINE), authenticated=False, tell=told
+    )
+    tell(
+        err, "round", f"{len(collector.clients):,} clients in {time.perf_counter() - started:.1f} s"
+    )
     return publish.publish(out, public, wanted, queries, collector, told)
 
 
 def _client(context: Context) -> Client:
-    number, count = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    number = int(context.node_config["partition-id"])
+    count = int(context.node_config["num-partitions"])
     settings = context.run_config
     inputs, labels = _records(Path(str(settings["private"])))
-    first, end = number * len(labels) // count, (number + 1) * len(labels) // count
+    first = number * len(labels) // count
+    end = (number + 1) * len(labels) // count
     mine = inputs[first:end]
     if int(settings["seed"]) >= 0:
         return Client(mine, labels[first:end], None, Path(), Agreement(simulated=True), first)
     folder = Path(str(settings["out"])) / "clients" / str(number)
     folder.mkdir(parents=True, exist_ok=True)
-    path, dataset = folder / "ledger.jsonl", fingerprint(mine, np.array([number]))  # equal records are different clients
-    ledger = Ledger.open(path, dataset) if path.exists() else Ledger.create(path, dataset, float(settings["epsilon"]))
+    # equal records are different clients
+    path = folder / "ledger.jsonl"
+    dataset = fingerprint(mine, np.array([number]))
+    ledger = (
+        Ledger.open(path, dataset)
+        if path.exists()
+        else Ledger.create(path, dataset, float(settings["epsilon"]))
+    )
     return Client(mine, labels[first:end], ledger, folder / "rounds")
 
 

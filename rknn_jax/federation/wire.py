@@ -1,8 +1,10 @@
-"""Questions and answers as bytes: numbers and the names of classes that the receiver has itself. Nothing is unpickled, no code travels.
+"""Questions and answers as bytes: numbers and the names of classes that the receiver has itself.
 
-A question is JSON with arrays behind it. A record's message is as long as its mechanism says: the arrays of a message, each cut to the
-bytes that its bits need, so 8 and 1 for a hash key and a bucket, ceil(d/8) for d packed bits. A client's answer is its records' messages
-side by side.
+Nothing is unpickled, no code travels.
+
+A question is JSON with arrays behind it. A record's message is as long as its mechanism says: the
+arrays of a message, each cut to the bytes that its bits need, so 8 and 1 for a hash key and a
+bucket, ceil(d/8) for d packed bits. A client's answer is its records' messages side by side.
 """
 
 import dataclasses
@@ -18,9 +20,15 @@ import numpy as np
 
 from rknn_jax.mechanisms.local import LocalRandomizer
 
-PACKAGES = ("rknn_jax.representations.", "rknn_jax.students.", "rknn_jax.labelers.rknn", "rknn_jax.federation.rounds")
-"""Modules whose dataclasses may be named: they hold configuration and numbers, of whatever shapes the sender likes. Their methods are the
-receiver's own, but that a representation looks at each record alone holds for the shapes that `fit` makes; see `client.Client`."""
+PACKAGES = (
+    "rknn_jax.representations.",
+    "rknn_jax.students.",
+    "rknn_jax.labelers.rknn",
+    "rknn_jax.federation.rounds",
+)
+"""Modules whose dataclasses may be named: they hold configuration and numbers, of whatever shapes
+the sender likes. Their methods are the receiver's own, but that a representation looks at each
+record alone holds for the shapes that `fit` makes; see `client.Client`."""
 
 DTYPES = ("bool", "uint8", "int32", "int64", "uint32", "float32", "float64")
 
@@ -35,7 +43,9 @@ def pack(value: Any) -> bytes:
     tree = json.dumps(_flat(value, arrays)).encode()
     kinds = json.dumps([[str(array.dtype), array.shape] for array in arrays]).encode()
     sizes = b"".join(len(part).to_bytes(8, "little") for part in (tree, kinds))
-    return b"".join([sizes, tree, kinds, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
+    return b"".join(
+        [sizes, tree, kinds, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
+    )
 
 
 def unpack(data: bytes) -> Any:
@@ -46,8 +56,10 @@ def unpack(data: bytes) -> Any:
     """
     try:
         ends = np.cumsum([16, *np.frombuffer(data[:16], "<u8").astype(object)])
-        tree, kinds = json.loads(data[16 : ends[1]]), json.loads(data[ends[1] : ends[2]])
-        arrays, at = [], int(ends[2])
+        tree = json.loads(data[16 : ends[1]])
+        kinds = json.loads(data[ends[1] : ends[2]])
+        arrays = []
+        at = int(ends[2])
         for dtype, shape in kinds:
             if dtype not in DTYPES or any(not isinstance(size, int) or size < 0 for size in shape):
                 raise ValueError(f"an array of {dtype} {shape}")
@@ -57,9 +69,19 @@ def unpack(data: bytes) -> Any:
         if at != len(data):
             raise ValueError(f"{len(data) - at} bytes too many")
         return _built(tree, arrays)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, ImportError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        ImportError,
+    ) as error:
         raise ValueError(
-            f"Expected a question as rknn_jax.federation.wire packs it, got {len(data)} bytes that are none: {error}"
+            f"Expected a question as rknn_jax.federation.wire packs it, got {len(data)} bytes "
+            f"that are none: {error}"
         ) from error
 
 
@@ -70,8 +92,12 @@ def message_bytes(mechanism: LocalRandomizer) -> int:
 
 def encode(mechanism: LocalRandomizer, messages: Any) -> bytes:
     """Return stacked messages of records as bytes."""
-    widths, (_, leaves) = _widths(mechanism)[0], _leaves(messages)
-    rows = [np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8)[:, :width] for leaf, width in zip(leaves, widths, strict=True)]
+    widths = _widths(mechanism)[0]
+    (_, leaves) = _leaves(messages)
+    rows = [
+        np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8)[:, :width]
+        for leaf, width in zip(leaves, widths, strict=True)
+    ]
     return np.concatenate(rows, axis=1).tobytes()
 
 
@@ -83,10 +109,14 @@ def decode(mechanism: LocalRandomizer, data: bytes) -> Any:
     """
     widths, one = _widths(mechanism)
     if len(data) % sum(widths):
-        raise ValueError(f"Expected messages of {sum(widths)} bytes, got {len(data)} bytes; every client must use {mechanism}.")
+        raise ValueError(
+            f"Expected messages of {sum(widths)} bytes, got {len(data)} bytes; every client must "
+            f"use {mechanism}."
+        )
     rows = np.frombuffer(data, np.uint8).reshape(-1, sum(widths))
     structure, leaves = _leaves(one)
-    found, at = [], 0
+    found = []
+    at = 0
     for leaf, width in zip(leaves, widths, strict=True):
         whole = np.zeros((len(rows), leaf.size * leaf.dtype.itemsize), np.uint8)
         whole[:, :width] = rows[:, at : at + width]
@@ -97,11 +127,17 @@ def decode(mechanism: LocalRandomizer, data: bytes) -> Any:
 
 @functools.cache
 def _widths(mechanism: LocalRandomizer) -> tuple[list[int], Any]:
-    """Return the bytes of each array of a message, and a message's shapes. The last array has the mechanism's bits, others are whole."""
+    """Return the bytes of each array of a message, and a message's shapes.
+
+    The last array has the mechanism's bits, others are whole.
+    """
     cells = jax.ShapeDtypeStruct((mechanism.votes_per_record,), jnp.int32)
     one = jax.eval_shape(mechanism.randomize, jax.random.key(0), cells)
     leaves = jax.tree.leaves(one)
-    return [*(leaf.size * leaf.dtype.itemsize for leaf in leaves[:-1]), -(-mechanism.message_bits // 8)], one
+    return [
+        *(leaf.size * leaf.dtype.itemsize for leaf in leaves[:-1]),
+        -(-mechanism.message_bits // 8),
+    ], one
 
 
 def _leaves(tree: Any) -> tuple[Any, list[Any]]:
@@ -118,15 +154,27 @@ def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         name = f"{type(value).__module__}:{type(value).__qualname__}"
         if not name.startswith(PACKAGES):
-            raise TypeError(f"Expected dataclasses of {PACKAGES}, got {name}; bring embeddings instead of images.")
-        return {"class": name, "fields": {field: _flat(getattr(value, field), arrays) for field in _fields(type(value))}}
+            raise TypeError(
+                f"Expected dataclasses of {PACKAGES}, got {name}; bring embeddings instead of "
+                "images."
+            )
+        return {
+            "class": name,
+            "fields": {
+                field: _flat(getattr(value, field), arrays) for field in _fields(type(value))
+            },
+        }
     if isinstance(value, dict):
         return {"dict": {key: _flat(item, arrays) for key, item in value.items()}}
     if isinstance(value, list | tuple):
-        return {"list" if isinstance(value, list) else "tuple": [_flat(item, arrays) for item in value]}
+        return {
+            "list" if isinstance(value, list) else "tuple": [_flat(item, arrays) for item in value]
+        }
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"Expected arrays, plain values and dataclasses of {PACKAGES}, got {type(value)}.")
+    raise TypeError(
+        f"Expected arrays, plain values and dataclasses of {PACKAGES}, got {type(value)}."
+    )
 
 
 def _built(tree: Any, arrays: list[np.ndarray]) -> Any:
@@ -151,7 +199,9 @@ def _class(name: str) -> type[Any]:
     if not name.startswith(PACKAGES):
         raise ValueError(f"the class {name}")
     found = getattr(importlib.import_module(module), qualname)
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found) and found.__module__ == module):
+    if not (
+        isinstance(found, type) and dataclasses.is_dataclass(found) and found.__module__ == module
+    ):
         raise ValueError(f"the class {name}")
     return found
 

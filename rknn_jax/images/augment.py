@@ -1,7 +1,8 @@
-"""Random changes of images that leave what is in them, drawn and applied on the device, each image with a draw of its own.
+"""Random changes of images that leave what is in them, drawn and applied on the device, each image
+with a draw of its own.
 
-A function here takes a key and float32 images `[n, height, width, channels]` in [0, 1], and returns images of the same shape. Whoever
-trains on images chooses one by name from `AUGMENTATIONS`.
+A function here takes a key and float32 images `[n, height, width, channels]` in [0, 1], and returns
+images of the same shape. Whoever trains on images chooses one by name from `AUGMENTATIONS`.
 """
 
 import math
@@ -19,15 +20,18 @@ PADDING = 4  # of 32 pixels, by which a crop moves at most
 
 
 def warped(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Move the pixels by `random_displacement`, for images whose mirror image is something else, such as digits."""
+    """Move the pixels by `random_displacement`, for images whose mirror image is something else,
+    such as digits.
+    """
     return warp(images, random_displacement(key, *images.shape[:3]))
 
 
 def random_displacement(key: jax.Array, num_images: int, height: int, width: int) -> jax.Array:
     """Draw where each pixel of a randomly warped image comes from.
 
-    Rotation up to 15 degrees, scale up to 15% along each axis, shear up to 0.2, shift up to 2.5 of 28 pixels, and an elastic part: a
-    smooth surface through a 5x5 grid of normal offsets with standard deviation 0.03 of the image's size.
+    Rotation up to 15 degrees, scale up to 15% along each axis, shear up to 0.2, shift up to 2.5 of
+    28 pixels, and an elastic part: a smooth surface through a 5x5 grid of normal offsets with
+    standard deviation 0.03 of the image's size.
 
     Args:
       key: is consumed.
@@ -40,7 +44,9 @@ def random_displacement(key: jax.Array, num_images: int, height: int, width: int
     """
     affine_key, shift_key, elastic_key = jax.random.split(key, 3)
     limits = jnp.asarray([jnp.pi / 12, 0.15, 0.15, 0.2])
-    angle, tall, wide, shear = jax.random.uniform(affine_key, (4, num_images), minval=-1, maxval=1) * limits[:, None]
+    angle, tall, wide, shear = (
+        jax.random.uniform(affine_key, (4, num_images), minval=-1, maxval=1) * limits[:, None]
+    )
     rotation = jnp.asarray([[jnp.cos(angle), -jnp.sin(angle)], [jnp.sin(angle), jnp.cos(angle)]])
     stretch = jnp.asarray([[1 + tall, shear], [jnp.zeros_like(shear), 1 + wide]])
     matrix = jnp.einsum("ijn,jkn->nik", rotation, stretch)
@@ -52,16 +58,22 @@ def random_displacement(key: jax.Array, num_images: int, height: int, width: int
 
 
 def cropped(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Shift by up to `PADDING` of 32 pixels along each axis; what comes in is reflected at the edge."""
+    """Shift by up to `PADDING` of 32 pixels along each axis; what comes in is reflected at the
+    edge.
+    """
     amount = max(1, images.shape[1] * PADDING // 32)
     padded = jnp.pad(images, ((0, 0), (amount, amount), (amount, amount), (0, 0)), "reflect")
     corner = jax.random.randint(key, (len(images), 2), 0, 2 * amount + 1)
-    return jax.vmap(lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), images.shape[1:]))(padded, corner)
+    return jax.vmap(
+        lambda image, at: jax.lax.dynamic_slice(image, (at[0], at[1], 0), images.shape[1:])
+    )(padded, corner)
 
 
 def flipped(key: jax.Array, images: jax.Array) -> jax.Array:
     """Mirror half of the images."""
-    return jnp.where(jax.random.bernoulli(key, 0.5, (len(images), 1, 1, 1)), images[:, :, ::-1], images)
+    return jnp.where(
+        jax.random.bernoulli(key, 0.5, (len(images), 1, 1, 1)), images[:, :, ::-1], images
+    )
 
 
 def cropped_and_flipped(key: jax.Array, images: jax.Array) -> jax.Array:
@@ -78,25 +90,37 @@ AUGMENTATIONS: dict[Name, Callable[[jax.Array, jax.Array], jax.Array]] = {
 }
 
 
-# Views for learning without labels, and what SCAN learns its clusters from. A mirrored photograph shows the same thing, a mirrored digit
+# Views for learning without labels, and what SCAN learns its clusters from. A mirrored photograph
+# shows the same thing, a mirrored digit
 # does not, and colours tell nothing about it.
 
-TRIES = 10  # windows drawn for a crop; the first that fits into the image is taken, and all of the image where none does
+# windows drawn for a crop; the first that fits into the image is taken, and all of the image where
+# none does
+TRIES = 10
 
 
 def photo_view(key: jax.Array, images: jax.Array) -> jax.Array:
     """Change a photograph as SimCLR does: crop, flip, colours (4 of 5 images) and grey (1 of 5).
 
-    Reference: Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020.
+    Reference: Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations",
+    2020.
     """
     crop_key, flip_key, colour_key, jitter_key, grey_key = jax.random.split(key, 5)
     images = flipped(flip_key, zoomed(crop_key, images, 0.2))
-    images = jnp.where(jax.random.bernoulli(jitter_key, 0.8, (len(images), 1, 1, 1)), jittered(colour_key, images), images)
-    return jnp.where(jax.random.bernoulli(grey_key, 0.2, (len(images), 1, 1, 1)), grey(images), images)
+    images = jnp.where(
+        jax.random.bernoulli(jitter_key, 0.8, (len(images), 1, 1, 1)),
+        jittered(colour_key, images),
+        images,
+    )
+    return jnp.where(
+        jax.random.bernoulli(grey_key, 0.2, (len(images), 1, 1, 1)), grey(images), images
+    )
 
 
 def digit_view(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Crop a window of half of the area or more and move its pixels by `random_displacement`, in one interpolation."""
+    """Crop a window of half of the area or more and move its pixels by `random_displacement`, in
+    one interpolation.
+    """
     crop_key, warp_key = jax.random.split(key)
     zoom, shift = random_window(crop_key, images.shape, 0.5)
     inner = zoom[:, None, None] * random_displacement(warp_key, *images.shape[:3])
@@ -124,8 +148,11 @@ def zoomed(key: jax.Array, images: jax.Array, smallest: float) -> jax.Array:
     return warp(images, _window_displacement(zoom, shift, *images.shape[1:3]))
 
 
-def random_window(key: jax.Array, shape: tuple[int, ...], smallest: float) -> tuple[jax.Array, jax.Array]:
-    """Draw a window inside each image, of area uniform in [smallest, 1] and shape log-uniform in [3/4, 4/3], anywhere.
+def random_window(
+    key: jax.Array, shape: tuple[int, ...], smallest: float
+) -> tuple[jax.Array, jax.Array]:
+    """Draw a window inside each image, of area uniform in [smallest, 1] and shape log-uniform in
+    [3/4, 4/3], anywhere.
 
     Args:
       key: is consumed.
@@ -137,7 +164,9 @@ def random_window(key: jax.Array, shape: tuple[int, ...], smallest: float) -> tu
       shift: float32 `[n, 2]`, from the image's centre to its own, in pixels.
     """
     num_images, height, width, _ = shape
-    drawn = jax.random.uniform(key, (num_images, 2 * TRIES + 2))  # one draw compiles in half a second, so one for all
+    drawn = jax.random.uniform(
+        key, (num_images, 2 * TRIES + 2)
+    )  # one draw compiles in half a second, so one for all
     area = (smallest + (1 - smallest) * drawn[:, :TRIES]) * (height * width)
     root = jnp.exp((2 * drawn[:, TRIES:-2] - 1) * (math.log(4 / 3) / 2))
     whole = jnp.asarray([[height, width]], jnp.float32)
@@ -150,10 +179,11 @@ def random_window(key: jax.Array, shape: tuple[int, ...], smallest: float) -> tu
 
 
 def jittered(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Change brightness, contrast, saturation (factors in [0.6, 1.4]) and hue (up to 0.1 of a turn).
+    """Change brightness, contrast, saturation (factors in [0.6, 1.4]) and hue (up to 0.1 of a
+    turn).
 
-    Each image has its own amounts. The order is drawn once for all of them, so that each change is computed once. An image without colours
-    keeps to brightness and contrast.
+    Each image has its own amounts. The order is drawn once for all of them, so that each change is
+    computed once. An image without colours keeps to brightness and contrast.
     """
     order_key, amount_key = jax.random.split(key)
     amount = jax.random.uniform(amount_key, (4, len(images), 1, 1, 1), minval=-1, maxval=1)
@@ -172,21 +202,30 @@ def jittered(key: jax.Array, images: jax.Array) -> jax.Array:
 
 
 def blended(images: jax.Array, other: jax.Array, factor: jax.Array) -> jax.Array:
-    """Return `factor images + (1 - factor) other`, clipped to [0, 1]: a factor below 1 nears `other`, one above 1 leaves it behind."""
+    """Return `factor images + (1 - factor) other`, clipped to [0, 1]: a factor below 1 nears
+    `other`, one above 1 leaves it behind.
+    """
     return jnp.clip(other + factor * (images - other), 0, 1)
 
 
 def grey(images: jax.Array) -> jax.Array:
-    """Return how bright each pixel is (ITU-R BT.601), float32 `[n, height, width, 1]`; the mean where there are not three channels."""
+    """Return how bright each pixel is (ITU-R BT.601), float32 `[n, height, width, 1]`; the mean
+    where there are not three channels.
+    """
     channels = images.shape[-1]
     weights = jnp.asarray([0.299, 0.587, 0.114] if channels == 3 else [1 / channels] * channels)
     return jnp.sum(images * weights[None, None, None], axis=-1, keepdims=True)
 
 
 def hue_turned(images: jax.Array, turns: jax.Array) -> jax.Array:
-    """Turn the hue of RGB images `[n, height, width, 3]` by `turns` `[n, 1, 1, 1]`; saturation and value (of HSV) stay."""
-    red, green, blue = images[..., 0], images[..., 1], images[..., 2]
-    value, low = images.max(-1), images.min(-1)
+    """Turn the hue of RGB images `[n, height, width, 3]` by `turns` `[n, 1, 1, 1]`; saturation
+    and value (of HSV) stay.
+    """
+    red = images[..., 0]
+    green = images[..., 1]
+    blue = images[..., 2]
+    value = images.max(-1)
+    low = images.min(-1)
     spread = value - low
     scale = jnp.where(spread > 0, spread, 1)
     other = jnp.where(value == green, 2 + (blue - red) / scale, 4 + (red - green) / scale)
@@ -196,46 +235,69 @@ def hue_turned(images: jax.Array, turns: jax.Array) -> jax.Array:
 
 
 def rand_augmented(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Change each image by four draws, with replacement, from the changes of RandAugment, each of an amount drawn uniformly.
+    """Change each image by four draws, with replacement, from the changes of RandAugment, each of
+    an amount drawn uniformly.
 
-    Five move pixels: rotation up to 30 degrees, shear up to 0.1 and shift up to 0.1 of the image along either axis. The moves of all four
-    draws are one warp, which comes first, since changes of values hardly mind. Eight change values: `VALUE_CHANGES`, of which images
-    without colours leave out the last. One changes nothing.
+    Five move pixels: rotation up to 30 degrees, shear up to 0.1 and shift up to 0.1 of the image
+    along either axis. The moves of all four draws are one warp, which comes first, since changes of
+    values hardly mind. Eight change values: `VALUE_CHANGES`, of which images without colours leave
+    out the last. One changes nothing.
 
-    Reference: Cubuk et al., "RandAugment: Practical Automated Data Augmentation with a Reduced Search Space", 2020.
+    Reference: Cubuk et al., "RandAugment: Practical Automated Data Augmentation with a Reduced
+    Search Space", 2020.
     """
     changes = VALUE_CHANGES if images.shape[-1] == 3 else VALUE_CHANGES[:-1]
     which, amount = jax.random.uniform(key, (2, 4, len(images)))
     choice = jnp.floor((NUM_MOVES + len(changes) + 1) * which).astype(jnp.int32)
-    images = warp(images, affine_displacement(*composed_moves(choice, 2 * amount - 1, *images.shape[1:3]), *images.shape[1:3]))
+    images = warp(
+        images,
+        affine_displacement(
+            *composed_moves(choice, 2 * amount - 1, *images.shape[1:3]), *images.shape[1:3]
+        ),
+    )
 
     def change(images: jax.Array, draw: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         chosen, share = (array[:, None, None, None] for array in draw)
         for number, apply in enumerate(changes, NUM_MOVES):
-            images = jnp.where(chosen == number, apply(images, share), images)  # at most one of them changes an image
+            images = jnp.where(
+                chosen == number, apply(images, share), images
+            )  # at most one of them changes an image
         return images, None
 
     return jax.lax.scan(change, images, (choice, amount))[0]
 
 
-def composed_moves(choice: jax.Array, amount: jax.Array, height: int, width: int) -> tuple[jax.Array, jax.Array]:
+def composed_moves(
+    choice: jax.Array, amount: jax.Array, height: int, width: int
+) -> tuple[jax.Array, jax.Array]:
     """Compose drawn moves into one affine map.
 
     Args:
-      choice: int32 `[draws, n]`: 0 rotates, 1 and 2 shear columns and rows, 3 and 4 shift them; anything else stays in place.
+      choice: int32 `[draws, n]`: 0 rotates, 1 and 2 shear columns and rows, 3 and 4 shift them;
+        anything else stays in place.
       amount: float32 `[draws, n]` in [-1, 1], of the largest move.
       height: in pixels.
       width: in pixels.
 
     Returns:
-      Matrix `[n, 2, 2]` and shift `[n, 2]` for `affine_displacement`. The first draw moves the image first.
+      Matrix `[n, 2, 2]` and shift `[n, 2]` for `affine_displacement`. The first draw moves the
+      image first.
     """
-    angle, across, along, down, right = (jnp.where(choice == move, amount, 0) for move in range(NUM_MOVES))
-    cosine, sine = jnp.cos(angle * (jnp.pi / 6)), jnp.sin(angle * (jnp.pi / 6))
-    matrices = jnp.stack([jnp.stack([cosine, 0.1 * along - sine], -1), jnp.stack([0.1 * across + sine, cosine], -1)], -2)
+    angle, across, along, down, right = (
+        jnp.where(choice == move, amount, 0) for move in range(NUM_MOVES)
+    )
+    cosine = jnp.cos(angle * (jnp.pi / 6))
+    sine = jnp.sin(angle * (jnp.pi / 6))
+    matrices = jnp.stack(
+        [jnp.stack([cosine, 0.1 * along - sine], -1), jnp.stack([0.1 * across + sine, cosine], -1)],
+        -2,
+    )
     shifts = jnp.stack([0.1 * height * down, 0.1 * width * right], -1)
-    matrix, shift = matrices[0], shifts[0]
-    for later in range(1, len(choice)):  # reads from where the earlier draws read: x -> first(second(x))
+    matrix = matrices[0]
+    shift = shifts[0]
+    for later in range(
+        1, len(choice)
+    ):  # reads from where the earlier draws read: x -> first(second(x))
         shift = shift + jnp.einsum("nij,nj->ni", matrix, shifts[later])
         matrix = jnp.einsum("nij,njk->nik", matrix, matrices[later])
     return matrix, shift
@@ -244,20 +306,34 @@ def composed_moves(choice: jax.Array, amount: jax.Array, height: int, width: int
 def autocontrasted(images: jax.Array, amount: jax.Array) -> jax.Array:
     """Stretch each channel over [0, 1]; `amount` does not matter."""
     del amount
-    low, high = images.min((1, 2), keepdims=True), images.max((1, 2), keepdims=True)
+    low = images.min((1, 2), keepdims=True)
+    high = images.max((1, 2), keepdims=True)
     return jnp.where(high > low, (images - low) / jnp.where(high > low, high - low, 1), images)
 
 
 def equalised(images: jax.Array, amount: jax.Array) -> jax.Array:
-    """Replace each of 256 values by the share of its channel's darker pixels among all but the brightest; `amount` does not matter."""
+    """Replace each of 256 values by the share of its channel's darker pixels among all but the
+    brightest; `amount` does not matter.
+    """
     del amount
     n, height, width, channels = images.shape
-    level = jnp.round(255 * images).astype(jnp.int32).transpose(0, 3, 1, 2).reshape(n * channels, height * width)
+    level = (
+        jnp.round(255 * images)
+        .astype(jnp.int32)
+        .transpose(0, 3, 1, 2)
+        .reshape(n * channels, height * width)
+    )
     count = jax.vmap(lambda channel: jnp.bincount(channel, length=256))(level)
     brightest = jnp.take_along_axis(count, level.max(1, keepdims=True), 1)
     share = (jnp.cumsum(count, 1) - count) / jnp.maximum(height * width - brightest, 1)
-    made = jnp.take_along_axis(share, level, 1).reshape(n, channels, height, width).transpose(0, 2, 3, 1)
-    return jnp.where(images.max((1, 2), keepdims=True) > images.min((1, 2), keepdims=True), made, images)
+    made = (
+        jnp.take_along_axis(share, level, 1)
+        .reshape(n, channels, height, width)
+        .transpose(0, 2, 3, 1)
+    )
+    return jnp.where(
+        images.max((1, 2), keepdims=True) > images.min((1, 2), keepdims=True), made, images
+    )
 
 
 def posterised(images: jax.Array, amount: jax.Array) -> jax.Array:
@@ -295,13 +371,24 @@ def desaturated(images: jax.Array, amount: jax.Array) -> jax.Array:
 
 
 NUM_MOVES = 5
-VALUE_CHANGES = (autocontrasted, equalised, posterised, solarised, darkened, flattened, smoothed, desaturated)
+VALUE_CHANGES = (
+    autocontrasted,
+    equalised,
+    posterised,
+    solarised,
+    darkened,
+    flattened,
+    smoothed,
+    desaturated,
+)
 
 
 def holed(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Fill a square anywhere, its side drawn from 1 to half of the image and cut off at the edge, with the image's mean colour.
+    """Fill a square anywhere, its side drawn from 1 to half of the image and cut off at the edge,
+    with the image's mean colour.
 
-    Reference: DeVries & Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", 2017.
+    Reference: DeVries & Taylor, "Improved Regularization of Convolutional Neural Networks with
+    Cutout", 2017.
     """
     n, height, width, _ = images.shape
     size, row, column = jax.random.uniform(key, (3, n, 1))
@@ -320,5 +407,11 @@ def _window_displacement(zoom: jax.Array, shift: jax.Array, height: int, width: 
     return affine_displacement(zoom[:, :, None] * jnp.eye(2)[None], shift, height, width)
 
 
-VIEWS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"photo": photo_view, "digit": digit_view}
-STRONG: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"photo": strong_photo, "digit": strong_digit}
+VIEWS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "photo": photo_view,
+    "digit": digit_view,
+}
+STRONG: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "photo": strong_photo,
+    "digit": strong_digit,
+}

@@ -11,7 +11,8 @@ MOST_SHEAR = 1.5  # of a nearly horizontal stroke
 
 @jax.jit
 def deskew(images: Array) -> jax.Array:
-    """Shear and shift every image so that its intensity has no covariance between rows and columns, and its mean in the centre.
+    """Shear and shift every image so that its intensity has no covariance between rows and columns,
+    and its mean in the centre.
 
     Args:
       images: uint8 `[n, h, w, 1]`, background 0. A blank image is left as it is.
@@ -24,7 +25,8 @@ def deskew(images: Array) -> jax.Array:
     ink = images[..., 0] / jnp.maximum(images.sum((1, 2)), 1e-12)[:, :, None]
     rows = centred(height)[None, :, None]
     columns = centred(width)[None, None, :]
-    row_mean, column_mean = (ink * rows).sum((1, 2), keepdims=True), (ink * columns).sum((1, 2), keepdims=True)
+    row_mean = (ink * rows).sum((1, 2), keepdims=True)
+    column_mean = (ink * columns).sum((1, 2), keepdims=True)
     variance = (ink * (rows - row_mean) ** 2).sum((1, 2), keepdims=True)
     covariance = (ink * (rows - row_mean) * (columns - column_mean)).sum((1, 2), keepdims=True)
     shear = jnp.clip(covariance / jnp.maximum(variance, 1e-12), -MOST_SHEAR, MOST_SHEAR)

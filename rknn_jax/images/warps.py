@@ -1,4 +1,6 @@
-"""Bilinear warps of image batches: what deskewing, the views of the spectral embedding, augmentation and DTI's prototypes share."""
+"""Bilinear warps of image batches: what deskewing, the views of the spectral embedding,
+augmentation and DTI's prototypes share.
+"""
 
 import functools
 
@@ -9,7 +11,8 @@ from jax.scipy.ndimage import map_coordinates
 
 
 def affine_displacement(matrix: jax.Array, shift: jax.Array, height: int, width: int) -> jax.Array:
-    """Return the displacement that reads pixel p, counted from the image's centre, at `matrix @ p + shift`.
+    """Return the displacement that reads pixel p, counted from the image's centre, at `matrix @ p +
+    shift`.
 
     Args:
       matrix: float32 `[n, 2, 2]`, rows before columns.
@@ -25,10 +28,11 @@ def affine_displacement(matrix: jax.Array, shift: jax.Array, height: int, width:
 
 
 def thin_plate_displacement(offsets: jax.Array, height: int, width: int) -> jax.Array:
-    """Return the smoothest displacement that takes the offsets given at a grid of control points: a thin-plate spline.
+    """Return the smoothest displacement that takes the offsets given at a grid of control points: a
+    thin-plate spline.
 
-    The points lie evenly from corner pixel to corner pixel, and the spline bends on the square [-1, 1]^2 whatever the image's shape. It
-    is linear in the offsets.
+    The points lie evenly from corner pixel to corner pixel, and the spline bends on the square [-1,
+    1]^2 whatever the image's shape. It is linear in the offsets.
 
     Args:
       offsets: float32 `[n, rows, columns, 2]`, at the control points; two rows and columns or more.
@@ -38,17 +42,26 @@ def thin_plate_displacement(offsets: jax.Array, height: int, width: int) -> jax.
     Returns:
       float32 `[n, height, width, 2]`, in the unit of `offsets`.
 
-    Reference: Bookstein, "Principal Warps: Thin-Plate Splines and the Decomposition of Deformations", 1989.
+    Reference: Bookstein, "Principal Warps: Thin-Plate Splines and the Decomposition of
+    Deformations", 1989.
     """
     rows, columns = offsets.shape[1:3]
     basis = jnp.asarray(_thin_plate_basis(height, width, rows, columns), jnp.float32)
-    return jnp.einsum("hwp,npi->nhwi", basis, offsets.reshape(len(offsets), -1, 2), precision=jax.lax.Precision.HIGHEST)
+    return jnp.einsum(
+        "hwp,npi->nhwi",
+        basis,
+        offsets.reshape(len(offsets), -1, 2),
+        precision=jax.lax.Precision.HIGHEST,
+    )
 
 
 @functools.cache
 def _thin_plate_basis(height: int, width: int, rows: int, columns: int) -> np.ndarray:
-    """Return what each pixel's displacement takes of each control point's offset, float64 `[height, width, rows * columns]`."""
-    points, pixels = _square(rows, columns), _square(height, width)
+    """Return what each pixel's displacement takes of each control point's offset, float64
+    `[height, width, rows * columns]`.
+    """
+    points = _square(rows, columns)
+    pixels = _square(height, width)
 
     def bending(at: np.ndarray) -> np.ndarray:
         sq_distance = ((at[:, None] - points[None]) ** 2).sum(-1)
@@ -57,12 +70,16 @@ def _thin_plate_basis(height: int, width: int, rows: int, columns: int) -> np.nd
     plane = np.c_[np.ones(len(points)), points]
     system = np.block([[bending(points), plane], [plane.T, np.zeros((3, 3))]])
     solution = np.linalg.solve(system, np.eye(len(system))[:, : len(points)])
-    return (np.c_[bending(pixels), np.ones(len(pixels)), pixels] @ solution).reshape(height, width, -1)
+    return (np.c_[bending(pixels), np.ones(len(pixels)), pixels] @ solution).reshape(
+        height, width, -1
+    )
 
 
 def _square(rows: int, columns: int) -> np.ndarray:
     """Return a grid's positions on [-1, 1]^2, float64 `[rows * columns, 2]`."""
-    return np.stack(np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, columns), indexing="ij"), -1).reshape(-1, 2)
+    return np.stack(
+        np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, columns), indexing="ij"), -1
+    ).reshape(-1, 2)
 
 
 def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:
@@ -70,15 +87,19 @@ def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:
 
     Args:
       images: float32 `[n, height, width, channels]`.
-      displacement: float32 `[n, height, width, 2]`, how far from each pixel its new value is read, in pixels.
+      displacement: float32 `[n, height, width, 2]`, how far from each pixel its new value is read,
+        in pixels.
 
     Returns:
       float32 of the same shape as `images`.
     """
 
     def read(channel: jax.Array, offset: jax.Array) -> jax.Array:
-        rows, columns = jnp.arange(channel.shape[0], dtype=jnp.float32)[:, None], jnp.arange(channel.shape[1], dtype=jnp.float32)[None]
-        return map_coordinates(channel, [rows + offset[..., 0], columns + offset[..., 1]], order=1, mode="nearest")
+        rows = jnp.arange(channel.shape[0], dtype=jnp.float32)[:, None]
+        columns = jnp.arange(channel.shape[1], dtype=jnp.float32)[None]
+        return map_coordinates(
+            channel, [rows + offset[..., 0], columns + offset[..., 1]], order=1, mode="nearest"
+        )
 
     return jax.vmap(jax.vmap(read, (2, None), 2))(images, displacement)
 

@@ -1,8 +1,9 @@
 """Pallas twins of the two hot functions, `neighbors.nearest` and `collision.count_support`.
 
-A twin replaces the inner XLA form, which stands beside its caller, has the same signature, and is the reference. Both are written for
-GPUs, through Triton; on a TPU the XLA forms run. `kernels.nearest` and `kernels.decode` are imported where they
-run, because importing Pallas takes a second.
+A twin replaces the inner XLA form, which stands beside its caller, has the same signature, and is
+the reference. Both are written for GPUs, through Triton; on a TPU the XLA forms run.
+`kernels.nearest` and `kernels.decode` are imported where they run, because importing Pallas takes a
+second.
 """
 
 from typing import Literal, get_args
@@ -24,6 +25,12 @@ def chosen(implementation: Implementation | None) -> Implementation:
     platform = jax.default_backend()
     if implementation is None:
         return "pallas" if platform == "gpu" else "xla"
-    if implementation not in get_args(Implementation) or (implementation, platform) == ("pallas", "tpu"):
-        raise ValueError(f"Expected implementation xla, pallas (on a GPU or a CPU) or None, got {implementation} on a {platform}.")
+    if implementation not in get_args(Implementation) or (implementation, platform) == (
+        "pallas",
+        "tpu",
+    ):
+        raise ValueError(
+            "Expected implementation xla, pallas (on a GPU or a CPU) or None, got "
+            f"{implementation} on a {platform}."
+        )
     return implementation

@@ -1,4 +1,6 @@
-"""The decode of hash-based randomizers as one kernel: a program keeps a tile of cells in registers and passes its messages by them."""
+"""The decode of hash-based randomizers as one kernel: a program keeps a tile of cells in
+registers and passes its messages by them.
+"""
 
 from typing import Any
 
@@ -15,11 +17,18 @@ AT_ONCE = 4
 Ref = Any  # of memory; Pallas has no public type for it
 
 
-def count_in_intervals(seed: jax.Array, first: jax.Array, width: jax.Array, num_cells: int) -> jax.Array:
-    """Count the messages in whose interval each cell's word lies; see `collision.count_in_intervals`, whose signature it has."""
+def count_in_intervals(
+    seed: jax.Array, first: jax.Array, width: jax.Array, num_cells: int
+) -> jax.Array:
+    """Count the messages in whose interval each cell's word lies; see
+    `collision.count_in_intervals`, whose signature it has.
+    """
     padding = -len(first) % MESSAGES if len(first) else MESSAGES
-    seed_0, seed_1, first, width = (jnp.pad(words, (0, padding)) for words in (seed[:, 0], seed[:, 1], first, width))  # of width 0
-    parts, tiles = len(first) // MESSAGES, pl.cdiv(num_cells, CELLS)
+    seed_0, seed_1, first, width = (
+        jnp.pad(words, (0, padding)) for words in (seed[:, 0], seed[:, 1], first, width)
+    )  # of width 0
+    parts = len(first) // MESSAGES
+    tiles = pl.cdiv(num_cells, CELLS)
     words = pl.BlockSpec((MESSAGES,), lambda part, tile: (part,))
     counts = pl.pallas_call(
         _kernel,

@@ -1,11 +1,13 @@
 """The keyed hash of hash-based randomizers: one definition for clients, servers and kernels.
 
-A client draws a seed of two words and publishes it. `mix` sends every cell to a uniform word, and behaves as independent over the few
-cells that a record and the server look at together: with c votes a record, unbiasedness needs (c + 1)-wise independence (theory of the
-Collision mechanism), and an affine hash, pairwise independent, is off by up to -0.13 on cells next to a vote.
+A client draws a seed of two words and publishes it. `mix` sends every cell to a uniform word, and
+behaves as independent over the few cells that a record and the server look at together: with c
+votes a record, unbiasedness needs (c + 1)-wise independence (theory of the Collision mechanism),
+and an affine hash, pairwise independent, is off by up to -0.13 on cells next to a vote.
 
-A word becomes one of l buckets by `bucket` = floor(word·l / 2^32). The server needs no multiplication for that: the words of bucket z
-are an interval, `interval`, so support is one subtraction and one comparison.
+A word becomes one of l buckets by `bucket` = floor(word·l / 2^32). The server needs no
+multiplication for that: the words of bucket z are an interval, `interval`, so support is one
+subtraction and one comparison.
 """
 
 import jax
@@ -39,18 +41,24 @@ def mix(seed: Array | tuple[Array, Array], cells: Array) -> jax.Array:
 
 def bucket(word: Array, num_buckets: Array | int) -> jax.Array:
     """Return floor(word·l / 2^32), int32, for uint32 words and 2 <= l <= `MOST_BUCKETS`."""
-    word, count = jnp.asarray(word, jnp.uint32), jnp.asarray(num_buckets, jnp.uint32)
+    word = jnp.asarray(word, jnp.uint32)
+    count = jnp.asarray(num_buckets, jnp.uint32)
     low = (word & jnp.uint32(0xFFFF)) * count >> 16
     return ((word >> 16) * count + low >> 16).astype(jnp.int32)
 
 
 def interval(bucket: Array, num_buckets: Array | int) -> tuple[jax.Array, jax.Array]:
-    """Return `(first, width)`, uint32: a word lies in the bucket iff word - first < width, modulo 2^32."""
-    z, count = jnp.asarray(bucket).astype(jnp.uint32), jnp.asarray(num_buckets, jnp.uint32)
+    """Return `(first, width)`, uint32: a word lies in the bucket iff word - first < width,
+    modulo 2^32.
+    """
+    z = jnp.asarray(bucket).astype(jnp.uint32)
+    count = jnp.asarray(num_buckets, jnp.uint32)
     quotient = jnp.uint32(0xFFFFFFFF) // count
     rest = jnp.uint32(0) - count * quotient  # 2^32 = count·quotient + rest
 
     before = z * rest + count - jnp.uint32(1)
     carried = before // count
-    longer = before - carried * count + rest >= count  # whether the next bucket's share of the rest is rounded up once more
+    longer = (
+        before - carried * count + rest >= count
+    )  # whether the next bucket's share of the rest is rounded up once more
     return z * quotient + carried, quotient + longer.astype(jnp.uint32)

@@ -1,8 +1,10 @@
-"""The first step of `neighbors.nearest` as one kernel: product, packing and running minima, so that no distance reaches memory.
+"""The first step of `neighbors.nearest` as one kernel: product, packing and running minima, so that
+no distance reaches memory.
 
-A program takes a tile of points and a group of references, a tile of them at a time. The product of a tile gathers in registers; then, as
-long as any of its points has a key below the worst of its best, each such point takes its smallest in. Of tiles in random order a few
-rounds do after the first.
+A program takes a tile of points and a group of references, a tile of them at a time. The product of
+a tile gathers in registers; then, as long as any of its points has a key below the worst of its
+best, each such point takes its smallest in. Of tiles in random order a few rounds do after the
+first.
 
 It is written for Triton: sizes are powers of two, and a tile is loaded where it is used.
 """
@@ -16,14 +18,20 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-TILE = {"bfloat16": (128, 128, 64), "float32": (64, 64, 32)}  # points, references and features, whose products fit the registers
+TILE = {
+    "bfloat16": (128, 128, 64),
+    "float32": (64, 64, 32),
+}  # points, references and features, whose products fit the registers
 MOST_KEYS = 64  # of a point, in registers too
 NONE = np.int32(2**31 - 1)
 Ref = Any  # of memory; Pallas has no public type for it
 
 
-def smallest_keys(points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int) -> jax.Array:
-    """Find the smallest keys of each point in each group; see `neighbors._smallest_keys`, whose signature it has.
+def smallest_keys(
+    points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
+) -> jax.Array:
+    """Find the smallest keys of each point in each group; see `neighbors._smallest_keys`, whose
+    signature it has.
 
     Returns:
       int32 `[g, m, B]`, not in order.
@@ -32,15 +40,24 @@ def smallest_keys(points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, co
       NotImplementedError: for more keys than `MOST_KEYS`.
     """
     if count > MOST_KEYS:
-        raise NotImplementedError(f"Expected at most {MOST_KEYS} candidates of a point, got {count}; use implementation='xla'.")
-    num_points, (groups, size, _) = len(points), doubled.shape
+        raise NotImplementedError(
+            f"Expected at most {MOST_KEYS} candidates of a point, got {count}; use "
+            "implementation='xla'."
+        )
+    num_points = len(points)
+    (groups, size, _) = doubled.shape
     tile = TILE[doubled.dtype.name]
     sq_norm = _padded(jnp.sum(points**2, axis=1), tile[:1])
     points = _padded(points.astype(doubled.dtype), (tile[0], tile[2]))
-    doubled, sq_norms = _padded(doubled, (1, *tile[1:])), _padded(sq_norms, (1, tile[1]), jnp.inf)
-    padded_size, width, lanes = doubled.shape[1], points.shape[1], pl.next_power_of_2(max(count, 16))
+    doubled = _padded(doubled, (1, *tile[1:]))
+    sq_norms = _padded(sq_norms, (1, tile[1]), jnp.inf)
+    padded_size = doubled.shape[1]
+    width = points.shape[1]
+    lanes = pl.next_power_of_2(max(count, 16))
     keys = pl.pallas_call(
-        functools.partial(_kernel, tile=tile, count=count, number_mask=2 ** (size - 1).bit_length() - 1),
+        functools.partial(
+            _kernel, tile=tile, count=count, number_mask=2 ** (size - 1).bit_length() - 1
+        ),
         grid=(groups, len(points) // tile[0]),
         in_specs=[
             pl.BlockSpec((tile[0], width), lambda group, block: (block, 0)),
@@ -58,11 +75,21 @@ def smallest_keys(points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, co
 
 
 def _kernel(
-    points: Ref, sq_norm: Ref, doubled: Ref, sq_norms: Ref, out: Ref, *, tile: tuple[int, int, int], count: int, number_mask: int
+    points: Ref,
+    sq_norm: Ref,
+    doubled: Ref,
+    sq_norms: Ref,
+    out: Ref,
+    *,
+    tile: tuple[int, int, int],
+    count: int,
+    number_mask: int,
 ) -> None:
     num_points, num_references, num_features = tile
     lane = jax.lax.broadcasted_iota(jnp.int32, out.shape, 1)
-    free = jnp.where(lane < count, NONE - lane, -NONE - 1)  # all different, and beyond the count never the worst
+    free = jnp.where(
+        lane < count, NONE - lane, -NONE - 1
+    )  # all different, and beyond the count never the worst
 
     def take_tile(i: jax.Array, best: jax.Array) -> jax.Array:
         references = pl.ds(i * num_references, num_references)
@@ -73,7 +100,9 @@ def _kernel(
 
         none = jnp.zeros((num_points, num_references), jnp.float32)
         products = jax.lax.fori_loop(0, points.shape[1] // num_features, add, none)
-        bits = jax.lax.bitcast_convert_type(products + (sq_norms[references][None] + sq_norm[...][:, None]), jnp.int32)
+        bits = jax.lax.bitcast_convert_type(
+            products + (sq_norms[references][None] + sq_norm[...][:, None]), jnp.int32
+        )
         number = i * num_references + jax.lax.broadcasted_iota(jnp.int32, bits.shape, 1)
         keys = jnp.where(number <= number_mask, bits & ~number_mask | number, NONE)
         return jax.lax.while_loop(_some_are_better, _take_one, (best, keys))[0]
@@ -83,7 +112,13 @@ def _kernel(
 
 def _products(points: jax.Array, references: jax.Array) -> jax.Array:
     dims = (((1,), (1,)), ((), ()))
-    return jax.lax.dot_general(points, references, dims, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(
+        points,
+        references,
+        dims,
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
 
 
 def _some_are_better(state: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -93,9 +128,14 @@ def _some_are_better(state: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 def _take_one(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     best, keys = state
-    worst, key = jnp.max(best, axis=1, keepdims=True), jnp.min(keys, axis=1, keepdims=True)
+    worst = jnp.max(best, axis=1, keepdims=True)
+    key = jnp.min(keys, axis=1, keepdims=True)
     return jnp.where((best == worst) & (key < worst), key, best), jnp.where(keys == key, NONE, keys)
 
 
 def _padded(array: jax.Array, multiples: tuple[int, ...], value: float = 0) -> jax.Array:
-    return jnp.pad(array, [(0, -size % multiple) for size, multiple in zip(array.shape, multiples, strict=True)], constant_values=value)
+    return jnp.pad(
+        array,
+        [(0, -size % multiple) for size, multiple in zip(array.shape, multiples, strict=True)],
+        constant_values=value,
+    )

@@ -1,20 +1,27 @@
-"""Balanced connections: every query heard by about as many private records, by prices that one record cannot move.
+"""Balanced connections: every query heard by about as many private records, by prices that one
+record cannot move.
 
-Plain reverse k-NN gives some queries many votes and others few. Appendix C of the paper evens them out by choosing all connections
-together, and takes over the plain rule's sensitivity 2kr because every record still connects to at most k queries. That does not follow:
-k bounds a record's own connections, not those that it makes others change. In a chain of records, each equally similar to two queries,
-replacing the first shifts all the others by one, and 2s votes move with k = 1 (`tests/test_connections.py`). So there are two forms:
+Plain reverse k-NN gives some queries many votes and others few. Appendix C of the paper evens them
+out by choosing all connections together, and takes over the plain rule's sensitivity 2kr because
+every record still connects to at most k queries. That does not follow: k bounds a record's own
+connections, not those that it makes others change. In a chain of records, each equally similar to
+two queries, replacing the first shifts all the others by one, and 2s votes move with k = 1
+(`tests/test_connections.py`). So there are two forms:
 
-| form                                                  | a record connects to                       | votes that replacing one moves |
+| form                                                  | a record connects to | votes that
+replacing one moves |
 |-------------------------------------------------------|--------------------------------------------|--------------------------------|
-| `priced_nearest`, prices public or paid for           | the k least of distance + price            | 2kr, as without prices         |
-| `max_min`, `harmonic_mean`, optimal over all together | what is best for all, whatever that may be | grows with n; not released     |
+| `priced_nearest`, prices public or paid for           | the k least of distance + price | 2kr, as
+without prices         | | `max_min`, `harmonic_mean`, optimal over all together | what is best for
+all, whatever that may be | grows with n; not released     |
 
-Prices that fit public records come for free (`public_prices`). Prices that fit the private ones cost a histogram of their connections
-(`noisy_degrees`, then `histogram_prices`); given the histogram each record again chooses for itself, so the two guarantees compose.
-A multiple of the prices balances more or less: 0 is plain reverse k-NN. Balance is paid for in purity: records are sent to queries that
-they resemble less, which did not pay on MNIST (`benchmarks/results/balance.json`). Where queries share votes, their `size` should count
-public records as they are connected under the prices.
+Prices that fit public records come for free (`public_prices`). Prices that fit the private ones
+cost a histogram of their connections (`noisy_degrees`, then `histogram_prices`); given the
+histogram each record again chooses for itself, so the two guarantees compose. A multiple of the
+prices balances more or less: 0 is plain reverse k-NN. Balance is paid for in purity: records are
+sent to queries that they resemble less, which did not pay on MNIST
+(`benchmarks/results/balance.json`). Where queries share votes, their `size` should count public
+records as they are connected under the prices.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix C.
 """
@@ -38,24 +45,36 @@ from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.types import Array
 
 STEPS = 400  # of the prices
-FIRST_STEP = 0.1  # in units of the mean distance to the first query that a record does not connect to
-GROW, SHRINK = 1.2, 0.5  # of a price's step where its direction stays, and where it turns
+FIRST_STEP = (
+    0.1  # in units of the mean distance to the first query that a record does not connect to
+)
+# of a price's step where its direction stays, and where it turns
+GROW = 1.2
+SHRINK = 0.5
 
 LARGEST_ENUMERATION = 500_000  # numbers that are held to try all joint connections one by one
 MAX_SWEEPS = 100  # of the local search, which ends by itself long before
-FLOOR = 1e-9  # of totals in powers of them, in units of the greatest similarity: a query without records has a total of 0
+# of totals in powers of them, in units of the greatest similarity: a query without records has a
+# total of 0
+FLOOR = 1e-9
 
 
-def priced_nearest(points: Array, references: Array, prices: Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
-    """Connect every point to the k references of least squared distance plus price, as `neighbors.nearest` does without prices.
+def priced_nearest(
+    points: Array, references: Array, prices: Array, num_neighbors: int
+) -> tuple[jax.Array, jax.Array]:
+    """Connect every point to the k references of least squared distance plus price, as
+    `neighbors.nearest` does without prices.
 
-    Row i depends on point i, the references and the prices alone. A price is one more coordinate: with p >= 0, |x - q|² + p is the squared
-    distance of (x, 0) and (q, √p). Memory is that of one copy of the points.
+    Row i depends on point i, the references and the prices alone. A price is one more coordinate:
+    with p >= 0, |x - q|² + p is the squared distance of (x, 0) and (q, √p). Memory is that of one
+    copy of the points.
 
     Args:
       points: float32 `[n, f]`.
-      references: float32 `[s, f]`. For cosine distances give unit vectors: their squared distance is twice the cosine distance.
-      prices: float32 `[s]`, finite, of either sign; only their differences decide. Never from unreleased private data.
+      references: float32 `[s, f]`. For cosine distances give unit vectors: their squared distance
+        is twice the cosine distance.
+      prices: float32 `[s]`, finite, of either sign; only their differences decide. Never from
+        unreleased private data.
       num_neighbors: k, between 1 and s.
 
     Returns:
@@ -64,14 +83,21 @@ def priced_nearest(points: Array, references: Array, prices: Array, num_neighbor
     Raises:
       ValueError: for prices that are not finite or of another shape, and as `neighbors.nearest`.
     """
-    points, references, prices = (jnp.asarray(array, jnp.float32) for array in (points, references, prices))
+    points, references, prices = (
+        jnp.asarray(array, jnp.float32) for array in (points, references, prices)
+    )
     if prices.shape != (len(references),) or not np.isfinite(prices).all():
-        raise ValueError(f"Expected one price for each of {len(references)} references, all finite, got {prices} of shape {prices.shape}.")
+        raise ValueError(
+            f"Expected one price for each of {len(references)} references, all finite, got "
+            f"{prices} of shape {prices.shape}."
+        )
     return _priced_nearest(points, references, prices, num_neighbors)
 
 
 def public_prices(features: Array, queries: Array, num_neighbors: int = 1) -> jax.Array:
-    """Find prices under which public records connect evenly to the queries. Costs no privacy: private data are not looked at.
+    """Find prices under which public records connect evenly to the queries.
+
+    Costs no privacy: private data are not looked at.
 
     Args:
       features: float32 `[m, f]`, of public records.
@@ -99,32 +125,50 @@ class NoisyDegrees:
     guarantee: Guarantee
 
 
-def noisy_degrees(key: jax.Array, near: Array, num_queries: int, epsilon: float, *, relation: Relation = "replace-one") -> NoisyDegrees:
-    """Count how many private records are connected to each query, with discrete Laplace noise, in simulation.
+def noisy_degrees(
+    key: jax.Array,
+    near: Array,
+    num_queries: int,
+    epsilon: float,
+    *,
+    relation: Relation = "replace-one",
+) -> NoisyDegrees:
+    """Count how many private records are connected to each query, with discrete Laplace noise, in
+    simulation.
 
-    Guarantee: a record adds 1 to at most k degrees, so replacing one changes them by at most 2k in all, adding one by at most k,
-    and the degrees are epsilon-DP. What is labelled afterwards costs extra: `accounting.compose` both guarantees. A release takes the same
-    mechanism and cells through `mechanisms.base.release_counts`.
+    Guarantee: a record adds 1 to at most k degrees, so replacing one changes them by at most 2k in
+    all, adding one by at most k, and the degrees are epsilon-DP. What is labelled afterwards costs
+    extra: `accounting.compose` both guarantees. A release takes the same mechanism and cells
+    through `mechanisms.base.release_counts`.
 
     Args:
       key: is consumed.
-      near: int32 `[n, k]`, private, from `neighbors.nearest`; negative where a record has fewer than k.
+      near: int32 `[n, k]`, private, from `neighbors.nearest`; negative where a record has fewer
+        than k.
       num_queries: s.
       epsilon: of the degrees alone.
       relation: which data sets are neighbours.
     """
     cells = bsvs.cells(near, jnp.zeros(np.shape(near)[:1], jnp.int32), num_classes=1)
-    mechanism = DiscreteLaplace(epsilon, num_queries, num_classes=1, num_neighbors=cells.shape[1], relation=relation)
+    mechanism = DiscreteLaplace(
+        epsilon, num_queries, num_classes=1, num_neighbors=cells.shape[1], relation=relation
+    )
     counts = np.asarray(estimate_counts(mechanism, key, cells))[:, 0]
-    return NoisyDegrees(counts, float(mechanism.stddev(counts, len(cells))[0]), mechanism.guarantee(len(cells)))
+    return NoisyDegrees(
+        counts, float(mechanism.stddev(counts, len(cells))[0]), mechanism.guarantee(len(cells))
+    )
 
 
-def histogram_prices(degrees: NoisyDegrees, features: Array, queries: Array, num_neighbors: int = 1) -> jax.Array:
-    """Find prices under which private records connect evenly, from their noisy degrees and public data alone, by post-processing.
+def histogram_prices(
+    degrees: NoisyDegrees, features: Array, queries: Array, num_neighbors: int = 1
+) -> jax.Array:
+    """Find prices under which private records connect evenly, from their noisy degrees and public
+    data alone, by post-processing.
 
-    Public records stand in for the private ones, each weighted so that a query's public records weigh what its noisy degree says. As much
-    of the degrees' deviation from the public shares as noise explains is left out first, by positive-part James-Stein shrinkage: where
-    noise covers everything these are the public prices.
+    Public records stand in for the private ones, each weighted so that a query's public records
+    weigh what its noisy degree says. As much of the degrees' deviation from the public shares as
+    noise explains is left out first, by positive-part James-Stein shrinkage: where noise covers
+    everything these are the public prices.
 
     Args:
       degrees: of connections without prices, by the same queries and k.
@@ -147,10 +191,13 @@ def histogram_prices(degrees: NoisyDegrees, features: Array, queries: Array, num
 
 @dataclass(frozen=True, eq=False)
 class JointConnections:
-    """Connections that were chosen over all records together, for analysis of non-private data. No array, so that no vote is made of it.
+    """Connections that were chosen over all records together, for analysis of non-private data.
+
+    No array, so that no vote is made of it.
 
     Attributes:
-      near: int32 `[n, k]`, the queries of each record, ascending. A plain array, which nothing that is released may depend on.
+      near: int32 `[n, k]`, the queries of each record, ascending. A plain array, which nothing that
+        is released may depend on.
       totals: float64 `[s]`, the summed similarity of each query's records.
       score: what was maximised.
       exact: whether no other connections score higher; else the end of a local search.
@@ -163,14 +210,18 @@ class JointConnections:
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
         raise TypeError(
-            "Joint connections cannot be made into private votes: they are chosen over all records together, so replacing one record may "
-            "re-connect every other one, and the votes that move grow with n (2s along a chain with k = 1), not with k; connect each "
-            "record by priced_nearest, with public_prices or histogram_prices, where one record moves at most 2k votes."
+            "Joint connections cannot be made into private votes: they are chosen over all "
+            "records together, so replacing one record may "
+            "re-connect every other one, and the votes that move grow with n (2s along a chain "
+            "with k = 1), not with k; connect each "
+            "record by priced_nearest, with public_prices or histogram_prices, where one record "
+            "moves at most 2k votes."
         )
 
 
 def max_min(similarity: Array, num_neighbors: int = 1) -> JointConnections:
-    """Connect records so that the query of least summed similarity has as much as possible; ties go to the greatest sum over all queries.
+    """Connect records so that the query of least summed similarity has as much as possible; ties go
+    to the greatest sum over all queries.
 
     Guarantee: none. See the module's head.
 
@@ -179,18 +230,23 @@ def max_min(similarity: Array, num_neighbors: int = 1) -> JointConnections:
       num_neighbors: k, how many queries each record connects to.
 
     Raises:
-      ValueError: for similarities that are negative, not finite or not of two dimensions, and k outside [1, s].
+      ValueError: for similarities that are negative, not finite or not of two dimensions, and k
+        outside [1, s].
     """
     return _jointly(similarity, num_neighbors, _least, powers=(1.0, 4.0, 16.0))
 
 
 def harmonic_mean(similarity: Array, num_neighbors: int = 1) -> JointConnections:
-    """Connect records so that the harmonic mean over queries of summed similarity is greatest; otherwise as `max_min`."""
+    """Connect records so that the harmonic mean over queries of summed similarity is greatest;
+    otherwise as `max_min`.
+    """
     return _jointly(similarity, num_neighbors, _harmonic, powers=(1.0,))
 
 
 @functools.partial(jax.jit, static_argnames="num_neighbors")
-def _priced_nearest(points: jax.Array, references: jax.Array, prices: jax.Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
+def _priced_nearest(
+    points: jax.Array, references: jax.Array, prices: jax.Array, num_neighbors: int
+) -> tuple[jax.Array, jax.Array]:
     lowest = jnp.min(prices)
     priced = jnp.concatenate([references, jnp.sqrt(prices - lowest)[:, None]], axis=1)
     index, cost = nearest(jnp.pad(points, ((0, 0), (0, 1))), priced, num_neighbors)
@@ -199,13 +255,17 @@ def _priced_nearest(points: jax.Array, references: jax.Array, prices: jax.Array,
 
 @functools.partial(jax.jit, static_argnames="num_neighbors")
 def _even_prices(features: Array, queries: Array, weight: Array, num_neighbors: int) -> jax.Array:
-    """Raise the prices of queries with more than their share of the weight `[m]` and lower the others', and keep the most even prices.
+    """Raise the prices of queries with more than their share of the weight `[m]` and lower the
+    others', and keep the most even prices.
 
-    The prices are the dual variables of the transport of m records to s queries of equal capacity, and degree minus capacity is the
-    supergradient of the dual. Distances span orders of magnitude where clusters are tight, so each price has a step of its own, which
-    follows from the signs alone (Riedmiller & Braun, "RPROP", 1993).
+    The prices are the dual variables of the transport of m records to s queries of equal capacity,
+    and degree minus capacity is the supergradient of the dual. Distances span orders of magnitude
+    where clusters are tight, so each price has a step of its own, which follows from the signs
+    alone (Riedmiller & Braun, "RPROP", 1993).
     """
-    features, queries, weight = (jnp.asarray(array, jnp.float32) for array in (features, queries, weight))
+    features, queries, weight = (
+        jnp.asarray(array, jnp.float32) for array in (features, queries, weight)
+    )
     num_queries = len(queries)
     capacity = num_neighbors * jnp.sum(weight) / num_queries
     unit = jnp.mean(nearest(features, queries, min(num_neighbors + 1, num_queries))[1][:, -1])
@@ -214,14 +274,21 @@ def _even_prices(features: Array, queries: Array, weight: Array, num_neighbors: 
     def step(_: int, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         prices, size, direction, best, least = state
         near, _ = _priced_nearest(features, queries, prices, num_neighbors)
-        excess = jax.ops.segment_sum(jnp.repeat(weight, num_neighbors), near.ravel(), num_queries) / capacity - 1
+        excess = (
+            jax.ops.segment_sum(jnp.repeat(weight, num_neighbors), near.ravel(), num_queries)
+            / capacity
+            - 1
+        )
         uneven = jnp.sum(excess**2)
-        best, least = jnp.where(uneven < least, prices, best), jnp.minimum(uneven, least)
+        best = jnp.where(uneven < least, prices, best)
+        least = jnp.minimum(uneven, least)
         turned = jnp.sign(excess) * direction
         size = size * jnp.where(turned > 0, GROW, jnp.where(turned < 0, SHRINK, 1.0))
         return prices + size * jnp.sign(excess), size, jnp.sign(excess), best, least
 
-    best = jax.lax.fori_loop(0, STEPS, step, (free, free + FIRST_STEP * unit, free, free, jnp.float32(jnp.inf)))[3]
+    best = jax.lax.fori_loop(
+        0, STEPS, step, (free, free + FIRST_STEP * unit, free, free, jnp.float32(jnp.inf))
+    )[3]
     return best - jnp.min(best)
 
 
@@ -234,24 +301,50 @@ def _harmonic(totals: np.ndarray) -> np.ndarray:
         return totals.shape[-1] / np.sum(1 / totals, axis=-1)
 
 
-def _jointly(similarity: Array, num_neighbors: int, score: Callable[[np.ndarray], np.ndarray], powers: Sequence[float]) -> JointConnections:
+def _jointly(
+    similarity: Array,
+    num_neighbors: int,
+    score: Callable[[np.ndarray], np.ndarray],
+    powers: Sequence[float],
+) -> JointConnections:
     similarity = np.asarray(similarity, np.float64)
-    if similarity.ndim != 2 or not similarity.size or not np.isfinite(similarity).all() or similarity.min() < 0:
+    if (
+        similarity.ndim != 2
+        or not similarity.size
+        or not np.isfinite(similarity).all()
+        or similarity.min() < 0
+    ):
         raise ValueError(
-            f"Expected similarities [n, s] that are finite and at least 0, got shape {similarity.shape}; turn distances into such first."
+            "Expected similarities [n, s] that are finite and at least 0, got shape "
+            f"{similarity.shape}; turn distances into such first."
         )
     num_records, num_queries = similarity.shape
     if not 1 <= num_neighbors <= num_queries:
-        raise ValueError(f"Expected 1 <= num_neighbors <= {num_queries} queries, got num_neighbors={num_neighbors}.")
-    exact = num_records * math.log(math.comb(num_queries, num_neighbors)) + math.log(num_queries) <= math.log(LARGEST_ENUMERATION)
+        raise ValueError(
+            f"Expected 1 <= num_neighbors <= {num_queries} queries, got "
+            f"num_neighbors={num_neighbors}."
+        )
+    exact = num_records * math.log(math.comb(num_queries, num_neighbors)) + math.log(
+        num_queries
+    ) <= math.log(LARGEST_ENUMERATION)
     scaled = similarity / (similarity.max() or 1)
-    near = _best_of_all(scaled, num_neighbors, score) if exact else _local_search(scaled, num_neighbors, powers)
-    totals = np.bincount(near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), num_queries)
+    near = (
+        _best_of_all(scaled, num_neighbors, score)
+        if exact
+        else _local_search(scaled, num_neighbors, powers)
+    )
+    totals = np.bincount(
+        near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), num_queries
+    )
     return JointConnections(near.astype(np.int32), totals, float(score(totals)), exact)
 
 
-def _best_of_all(similarity: np.ndarray, num_neighbors: int, score: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Try all choices of k queries for each record, and return the first of greatest score and, among these, of greatest sum."""
+def _best_of_all(
+    similarity: np.ndarray, num_neighbors: int, score: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Try all choices of k queries for each record, and return the first of greatest score and,
+    among these, of greatest sum.
+    """
     num_records, num_queries = similarity.shape
     choices = np.array(list(itertools.combinations(range(num_queries), num_neighbors)))
     member = np.zeros((len(choices), num_queries))
@@ -264,15 +357,21 @@ def _best_of_all(similarity: np.ndarray, num_neighbors: int, score: Callable[[np
     return choices[winner // len(choices) ** np.arange(num_records)[::-1] % len(choices)]
 
 
-def _local_search(similarity: np.ndarray, num_neighbors: int, powers: Sequence[float]) -> np.ndarray:
-    """Give each record in turn its best queries while all others stay, until none moves; then again for the next power.
+def _local_search(
+    similarity: np.ndarray, num_neighbors: int, powers: Sequence[float]
+) -> np.ndarray:
+    """Give each record in turn its best queries while all others stay, until none moves; then again
+    for the next power.
 
-    The power mean of the totals at -power is the harmonic mean at 1 and tends to the minimum. It is greatest where the sum of
-    totals^-power is least, a sum over queries, so that a record's best k queries are simply the k of greatest gain. The minimum alone
-    would see no gain anywhere but at the least query, hence the powers that lead up to it.
+    The power mean of the totals at -power is the harmonic mean at 1 and tends to the minimum. It is
+    greatest where the sum of totals^-power is least, a sum over queries, so that a record's best k
+    queries are simply the k of greatest gain. The minimum alone would see no gain anywhere but at
+    the least query, hence the powers that lead up to it.
     """
     near = np.argsort(-similarity, axis=1, kind="stable")[:, :num_neighbors]
-    totals = np.bincount(near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), similarity.shape[1])
+    totals = np.bincount(
+        near.ravel(), np.take_along_axis(similarity, near, axis=1).ravel(), similarity.shape[1]
+    )
     for power in powers:
         for _ in range(MAX_SWEEPS):
             before = near.copy()

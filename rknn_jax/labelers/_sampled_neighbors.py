@@ -1,19 +1,24 @@
-"""The k nearest references of every point among a fresh Poisson sample of them: the neighbours of Private-kNN.
+"""The k nearest references of every point among a fresh Poisson sample of them: the neighbours of
+Private-kNN.
 
-Every point, and every step taken for it, looks at a sample of its own, in which each reference takes part with the same probability g,
-independently. n coins for each would cost more than the distances. So either the references are gone through from the nearest one on, with
-a coin for each, until k have come up, which takes about k/g coins and one search for all steps; or, where that is more than the gn members
-of a sample, the sample is drawn first, by the gaps between its members, which are geometric. What is left is one matrix product, streamed
-over blocks of points.
+Every point, and every step taken for it, looks at a sample of its own, in which each reference
+takes part with the same probability g, independently. n coins for each would cost more than the
+distances. So either the references are gone through from the nearest one on, with a coin for each,
+until k have come up, which takes about k/g coins and one search for all steps; or, where that is
+more than the gn members of a sample, the sample is drawn first, by the gaps between its members,
+which are geometric. What is left is one matrix product, streamed over blocks of points.
 
     distance up to |q|² = |x|² - 2<q, x> = <(q, 1), (-2x, |x|²)>    of float32, both sides centred on the mean of the points
 
-A reference's distance, in float32, must depend on itself and the points alone, and ties on nothing but its place: then one reference
-more in a sample takes one place, and pushes at most one other out, which is what bounds the sensitivity. A matrix product rounds one way
-or another by its shape, so references are multiplied `TILE` at a time, whatever their number, and nothing is computed from all of them.
+A reference's distance, in float32, must depend on itself and the points alone, and ties on nothing
+but its place: then one reference more in a sample takes one place, and pushes at most one other
+out, which is what bounds the sensitivity. A matrix product rounds one way or another by its shape,
+so references are multiplied `TILE` at a time, whatever their number, and nothing is computed from
+all of them.
 
-References: Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer Vision", 2020, section 3;
-Fan, Muller & Rezucha, "Development of Sampling Plans by Using Sequential (Item by Item) Selection Techniques", 1962 (gaps).
+References: Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer
+Vision", 2020, section 3; Fan, Muller & Rezucha, "Development of Sampling Plans by Using Sequential
+(Item by Item) Selection Techniques", 1962 (gaps).
 """
 
 import functools
@@ -32,7 +37,9 @@ LARGEST_TILE = 2**26
 """Distances that a thread holds at a time."""
 
 LARGEST_BLOCK = 128
-"""Points that a thread takes at a time, 2 at least, as one alone rounds otherwise; a product with more of them is no faster."""
+"""Points that a thread takes at a time, 2 at least, as one alone rounds otherwise; a product
+with more of them is no faster.
+"""
 
 TILE = 1024
 """References of a product; of those that fill the last one up the distance is infinite."""
@@ -43,45 +50,74 @@ SMALLEST_PROB = 1e-4
 TAIL = 8.0
 """Standard deviations of a sample's size that room is kept for; more has probability 1e-15."""
 
-RUN, FEWEST_RUNS = 8, 3
-"""Values of a run, whose minimum stands for it, and runs for each neighbour from which on that pays."""
+RUN = 8
+FEWEST_RUNS = 3
+"""Values of a run, whose minimum stands for it, and runs for each neighbour from which on that
+pays.
+"""
 
 THREADS = 2
 """While one picks neighbours another multiplies."""
 
 
 def nearest_in_samples(
-    key: jax.Array, points: Array, references: Array, num_neighbors: int, sampling_prob: float, num_samples: int = 1
+    key: jax.Array,
+    points: Array,
+    references: Array,
+    num_neighbors: int,
+    sampling_prob: float,
+    num_samples: int = 1,
 ) -> np.ndarray:
     """Find the nearest references of every point in Poisson samples of its own.
 
     Args:
-      key: is consumed. Point i draws from `fold_in(key, i)`, so the result does not depend on the size of a block.
+      key: is consumed. Point i draws from `fold_in(key, i)`, so the result does not depend on the
+        size of a block.
       points: float32 `[s, f]`.
       references: float32 `[n, f]`.
       num_neighbors: k >= 1.
-      sampling_prob: with which each reference is in a sample, from `SMALLEST_PROB` to 1, exact to float32's 2^-23.
+      sampling_prob: with which each reference is in a sample, from `SMALLEST_PROB` to 1, exact to
+        float32's 2^-23.
       num_samples: independent samples of each point.
 
     Returns:
-      int32 `[s, num_samples, k]`, nearest first, ties by the lowest index; -1 at the end where a sample holds fewer than k.
+      int32 `[s, num_samples, k]`, nearest first, ties by the lowest index; -1 at the end where a
+      sample holds fewer than k.
 
     Raises:
-      ValueError: for k < 1, a probability out of range, features of different width, no reference, or features that are not finite.
+      ValueError: for k < 1, a probability out of range, features of different width, no reference,
+        or features that are not finite.
     """
-    points, references = jnp.asarray(points, jnp.float32), jnp.asarray(references, jnp.float32)
-    if points.ndim != 2 or references.ndim != 2 or points.shape[1] != references.shape[1] or not len(references):
-        raise ValueError(f"Expected points [s, f] and references [n > 0, f], got shapes {points.shape} and {references.shape}.")
+    points = jnp.asarray(points, jnp.float32)
+    references = jnp.asarray(references, jnp.float32)
+    if (
+        points.ndim != 2
+        or references.ndim != 2
+        or points.shape[1] != references.shape[1]
+        or not len(references)
+    ):
+        raise ValueError(
+            f"Expected points [s, f] and references [n > 0, f], got shapes {points.shape} and "
+            f"{references.shape}."
+        )
     if num_neighbors < 1 or num_samples < 1:
-        raise ValueError(f"Expected num_neighbors and num_samples >= 1, got {num_neighbors} and {num_samples}.")
+        raise ValueError(
+            f"Expected num_neighbors and num_samples >= 1, got {num_neighbors} and {num_samples}."
+        )
     if not SMALLEST_PROB <= sampling_prob <= 1:
-        raise ValueError(f"Expected {SMALLEST_PROB} <= sampling_prob <= 1, got sampling_prob={sampling_prob}; 1 samples every record.")
+        raise ValueError(
+            f"Expected {SMALLEST_PROB} <= sampling_prob <= 1, got sampling_prob={sampling_prob}; "
+            "1 samples every record."
+        )
     check_finite("points", points)
     check_finite("references", references)
     block = max(2, min(LARGEST_BLOCK, LARGEST_TILE // max(len(references), TILE), len(points)))
-    room, reach = sample_room(len(references), sampling_prob, num_neighbors), coin_reach(len(references), sampling_prob, num_neighbors)
+    room = sample_room(len(references), sampling_prob, num_neighbors)
+    reach = coin_reach(len(references), sampling_prob, num_neighbors)
     sizes = (num_neighbors, num_samples, room, reach, len(references))
-    solve = functools.partial(_solve, key, *_augmented(points, references), sizes=sizes, sampling_prob=sampling_prob)
+    solve = functools.partial(
+        _solve, key, *_augmented(points, references), sizes=sizes, sampling_prob=sampling_prob
+    )
     padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
 
     def of_block(start: int) -> np.ndarray:
@@ -89,40 +125,68 @@ def nearest_in_samples(
 
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(of_block, range(0, len(points), block)))
-    return np.concatenate([np.zeros((0, num_samples, num_neighbors), np.int32), *found])[: len(points)]
+    return np.concatenate([np.zeros((0, num_samples, num_neighbors), np.int32), *found])[
+        : len(points)
+    ]
 
 
 def sample_room(num_references: int, sampling_prob: float, num_neighbors: int) -> int:
-    """Return how many members of a sample are drawn: `TAIL` standard deviations more than it is expected to have."""
+    """Return how many members of a sample are drawn: `TAIL` standard deviations more than it is
+    expected to have.
+    """
     expected = num_references * sampling_prob
     room = math.ceil(expected + TAIL * math.sqrt(expected * (1 - sampling_prob)) + TAIL)
     return max(min(room, num_references), num_neighbors)
 
 
 def coin_reach(num_references: int, sampling_prob: float, num_neighbors: int) -> int:
-    """Return how many of the nearest get a coin: `TAIL` standard deviations more than it is expected to take until k come up."""
-    wanted = num_neighbors + TAIL * math.sqrt(num_neighbors * (1 - sampling_prob)) + (TAIL**2 if sampling_prob < 1 else 0)
+    """Return how many of the nearest get a coin: `TAIL` standard deviations more than it is
+    expected to take until k come up.
+    """
+    wanted = (
+        num_neighbors
+        + TAIL * math.sqrt(num_neighbors * (1 - sampling_prob))
+        + (TAIL**2 if sampling_prob < 1 else 0)
+    )
     return min(math.ceil(wanted / sampling_prob), num_references)
 
 
-def poisson_sample(key: jax.Array, num_references: int, sampling_prob: float, room: int) -> jax.Array:
-    """Draw a Poisson sample as ascending indices, int32 `[room]`; `num_references` stands behind its end. `key` is consumed."""
-    gaps = jnp.minimum(jax.random.geometric(key, jnp.float32(sampling_prob), (room,), dtype=jnp.int32), num_references + 1)
+def poisson_sample(
+    key: jax.Array, num_references: int, sampling_prob: float, room: int
+) -> jax.Array:
+    """Draw a Poisson sample as ascending indices, int32 `[room]`; `num_references` stands behind
+    its end. `key` is consumed.
+    """
+    gaps = jnp.minimum(
+        jax.random.geometric(key, jnp.float32(sampling_prob), (room,), dtype=jnp.int32),
+        num_references + 1,
+    )
     return jnp.minimum(jnp.cumsum(gaps) - 1, num_references)
 
 
 @jax.jit
 def _augmented(points: jax.Array, references: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the centre `[1, f]`, and what the products take of the references, `[num_tiles, TILE, f + 1]`."""
-    centre = jnp.mean(points, axis=0, keepdims=True)  # the references' own would let one of them round all others' distances anew
-    rest = -len(references) % TILE if len(references) > TILE else 2 * TILE - len(references)  # a loop of one is compiled as none
+    """Return the centre `[1, f]`, and what the products take of the references, `[num_tiles,
+    TILE, f + 1]`.
+    """
+    centre = jnp.mean(
+        points, axis=0, keepdims=True
+    )  # the references' own would let one of them round all others' distances anew
+    rest = (
+        -len(references) % TILE if len(references) > TILE else 2 * TILE - len(references)
+    )  # a loop of one is compiled as none
     tiles = jnp.pad(references, ((0, rest), (0, 0))).reshape(-1, TILE, references.shape[1])
     filled = jnp.arange(len(tiles) * TILE).reshape(-1, TILE) < len(references)
 
     def of_tile(tile: tuple[jax.Array, jax.Array]) -> jax.Array:
-        centred, there = tile[0] - centre, tile[1][:, None]
+        centred = tile[0] - centre
+        there = tile[1][:, None]
         return jnp.concatenate(
-            [jnp.where(there, -2 * centred, 0), jnp.where(there, jnp.sum(centred**2, axis=1, keepdims=True), jnp.inf)], axis=1
+            [
+                jnp.where(there, -2 * centred, 0),
+                jnp.where(there, jnp.sum(centred**2, axis=1, keepdims=True), jnp.inf),
+            ],
+            axis=1,
         )
 
     return centre, jax.lax.map(of_tile, (tiles, filled))
@@ -140,7 +204,9 @@ def _solve(
 ) -> jax.Array:
     num_neighbors, num_samples, room, reach, num_references = sizes
     given = jnp.pad(points - centre, ((0, 0), (0, 1)), constant_values=1)
-    products = jax.lax.map(lambda tile: jnp.matmul(given, tile.T, precision=jax.lax.Precision.HIGHEST), augmented)
+    products = jax.lax.map(
+        lambda tile: jnp.matmul(given, tile.T, precision=jax.lax.Precision.HIGHEST), augmented
+    )
     distances = jnp.moveaxis(products, 0, 1).reshape(len(points), -1)
 
     def of_point(row: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -151,13 +217,17 @@ def _solve(
 
             def of_coins(key: jax.Array) -> jax.Array:
                 up = jax.random.bernoulli(key, jnp.float32(sampling_prob), (reach,))
-                return nearest.at[jnp.nonzero(up, size=num_neighbors, fill_value=reach)[0]].get(mode="fill", fill_value=-1)
+                return nearest.at[jnp.nonzero(up, size=num_neighbors, fill_value=reach)[0]].get(
+                    mode="fill", fill_value=-1
+                )
 
             return jax.lax.map(of_coins, keys)
 
         def of_sample(key: jax.Array) -> jax.Array:
             index = poisson_sample(key, num_references, sampling_prob, room)
-            chosen = index[_smallest(distances.at[index].get(mode="fill", fill_value=jnp.inf), num_neighbors)]
+            chosen = index[
+                _smallest(distances.at[index].get(mode="fill", fill_value=jnp.inf), num_neighbors)
+            ]
             return jnp.where(chosen < num_references, chosen, -1)
 
         return jax.lax.map(of_sample, keys)
@@ -168,8 +238,8 @@ def _solve(
 def _smallest(values: jax.Array, count: int) -> jax.Array:
     """Return where the smallest values are, int32 `[count]`, in order, ties by the lowest place.
 
-    Of many values the smallest lie in those runs whose own minima are the smallest. Equal minima go to the first run, so ties do too, and
-    what is chosen is the same as by one sort.
+    Of many values the smallest lie in those runs whose own minima are the smallest. Equal minima go
+    to the first run, so ties do too, and what is chosen is the same as by one sort.
     """
     if len(values) < FEWEST_RUNS * RUN * count:
         return jax.lax.top_k(-values, count)[1]

@@ -1,15 +1,20 @@
-"""Answer a query only where its voters agree: screen with one noise, then count with another, as PATE and Private-kNN do.
+"""Answer a query only where its voters agree: screen with one noise, then count with another, as
+PATE and Private-kNN do.
 
     screen:     max_j votes_j + N(0, s1²) >= T       releases one bit of every query that is asked
-    aggregate:  votes + N(0, s2²)                    releases the counts of those that passed, and their arg max is the answer
+    aggregate:  votes + N(0, s2²)                    releases the counts of those that passed, and
+      their arg max is the answer
 
-One record changes the greatest count by 1 at most, and moves one vote from a class to another, which is a distance of sqrt(2). So both
-steps are Gaussian mechanisms, with noise multipliers s1 and s2/sqrt(2). What they cost together depends on how many queries are asked and
-on how many are answered. The second number is an outcome, so a cap on it is set beforehand and charged in full; after that many answers
-nothing more is asked. `Noise` is calibrated for all of them at once: `ratio` fixes s1/s2, epsilon their size.
+One record changes the greatest count by 1 at most, and moves one vote from a class to another,
+which is a distance of sqrt(2). So both steps are Gaussian mechanisms, with noise multipliers s1 and
+s2/sqrt(2). What they cost together depends on how many queries are asked and on how many are
+answered. The second number is an outcome, so a cap on it is set beforehand and charged in full;
+after that many answers nothing more is asked. `Noise` is calibrated for all of them at once:
+`ratio` fixes s1/s2, epsilon their size.
 
-References: Papernot et al., "Scalable Private Learning with PATE", 2018, Algorithm 1; Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical
-Differential Privacy for Computer Vision", 2020, Algorithm 1.
+References: Papernot et al., "Scalable Private Learning with PATE", 2018, Algorithm 1; Zhu, Yu,
+Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer Vision", 2020,
+Algorithm 1.
 """
 
 import functools
@@ -47,19 +52,44 @@ class Release:
 
     def __post_init__(self) -> None:
         if self.answered < 1 or self.screened < 0:
-            raise ValueError(f"Expected answered >= 1 and screened >= 0, got {self.answered} and {self.screened}.")
+            raise ValueError(
+                f"Expected answered >= 1 and screened >= 0, got {self.answered} and "
+                f"{self.screened}."
+            )
         if not 0 < self.change < math.inf:
             raise ValueError(f"Expected a finite change > 0, got change={self.change}.")
 
     def events(self, screening_stddev: float, aggregation_stddev: float) -> tuple[Event, ...]:
-        """Return the noise of all steps. Raises ValueError for standard deviations that are not positive."""
-        for name, stddev in (("screening_stddev", screening_stddev), ("aggregation_stddev", aggregation_stddev)):
+        """Return the noise of all steps.
+
+        Raises ValueError for standard deviations that are not positive.
+        """
+        for name, stddev in (
+            ("screening_stddev", screening_stddev),
+            ("aggregation_stddev", aggregation_stddev),
+        ):
             if not 0 < stddev < math.inf and (self.screened or name != "screening_stddev"):
-                raise ValueError(f"Expected a finite {name} > 0, got {name}={stddev}; epsilon = infinity asks for no noise.")
-        counts = Event("gaussian", aggregation_stddev / self.change, self.answered, self.sampling_prob, self.replaced)
+                raise ValueError(
+                    f"Expected a finite {name} > 0, got {name}={stddev}; epsilon = infinity asks "
+                    "for no noise."
+                )
+        counts = Event(
+            "gaussian",
+            aggregation_stddev / self.change,
+            self.answered,
+            self.sampling_prob,
+            self.replaced,
+        )
         if not self.screened:
             return (counts,)
-        return Event("gaussian", screening_stddev, self.screened, self.sampling_prob, self.replaced, self.screen), counts
+        return Event(
+            "gaussian",
+            screening_stddev,
+            self.screened,
+            self.sampling_prob,
+            self.replaced,
+            self.screen,
+        ), counts
 
 
 @dataclass(frozen=True)
@@ -72,7 +102,14 @@ class Noise:
 
 
 @functools.lru_cache(maxsize=64)
-def calibrated(release: Release, ratio: float, epsilon: float, delta: float, relation: Relation, unit: Unit = "record") -> Noise:
+def calibrated(
+    release: Release,
+    ratio: float,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    unit: Unit = "record",
+) -> Noise:
     """Return the least noise at which a release costs no more than epsilon.
 
     Args:
@@ -87,28 +124,46 @@ def calibrated(release: Release, ratio: float, epsilon: float, delta: float, rel
       ValueError: for a ratio, epsilon or delta out of range.
     """
     if not 0 < ratio < math.inf:
-        raise ValueError(f"Expected a finite ratio > 0 of the standard deviations, got ratio={ratio}.")
+        raise ValueError(
+            f"Expected a finite ratio > 0 of the standard deviations, got ratio={ratio}."
+        )
     if not epsilon > 0:
-        raise ValueError(f"Expected epsilon > 0, got epsilon={epsilon}; choose a positive privacy budget.")
+        raise ValueError(
+            f"Expected epsilon > 0, got epsilon={epsilon}; choose a positive privacy budget."
+        )
     if epsilon == math.inf:
         return Noise(0.0, 0.0, Guarantee(math.inf, 0.0, relation, "central", (), unit=unit))
     if not 0 < delta < 1:
         raise ValueError(
-            f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure differential privacy, pass --delta 1e-5."
+            f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure "
+            "differential privacy, pass --delta 1e-5."
         )
-    stddev = accounting.calibrate(lambda scale: release.events(ratio * scale, scale), epsilon, delta, start=_start(release, epsilon, delta))
+    stddev = accounting.calibrate(
+        lambda scale: release.events(ratio * scale, scale),
+        epsilon,
+        delta,
+        start=_start(release, epsilon, delta),
+    )
     events = release.events(ratio * stddev, stddev)
     accountant = min((cost, name) for name, cost in accounting.epsilons(events, delta).items())[1]
-    return Noise(ratio * stddev, stddev, Guarantee(epsilon, delta, relation, "central", events, unit=unit, accountant=accountant))
+    return Noise(
+        ratio * stddev,
+        stddev,
+        Guarantee(epsilon, delta, relation, "central", events, unit=unit, accountant=accountant),
+    )
 
 
 def _start(release: Release, epsilon: float, delta: float) -> float:
     """Return about how much noise the counts ask for, for the search to begin with."""
     multiplier = accounting.gaussian_noise_multiplier(epsilon, delta)
-    return release.change * max(release.sampling_prob * math.sqrt(release.answered) * multiplier, min(1.0, multiplier))
+    return release.change * max(
+        release.sampling_prob * math.sqrt(release.answered) * multiplier, min(1.0, multiplier)
+    )
 
 
-def passed(key: jax.Array, counts: Array, threshold: float, noise: Noise, max_answers: int | None) -> np.ndarray:
+def passed(
+    key: jax.Array, counts: Array, threshold: float, noise: Noise, max_answers: int | None
+) -> np.ndarray:
     """Screen the queries in their order, until `max_answers` have passed, bool `[s]`.
 
     Args:
@@ -122,7 +177,9 @@ def passed(key: jax.Array, counts: Array, threshold: float, noise: Noise, max_an
     return chosen & (np.cumsum(chosen) <= (len(chosen) if max_answers is None else max_answers))
 
 
-def aggregated(key: jax.Array, counts: Array, answered: np.ndarray, stddev: float, guarantee: Guarantee) -> Answers:
+def aggregated(
+    key: jax.Array, counts: Array, answered: np.ndarray, stddev: float, guarantee: Guarantee
+) -> Answers:
     """Release the counts of the queries that passed, in simulation, and answer them.
 
     Args:
@@ -142,17 +199,22 @@ def aggregated(key: jax.Array, counts: Array, answered: np.ndarray, stddev: floa
     return answers_of(heard, spread, answered, guarantee)
 
 
-def answers_of(heard: np.ndarray, spread: np.ndarray, answered: np.ndarray, guarantee: Guarantee) -> Answers:
+def answers_of(
+    heard: np.ndarray, spread: np.ndarray, answered: np.ndarray, guarantee: Guarantee
+) -> Answers:
     """Turn noisy counts into answers where there are any, by post-processing alone."""
     labels = np.where(answered, postprocessing.noisy_max(heard), -1).astype(np.int32)
     likely = postprocessing.posterior(heard, spread.astype(np.float32))
     confidence = np.where(answered, likely[np.arange(len(labels)), labels], 0).astype(np.float32)
     probabilities = np.where(answered[:, None], likely, np.float32(1 / heard.shape[1]))
-    return Answers(labels, answered, probabilities, confidence, heard, spread.astype(np.float32), guarantee)
+    return Answers(
+        labels, answered, probabilities, confidence, heard, spread.astype(np.float32), guarantee
+    )
 
 
 def confirmed(answers: Answers, predicted: np.ndarray, sure: float) -> Answers:
-    """Answer those queries by a student that it is sure of and that did not pass, by post-processing alone.
+    """Answer those queries by a student that it is sure of and that did not pass, by
+    post-processing alone.
 
     Args:
       answers: that were released.

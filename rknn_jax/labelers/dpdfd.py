@@ -1,46 +1,64 @@
-"""DPDFD: teachers teach a student on images that a generator makes up, and no public image is needed.
+"""DPDFD: teachers teach a student on images that a generator makes up, and no public image is
+needed.
 
-In each of T steps a generator G makes B images of noise z. Teacher j of n compares its logits for image i with the student's s_i in a loss
-L_T, decoupled distillation (`dkd`), and says only how s_i should change, bounded in length by C and made noisy for each image:
+In each of T steps a generator G makes B images of noise z. Teacher j of n compares its logits for
+image i with the student's s_i in a loss L_T, decoupled distillation (`dkd`), and says only how s_i
+should change, bounded in length by C and made noisy for each image:
 
     g_ij = dL_T / ds_i,    r_i = 1/n (sum_j bounded(g_ij) + N(0, sigma² C² I)),    y_i = softmax(s_i - gamma r_i)
 
-The student learns y_i, and the generator to make images that the student knows. Both see noisy r_i only, whatever they do with them.
+The student learns y_i, and the generator to make images that the student knows. Both see noisy r_i
+only, whatever they do with them.
 
-| form                        | what is released, with one noise each | a record moves | RDP of order a | as Gaussian DP      |
+| form                        | what is released, with one noise each | a record moves | RDP of
+order a | as Gaussian DP      |
 |-----------------------------|---------------------------------------|----------------|----------------|---------------------|
-| n teachers, disjoint parts  | r_i of every image                    | 2C             | 2BTa/sigma²    | mu = 2√(BT)/sigma   |
-| `single_teacher`            | mean of a batch's gradients           | 2BC            | 2B²Ta/sigma²   | mu = 2B√T/sigma     |
-| `single_teacher_per_sample` | r_i of every image                    | 2C             | 2BTa/sigma²    | mu = 2√(BT)/sigma   |
-| `direct_training`           | r_i of private images                 | the student    | not covered    | -                   |
+| n teachers, disjoint parts  | r_i of every image                    | 2C             | 2BTa/sigma²
+| mu = 2√(BT)/sigma   | | `single_teacher`            | mean of a batch's gradients           | 2BC
+| 2B²Ta/sigma²   | mu = 2B√T/sigma     | | `single_teacher_per_sample` | r_i of every image | 2C |
+2BTa/sigma²    | mu = 2√(BT)/sigma   | | `direct_training`           | r_i of private images | the
+student    | not covered    | -                   |
 
-A teacher is any function of its records, so all its gradients may change with one record, and C, which scales signal and noise alike,
-cancels. Theorem 3 of the paper says 2C²nBTa/sigma², which is smaller by 10^4 to 10^6 in its settings; `theorem_3_as_published` repeats it.
-**Guarantee:** that of the first row, the default. With one teacher the sum of all signals over all steps is 1/(2z) of the noise, z being
-what epsilon asks for, so a student that learned something had no useful epsilon. In direct training the step that follows the noise uses
-the private images again, without noise; what is valid there is noisy SGD on the weights. These forms are for comparison: sigma is such that
+A teacher is any function of its records, so all its gradients may change with one record, and C,
+which scales signal and noise alike, cancels. Theorem 3 of the paper says 2C²nBTa/sigma², which is
+smaller by 10^4 to 10^6 in its settings; `theorem_3_as_published` repeats it. **Guarantee:** that of
+the first row, the default. With one teacher the sum of all signals over all steps is 1/(2z) of the
+noise, z being what epsilon asks for, so a student that learned something had no useful epsilon. In
+direct training the step that follows the noise uses the private images again, without noise; what
+is valid there is noisy SGD on the weights. These forms are for comparison: sigma is such that
 Theorem 3 prints `epsilon`, the answers carry the true one, and a warning tells both.
 
-For a useful epsilon n must be large: a release has n/(sigma√K) times as much signal as noise, so all of them together √(n²/(4z²K)),
-however many there are. Nothing but L_T looks at a teacher: no batch statistics, no choice of a step to stop at.
+For a useful epsilon n must be large: a release has n/(sigma√K) times as much signal as noise, so
+all of them together √(n²/(4z²K)), however many there are. Nothing but L_T looks at a teacher: no
+batch statistics, no choice of a step to stop at.
 
 What the paper leaves open is resolved so:
-  - Algorithm 1 averages gradients over a batch of images of all classes; its ensemble and Figure 1 take each image's own. So do we, but
-    for `single_teacher`, which is Algorithm 1 to the letter.
-  - y are logits less gradients, which no cross entropy takes; their softmax is what the student learns.
-  - L_T is distillation with the teacher's arg max as the target class, both weights and the temperature 1; Zhao et al. have 1, 8 and 4.
-  - Activations are made large, as in DAFL whose term it is; as printed it would make them small. Entropy is that of the batch's mean.
-  - Images are the generator's at the start of the step; generator and student then step from there, each on its own loss.
-  - A student's step comes with `updates` of them: one on what was just released, the others on a draw of all that was released before.
-  - The student that answers is the average over steps of `students.fit`; the last one, and never the best on some test.
-  - A new generator is drawn every `redraw` steps, so that images stay various. The last one is released.
-  - Instead of batch normalisation the generator scales each image by itself, to a mean and spread of pixels that are public knowledge.
+  - Algorithm 1 averages gradients over a batch of images of all classes; its ensemble and Figure 1
+    take each image's own. So do we, but for `single_teacher`, which is Algorithm 1 to the letter.
+  - y are logits less gradients, which no cross entropy takes; their softmax is what the student
+    learns.
+  - L_T is distillation with the teacher's arg max as the target class, both weights and the
+    temperature 1; Zhao et al. have 1, 8 and 4.
+  - Activations are made large, as in DAFL whose term it is; as printed it would make them small.
+    Entropy is that of the batch's mean.
+  - Images are the generator's at the start of the step; generator and student then step from there,
+    each on its own loss.
+  - A student's step comes with `updates` of them: one on what was just released, the others on a
+    draw of all that was released before.
+  - The student that answers is the average over steps of `students.fit`; the last one, and never
+    the best on some test.
+  - A new generator is drawn every `redraw` steps, so that images stay various. The last one is
+    released.
+  - Instead of batch normalisation the generator scales each image by itself, to a mean and spread
+    of pixels that are public knowledge.
 
-Teachers are logistic regressions on oriented gradients and the means of an image's cells, which nothing was learned for: thousands are
-trained side by side in seconds, and answer a batch in one matrix product.
+Teachers are logistic regressions on oriented gradients and the means of an image's cells, which
+nothing was learned for: thousands are trained side by side in seconds, and answer a batch in one
+matrix product.
 
-References: Liu et al., "Model Conversion via Differentially Private Data-Free Distillation", 2023, Algorithm 1, eqs. 4 to 6, Theorem 3;
-Zhao et al., "Decoupled Knowledge Distillation", 2022; Chen et al., "Data-Free Learning of Student Networks" (DAFL), 2019.
+References: Liu et al., "Model Conversion via Differentially Private Data-Free Distillation", 2023,
+Algorithm 1, eqs. 4 to 6, Theorem 3; Zhao et al., "Decoupled Knowledge Distillation", 2022; Chen et
+al., "Data-Free Learning of Student Networks" (DAFL), 2019.
 """
 
 import math
@@ -103,17 +121,20 @@ class Config:
       generator_learning_rate: of the generator; 0 leaves it as it is drawn.
       redraw: steps after which a new generator is drawn and trained; 0 for one and the same.
       margin: pixels around every generated image that are black.
-      pixel_mean, pixel_stddev: of a generated image within its margin, before pixels end at black and white. With less than black on
-        average what is bright is strokes.
-      target_weight, other_weight: of distillation, for the target class against all others and for the others among each other.
+      pixel_mean, pixel_stddev: of a generated image within its margin, before pixels end at black
+        and white. With less than black on average what is bright is strokes.
+      target_weight, other_weight: of distillation, for the target class against all others and for
+        the others among each other.
       temperature: of distillation.
       agreement: weight of the student's loss in the generator's.
       one_hot: weight there of cross entropy with the student's own arg max.
       information: weight there of the negative entropy of the batch's mean prediction.
       activation: weight there of the features' mean size, which is made large.
-      teacher_steps, teacher_learning_rate, teacher_weight_decay: of AdamW, on all records of a teacher.
+      teacher_steps, teacher_learning_rate, teacher_weight_decay: of AdamW, on all records of a
+        teacher.
       as_published: a form without a useful guarantee; see the module's table.
-      folder: where to save the training and go on from where it was saved; the generator is written there too. Of one data set only.
+      folder: where to save the training and go on from where it was saved; the generator is written
+        there too. Of one data set only.
     """
 
     epsilon: float = 10.0
@@ -158,34 +179,79 @@ class Config:
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, got {name}={getattr(self, name)!r}.")
+                raise ValueError(
+                    f"Expected {name} to be one of {', '.join(allowed)}, got "
+                    f"{name}={getattr(self, name)!r}."
+                )
         if not self.epsilon > 0:
-            raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; infinity is no noise, and no privacy.")
+            raise ValueError(
+                f"Expected epsilon > 0, got epsilon={self.epsilon}; infinity is no noise, and no "
+                "privacy."
+            )
         if not 0 < self.delta < 1:
-            raise ValueError(f"Expected 0 < delta < 1, got delta={self.delta}; Gaussian noise gives no pure differential privacy.")
+            raise ValueError(
+                f"Expected 0 < delta < 1, got delta={self.delta}; Gaussian noise gives no pure "
+                "differential privacy."
+            )
         for name in ("num_teachers", "batch_size", "steps", "updates", "latent", "teacher_steps"):
             if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}; ask for one or more.")
+                raise ValueError(
+                    f"Expected {name} >= 1, got {name}={getattr(self, name)}; ask for one or more."
+                )
         for name in ("margin", "redraw"):
             if getattr(self, name) < 0:
-                raise ValueError(f"Expected {name} >= 0, got {name}={getattr(self, name)}; 0 leaves it out.")
+                raise ValueError(
+                    f"Expected {name} >= 0, got {name}={getattr(self, name)}; 0 leaves it out."
+                )
         if self.width < 2:
-            raise ValueError(f"Expected width >= 2, got width={self.width}; the second convolution has half of them.")
-        for name in ("clip", "gamma", "learning_rate", "temperature", "pixel_stddev", "teacher_learning_rate"):
+            raise ValueError(
+                f"Expected width >= 2, got width={self.width}; the second convolution has half "
+                "of them."
+            )
+        for name in (
+            "clip",
+            "gamma",
+            "learning_rate",
+            "temperature",
+            "pixel_stddev",
+            "teacher_learning_rate",
+        ):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"Expected a finite {name} > 0, got {name}={getattr(self, name)}; choose a positive one.")
-        for name in ("generator_learning_rate", "teacher_weight_decay", "target_weight", "other_weight"):
+                raise ValueError(
+                    f"Expected a finite {name} > 0, got {name}={getattr(self, name)}; choose a "
+                    "positive one."
+                )
+        for name in (
+            "generator_learning_rate",
+            "teacher_weight_decay",
+            "target_weight",
+            "other_weight",
+        ):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"Expected a finite {name} >= 0, got {name}={getattr(self, name)}; 0 leaves it out.")
+                raise ValueError(
+                    f"Expected a finite {name} >= 0, got {name}={getattr(self, name)}; 0 leaves "
+                    "it out."
+                )
         for name in ("pixel_mean", "agreement", "one_hot", "information", "activation"):
             if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"Expected a finite {name}, got {name}={getattr(self, name)}; 0 leaves it out.")
+                raise ValueError(
+                    f"Expected a finite {name}, got {name}={getattr(self, name)}; 0 leaves it out."
+                )
         if not self.target_weight + self.other_weight > 0:
-            raise ValueError("Expected target_weight or other_weight > 0, got 0 for both; without them teachers say nothing.")
+            raise ValueError(
+                "Expected target_weight or other_weight > 0, got 0 for both; without them "
+                "teachers say nothing."
+            )
         if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"Expected 0 <= ema_decay < 1, got ema_decay={self.ema_decay}; 0 takes the last step's student.")
+            raise ValueError(
+                f"Expected 0 <= ema_decay < 1, got ema_decay={self.ema_decay}; 0 takes the last "
+                "step's student."
+            )
         if self.as_published != "none" and self.epsilon == math.inf:
-            raise ValueError(f"Expected a finite epsilon with as_published={self.as_published}, got infinity; it is what Theorem 3 prints.")
+            raise ValueError(
+                f"Expected a finite epsilon with as_published={self.as_published}, got infinity; "
+                "it is what Theorem 3 prints."
+            )
 
     @property
     def teachers(self) -> int:
@@ -207,8 +273,12 @@ class Noise(NamedTuple):
     as_published: float
 
 
-def theorem_3_as_published(multiplier: float, clip: float, num_teachers: int, batch_size: int, steps: int, delta: float) -> float:
-    """Return epsilon as the paper's Theorem 3 has it, from RDP of 2C²nBTa/sigma² at order a. It is not what the algorithm costs.
+def theorem_3_as_published(
+    multiplier: float, clip: float, num_teachers: int, batch_size: int, steps: int, delta: float
+) -> float:
+    """Return epsilon as the paper's Theorem 3 has it, from RDP of 2C²nBTa/sigma² at order a.
+
+    It is not what the algorithm costs.
 
     >>> round(theorem_3_as_published(100.0, 1e-3, 1, 256, 1000, 1e-5), 4)
     0.0312
@@ -220,29 +290,59 @@ def theorem_3_as_published(multiplier: float, clip: float, num_teachers: int, ba
 
 
 def noise(config: Config) -> Noise:
-    """Return the noise that `config` asks for: where nothing is as published, for its epsilon, and else for what Theorem 3 prints."""
+    """Return the noise that `config` asks for: where nothing is as published, for its epsilon,
+    and else for what Theorem 3 prints.
+    """
     releases = config.batch_size * config.steps
 
     def printed(multiplier: float) -> float:
-        return theorem_3_as_published(multiplier, config.clip, config.teachers, config.batch_size, config.steps, config.delta)
+        return theorem_3_as_published(
+            multiplier, config.clip, config.teachers, config.batch_size, config.steps, config.delta
+        )
 
     def guarantee(epsilon: float, *events: Event) -> Guarantee:
         if epsilon == math.inf:
             return Guarantee(math.inf, 0.0, config.relation, "central", ())
-        return Guarantee(epsilon, config.delta, config.relation, "central", events, accountant="analytic Gaussian")
+        return Guarantee(
+            epsilon,
+            config.delta,
+            config.relation,
+            "central",
+            events,
+            accountant="analytic Gaussian",
+        )
 
     if config.as_published == "none":
         if config.epsilon == math.inf:
             return Noise(0.0, guarantee(math.inf), math.inf)
-        multiplier = 2 * math.sqrt(releases) * accounting.gaussian_noise_multiplier(config.epsilon, config.delta)
-        return Noise(multiplier, guarantee(config.epsilon, Event("gaussian", multiplier / 2, releases)), printed(multiplier))
-    unit = 2 * config.clip * math.sqrt(config.teachers * releases)  # of sigma, in which Theorem 3 has no other quantity
-    found = brentq(lambda log: printed(unit * math.exp(log)) - config.epsilon, math.log(1e-3), math.log(1e9), xtol=1e-12)
+        multiplier = (
+            2
+            * math.sqrt(releases)
+            * accounting.gaussian_noise_multiplier(config.epsilon, config.delta)
+        )
+        return Noise(
+            multiplier,
+            guarantee(config.epsilon, Event("gaussian", multiplier / 2, releases)),
+            printed(multiplier),
+        )
+    unit = (
+        2 * config.clip * math.sqrt(config.teachers * releases)
+    )  # of sigma, in which Theorem 3 has no other quantity
+    found = brentq(
+        lambda log: printed(unit * math.exp(log)) - config.epsilon,
+        math.log(1e-3),
+        math.log(1e9),
+        xtol=1e-12,
+    )
     multiplier = unit * math.exp(found)
     if config.as_published == "direct_training":
         return Noise(multiplier, guarantee(math.inf), printed(multiplier))
     whole = config.as_published == "single_teacher"
-    event = Event("gaussian", multiplier / (2 * config.batch_size), config.steps) if whole else Event("gaussian", multiplier / 2, releases)
+    event = (
+        Event("gaussian", multiplier / (2 * config.batch_size), config.steps)
+        if whole
+        else Event("gaussian", multiplier / 2, releases)
+    )
     epsilon = accounting.epsilons([event], config.delta)["analytic Gaussian"]
     return Noise(multiplier, guarantee(epsilon, event), printed(multiplier))
 
@@ -261,7 +361,14 @@ class Votes(NamedTuple):
     labels: jax.Array | None = None
 
 
-def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int, config: Config) -> Votes:
+def votes(
+    key: jax.Array,
+    private: Records,
+    encode: Encoder,
+    queries: Queries,
+    num_classes: int,
+    config: Config,
+) -> Votes:
     """Train the teachers, each on its own part of the private records.
 
     Args:
@@ -279,15 +386,22 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
       ValueError: where a teacher would have no record and the number of records is public.
     """
     del encode, queries
-    part = pate.parts_of(key, private, pate.Config(num_teachers=config.teachers, relation=config.relation))
+    part = pate.parts_of(
+        key, private, pate.Config(num_teachers=config.teachers, relation=config.relation)
+    )
     index, present = pate.rows_of(part, config.teachers)
-    blocks = [described(private.images[start : start + 1000].astype(np.float32)) for start in range(0, len(part), 1000)]
+    blocks = [
+        described(private.images[start : start + 1000].astype(np.float32))
+        for start in range(0, len(part), 1000)
+    ]
     features = np.vstack([np.asarray(block) for block in blocks])
     features = np.vstack([features, np.zeros_like(features[:1])])
     known = bsvs.voting_labels(np.asarray(private.labels, np.int32), num_classes)
     labels = np.append(known, 0)[index]
     learned = present * (labels >= 0).astype(np.float32)
-    weights = _trained(features[index], np.maximum(labels, 0), learned, num_classes, _traced(config))
+    weights = _trained(
+        features[index], np.maximum(labels, 0), learned, num_classes, _traced(config)
+    )
     if config.as_published == "direct_training":
         return Votes(weights, jnp.asarray(private.images), jnp.asarray(known))
     return Votes(weights)
@@ -295,36 +409,54 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
 
 @jax.jit
 def described(images: jax.Array) -> jax.Array:
-    """Return what teachers see: histograms of oriented gradients, the means of the same cells, and 1.
+    """Return what teachers see: histograms of oriented gradients, the means of the same cells, and
+    1.
 
     Args:
-      images: float32 `[n, height, width, channels]`, whole numbers from 0 to 255, of 2x2 pixels or more.
+      images: float32 `[n, height, width, channels]`, whole numbers from 0 to 255, of 2x2 pixels or
+        more.
 
     Returns:
       float32 `[n, f + 1]`.
     """
     n, height, width, channels = images.shape
     cell = -(-min(height, width) // CELLS)
-    gradients = hog(images, pixels_per_cell=(cell, cell), cells_per_block=(2, 2))  # blocks of length 1
-    rows, columns = height // cell, width // cell
-    whole = images[:, : rows * cell, : columns * cell].reshape(n, rows, cell, columns, cell, channels)
+    gradients = hog(
+        images, pixels_per_cell=(cell, cell), cells_per_block=(2, 2)
+    )  # blocks of length 1
+    rows = height // cell
+    columns = width // cell
+    whole = images[:, : rows * cell, : columns * cell].reshape(
+        n, rows, cell, columns, cell, channels
+    )
     means = whole.mean((2, 4)).reshape(n, -1) / 64 - 1
     return jnp.concatenate([6 * gradients, means, jnp.ones((n, 1))], axis=1)
 
 
 @partial(jax.jit, static_argnames=("num_classes", "config"))
-def _trained(features: jax.Array, labels: jax.Array, present: jax.Array, num_classes: int, config: Config) -> jax.Array:
+def _trained(
+    features: jax.Array, labels: jax.Array, present: jax.Array, num_classes: int, config: Config
+) -> jax.Array:
     """Train logistic regressions side by side, from 0 on; one without records stays there."""
 
     def teacher(features: jax.Array, labels: jax.Array, present: jax.Array) -> jax.Array:
         weights = jnp.zeros((features.shape[1], num_classes), jnp.float32)
         learning = config.teacher_steps, config.teacher_learning_rate, config.teacher_weight_decay
-        return pate.taught(weights, lambda weights, x: jnp.matmul(x, weights), features, labels, present, *learning)
+        return pate.taught(
+            weights, lambda weights, x: jnp.matmul(x, weights), features, labels, present, *learning
+        )
 
     return jax.vmap(teacher)(features, labels, present)
 
 
-def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config, predicted: np.ndarray | None = None) -> Answers:
+def tally(
+    key: jax.Array,
+    votes: Votes,
+    queries: Queries,
+    num_classes: int,
+    config: Config,
+    predicted: np.ndarray | None = None,
+) -> Answers:
     """Distil the teachers into generator and student, in simulation, and let the student answer.
 
     Args:
@@ -336,21 +468,28 @@ def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, conf
       predicted: not used.
 
     Returns:
-      The answers; `model` is the student. With `config.folder` both networks are there too, see `folder_of`.
+      The answers; `model` is the student. With `config.folder` both networks are there too, see
+      `folder_of`.
 
     Raises:
-      ValueError: where the queries have no images, or the teachers other classes, images or numbers than these.
+      ValueError: where the queries have no images, or the teachers other classes, images or numbers
+        than these.
     """
     del predicted
     if queries.images is None:
-        raise ValueError("Expected queries with images, as the student answers on them, got images=None; set Queries.images.")
+        raise ValueError(
+            "Expected queries with images, as the student answers on them, got images=None; set "
+            "Queries.images."
+        )
     image_shape = tuple(queries.images.shape[1:])
     _check(votes, image_shape, num_classes, config)
     calibrated = noise(config)
     if config.as_published != "none":
         warnings.warn(
-            f"as_published={config.as_published}: Theorem 3 prints epsilon = {calibrated.as_published:.6g}, and the true one is "
-            f"{calibrated.guarantee.epsilon:.6g} at delta = {config.delta:.3g}. This cannot be released.",
+            f"as_published={config.as_published}: Theorem 3 prints epsilon = "
+            f"{calibrated.as_published:.6g}, and the true one is "
+            f"{calibrated.guarantee.epsilon:.6g} at delta = {config.delta:.3g}. This cannot be "
+            "released.",
             stacklevel=2,
         )
     student, _ = distil(key, votes, image_shape, num_classes, config)
@@ -360,25 +499,41 @@ def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, conf
 def _check(votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config) -> None:
     if min(image_shape[:2]) < 2 + 2 * config.margin:
         raise ValueError(
-            f"Expected images of {2 + 2 * config.margin}x{2 + 2 * config.margin} pixels or more with margin={config.margin}, got "
+            f"Expected images of {2 + 2 * config.margin}x{2 + 2 * config.margin} pixels or more "
+            f"with margin={config.margin}, got "
             f"{image_shape}; take a smaller margin."
         )
-    num_features = jax.eval_shape(described, jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)).shape[1]
-    found, expected = tuple(votes.weights.shape), (config.teachers, num_features, num_classes)
-    for name, had, wanted in zip(("num_teachers", "features", "num_classes"), found, expected, strict=True):
+    num_features = jax.eval_shape(
+        described, jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+    ).shape[1]
+    found = tuple(votes.weights.shape)
+    expected = (config.teachers, num_features, num_classes)
+    for name, had, wanted in zip(
+        ("num_teachers", "features", "num_classes"), found, expected, strict=True
+    ):
         if had != wanted:
             raise ValueError(
-                f"Expected teachers with {name}={wanted} for images {image_shape}, got {name}={had}; train them for these by `votes`."
+                f"Expected teachers with {name}={wanted} for images {image_shape}, got "
+                f"{name}={had}; train them for these by `votes`."
             )
     if config.as_published == "direct_training" and votes.images is None:
-        raise ValueError("Expected the private images with as_published=direct_training, got none; make votes with the same config.")
+        raise ValueError(
+            "Expected the private images with as_published=direct_training, got none; make votes "
+            "with the same config."
+        )
 
 
 def not_covered(key: jax.Array, votes: Votes, answers: Answers, config: Config) -> dict[str, float]:
-    """Return, for a benchmark, epsilon as Theorem 3 prints it beside the true one. `key`, `votes` and `answers` are not used."""
+    """Return, for a benchmark, epsilon as Theorem 3 prints it beside the true one.
+
+    `key`, `votes` and `answers` are not used.
+    """
     del key, votes, answers
     calibrated = noise(config)
-    return {"epsilon_as_published": calibrated.as_published, "epsilon": calibrated.guarantee.epsilon}
+    return {
+        "epsilon_as_published": calibrated.as_published,
+        "epsilon": calibrated.guarantee.epsilon,
+    }
 
 
 class State(NamedTuple):
@@ -408,20 +563,27 @@ class State(NamedTuple):
 
 
 def folder_of(config: Config, image_shape: tuple[int, ...], num_classes: int) -> Path | None:
-    """Return where a run saves itself, named by its settings: `training`, and at the end `generator` and `student`.
+    """Return where a run saves itself, named by its settings: `training`, and at the end
+    `generator` and `student`.
 
-    Neither key nor data are in the name: with another key a training goes on with new noise, and one that is finished is not repeated.
+    Neither key nor data are in the name: with another key a training goes on with new noise, and
+    one that is finished is not repeated.
     """
     if config.folder is None:
         return None
-    return Path(config.folder) / checkpoints.named("dpdfd", (replace(config, folder=None), image_shape, num_classes))
+    return Path(config.folder) / checkpoints.named(
+        "dpdfd", (replace(config, folder=None), image_shape, num_classes)
+    )
 
 
-def distil(key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config) -> tuple[fit.Student, Generator]:
+def distil(
+    key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config
+) -> tuple[fit.Student, Generator]:
     """Run Algorithm 1, or those of its steps that `config.folder` does not hold yet.
 
     Args:
-      key: of the noise, and of all that is drawn; the same one gives the same networks wherever a training was cut off.
+      key: of the noise, and of all that is drawn; the same one gives the same networks wherever a
+        training was cut off.
       votes: the teachers.
       image_shape: `(height, width, channels)`.
       num_classes: |Y|.
@@ -430,7 +592,8 @@ def distil(key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_class
     Returns:
       Student and generator, whose privacy is `noise(config).guarantee` together.
     """
-    static, (init_key, step_key, redraw_key) = _traced(config), jax.random.split(key, 3)
+    static = _traced(config)
+    (init_key, step_key, redraw_key) = jax.random.split(key, 3)
     state = initial(init_key, image_shape, num_classes, static)
     folder = folder_of(config, image_shape, num_classes)
     multiplier = jnp.float32(noise(config).multiplier)
@@ -450,9 +613,14 @@ def distil(key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_class
     )  # fmt: skip
     height, width, channels = image_shape
     student = fit.Student(
-        **jax.tree.map(np.array, state.average), config=about, num_classes=num_classes, image_shape=(height, width, channels)
+        **jax.tree.map(np.array, state.average),
+        config=about,
+        num_classes=num_classes,
+        image_shape=(height, width, channels),
     )
-    generator = Generator(jax.tree.map(np.array, state.generator), _painter(image_shape, config), config.latent)
+    generator = Generator(
+        jax.tree.map(np.array, state.generator), _painter(image_shape, config), config.latent
+    )
     if folder:
         if not (folder / "generator").exists():
             generators.save(generator, folder / "generator")
@@ -461,11 +629,15 @@ def distil(key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_class
     return student, generator
 
 
-def initial(key: jax.Array, image_shape: tuple[int, ...], num_classes: int, config: Config) -> State:
+def initial(
+    key: jax.Array, image_shape: tuple[int, ...], num_classes: int, config: Config
+) -> State:
     """Return the state before the first step. `key` is consumed."""
     generator_key, student_key = jax.random.split(key)
     generator = _first_painter(generator_key, image_shape, config)
-    student = fit.drawn(_student(config, num_classes), student_key, np.zeros((1, *image_shape), np.uint8))
+    student = fit.drawn(
+        _student(config, num_classes), student_key, np.zeros((1, *image_shape), np.uint8)
+    )
     slots = config.batch_size * (config.steps if config.updates > 1 else 1)
     return State(
         jnp.zeros((), jnp.int32),
@@ -491,38 +663,65 @@ def _drawn(painter: Painter, key: jax.Array, z: jax.Array) -> Any:
 
 def _redrawn(key: jax.Array, image_shape: tuple[int, ...], config: Config, state: State) -> State:
     generator = _first_painter(key, image_shape, config)
-    return state._replace(generator=generator, generator_optimizer=_generator_optimizer(config).init(generator))
+    return state._replace(
+        generator=generator, generator_optimizer=_generator_optimizer(config).init(generator)
+    )
 
 
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
-def released(config: Config, key: jax.Array, votes: Votes, multiplier: jax.Array, state: State) -> State:
+def released(
+    config: Config, key: jax.Array, votes: Votes, multiplier: jax.Array, state: State
+) -> State:
     """Make images, ask the teachers, keep the noisy targets, and train the generator."""
     z_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 0), state.step))
-    num_classes, image_shape = state.targets.shape[1], state.images.shape[1:]
-    painter, network = _painter(image_shape, config), _student(config, num_classes)
+    num_classes = state.targets.shape[1]
+    image_shape = state.images.shape[1:]
+    painter = _painter(image_shape, config)
+    network = _student(config, num_classes)
 
     def targets_of(logits: jax.Array, gradients: jax.Array) -> jax.Array:
-        noisy = release(noise_key, gradients, multiplier, config.clip, config.bound, whole_batch=config.as_published == "single_teacher")
+        noisy = release(
+            noise_key,
+            gradients,
+            multiplier,
+            config.clip,
+            config.bound,
+            whole_batch=config.as_published == "single_teacher",
+        )
         return jax.nn.softmax(logits - config.gamma * noisy)
 
     def loss_of(generator: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        images: jax.Array = painter.apply(generator, jax.random.normal(z_key, (config.batch_size, config.latent)))  # type: ignore[assignment]
+        images: jax.Array = painter.apply(
+            generator, jax.random.normal(z_key, (config.batch_size, config.latent))
+        )  # type: ignore[assignment]
         logits = _applied(network, state.student, images)[0]
-        seen, said = as_uint8(jax.lax.stop_gradient(images)), jax.lax.stop_gradient(logits)
+        seen = as_uint8(jax.lax.stop_gradient(images))
+        said = jax.lax.stop_gradient(logits)
         teachers = jnp.einsum("bf,nfk->nbk", described(seen.astype(jnp.float32)), votes.weights)
-        targets = targets_of(said, logit_gradients(said, teachers, config.target_weight, config.other_weight, config.temperature))
-        loss = config.agreement * jnp.mean(fit.cross_entropy(logits, targets, 0.0)) + _generator_loss(logits, config)
+        targets = targets_of(
+            said,
+            logit_gradients(
+                said, teachers, config.target_weight, config.other_weight, config.temperature
+            ),
+        )
+        loss = config.agreement * jnp.mean(
+            fit.cross_entropy(logits, targets, 0.0)
+        ) + _generator_loss(logits, config)
         if config.activation:
             features = _applied(network, state.student, images, features=True)[0]
             loss -= config.activation * jnp.mean(jnp.abs(features))
         return loss, (seen, targets)
 
-    generator, optimizer = state.generator, state.generator_optimizer
+    generator = state.generator
+    optimizer = state.generator_optimizer
     if votes.images is not None and votes.labels is not None:
         index = jax.random.randint(z_key, (config.batch_size,), 0, len(votes.images))
         images = votes.images[index]
         logits = _applied(network, state.student, images.astype(jnp.float32) / 255)[0]
-        targets = targets_of(logits, (jax.nn.softmax(logits) - jax.nn.one_hot(votes.labels[index], num_classes))[None])
+        targets = targets_of(
+            logits,
+            (jax.nn.softmax(logits) - jax.nn.one_hot(votes.labels[index], num_classes))[None],
+        )
     elif config.generator_learning_rate:
         gradient, (images, targets) = jax.grad(loss_of, has_aux=True)(generator)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
@@ -545,17 +744,26 @@ def _generator_loss(logits: jax.Array, config: Config) -> jax.Array:
     log = jax.nn.log_softmax(logits)
     own = jnp.take_along_axis(log, jnp.argmax(logits, axis=1)[:, None], axis=1)
     mean = jnp.mean(jnp.exp(log), axis=0)
-    return -config.one_hot * jnp.mean(own) + config.information * jnp.sum(mean * jnp.log(mean + 1e-9))
+    return -config.one_hot * jnp.mean(own) + config.information * jnp.sum(
+        mean * jnp.log(mean + 1e-9)
+    )
 
 
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
 def learned(config: Config, key: jax.Array, state: State) -> State:
-    """Train the student on the images just made, or on a draw of all so far; the targets are private already."""
+    """Train the student on the images just made, or on a draw of all so far; the targets are
+    private already.
+    """
     draw_key = jax.random.fold_in(jax.random.fold_in(key, 1), state.update)
-    latest = (state.step - 1) * config.batch_size % len(state.images) + jnp.arange(config.batch_size)
-    any_of_them = jax.random.randint(draw_key, (config.batch_size,), 0, state.step * config.batch_size)
+    latest = (state.step - 1) * config.batch_size % len(state.images) + jnp.arange(
+        config.batch_size
+    )
+    any_of_them = jax.random.randint(
+        draw_key, (config.batch_size,), 0, state.step * config.batch_size
+    )
     index = jnp.where(state.update % config.updates == 0, latest, any_of_them)
-    images, targets = state.images[index].astype(jnp.float32) / 255, state.targets[index]
+    images = state.images[index].astype(jnp.float32) / 255
+    targets = state.targets[index]
     network = _student(config, targets.shape[1])
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
@@ -565,18 +773,32 @@ def learned(config: Config, key: jax.Array, state: State) -> State:
     gradient, updates = jax.grad(loss_of, has_aux=True)(state.student["params"])
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         change, optimizer = _student_optimizer(config).update(gradient, state.student_optimizer)
-    student = {**state.student, "params": optax.apply_updates(state.student["params"], change), **updates}
+    student = {
+        **state.student,
+        "params": optax.apply_updates(state.student["params"], change),
+        **updates,
+    }
     average = fit.average(state.average, student, state.update, config.ema_decay)
-    return state._replace(update=state.update + 1, student=student, student_optimizer=optimizer, average=average)
+    return state._replace(
+        update=state.update + 1, student=student, student_optimizer=optimizer, average=average
+    )
 
 
-def _applied(network: Any, variables: Any, images: jax.Array, *, features: bool = False) -> tuple[jax.Array, Any]:
+def _applied(
+    network: Any, variables: Any, images: jax.Array, *, features: bool = False
+) -> tuple[jax.Array, Any]:
     return network.apply(variables, images, train=True, features=features, mutable=["batch_stats"])
 
 
 def _painter(image_shape: tuple[int, ...], config: Config) -> Painter:
     height, width, channels = image_shape
-    return Painter((height, width, channels), config.width, config.margin, config.pixel_mean, config.pixel_stddev)
+    return Painter(
+        (height, width, channels),
+        config.width,
+        config.margin,
+        config.pixel_mean,
+        config.pixel_stddev,
+    )
 
 
 def _student(config: Config, num_classes: int) -> Any:
@@ -584,7 +806,9 @@ def _student(config: Config, num_classes: int) -> Any:
 
 
 def _student_optimizer(config: Config) -> optax.GradientTransformation:
-    return optax.adam(optax.cosine_decay_schedule(config.learning_rate, config.steps * config.updates))
+    return optax.adam(
+        optax.cosine_decay_schedule(config.learning_rate, config.steps * config.updates)
+    )
 
 
 def _generator_optimizer(config: Config) -> optax.GradientTransformation:

@@ -1,22 +1,28 @@
-"""Noisy SGD: a network is trained on the private records themselves, privately, and says what the public records are.
+"""Noisy SGD: a network is trained on the private records themselves, privately, and says what the
+public records are.
 
-Its answers are predictions, and cost nothing, so all public records may be asked about. What is trained:
+Its answers are predictions, and cost nothing, so all public records may be asked about. What is
+trained:
 
-| network            | on                                       | as                                                           |
+| network            | on                                       | as |
 |--------------------|------------------------------------------|--------------------------------------------------------------|
-| `linear`, `mlp`    | the features of `encode`                 | the Layer-1 and Layer-2 heads of the reverse k-NN paper      |
-| a student's, `m5`  | images, from first weights on            | the usual private training                                   |
-| `encoder`          | images, from what `encode` has learned   | fine-tuning of a network that was trained on public images   |
+| `linear`, `mlp`    | the features of `encode`                 | the Layer-1 and Layer-2 heads of
+the reverse k-NN paper      | | a student's, `m5`  | images, from first weights on            | the
+usual private training                                   | | `encoder`          | images, from what
+`encode` has learned   | fine-tuning of a network that was trained on public images   |
 
 and with `part` a head, the normalisation, or a sparse part of the largest weights alone.
 
-Features are centred and scaled as the public ones are. `rknn_jax.students.dpsgd` is the training and its guarantee.
+Features are centred and scaled as the public ones are. `rknn_jax.students.dpsgd` is the training
+and its guarantee.
 
-Where the code that the reverse k-NN paper compares with differs: its learning rate is divided again by what it was divided by before, its
-samples are shuffled batches where Poisson samples are accounted for, and its noise on CIFAR-10 is 0.
+Where the code that the reverse k-NN paper compares with differs: its learning rate is divided again
+by what it was divided by before, its samples are shuffled batches where Poisson samples are
+accounted for, and its noise on CIFAR-10 is 0.
 
-References: Abadi et al., "Deep Learning with Differential Privacy", 2016; Tramèr & Boneh, "Differentially Private Learning Needs Better
-Features", 2021; Luo et al., "Scalable Differential Privacy with Sparse Network Finetuning", 2021.
+References: Abadi et al., "Deep Learning with Differential Privacy", 2016; Tramèr & Boneh,
+"Differentially Private Learning Needs Better Features", 2021; Luo et al., "Scalable Differential
+Privacy with Sparse Network Finetuning", 2021.
 """
 
 import importlib
@@ -51,7 +57,8 @@ class Config(dpsgd.Config):
     """How to train, and what.
 
     Attributes:
-      network: `linear` or `mlp` on features, a file of `rknn_jax/students/models` on images, or `encoder`.
+      network: `linear` or `mlp` on features, a file of `rknn_jax/students/models` on images, or
+        `encoder`.
       part: of the network that is trained; see `dpsgd.Part`.
       density: share of the weights that `part=sparse` trains beside normalisation and head.
       folder: where the training is saved, and goes on.
@@ -65,10 +72,13 @@ class Config(dpsgd.Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.network not in (choices := (*students.MODELS, "encoder")):
-            raise ValueError(f"Expected network to be one of {', '.join(choices)}, got network={self.network!r}.")
+            raise ValueError(
+                f"Expected network to be one of {', '.join(choices)}, got network={self.network!r}."
+            )
         if self.part != "all" and self.network != "encoder":
             raise ValueError(
-                f"Expected part=all with network={self.network}, got part={self.part}; weights that are drawn and then left alone are "
+                f"Expected part=all with network={self.network}, got part={self.part}; weights "
+                "that are drawn and then left alone are "
                 "of no use, take network=encoder with representation=self_trained, simclr or scan."
             )
 
@@ -92,20 +102,29 @@ class Head:
     encode: Encoder
 
     def predict_proba(self, images: Array) -> np.ndarray:
-        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height, width, channels]`."""
+        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height,
+        width, channels]`.
+        """
         return self.of_features(self.encode(images))
 
     def save(self, folder: Path) -> None:
         """Write `head.npz`: weights by their path, and by what features are centred and scaled."""
         folder.mkdir(parents=True)
-        arrays: dict[str, Any] = {"centre": self.centre, "scale": self.scale} | flatten_dict(self.params, sep=".")
+        arrays: dict[str, Any] = {"centre": self.centre, "scale": self.scale} | flatten_dict(
+            self.params, sep="."
+        )
         write_arrays(folder / "head.npz", arrays, compress=False)
 
     def of_features(self, features: Array) -> np.ndarray:
         """Return class probabilities, float32 `[n, num_classes]`, of features `[n, f]`."""
         inputs = (np.asarray(features, np.float32) - self.centre) / self.scale
-        blocks = [inputs[start : start + PREDICT_BLOCK] for start in range(0, max(len(inputs), 1), PREDICT_BLOCK)]
-        return np.concatenate([_probabilities(self.network, self.params, block) for block in blocks])
+        blocks = [
+            inputs[start : start + PREDICT_BLOCK]
+            for start in range(0, max(len(inputs), 1), PREDICT_BLOCK)
+        ]
+        return np.concatenate(
+            [_probabilities(self.network, self.params, block) for block in blocks]
+        )
 
 
 @jax.jit(static_argnames="network")
@@ -129,7 +148,14 @@ class Votes(NamedTuple):
     key: jax.Array
 
 
-def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int, config: Config) -> Votes:
+def votes(
+    key: jax.Array,
+    private: Records,
+    encode: Encoder,
+    queries: Queries,
+    num_classes: int,
+    config: Config,
+) -> Votes:
     """Encode the private records, each by itself, or take them as they are.
 
     Args:
@@ -145,7 +171,14 @@ def votes(key: jax.Array, private: Records, encode: Encoder, queries: Queries, n
     return Votes(inputs, private.labels, encode, key)
 
 
-def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config, predicted: np.ndarray | None = None) -> Answers:
+def tally(
+    key: jax.Array,
+    votes: Votes,
+    queries: Queries,
+    num_classes: int,
+    config: Config,
+    predicted: np.ndarray | None = None,
+) -> Answers:
     """Train privately, in simulation, and predict.
 
     Args:
@@ -164,30 +197,49 @@ def tally(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, conf
         head, guarantee = _train_head(key, votes, queries, num_classes, config)
         return Answers.predicted(head.of_features(queries.features), guarantee, head)
     if queries.images is None:
-        raise ValueError(f"Expected queries with images for network={config.network}, got none; set Queries.images, or take a head.")
+        raise ValueError(
+            f"Expected queries with images for network={config.network}, got none; set "
+            "Queries.images, or take a head."
+        )
     student, guarantee = _train_network(key, votes, queries.images, num_classes, config)
     return Answers.predicted(student.predict_proba(queries.images), guarantee, student)
 
 
-def _train_head(key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config) -> tuple[Head, Any]:
+def _train_head(
+    key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config
+) -> tuple[Head, Any]:
     public = np.asarray(queries.features, np.float32)
-    centre, scale = public.mean(axis=0), np.sqrt(public.var(axis=0).sum()) + np.float32(1e-12)
+    centre = public.mean(axis=0)
+    scale = np.sqrt(public.var(axis=0).sum()) + np.float32(1e-12)
     network = _network(config.network, num_classes)
     inputs = ((votes.inputs - centre) / scale).astype(np.float32)
     variables = network.init(votes.key, jnp.asarray(public[:1]), train=False)
-    trained = dpsgd.fit(key, network, variables, inputs, votes.labels, public, config, folder=config.folder)
-    return Head(trained.variables["params"], centre, scale, network, votes.encode), trained.guarantee
+    trained = dpsgd.fit(
+        key, network, variables, inputs, votes.labels, public, config, folder=config.folder
+    )
+    return Head(
+        trained.variables["params"], centre, scale, network, votes.encode
+    ), trained.guarantee
 
 
-def _train_network(key: jax.Array, votes: Votes, public: np.ndarray, num_classes: int, config: Config) -> tuple[students.Student, Any]:
-    name, learned = pretrained(votes.encode) if config.network == "encoder" else (config.network, {})
+def _train_network(
+    key: jax.Array, votes: Votes, public: np.ndarray, num_classes: int, config: Config
+) -> tuple[students.Student, Any]:
+    name, learned = (
+        pretrained(votes.encode) if config.network == "encoder" else (config.network, {})
+    )
     student = students.Config(model=name)
     shown = votes.inputs[:2]
-    students.checked(student, shown, np.eye(num_classes, dtype=np.float32)[: len(shown)], None)  # large enough?
+    students.checked(
+        student, shown, np.eye(num_classes, dtype=np.float32)[: len(shown)], None
+    )  # large enough?
     network = _network(name, num_classes)
     drawn = students.drawn(network, votes.key, votes.inputs[:1])
     head = dpsgd.head_of(drawn["params"])  # that of other classes stays behind
-    body = {kind: {name: layers[name] for name in drawn[kind] if name in layers and name != head} for kind, layers in learned.items()}
+    body = {
+        kind: {name: layers[name] for name in drawn[kind] if name in layers and name != head}
+        for kind, layers in learned.items()
+    }
     variables = students.begun_at(body, drawn)
     trained = dpsgd.fit(
         key,
@@ -202,11 +254,14 @@ def _train_network(key: jax.Array, votes: Votes, public: np.ndarray, num_classes
         folder=config.folder,
     )
     found = {"batch_stats": {}, **trained.variables}
-    return students.Student(**found, config=student, num_classes=num_classes, image_shape=votes.inputs.shape[1:]), trained.guarantee
+    return students.Student(
+        **found, config=student, num_classes=num_classes, image_shape=votes.inputs.shape[1:]
+    ), trained.guarantee
 
 
 def pretrained(encode: Encoder) -> tuple[str, dict[str, Any]]:
-    """Return the network that a representation has learned from public images: its name among the students' and its variables.
+    """Return the network that a representation has learned from public images: its name among the
+    students' and its variables.
 
     Raises:
       ValueError: for a representation without one.
@@ -216,9 +271,12 @@ def pretrained(encode: Encoder) -> tuple[str, dict[str, Any]]:
         student = encode.describe.student
         return student.config.model, {"params": student.params, "batch_stats": student.batch_stats}
     if isinstance(encode, simclr.Encoder | scan.Encoder):
-        return encode.network.backbone, {kind: arrays["backbone"] for kind, arrays in encode.variables.items()}
+        return encode.network.backbone, {
+            kind: arrays["backbone"] for kind, arrays in encode.variables.items()
+        }
     raise ValueError(
-        f"Expected a representation with a network for network=encoder, got {type(encode).__module__}; take self_trained, simclr or scan."
+        "Expected a representation with a network for network=encoder, got "
+        f"{type(encode).__module__}; take self_trained, simclr or scan."
     )
 
 
@@ -228,5 +286,12 @@ def _network(name: str, num_classes: int) -> Any:
 
 EXAMPLES = (
     Config(epsilon=20.0, batch_size=100, epochs=20),
-    Config(epsilon=30.0, batch_size=100, epochs=20, network="mlp", relation="add-remove", sampling_prob=0.3),
+    Config(
+        epsilon=30.0,
+        batch_size=100,
+        epochs=20,
+        network="mlp",
+        relation="add-remove",
+        sampling_prob=0.3,
+    ),
 )

@@ -1,4 +1,7 @@
-"""One file, one mechanism; `base` and `local` hold the contracts and the drivers. A file's presence registers the mechanism."""
+"""One file, one mechanism; `base` and `local` hold the contracts and the drivers.
+
+A file's presence registers the mechanism.
+"""
 
 import importlib
 import pkgutil
@@ -10,8 +13,12 @@ CONTRACTS = ("base", "local")
 
 
 def names(trust: Trust | None = None) -> list[str]:
-    """Return the names of all mechanisms, which are the files of this folder; or of those that can label under `trust`."""
-    every = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in CONTRACTS)
+    """Return the names of all mechanisms, which are the files of this folder; or of those that
+    can label under `trust`.
+    """
+    every = sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if module.name not in CONTRACTS
+    )
     return every if trust is None else [name for name in every if trust in named(name).trusts]
 
 
@@ -33,10 +40,18 @@ class Choice(NamedTuple):
     reason: str
 
 
-def best(epsilon: float, num_queries: int, num_classes: int, *, max_bits: int | None = None, **fields: Any) -> Choice:
+def best(
+    epsilon: float,
+    num_queries: int,
+    num_classes: int,
+    *,
+    max_bits: int | None = None,
+    **fields: Any,
+) -> Choice:
     """Choose the local mechanism of least exact variance, averaged over the cells.
 
-    The number of clients plays no part: every mechanism's variance is that of one client times their number.
+    The number of clients plays no part: every mechanism's variance is that of one client times
+    their number.
 
     Args:
       epsilon: of one message.
@@ -49,20 +64,35 @@ def best(epsilon: float, num_queries: int, num_classes: int, *, max_bits: int | 
       ValueError: where no mechanism has so small a message.
     """
     problem = {"epsilon": epsilon, "num_queries": num_queries, "num_classes": num_classes, **fields}
-    make("randomized_response", **problem)  # takes whatever any mechanism takes, so that bad fields are named
+    make(
+        "randomized_response", **problem
+    )  # takes whatever any mechanism takes, so that bad fields are named
     found = []
     for name in names("local"):
         try:
             found.append((name, make(name, **problem)))
         except ValueError:  # several votes where a mechanism takes one
             continue
-    small = [(name, mechanism) for name, mechanism in found if max_bits is None or mechanism.message_bits <= max_bits]
+    small = [
+        (name, mechanism)
+        for name, mechanism in found
+        if max_bits is None or mechanism.message_bits <= max_bits
+    ]
     if not small:
         least = min(mechanism.message_bits for _, mechanism in found)
-        raise ValueError(f"Expected max_bits >= {least}, got max_bits={max_bits}; no mechanism's message is smaller.")
+        raise ValueError(
+            f"Expected max_bits >= {least}, got max_bits={max_bits}; no mechanism's message is "
+            "smaller."
+        )
     ranked = sorted(small, key=lambda pair: (pair[1].mean_variance, pair[1].message_bits))
-    words = [f"{name} {mechanism.mean_variance:.4g} at {mechanism.message_bits} bits" for name, mechanism in ranked]
-    return Choice(ranked[0][1], "variance of a cell for each client and size of a message: " + ", ".join(words))
+    words = [
+        f"{name} {mechanism.mean_variance:.4g} at {mechanism.message_bits} bits"
+        for name, mechanism in ranked
+    ]
+    return Choice(
+        ranked[0][1],
+        "variance of a cell for each client and size of a message: " + ", ".join(words),
+    )
 
 
 def make(name: str, **fields: Any) -> Any:

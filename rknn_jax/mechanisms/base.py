@@ -5,9 +5,10 @@
 | central | hands the cells on         | counts them           | adds the noise            |
 | local   | adds the noise             | counts the support    | removes the bias          |
 
-Fields are public configuration, call arguments are private data. Epsilon is a pytree leaf and sizes are static, so one trace serves a
-sweep over epsilon. `estimate_counts` simulates, with `jax.random`; `release_counts` releases, with exact integer noise on the operating
-system's entropy, and charges a ledger before the noise is drawn.
+Fields are public configuration, call arguments are private data. Epsilon is a pytree leaf and sizes
+are static, so one trace serves a sweep over epsilon. `estimate_counts` simulates, with
+`jax.random`; `release_counts` releases, with exact integer noise on the operating system's entropy,
+and charges a ledger before the noise is drawn.
 """
 
 import abc
@@ -40,13 +41,21 @@ class Mechanism(Protocol):
         """Return one client's message from its cells, int32 `[k·r]`. `key` is consumed."""
 
     def aggregate(self, messages: Any) -> jax.Array:
-        """Return the integer totals of a block of messages. Totals of blocks, devices and hosts just add."""
+        """Return the integer totals of a block of messages.
+
+        Totals of blocks, devices and hosts just add.
+        """
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Return float32 counts `[num_queries, num_classes]`, unbiased where `unbiased` says so. `key` is consumed."""
+        """Return float32 counts `[num_queries, num_classes]`, unbiased where `unbiased` says so.
+
+        `key` is consumed.
+        """
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return the estimate's standard deviation, `[num_queries, num_classes]`, where the true counts of n records are `counts`."""
+        """Return the estimate's standard deviation, `[num_queries, num_classes]`, where the true
+        counts of n records are `counts`.
+        """
 
     def guarantee(self, num_records: int) -> Guarantee:
         """Return what one run guarantees. Concrete numbers only, on the host."""
@@ -73,19 +82,26 @@ class CalibratedMechanism(abc.ABC):
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.epsilon, int | float) and not self.epsilon > 0:  # a tracer is checked where it was made
-            raise ValueError(f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy budget.")
+        if (
+            isinstance(self.epsilon, int | float) and not self.epsilon > 0
+        ):  # a tracer is checked where it was made
+            raise ValueError(
+                f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy "
+                "budget."
+            )
         for name in ("num_queries", "num_classes", "num_neighbors", "labels_per_record"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
         if self.labels_per_record > self.num_classes:
             raise ValueError(
-                f"Expected labels_per_record <= num_classes, got labels_per_record={self.labels_per_record}, "
+                "Expected labels_per_record <= num_classes, got "
+                f"labels_per_record={self.labels_per_record}, "
                 f"num_classes={self.num_classes}."
             )
         if self.num_neighbors > self.num_queries:
             raise ValueError(
-                f"Expected num_neighbors <= num_queries, got num_neighbors={self.num_neighbors}, num_queries={self.num_queries}; "
+                f"Expected num_neighbors <= num_queries, got num_neighbors={self.num_neighbors}, "
+                f"num_queries={self.num_queries}; "
                 "use fewer neighbors or more queries."
             )
 
@@ -120,11 +136,15 @@ class CentralMechanism(CalibratedMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.relation not in RELATIONS:
-            raise ValueError(f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}.")
+            raise ValueError(
+                f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
+            )
 
     @property
     def changed_cells(self) -> int:
-        """How many cells a neighbouring data set changes, each by at most 1: the L1 and the squared L2 sensitivity."""
+        """How many cells a neighbouring data set changes, each by at most 1: the L1 and the
+        squared L2 sensitivity.
+        """
         return self.votes_per_record * (2 if self.relation == "replace-one" else 1)
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
@@ -137,7 +157,8 @@ class CentralMechanism(CalibratedMechanism):
         return bsvs.sum_votes(messages, self.num_cells)
 
     def release(self, totals: np.ndarray) -> np.ndarray:
-        """Return counts as `estimate` does, but with exact integer noise on the operating system's entropy.
+        """Return counts as `estimate` does, but with exact integer noise on the operating system's
+        entropy.
 
         Args:
           totals: int64 `[num_queries, num_classes]`.
@@ -146,7 +167,8 @@ class CentralMechanism(CalibratedMechanism):
           NotImplementedError: where the noise has no exact form.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} has no exact integer form, so it can be simulated but not released; use DiscreteLaplace instead."
+            f"{type(self).__name__} has no exact integer form, so it can be simulated but not "
+            "released; use DiscreteLaplace instead."
         )
 
     def release_guarantee(self, num_records: int) -> Guarantee:
@@ -171,14 +193,16 @@ def estimate_counts(mechanism: Mechanism, key: jax.Array, cells: Array) -> jax.A
 
     Args:
       mechanism: any.
-      key: is consumed. Client i draws from `fold_in(key', i)`, so the result does not depend on the size of a block.
+      key: is consumed. Client i draws from `fold_in(key', i)`, so the result does not depend on the
+        size of a block.
       cells: int32 `[num_records, k·r]` from `bsvs.cells`.
 
     Returns:
       float32 `[num_queries, num_classes]`.
 
     Raises:
-      ValueError: where the cells are not as wide as the mechanism's sensitivity was computed for, or there is no record.
+      ValueError: where the cells are not as wide as the mechanism's sensitivity was computed for,
+        or there is no record.
     """
     cells = _checked(mechanism, cells)
     return _estimate_counts(mechanism, key, cells)
@@ -191,8 +215,11 @@ class Payer(Protocol):
         """Have the charge on disk when this returns, or raise `LedgerError`."""
 
 
-def release_counts(mechanism: CentralMechanism, cells: Array, ledger: Payer, purpose: str) -> tuple[np.ndarray, Guarantee]:
-    """Release the counts: charge the ledger, then draw exact noise on the operating system's entropy.
+def release_counts(
+    mechanism: CentralMechanism, cells: Array, ledger: Payer, purpose: str
+) -> tuple[np.ndarray, Guarantee]:
+    """Release the counts: charge the ledger, then draw exact noise on the operating system's
+    entropy.
 
     Args:
       mechanism: a central mechanism with an exact form.
@@ -218,14 +245,17 @@ def _checked(mechanism: Mechanism, cells: Array) -> jax.Array:
     cells = jnp.asarray(cells, jnp.int32)
     if cells.ndim != 2 or len(cells) == 0 or cells.shape[1] != mechanism.votes_per_record:
         raise ValueError(
-            f"Expected cells [num_records > 0, {mechanism.votes_per_record}], as {mechanism} is calibrated for, got shape {cells.shape}; "
+            f"Expected cells [num_records > 0, {mechanism.votes_per_record}], as {mechanism} is "
+            f"calibrated for, got shape {cells.shape}; "
             "make num_neighbors and labels_per_record agree with the votes."
         )
     return bsvs.once(cells)
 
 
 @jax.jit
-def client_totals(mechanism: Mechanism, key: jax.Array, cells: jax.Array, first_client: int | jax.Array = 0) -> jax.Array:
+def client_totals(
+    mechanism: Mechanism, key: jax.Array, cells: jax.Array, first_client: int | jax.Array = 0
+) -> jax.Array:
     """Randomize and aggregate the votes of many clients in constant memory.
 
     Args:
@@ -243,12 +273,16 @@ def client_totals(mechanism: Mechanism, key: jax.Array, cells: jax.Array, first_
     def totals_of(start: Any, size: int) -> jax.Array:
         clients = first_client + start + jnp.arange(size)
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
-        return mechanism.aggregate(jax.vmap(mechanism.randomize)(keys, jax.lax.dynamic_slice_in_dim(cells, start, size)))
+        return mechanism.aggregate(
+            jax.vmap(mechanism.randomize)(keys, jax.lax.dynamic_slice_in_dim(cells, start, size))
+        )
 
     blocks, rest = divmod(num_clients, block)
     totals = totals_of(0, block)
     if blocks > 1:  # a loop that never runs would be compiled all the same
-        totals = jax.lax.fori_loop(1, blocks, lambda i, totals: totals + totals_of(i * block, block), totals)
+        totals = jax.lax.fori_loop(
+            1, blocks, lambda i, totals: totals + totals_of(i * block, block), totals
+        )
     return totals + totals_of(num_clients - rest, rest) if rest else totals
 
 

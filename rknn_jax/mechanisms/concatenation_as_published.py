@@ -1,14 +1,18 @@
-"""Concatenation, as published and repaired: one Collision message on queries and labels together. Neither can be chosen for labelling.
+"""Concatenation, as published and repaired: one Collision message on queries and labels together.
 
-A record's k queries and r labels are k + r votes among s + |Y| cells, and the published estimate of a pair multiplies the two estimates
-that the one bucket z gives. But z hits the query t or the label y, and both only where they hash to the same bucket: with p the
-probability of a hit, l buckets and q = 1/l,
+Neither can be chosen for labelling.
+
+A record's k queries and r labels are k + r votes among s + |Y| cells, and the published estimate of
+a pair multiplies the two estimates that the one bucket z gives. But z hits the query t or the label
+y, and both only where they hash to the same bucket: with p the probability of a hit, l buckets and
+q = 1/l,
 
     E[(A - q)(B - q)]/(p - q)²  =  (p/l - 2p/l + 1/l²)/(p - 1/l)²  =  -1/(lp - 1)      where the record votes for t and y, and 0 elsewhere.
 
-It should be 1. It is negative at every ε, so that the arg max of the sum avoids the right label; the small squared error that Figure 6 of
-the paper shows beyond ε = 3.5 is that of an estimate that hardly ever differs from 0. Times -(lp - 1) it is unbiased, and its variance l -
-1 times that of Collision on as many cells (`benchmarks/results/appendix_b.json`).
+It should be 1. It is negative at every ε, so that the arg max of the sum avoids the right label;
+the small squared error that Figure 6 of the paper shows beyond ε = 3.5 is that of an estimate that
+hardly ever differs from 0. Times -(lp - 1) it is unbiased, and its variance l - 1 times that of
+Collision on as many cells (`benchmarks/results/appendix_b.json`).
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix B.
 """
@@ -31,7 +35,9 @@ from rknn_jax.privacy.guarantee import Trust
 @pytree.register
 @dataclass(frozen=True)
 class ConcatenationAsPublished(ProductOfEstimates):
-    """Hash to `num_buckets` buckets; the published ⌊2(k + r) - 1 + (k + r)e^ε⌋ where they are not given."""
+    """Hash to `num_buckets` buckets; the published ⌊2(k + r) - 1 + (k + r)e^ε⌋ where they are
+    not given.
+    """
 
     trusts: ClassVar[tuple[Trust, ...]] = ()
     unbiased: ClassVar[bool] = False
@@ -49,7 +55,8 @@ class ConcatenationAsPublished(ProductOfEstimates):
     @property
     def collision(self) -> Collision:
         """Collision on s + |Y| cells with k + r votes."""
-        cells, votes = self.num_queries + self.num_classes, self.num_neighbors + self.labels_per_record
+        cells = self.num_queries + self.num_classes
+        votes = self.num_neighbors + self.labels_per_record
         return Collision(self.epsilon, cells, 1, votes, num_buckets=self.num_buckets)
 
     @property
@@ -64,10 +71,15 @@ class ConcatenationAsPublished(ProductOfEstimates):
 
     @property
     def moments(self) -> Moments:
-        """With a vote for one of them the two hits are independent; with votes for both, both hit with probability p/l."""
+        """With a vote for one of them the two hits are independent; with votes for both, both
+        hit with probability p/l.
+        """
         one = self.collision
-        p, q, (vote, none) = one.p, one.q, one.variances
-        hit, miss = (1 - q) / one.advantage, q / one.advantage
+        p = one.p
+        q = one.q
+        (vote, none) = one.variances
+        hit = (1 - q) / one.advantage
+        miss = q / one.advantage
         both = p * q * hit**4 + 2 * p * (1 - q) * (hit * miss) ** 2 + (1 - 2 * p + p * q) * miss**4
         return Moments(both, (vote + 1) * none, none * (vote + 1), none**2)
 
@@ -79,7 +91,9 @@ class ConcatenationAsPublished(ProductOfEstimates):
     def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
         """Return a seed and a bucket. `key` is consumed."""
         queries, labels = self.queries_and_labels(cells)
-        return self.collision.randomize(key, jnp.concatenate([queries, jnp.where(labels < 0, -1, labels + self.num_queries)]))
+        return self.collision.randomize(
+            key, jnp.concatenate([queries, jnp.where(labels < 0, -1, labels + self.num_queries)])
+        )
 
     def supported(self, message: Message) -> tuple[jax.Array, jax.Array]:
         """Return the supported queries and labels; see `ProductOfEstimates`."""
@@ -95,7 +109,9 @@ class ConcatenationAsPublished(ProductOfEstimates):
         named = np.asarray(cells)[np.asarray(cells) >= 0]
         queries = np.unique(named // self.num_classes)[-self.num_neighbors :]
         labels = np.unique(named % self.num_classes)[-self.labels_per_record :]
-        return self.collision.log_prob(messages, np.concatenate([queries, labels + self.num_queries]))
+        return self.collision.log_prob(
+            messages, np.concatenate([queries, labels + self.num_queries])
+        )
 
     def alphabet(self, key: jax.Array) -> Message:
         """Return every bucket under one seed."""
@@ -121,7 +137,9 @@ class RescaledConcatenation(ConcatenationAsPublished):
     @property
     def moments(self) -> Moments:
         """The published ones times (lp - 1)²."""
-        return Moments(*(moment / super(RescaledConcatenation, self).mean ** 2 for moment in super().moments))
+        return Moments(
+            *(moment / super(RescaledConcatenation, self).mean ** 2 for moment in super().moments)
+        )
 
 
 EXAMPLES = (

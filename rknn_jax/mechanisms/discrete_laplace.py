@@ -1,9 +1,11 @@
 """Discrete Laplace (two-sided geometric) noise on every cell: the default, and what a release uses.
 
-P[x] = (1 - a)/(1 + a)·a^|x| with a = exp(-1/b), b = 2kr/epsilon under replace-one and kr/epsilon under add-remove. Integer counts stay
-integers, so pure epsilon-DP holds exactly, and the variance 2a/(1 - a)² is below continuous Laplace's 2b².
+P[x] = (1 - a)/(1 + a)·a^|x| with a = exp(-1/b), b = 2kr/epsilon under replace-one and kr/epsilon
+under add-remove. Integer counts stay integers, so pure epsilon-DP holds exactly, and the variance
+2a/(1 - a)² is below continuous Laplace's 2b².
 
-Reference: Ghosh, Roughgarden & Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms", 2009.
+Reference: Ghosh, Roughgarden & Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms",
+2009.
 """
 
 from dataclasses import dataclass
@@ -24,8 +26,8 @@ from rknn_jax.types import Array
 class DiscreteLaplace(CentralMechanism):
     """epsilon-DP on integers.
 
-    Guarantee: neighbours move `changed_cells` counts by at most 1 each, and each moves its probability by a factor of at most
-    exp(1/scale) = exp(epsilon/changed_cells).
+    Guarantee: neighbours move `changed_cells` counts by at most 1 each, and each moves its
+    probability by a factor of at most exp(1/scale) = exp(epsilon/changed_cells).
     """
 
     @property
@@ -34,15 +36,23 @@ class DiscreteLaplace(CentralMechanism):
         return self.changed_cells / self.epsilon
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Add the noise, float32 `[num_queries, num_classes]` of integer value. `key` is consumed."""
+        """Add the noise, float32 `[num_queries, num_classes]` of integer value.
+
+        `key` is consumed.
+        """
         del num_records
-        # A geometric is the floor of an exponential, and the difference of two is the two-sided one.
-        up, down = jnp.floor(self.scale * jax.random.exponential(key, (2, *self.shape), jnp.float32))
+        # A geometric is the floor of an exponential, and the difference of two is the two-sided
+        # one.
+        up, down = jnp.floor(
+            self.scale * jax.random.exponential(key, (2, *self.shape), jnp.float32)
+        )
         return totals.reshape(self.shape).astype(jnp.float32) + up - down
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact noise; see `CentralMechanism.release`."""
-        return exact_noise.discrete_laplace(totals, exact_noise.safe_scale(self.changed_cells, self.epsilon))
+        return exact_noise.discrete_laplace(
+            totals, exact_noise.safe_scale(self.changed_cells, self.epsilon)
+        )
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(2a)/(1 - a) for every cell."""
@@ -54,7 +64,16 @@ class DiscreteLaplace(CentralMechanism):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return pure epsilon-DP."""
         del num_records
-        return Guarantee(self.epsilon, 0.0, self.relation, "central", (Event("discrete_laplace", self.scale, self.changed_cells),))
+        return Guarantee(
+            self.epsilon,
+            0.0,
+            self.relation,
+            "central",
+            (Event("discrete_laplace", self.scale, self.changed_cells),),
+        )
 
 
-EXAMPLES = (DiscreteLaplace(1.0, 4, 3), DiscreteLaplace(0.5, 5, 4, num_neighbors=3, labels_per_record=2, relation="add-remove"))
+EXAMPLES = (
+    DiscreteLaplace(1.0, 4, 3),
+    DiscreteLaplace(0.5, 5, 4, num_neighbors=3, labels_per_record=2, relation="add-remove"),
+)

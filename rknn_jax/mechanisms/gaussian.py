@@ -1,11 +1,12 @@
 """Gaussian noise on every cell, calibrated analytically to (epsilon, delta).
 
-sigma = sqrt(2kr)·z under replace-one and sqrt(kr)·z under add-remove, with z the analytic noise multiplier. It beats Laplace noise from
-about kr·T = 4 on, T rounds counted in. A release draws the discrete Gaussian, whose standard deviation is calibrated anew, since the
-analytic formula holds for the continuous one only.
+sigma = sqrt(2kr)·z under replace-one and sqrt(kr)·z under add-remove, with z the analytic noise
+multiplier. It beats Laplace noise from about kr·T = 4 on, T rounds counted in. A release draws the
+discrete Gaussian, whose standard deviation is calibrated anew, since the analytic formula holds for
+the continuous one only.
 
-References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018, Theorem 8; Canonne, Kamath & Steinke,
-"The Discrete Gaussian for Differential Privacy", 2020.
+References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018, Theorem
+8; Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
 """
 
 import math
@@ -27,12 +28,13 @@ from rknn_jax.types import Array
 class Gaussian(CentralMechanism):
     """(epsilon, delta)-DP.
 
-    Guarantee: the L2 sensitivity of the counts is sqrt(changed_cells), and `noise_multiplier` times that on every cell is (epsilon,
-    delta)-DP.
+    Guarantee: the L2 sensitivity of the counts is sqrt(changed_cells), and `noise_multiplier` times
+    that on every cell is (epsilon, delta)-DP.
 
     Attributes:
       delta: in (0, 1).
-      noise_multiplier: z(epsilon, delta), computed; what is passed is overwritten wherever epsilon and delta are numbers.
+      noise_multiplier: z(epsilon, delta), computed; what is passed is overwritten wherever epsilon
+        and delta are numbers.
     """
 
     delta: float = 1e-5
@@ -42,8 +44,15 @@ class Gaussian(CentralMechanism):
         super().__post_init__()
         if isinstance(self.epsilon, int | float) and isinstance(self.delta, float):
             if not 0 < self.delta < 1:
-                raise ValueError(f"Expected 0 < delta < 1, got delta={self.delta}; for pure differential privacy use DiscreteLaplace.")
-            multiplier = 0.0 if self.epsilon == math.inf else accounting.gaussian_noise_multiplier(self.epsilon, self.delta)
+                raise ValueError(
+                    f"Expected 0 < delta < 1, got delta={self.delta}; for pure differential "
+                    "privacy use DiscreteLaplace."
+                )
+            multiplier = (
+                0.0
+                if self.epsilon == math.inf
+                else accounting.gaussian_noise_multiplier(self.epsilon, self.delta)
+            )
             object.__setattr__(self, "noise_multiplier", multiplier)
 
     @property
@@ -54,7 +63,9 @@ class Gaussian(CentralMechanism):
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
         """Add the noise, float32 `[num_queries, num_classes]`. `key` is consumed."""
         del num_records
-        return totals.reshape(self.shape).astype(jnp.float32) + self.sigma * jax.random.normal(key, self.shape, jnp.float32)
+        return totals.reshape(self.shape).astype(jnp.float32) + self.sigma * jax.random.normal(
+            key, self.shape, jnp.float32
+        )
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact discrete Gaussian noise; see `CentralMechanism.release`."""
@@ -63,7 +74,9 @@ class Gaussian(CentralMechanism):
     def release_guarantee(self, num_records: int) -> Guarantee:
         """Return (epsilon, delta)-DP of the discrete Gaussian."""
         event = Event("discrete_gaussian", self._release_stddev(), self.changed_cells)
-        return replace(self.guarantee(num_records), events=(event,), accountant="PLD", sampler="release")
+        return replace(
+            self.guarantee(num_records), events=(event,), accountant="PLD", sampler="release"
+        )
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sigma for every cell."""
@@ -74,10 +87,20 @@ class Gaussian(CentralMechanism):
         """Return (epsilon, delta)-DP by the analytic formula."""
         del num_records
         event = Event("gaussian", self.noise_multiplier)
-        return Guarantee(self.epsilon, self.delta, self.relation, "central", (event,), accountant="analytic Gaussian")
+        return Guarantee(
+            self.epsilon,
+            self.delta,
+            self.relation,
+            "central",
+            (event,),
+            accountant="analytic Gaussian",
+        )
 
     def _release_stddev(self) -> float:
         return accounting.discrete_gaussian_stddev(self.epsilon, self.delta, self.changed_cells)
 
 
-EXAMPLES = (Gaussian(1.0, 4, 3), Gaussian(0.5, 5, 4, num_neighbors=3, labels_per_record=2, delta=1e-6, relation="add-remove"))
+EXAMPLES = (
+    Gaussian(1.0, 4, 3),
+    Gaussian(0.5, 5, 4, num_neighbors=3, labels_per_record=2, delta=1e-6, relation="add-remove"),
+)

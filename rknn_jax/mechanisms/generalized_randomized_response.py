@@ -1,7 +1,8 @@
-"""Generalized randomized response: publish the vote, or with the rest of the probability any other cell. For one vote a record.
+"""Generalized randomized response: publish the vote, or with the rest of the probability any other
+cell. For one vote a record.
 
-A message is one of d + 1 symbols, the last one for "no vote": p = e^ε/(e^ε + d) and q = 1/(e^ε + d). The simplest randomizer, and a good
-one where e^ε exceeds the number of cells.
+A message is one of d + 1 symbols, the last one for "no vote": p = e^ε/(e^ε + d) and q = 1/(e^ε +
+d). The simplest randomizer, and a good one where e^ε exceeds the number of cells.
 
 Reference: Kairouz, Oh & Viswanath, "Extremal Mechanisms for Local Differential Privacy", 2016.
 """
@@ -30,7 +31,8 @@ class GeneralizedRandomizedResponse(PureProtocol):
         super().__post_init__()
         if self.votes_per_record != 1:
             raise ValueError(
-                f"Expected num_neighbors = labels_per_record = 1, got {self.votes_per_record} votes a record; use SubsetSelection."
+                f"Expected num_neighbors = labels_per_record = 1, got {self.votes_per_record} "
+                "votes a record; use SubsetSelection."
             )
 
     @property
@@ -63,8 +65,12 @@ class GeneralizedRandomizedResponse(PureProtocol):
         keep_key, step_key = jax.random.split(key)
         vote = jnp.where(cells[0] < 0, self.num_cells, cells[0])
         step = jax.random.randint(step_key, (), 1, self.num_cells + 1)
-        lie = jnp.minimum(jnp.ceil(self.num_cells * self.q * jnp.float32(2.0**32)), 2.0**32 - 2.0**8).astype(jnp.uint32)
-        keep = jax.random.bits(keep_key, (), jnp.uint32) >= lie  # rounded up, and so never to no privacy
+        lie = jnp.minimum(
+            jnp.ceil(self.num_cells * self.q * jnp.float32(2.0**32)), 2.0**32 - 2.0**8
+        ).astype(jnp.uint32)
+        keep = (
+            jax.random.bits(keep_key, (), jnp.uint32) >= lie
+        )  # rounded up, and so never to no privacy
         return jnp.where(keep, vote, (vote + step) % (self.num_cells + 1)).astype(jnp.int32)
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
@@ -82,11 +88,17 @@ class GeneralizedRandomizedResponse(PureProtocol):
         """Return whether the symbol is a cell or none."""
         return (message >= 0) & (message <= self.num_cells)
 
-    def sample_totals(self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray) -> np.ndarray:
-        """Draw the totals exactly: a message that is not the vote for sure is any symbol, the vote's too; see `LocalRandomizer`."""
+    def sample_totals(
+        self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray
+    ) -> np.ndarray:
+        """Draw the totals exactly: a message that is not the vote for sure is any symbol, the
+        vote's too; see `LocalRandomizer`.
+        """
         symbols = np.where(votes[:, 0] < 0, self.num_cells, votes[:, 0])
         told = rng.binomial(clients, self.advantage)
-        totals = rng.multinomial(clients.sum() - told.sum(), np.full(self.num_cells + 1, 1 / (self.num_cells + 1)))
+        totals = rng.multinomial(
+            clients.sum() - told.sum(), np.full(self.num_cells + 1, 1 / (self.num_cells + 1))
+        )
         np.add.at(totals, symbols, told)
         return totals[:-1]
 

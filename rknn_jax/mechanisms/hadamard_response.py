@@ -1,10 +1,13 @@
-"""Hadamard response with one block: publish a random row of a Hadamard matrix and, flipped with probability 1/(e^ε + 1), one's entry of it.
+"""Hadamard response with one block: publish a random row of a Hadamard matrix and, flipped with
+probability 1/(e^ε + 1), one's entry of it.
 
-Local hashing with two buckets and the matrix as the hash: the entries of two cells agree in exactly half of the rows, so q = 1/2. It costs
-ε²-optimal error for ε up to 1 and one bit beside the row; at larger ε the error stays at that of one bit. With more than one vote a client
-speaks of one of them only.
+Local hashing with two buckets and the matrix as the hash: the entries of two cells agree in exactly
+half of the rows, so q = 1/2. It costs ε²-optimal error for ε up to 1 and one bit beside the row; at
+larger ε the error stays at that of one bit. With more than one vote a client speaks of one of them
+only.
 
-Reference: Acharya, Sun & Zhang, "Hadamard Response: Estimating Distributions Privately, Efficiently, and with Little Communication", 2019.
+Reference: Acharya, Sun & Zhang, "Hadamard Response: Estimating Distributions Privately,
+Efficiently, and with Little Communication", 2019.
 """
 
 from dataclasses import dataclass
@@ -60,7 +63,9 @@ class HadamardResponse(PureProtocol):
 
     @property
     def total_variation(self) -> float:
-        """Kept - 1/2, averaged over the row: of one vote, and by convexity of one of many; see `LocalRandomizer`."""
+        """Kept - 1/2, averaged over the row: of one vote, and by convexity of one of many; see
+        `LocalRandomizer`.
+        """
         return self.votes_per_record * self.advantage
 
     @property
@@ -83,11 +88,19 @@ class HadamardResponse(PureProtocol):
 
     def valid(self, message: Message) -> jax.Array:
         """Return whether the row is one of the matrix, and the bit a bit."""
-        return (message.row >= 0) & (message.row < self.order) & (message.bit >= 0) & (message.bit <= 1)
+        return (
+            (message.row >= 0)
+            & (message.row < self.order)
+            & (message.bit >= 0)
+            & (message.bit <= 1)
+        )
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its row; see `LocalRandomizer`."""
-        agree = np.asarray(entries(np.asarray(messages.row)[:, None], np.asarray(cells)[None] + 1)) == np.asarray(messages.bit)[:, None]
+        agree = (
+            np.asarray(entries(np.asarray(messages.row)[:, None], np.asarray(cells)[None] + 1))
+            == np.asarray(messages.bit)[:, None]
+        )
         told = np.where(agree, self.kept, 1 - self.kept)
         return np.log(np.where(np.asarray(cells)[None] < 0, 0.5, told).mean(axis=1))
 
@@ -98,8 +111,12 @@ class HadamardResponse(PureProtocol):
 
 
 def entries(row: Any, column: Any) -> jax.Array:
-    """Return entries of Sylvester's matrix as 0 (for 1) and 1 (for -1): the parity of the bits that row and column share."""
-    return jax.lax.population_count(jnp.asarray(row, jnp.int32) & jnp.asarray(column, jnp.int32)) & 1
+    """Return entries of Sylvester's matrix as 0 (for 1) and 1 (for -1): the parity of the bits
+    that row and column share.
+    """
+    return (
+        jax.lax.population_count(jnp.asarray(row, jnp.int32) & jnp.asarray(column, jnp.int32)) & 1
+    )
 
 
 EXAMPLES = (HadamardResponse(1.0, 2, 3), HadamardResponse(2.0, 3, 2, num_neighbors=2))

@@ -1,9 +1,11 @@
-"""Continuous Laplace noise on every cell, as the paper has it: scale 2kr/epsilon under replace-one, kr/epsilon under add-remove.
+"""Continuous Laplace noise on every cell, as the paper has it: scale 2kr/epsilon under replace-one,
+kr/epsilon under add-remove.
 
-For simulation only. In float32 most outputs for count 0 are impossible for count 1 (Mironov 2012), so a release uses `discrete_laplace`,
-which also has the lower variance.
+For simulation only. In float32 most outputs for count 0 are impossible for count 1 (Mironov 2012),
+so a release uses `discrete_laplace`, which also has the lower variance.
 
-Reference: Li et al., "Fine-grained Private Knowledge Distillation", Section "Centralized mechanism".
+Reference: Li et al., "Fine-grained Private Knowledge Distillation", Section "Centralized
+mechanism".
 """
 
 from dataclasses import dataclass
@@ -23,8 +25,9 @@ from rknn_jax.types import Array
 class Laplace(CentralMechanism):
     """epsilon-DP. Variance of each cell 2·scale².
 
-    Guarantee: the L1 sensitivity of the counts is `changed_cells`, so Laplace(changed_cells/epsilon) on every cell is epsilon-DP. As
-    `changed_cells` values move by 1 each, several releases compose as that many unit shifts.
+    Guarantee: the L1 sensitivity of the counts is `changed_cells`, so
+    Laplace(changed_cells/epsilon) on every cell is epsilon-DP. As `changed_cells` values move by 1
+    each, several releases compose as that many unit shifts.
     """
 
     @property
@@ -35,7 +38,9 @@ class Laplace(CentralMechanism):
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
         """Add the noise, float32 `[num_queries, num_classes]`. `key` is consumed."""
         del num_records
-        return totals.reshape(self.shape).astype(jnp.float32) + self.scale * jax.random.laplace(key, self.shape, jnp.float32)
+        return totals.reshape(self.shape).astype(jnp.float32) + self.scale * jax.random.laplace(
+            key, self.shape, jnp.float32
+        )
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(2)·scale for every cell."""
@@ -45,7 +50,16 @@ class Laplace(CentralMechanism):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return pure epsilon-DP."""
         del num_records
-        return Guarantee(self.epsilon, 0.0, self.relation, "central", (Event("laplace", self.scale, self.changed_cells),))
+        return Guarantee(
+            self.epsilon,
+            0.0,
+            self.relation,
+            "central",
+            (Event("laplace", self.scale, self.changed_cells),),
+        )
 
 
-EXAMPLES = (Laplace(1.0, 4, 3), Laplace(0.5, 5, 4, num_neighbors=3, labels_per_record=2, relation="add-remove"))
+EXAMPLES = (
+    Laplace(1.0, 4, 3),
+    Laplace(0.5, 5, 4, num_neighbors=3, labels_per_record=2, relation="add-remove"),
+)

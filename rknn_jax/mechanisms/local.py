@@ -1,17 +1,21 @@
-"""What local randomizers share: every client randomizes its own votes, so nobody has to be trusted with them.
+"""What local randomizers share: every client randomizes its own votes, so nobody has to be trusted
+with them.
 
-The messages of a pure protocol support some of the d = s·|Y| cells. A cell that the client votes for is supported with probability p, any
-other with q < p, so
+The messages of a pure protocol support some of the d = s·|Y| cells. A cell that the client votes
+for is supported with probability p, any other with q < p, so
 
     count of a cell  ~  (support - n·q) / (p - q)
 
-is unbiased, with variance a·v1 + (n - a)·v0 where a clients voted for it: v1 = p(1 - p)/(p - q)² and v0 = q(1 - q)/(p - q)². What a file
-adds is how a message is drawn and what it supports. `log_prob` is the law of a message in float64, by which the tests enumerate the
-privacy loss over all inputs and outputs.
+is unbiased, with variance a·v1 + (n - a)·v0 where a clients voted for it: v1 = p(1 - p)/(p - q)²
+and v0 = q(1 - q)/(p - q)². What a file adds is how a message is drawn and what it supports.
+`log_prob` is the law of a message in float64, by which the tests enumerate the privacy loss over
+all inputs and outputs.
 
-The guarantee is of each record, whatever all the others do: epsilon is the privacy of one message, replace-one.
+The guarantee is of each record, whatever all the others do: epsilon is the privacy of one message,
+replace-one.
 
-Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017 (pure protocols).
+Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017
+(pure protocols).
 """
 
 import abc
@@ -42,14 +46,17 @@ class LocalRandomizer(CalibratedMechanism):
         super().__post_init__()
         if self.votes_per_record >= self.num_cells:
             raise ValueError(
-                f"Expected num_neighbors * labels_per_record < num_queries * num_classes, got {self.votes_per_record} votes for "
+                "Expected num_neighbors * labels_per_record < num_queries * num_classes, got "
+                f"{self.votes_per_record} votes for "
                 f"{self.num_cells} cells; ask more queries."
             )
 
     @property
     @abc.abstractmethod
     def message_bits(self) -> int:
-        """Size of a message in bits, without the seed of a hash or the row of a matrix, which are public coins."""
+        """Size of a message in bits, without the seed of a hash or the row of a matrix, which
+        are public coins.
+        """
 
     @property
     @abc.abstractmethod
@@ -58,10 +65,12 @@ class LocalRandomizer(CalibratedMechanism):
 
     @property
     def total_variation(self) -> float:
-        """Bound on the total variation distance of the messages of any two inputs, missing votes too; public coins count as told.
+        """Bound on the total variation distance of the messages of any two inputs, missing votes
+        too; public coins count as told.
 
-        With (e^ε - 1)/(e^ε + 1), the most that epsilon allows, shuffling is worth its general bound; with less, more. See
-        `privacy.amplification`, whose proof has every client draw its own coins.
+        With (e^ε - 1)/(e^ε + 1), the most that epsilon allows, shuffling is worth its general
+        bound; with less, more. See `privacy.amplification`, whose proof has every client draw its
+        own coins.
         """
         return math.tanh(self.epsilon / 2)
 
@@ -80,7 +89,8 @@ class LocalRandomizer(CalibratedMechanism):
         """Return one client's message from its cells, int32 `[k·r]`. `key` is consumed."""
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> Any:
-        """Return the messages of many records as `randomize` does, but exactly, on the operating system's entropy: what is really sent.
+        """Return the messages of many records as `randomize` does, but exactly, on the operating
+        system's entropy: what is really sent.
 
         Args:
           entropy: continues.
@@ -93,7 +103,8 @@ class LocalRandomizer(CalibratedMechanism):
           NotImplementedError: where the mechanism has no exact form.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} has no exact form, so it can be simulated but not deployed; use Collision, SubsetSelection, "
+            f"{type(self).__name__} has no exact form, so it can be simulated but not deployed; "
+            "use Collision, SubsetSelection, "
             "RandomizedResponse or OptimizedUnaryEncoding."
         )
 
@@ -107,19 +118,28 @@ class LocalRandomizer(CalibratedMechanism):
 
     @abc.abstractmethod
     def log_prob(self, messages: Any, cells: np.ndarray) -> np.ndarray:
-        """Return the log probability of each of many messages given its public coins, float64, from a client's `cells` `[k·r]`."""
+        """Return the log probability of each of many messages given its public coins, float64,
+        from a client's `cells` `[k·r]`.
+        """
 
     @abc.abstractmethod
     def alphabet(self, key: jax.Array) -> Any:
-        """Return all messages that share public coins drawn from `key`. For small d: proofs and audits enumerate it."""
+        """Return all messages that share public coins drawn from `key`.
+
+        For small d: proofs and audits enumerate it.
+        """
 
     @abc.abstractmethod
     def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
-        """Return counts `[num_queries, num_classes]`, float64 from NumPy totals and float32 from JAX ones. `key` is not needed."""
+        """Return counts `[num_queries, num_classes]`, float64 from NumPy totals and float32 from
+        JAX ones. `key` is not needed.
+        """
 
     @abc.abstractmethod
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return the estimate's standard deviation, float64 `[num_queries, num_classes]`, where the true counts are `counts`."""
+        """Return the estimate's standard deviation, float64 `[num_queries, num_classes]`, where
+        the true counts are `counts`.
+        """
 
     def aggregate(self, messages: Any) -> jax.Array:
         """Count the messages that support each cell, int32 `[num_totals]`."""
@@ -129,12 +149,17 @@ class LocalRandomizer(CalibratedMechanism):
         def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
             return totals + jnp.sum(jax.vmap(self.support)(part), axis=0, dtype=jnp.int32), None
 
-        parts = jax.tree.map(lambda x: x[:whole].reshape(-1, MESSAGES_AT_ONCE, *x.shape[1:]), messages)
+        parts = jax.tree.map(
+            lambda x: x[:whole].reshape(-1, MESSAGES_AT_ONCE, *x.shape[1:]), messages
+        )
         totals, _ = jax.lax.scan(add, jnp.zeros(self.num_totals, jnp.int32), parts)
         return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
 
-    def sample_totals(self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray) -> np.ndarray:
-        """Draw the totals of messages from their exact joint law, without messages: in time that does not grow with the number of clients.
+    def sample_totals(
+        self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray
+    ) -> np.ndarray:
+        """Draw the totals of messages from their exact joint law, without messages: in time that
+        does not grow with the number of clients.
 
         Args:
           rng: of the draws.
@@ -148,18 +173,23 @@ class LocalRandomizer(CalibratedMechanism):
           NotImplementedError: where the law is known for single cells only.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} with {self.votes_per_record} votes a record has no exact law of totals; simulate its messages instead."
+            f"{type(self).__name__} with {self.votes_per_record} votes a record has no exact law "
+            "of totals; simulate its messages instead."
         )
 
     def guarantee(self, num_records: int) -> Guarantee:
         """Return the privacy of one message."""
         del num_records
-        return Guarantee(self.epsilon, 0.0, "replace-one", "local", (Event("pure", self.epsilon, 1),))
+        return Guarantee(
+            self.epsilon, 0.0, "replace-one", "local", (Event("pure", self.epsilon, 1),)
+        )
 
 
 @dataclass(frozen=True)
 class PureProtocol(LocalRandomizer):
-    """A message supports each cell that its client votes for with probability p, and any other with q; see above."""
+    """A message supports each cell that its client votes for with probability p, and any other
+    with q; see above.
+    """
 
     independent_elsewhere: ClassVar[bool] = True
     """Whether a message is independent over the cells without a vote."""
@@ -181,8 +211,11 @@ class PureProtocol(LocalRandomizer):
 
     @property
     def variances(self) -> tuple[float, float]:
-        """`(v1, v0)`: variance that one client adds to a cell that it votes for, and to any other."""
-        p, q = self.p, self.q
+        """`(v1, v0)`: variance that one client adds to a cell that it votes for, and to any
+        other.
+        """
+        p = self.p
+        q = self.q
         return p * (1 - p) / self.advantage**2, q * (1 - q) / self.advantage**2
 
     @property
@@ -192,7 +225,8 @@ class PureProtocol(LocalRandomizer):
         return other + (member - other) * self.votes_per_record / self.num_cells
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray | None:
-        """Return the probability that a message supports exactly those of its client's votes that are marked; None where it is not known.
+        """Return the probability that a message supports exactly those of its client's votes that
+        are marked; None where it is not known.
 
         Args:
           hits: bool `[2^(k·r), k·r]`, all patterns.
@@ -200,11 +234,14 @@ class PureProtocol(LocalRandomizer):
         del hits
         return None
 
-    def sample_totals(self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray) -> np.ndarray:
+    def sample_totals(
+        self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray
+    ) -> np.ndarray:
         """Draw the totals of messages from their exact joint law; see `LocalRandomizer`.
 
-        A message is independent over the cells that its client does not vote for, and there supports each with probability q; the votes
-        that it supports follow `hit_law`. Both hold for an ideal hash, drawn anew by every client.
+        A message is independent over the cells that its client does not vote for, and there
+        supports each with probability q; the votes that it supports follow `hit_law`. Both hold for
+        an ideal hash, drawn anew by every client.
         """
         width = self.votes_per_record
         hits = (np.arange(2**width)[:, None] >> np.arange(width)[None]) & 1 == 1
@@ -246,27 +283,39 @@ def expm1(x: Any) -> Any:
 
 
 def happens(word: jax.Array, probability: Any) -> jax.Array:
-    """Return whether an event of a probability happens, from a uniform uint32 word: an integer threshold of 24 digits, never all words."""
+    """Return whether an event of a probability happens, from a uniform uint32 word: an integer
+    threshold of 24 digits, never all words.
+    """
     share = jnp.minimum(jnp.asarray(probability, jnp.float32), 1 - 2.0**-24)
     return word < (share * 2.0**32).astype(jnp.uint32)
 
 
 def one_hot(cells: jax.Array, num_cells: int) -> jax.Array:
-    """Return which cells are voted for, bool `[num_cells]`, from cells `[k·r]` of which negative ones are no votes."""
-    return jnp.zeros(num_cells, bool).at[jnp.where(cells < 0, num_cells, cells)].set(True, mode="drop")
+    """Return which cells are voted for, bool `[num_cells]`, from cells `[k·r]` of which negative
+    ones are no votes.
+    """
+    return (
+        jnp.zeros(num_cells, bool).at[jnp.where(cells < 0, num_cells, cells)].set(True, mode="drop")
+    )
 
 
 def pack(bits: jax.Array) -> jax.Array:
     """Pack bool `[d]` into uint32 `[ceil(d / 32)]`, cell 0 in the lowest bit."""
     padded = jnp.pad(bits, (0, -len(bits) % WORD)).reshape(-1, WORD)
-    return jnp.sum(padded.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)[None], axis=1, dtype=jnp.uint32)
+    return jnp.sum(
+        padded.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)[None],
+        axis=1,
+        dtype=jnp.uint32,
+    )
 
 
 def voted_words(cells: jax.Array, num_cells: int) -> jax.Array:
     """Return `pack(one_hot(cells, num_cells))`, uint32 `[ceil(d / 32)]`, a word at a time."""
     words = jnp.arange(-(-num_cells // WORD))[None]
     bits = jnp.uint32(1) << (cells % WORD).astype(jnp.uint32)
-    return jax.lax.reduce_or(jnp.where(cells[:, None] // WORD == words, bits[:, None], jnp.uint32(0)), (0,))
+    return jax.lax.reduce_or(
+        jnp.where(cells[:, None] // WORD == words, bits[:, None], jnp.uint32(0)), (0,)
+    )
 
 
 def packed(bits: np.ndarray) -> np.ndarray:
@@ -282,7 +331,9 @@ def unpacked(words: Array, count: int) -> np.ndarray:
 
 
 def voted_bits(cells: np.ndarray, num_cells: int) -> np.ndarray:
-    """Return which cells each record votes for, bool `[n, num_cells]`, from `[n, k·r]` of which negative ones are no votes."""
+    """Return which cells each record votes for, bool `[n, num_cells]`, from `[n, k·r]` of which
+    negative ones are no votes.
+    """
     bits = np.zeros((len(cells), num_cells + 1), bool)
     np.put_along_axis(bits, np.where(cells < 0, num_cells, cells), True, axis=1)
     return bits[:, :num_cells]
@@ -301,4 +352,6 @@ def fits(words: jax.Array, count: int) -> jax.Array:
 
 def all_bits(num_cells: int) -> jax.Array:
     """Return every pattern of bits, packed, uint32 `[2^d, ceil(d / 32)]`."""
-    return jnp.asarray(packed(np.arange(2**num_cells)[:, None] >> np.arange(num_cells)[None] & 1 == 1))
+    return jnp.asarray(
+        packed(np.arange(2**num_cells)[:, None] >> np.arange(num_cells)[None] & 1 == 1)
+    )

@@ -1,7 +1,9 @@
-"""Optimized local hashing: hash one of the votes, chosen uniformly, to l = e^ε + 1 buckets and randomize the bucket.
+"""Optimized local hashing: hash one of the votes, chosen uniformly, to l = e^ε + 1 buckets and
+randomize the bucket.
 
-For kr = 1 it is the Collision mechanism. With more votes a client speaks of one of them only, p = (p₁ + (kr - 1)/l)/kr, and the server
-scales that up. Collision's joint randomization is better then; this is what users of other libraries have.
+For kr = 1 it is the Collision mechanism. With more votes a client speaks of one of them only, p =
+(p₁ + (kr - 1)/l)/kr, and the server scales that up. Collision's joint randomization is better then;
+this is what users of other libraries have.
 
 Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017.
 """
@@ -33,7 +35,8 @@ class LocalHashing(PureProtocol):
             object.__setattr__(self, "num_buckets", best_num_buckets(self.epsilon, 1))
         if isinstance(self.num_buckets, int) and not 2 <= self.num_buckets <= hashing.MOST_BUCKETS:
             raise ValueError(
-                f"Expected 2 <= num_buckets <= {hashing.MOST_BUCKETS}, got num_buckets={self.num_buckets}; leave it out for the best."
+                f"Expected 2 <= num_buckets <= {hashing.MOST_BUCKETS}, got "
+                f"num_buckets={self.num_buckets}; leave it out for the best."
             )
 
     @property
@@ -58,7 +61,9 @@ class LocalHashing(PureProtocol):
 
     @property
     def total_variation(self) -> float:
-        """p₁ - 1/l, averaged over an ideal hash: of one vote, and by convexity of one of many; see `LocalRandomizer`."""
+        """p₁ - 1/l, averaged over an ideal hash: of one vote, and by convexity of one of many;
+        see `LocalRandomizer`.
+        """
         return self.votes_per_record * self.advantage
 
     @property
@@ -76,10 +81,17 @@ class LocalHashing(PureProtocol):
         seed, draws = jnp.split(jax.random.bits(key, (5,), jnp.uint32), [2])
         vote = cells[hashing.bucket(draws[0], len(cells))]
         held = hashing.bucket(hashing.mix(seed, jnp.maximum(vote, 0)[None]), self.num_buckets)[0]
-        # One of the l - 1 others by a random step; without a vote any bucket, by a step of 0 to l - 1.
+        # One of the l - 1 others by a random step; without a vote any bucket, by a step of 0 to l -
+        # 1.
         keep = (vote >= 0) & happens(draws[1], self.kept)
-        step = jnp.where(vote >= 0, 1 + hashing.bucket(draws[2], self.num_buckets - 1), hashing.bucket(draws[2], self.num_buckets))
-        return Message(seed, jnp.where(keep, held, (held + step) % self.num_buckets).astype(jnp.int32))
+        step = jnp.where(
+            vote >= 0,
+            1 + hashing.bucket(draws[2], self.num_buckets - 1),
+            hashing.bucket(draws[2], self.num_buckets),
+        )
+        return Message(
+            seed, jnp.where(keep, held, (held + step) % self.num_buckets).astype(jnp.int32)
+        )
 
     def support(self, message: Message) -> jax.Array:
         """Return the cells that hash into the bucket."""
@@ -95,19 +107,29 @@ class LocalHashing(PureProtocol):
         return count_support(messages, self.num_buckets, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
-        """Return the law of one vote that is told with p₁ and others that collide with 1/l; see `LocalRandomizer`."""
-        told, collides = np.where(hits, self.kept, 1 - self.kept), np.where(hits, self.q, 1 - self.q)
+        """Return the law of one vote that is told with p₁ and others that collide with 1/l; see
+        `LocalRandomizer`.
+        """
+        told = np.where(hits, self.kept, 1 - self.kept)
+        collides = np.where(hits, self.q, 1 - self.q)
         return np.mean(np.prod(collides, axis=1, keepdims=True) / collides * told, axis=1)
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
         held = np.asarray(buckets(messages.seed, np.maximum(cells, 0), self.num_buckets))
-        told = np.where(held == np.asarray(messages.bucket)[:, None], self.kept, (1 - self.kept) / (self.num_buckets - 1))
+        told = np.where(
+            held == np.asarray(messages.bucket)[:, None],
+            self.kept,
+            (1 - self.kept) / (self.num_buckets - 1),
+        )
         return np.log(np.where(np.asarray(cells)[None] < 0, self.q, told).mean(axis=1))
 
     def alphabet(self, key: jax.Array) -> Message:
         """Return every bucket under one seed."""
-        return Message(jnp.tile(jax.random.bits(key, (2,), jnp.uint32), (self.num_buckets, 1)), jnp.arange(self.num_buckets))
+        return Message(
+            jnp.tile(jax.random.bits(key, (2,), jnp.uint32), (self.num_buckets, 1)),
+            jnp.arange(self.num_buckets),
+        )
 
 
 EXAMPLES = (LocalHashing(1.0, 2, 3), LocalHashing(2.0, 3, 2, num_neighbors=2))

@@ -1,19 +1,23 @@
-"""Multi-message counting: every client adds a little noise as anonymous messages of its own, and together they are a curator's noise.
+"""Multi-message counting: every client adds a little noise as anonymous messages of its own, and
+together they are a curator's noise.
 
-A message is a cell and a sign. A client sends (+) for each of its votes and, of every cell, n₁ + n₃ further (+) and n₂ + n₃ (-); the server
-counts (+) less (-). Over the h = κ·n clients that are relied on, shares of NB(1/h, a) sum to geometric n₁ and n₂ of ratio a = e^-ε_c, whose
-difference is discrete Laplace noise of scale 1/ε_c, exactly; n₃ ~ NB(r/h, p) cancels and hides how large they were
-(`privacy.flooding`). What more clients send is independent of it and adds noise, no risk.
+A message is a cell and a sign. A client sends (+) for each of its votes and, of every cell, n₁ + n₃
+further (+) and n₂ + n₃ (-); the server counts (+) less (-). Over the h = κ·n clients that are
+relied on, shares of NB(1/h, a) sum to geometric n₁ and n₂ of ratio a = e^-ε_c, whose difference is
+discrete Laplace noise of scale 1/ε_c, exactly; n₃ ~ NB(r/h, p) cancels and hides how large they
+were (`privacy.flooding`). What more clients send is independent of it and adds noise, no risk.
 
-Neighbours move 2kr cells by 1 at most, each of which has ε/(2kr) = ε_c + ε₁ and δ/(2kr). A share γ of that is ε₁, the flooding's: noise
-is 1/(1 - γ) times that of a curator, and messages grow as 1/γ. γ = 0.1 gives up 11% of accuracy for 3 messages a client at n = 60,000,
-d = 100, ε = 1 and δ = 1e-6; γ = 0.05 saves 5% of the noise and sends 5. Adding up over the cells is loose, since the worst losses of two
-cells seldom meet.
+Neighbours move 2kr cells by 1 at most, each of which has ε/(2kr) = ε_c + ε₁ and δ/(2kr). A share γ
+of that is ε₁, the flooding's: noise is 1/(1 - γ) times that of a curator, and messages grow as 1/γ.
+γ = 0.1 gives up 11% of accuracy for 3 messages a client at n = 60,000, d = 100, ε = 1 and δ = 1e-6;
+γ = 0.05 saves 5% of the noise and sends 5. Adding up over the cells is loose, since the worst
+losses of two cells seldom meet.
 
-Who is trusted: the shuffler mixes all messages of all clients, so that nobody learns who sent one nor how many a client sent; κ·n clients
-draw their noise as told.
+Who is trusted: the shuffler mixes all messages of all clients, so that nobody learns who sent one
+nor how many a client sent; κ·n clients draw their noise as told.
 
-Reference: Ghazi et al., "Private Counting from Anonymous Messages: Near-Optimal Accuracy with Vanishing Communication Overhead", 2020.
+Reference: Ghazi et al., "Private Counting from Anonymous Messages: Near-Optimal Accuracy with
+Vanishing Communication Overhead", 2020.
 """
 
 import math
@@ -33,7 +37,10 @@ from rknn_jax.privacy.guarantee import Guarantee, Trust
 from rknn_jax.types import Array
 
 CLUSTERS_AT_ONCE = 8  # most clients send fewer
-RULES: dict[str, Callable[[float, float, float], Flooding]] = {"tight": tight, "published": published}
+RULES: dict[str, Callable[[float, float, float], Flooding]] = {
+    "tight": tight,
+    "published": published,
+}
 
 
 @pytree.register
@@ -41,7 +48,8 @@ RULES: dict[str, Callable[[float, float, float], Flooding]] = {"tight": tight, "
 class MultiMessage(CalibratedMechanism):
     """(epsilon, delta)-DP of all shuffled messages together.
 
-    A client's message is int32 `[2, num_queries·num_classes]`: how often it sends each cell with (+) and with (-).
+    A client's message is int32 `[2, num_queries·num_classes]`: how often it sends each cell with
+    (+) and with (-).
 
     Guarantee: as long as `honest_clients` clients take part, whatever all others send.
 
@@ -50,8 +58,10 @@ class MultiMessage(CalibratedMechanism):
       delta: in (0, 1).
       gamma: share of epsilon that the flooding has, in (0, 1).
       honest_share: κ, share of the clients whose noise suffices: the rest may drop out or collude.
-      flooding: `tight`, by the exact δ; `published`, by the reference's formula, which sends 6 times as much or more.
-      flooding_shape: r, computed; what is passed is overwritten wherever epsilon, delta and gamma are numbers.
+      flooding: `tight`, by the exact δ; `published`, by the reference's formula, which sends 6
+        times as much or more.
+      flooding_shape: r, computed; what is passed is overwritten wherever epsilon, delta and gamma
+        are numbers.
       flooding_decay: -ln p, likewise.
     """
 
@@ -70,20 +80,32 @@ class MultiMessage(CalibratedMechanism):
         if self.num_clients < 1:
             raise ValueError(f"Expected num_clients >= 1, got num_clients={self.num_clients}.")
         if not 0 < self.honest_share <= 1:
-            raise ValueError(f"Expected 0 < honest_share <= 1, got honest_share={self.honest_share}; 1 relies on all clients.")
+            raise ValueError(
+                f"Expected 0 < honest_share <= 1, got honest_share={self.honest_share}; 1 relies "
+                "on all clients."
+            )
         if self.flooding not in RULES:
-            raise ValueError(f"Expected flooding to be one of {tuple(RULES)}, got flooding={self.flooding!r}.")
-        if not all(isinstance(value, int | float) for value in (self.epsilon, self.delta, self.gamma)):
+            raise ValueError(
+                f"Expected flooding to be one of {tuple(RULES)}, got flooding={self.flooding!r}."
+            )
+        if not all(
+            isinstance(value, int | float) for value in (self.epsilon, self.delta, self.gamma)
+        ):
             return
         if not 0 < self.delta < 1:
             raise ValueError(
-                f"Expected 0 < delta < 1, got delta={self.delta}; messages hide a vote at a positive delta only, such as 1e-6."
+                f"Expected 0 < delta < 1, got delta={self.delta}; messages hide a vote at a "
+                "positive delta only, such as 1e-6."
             )
         if not 0 < self.gamma < 1:
-            raise ValueError(f"Expected 0 < gamma < 1, got gamma={self.gamma}; 0.1 is a good choice.")
+            raise ValueError(
+                f"Expected 0 < gamma < 1, got gamma={self.gamma}; 0.1 is a good choice."
+            )
         found = NONE
         if self.epsilon < math.inf:
-            found = RULES[self.flooding](self.gamma * self.cell_epsilon, self.count_epsilon, self.delta / self.changed_cells)
+            found = RULES[self.flooding](
+                self.gamma * self.cell_epsilon, self.count_epsilon, self.delta / self.changed_cells
+            )
         object.__setattr__(self, "flooding_shape", found.shape)
         object.__setattr__(self, "flooding_decay", found.decay)
 
@@ -116,16 +138,22 @@ class MultiMessage(CalibratedMechanism):
     def expected_messages(self) -> float:
         """Mean of a client that casts all its votes: kr + (d/h)·(2a/(1 - a) + 2rp/(1 - p))."""
         pairs = Flooding(self.flooding_shape, self.flooding_decay).mean
-        return self.votes_per_record + 2 * self.num_cells / self.honest_clients * (odds(self.count_epsilon) + pairs)
+        return self.votes_per_record + 2 * self.num_cells / self.honest_clients * (
+            odds(self.count_epsilon) + pairs
+        )
 
     def most_messages(self, failure_prob: float) -> int:
-        """Return what no client's number of messages exceeds, but with `failure_prob` over all n clients, by the exact law.
+        """Return what no client's number of messages exceeds, but with `failure_prob` over all n
+        clients, by the exact law.
 
         Raises:
           ValueError: for a probability outside (0, 1).
         """
         if not 0 < failure_prob < 1:
-            raise ValueError(f"Expected 0 < failure_prob < 1, got failure_prob={failure_prob}; 1e-6 is a common choice.")
+            raise ValueError(
+                f"Expected 0 < failure_prob < 1, got failure_prob={failure_prob}; 1e-6 is a "
+                "common choice."
+            )
         one_client = -math.expm1(math.log1p(-failure_prob) / self.num_clients)
         share = self.num_cells / self.honest_clients
         paired = share * self.flooding_shape, self.flooding_decay
@@ -145,47 +173,76 @@ class MultiMessage(CalibratedMechanism):
         return self.votes_per_record + high
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
-        """Return how often a client sends each cell with (+) and with (-), int32 `[2, num_queries·num_classes]`. `key` is consumed.
+        """Return how often a client sends each cell with (+) and with (-), int32 `[2,
+        num_queries·num_classes]`. `key` is consumed.
 
-        A negative binomial is a Poisson number of clusters of logarithmic size, so that all cells and kinds of noise together are a Poisson
-        process of clusters, each of one kind at one random cell: a client works for its own messages and not for all cells. Clusters
-        arrive until the rate is used up, however many they are.
+        A negative binomial is a Poisson number of clusters of logarithmic size, so that all cells
+        and kinds of noise together are a Poisson process of clusters, each of one kind at one
+        random cell: a client works for its own messages and not for all cells. Clusters arrive
+        until the rate is used up, however many they are.
         """
-        rest = jnp.log(-jnp.expm1(-jnp.stack([jnp.float32(self.count_epsilon), jnp.float32(self.flooding_decay)])))  # ln(1 - p) of a kind
+        rest = jnp.log(
+            -jnp.expm1(
+                -jnp.stack([jnp.float32(self.count_epsilon), jnp.float32(self.flooding_decay)])
+            )
+        )  # ln(1 - p) of a kind
         share = self.num_cells / self.honest_clients
-        lone, paired = -share * rest[0], -share * self.flooding_shape * rest[1]
+        lone = -share * rest[0]
+        paired = -share * self.flooding_shape * rest[1]
         rate = 2 * lone + paired
 
-        def step(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def step(
+            state: tuple[jax.Array, jax.Array, jax.Array],
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
             number, time, counts = state
-            bits = jax.random.bits(jax.random.fold_in(key, number), (5, CLUSTERS_AT_ONCE), jnp.uint32)
+            bits = jax.random.bits(
+                jax.random.fold_in(key, number), (5, CLUSTERS_AT_ONCE), jnp.uint32
+            )
             wait, kind, spread, size = _uniform(bits[:4])
             times = time + jnp.cumsum(-jnp.log1p(-wait))
             kind = kind * rate
             # Logarithmic of parameter p: geometric of ratio q = 1 - (1 - p)^U.
-            sizes = 1 + jnp.floor(jnp.log(size) / jax.nn.log1mexp(-spread * jnp.where(kind < 2 * lone, rest[0], rest[1])))
+            sizes = 1 + jnp.floor(
+                jnp.log(size)
+                / jax.nn.log1mexp(-spread * jnp.where(kind < 2 * lone, rest[0], rest[1]))
+            )
             sizes = jnp.where(times < rate, sizes, 0).astype(jnp.int32)
-            sent = jnp.stack([jnp.where(kind >= lone, sizes, 0), jnp.where((kind < lone) | (kind >= 2 * lone), sizes, 0)])
+            sent = jnp.stack(
+                [
+                    jnp.where(kind >= lone, sizes, 0),
+                    jnp.where((kind < lone) | (kind >= 2 * lone), sizes, 0),
+                ]
+            )
             where = bits[4] % jnp.uint32(self.num_cells)  # uneven by d/2³² of its probability
             return number + 1, times[-1], counts.at[:, where].add(sent)
 
         cells = bsvs.once(cells)
-        votes = jnp.zeros((2, self.num_cells), jnp.int32).at[0, jnp.where(cells < 0, self.num_cells, cells)].add(1, mode="drop")
-        return jax.lax.while_loop(lambda state: state[1] < rate, step, (jnp.int32(0), jnp.float32(0), votes))[2]
+        votes = (
+            jnp.zeros((2, self.num_cells), jnp.int32)
+            .at[0, jnp.where(cells < 0, self.num_cells, cells)]
+            .add(1, mode="drop")
+        )
+        return jax.lax.while_loop(
+            lambda state: state[1] < rate, step, (jnp.int32(0), jnp.float32(0), votes)
+        )[2]
 
     def aggregate(self, messages: jax.Array) -> jax.Array:
         """Count (+) less (-), int32 `[num_queries·num_classes]`."""
         return jnp.sum(messages[:, 0] - messages[:, 1], axis=0, dtype=jnp.int32)
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Return the totals, whose noise the clients have added, float32 `[num_queries, num_classes]`. `key` is not needed."""
+        """Return the totals, whose noise the clients have added, float32 `[num_queries,
+        num_classes]`. `key` is not needed.
+        """
         del key, num_records
         return totals.reshape(self.shape).astype(jnp.float32)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(2a·n'/h)/(1 - a) for every cell, where n' clients send."""
         shares = 2 * math.exp(-self.count_epsilon) * num_records / self.honest_clients
-        return np.broadcast_to(math.sqrt(shares) / -math.expm1(-self.count_epsilon), np.shape(counts))
+        return np.broadcast_to(
+            math.sqrt(shares) / -math.expm1(-self.count_epsilon), np.shape(counts)
+        )
 
     def guarantee(self, num_records: int) -> Guarantee:
         """Return (epsilon, delta)-DP.
@@ -195,11 +252,16 @@ class MultiMessage(CalibratedMechanism):
         """
         if num_records < self.honest_clients:
             raise ValueError(
-                f"Expected at least honest_share * num_clients = {self.honest_clients} clients, got {num_records}; their noise does not "
+                f"Expected at least honest_share * num_clients = {self.honest_clients} clients, "
+                f"got {num_records}; their noise does not "
                 "suffice. Set num_clients to those that take part, or lower honest_share."
             )
-        accountant = f"Ghazi et al. 2020, exact delta of a cell, added up over {self.changed_cells} cells"
-        return Guarantee(self.epsilon, self.delta, "replace-one", "shuffle", (), accountant=accountant)
+        accountant = (
+            f"Ghazi et al. 2020, exact delta of a cell, added up over {self.changed_cells} cells"
+        )
+        return Guarantee(
+            self.epsilon, self.delta, "replace-one", "shuffle", (), accountant=accountant
+        )
 
 
 def messages(counts: Array) -> np.ndarray:
@@ -210,7 +272,9 @@ def messages(counts: Array) -> np.ndarray:
     """
     often = np.swapaxes(counts, -1, -2)
     every = np.arange(2 * often.shape[-2], dtype=np.uint32)
-    return np.repeat(np.broadcast_to(every.reshape(often.shape[-2:]), often.shape).ravel(), often.ravel())
+    return np.repeat(
+        np.broadcast_to(every.reshape(often.shape[-2:]), often.shape).ravel(), often.ravel()
+    )
 
 
 def shuffle(rng: np.random.Generator, messages: np.ndarray) -> np.ndarray:
@@ -219,17 +283,31 @@ def shuffle(rng: np.random.Generator, messages: np.ndarray) -> np.ndarray:
 
 
 def decode(messages: np.ndarray, num_cells: int) -> np.ndarray:
-    """Return the totals of messages in any order as `MultiMessage.aggregate` does, int64 `[num_cells]`."""
+    """Return the totals of messages in any order as `MultiMessage.aggregate` does, int64
+    `[num_cells]`.
+    """
     plus, minus = np.bincount(messages, minlength=2 * num_cells).reshape(num_cells, 2).T
     return plus - minus
 
 
 def _uniform(bits: jax.Array) -> jax.Array:
-    """Return numbers in (0, 1), float32, as fine near 0 as 32 bits are: a client among many sends with a small probability."""
+    """Return numbers in (0, 1), float32, as fine near 0 as 32 bits are: a client among many
+    sends with a small probability.
+    """
     return jnp.minimum((bits.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
 
 
 EXAMPLES = (
     MultiMessage(1.0, 4, 3, num_clients=50),
-    MultiMessage(6.0, 4, 2, num_neighbors=2, num_clients=60, honest_share=0.8, delta=0.01, gamma=0.5, flooding="published"),
+    MultiMessage(
+        6.0,
+        4,
+        2,
+        num_neighbors=2,
+        num_clients=60,
+        honest_share=0.8,
+        delta=0.01,
+        gamma=0.5,
+        flooding="published",
+    ),
 )

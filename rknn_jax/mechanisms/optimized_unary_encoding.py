@@ -1,7 +1,9 @@
-"""Optimized unary encoding: one bit for every cell, a vote's kept with probability 1/2, any other set with q = 1/(e^(ε/kr) + 1).
+"""Optimized unary encoding: one bit for every cell, a vote's kept with probability 1/2, any other
+set with q = 1/(e^(ε/kr) + 1).
 
-A replaced record loses kr votes and gains kr. A lost and a gained one together change the odds by at most e^(ε/kr). Few cells are voted
-for, so it pays to spend the budget on the zeros: never worse than randomized response at equal epsilon.
+A replaced record loses kr votes and gains kr. A lost and a gained one together change the odds by
+at most e^(ε/kr). Few cells are voted for, so it pays to spend the budget on the zeros: never worse
+than randomized response at equal epsilon.
 
 Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017.
 """
@@ -14,7 +16,18 @@ import numpy as np
 
 from rknn_jax import bsvs
 from rknn_jax._internal import pytree
-from rknn_jax.mechanisms.local import PureProtocol, all_bits, exp, expm1, fits, packed, unpack, unpacked, voted_bits, voted_words
+from rknn_jax.mechanisms.local import (
+    PureProtocol,
+    all_bits,
+    exp,
+    expm1,
+    fits,
+    packed,
+    unpack,
+    unpacked,
+    voted_bits,
+    voted_words,
+)
 from rknn_jax.mechanisms.randomized_response import bernoulli_bits, bits_total_variation
 from rknn_jax.privacy.entropy import Entropy, at_least
 
@@ -54,13 +67,20 @@ class OptimizedUnaryEncoding(PureProtocol):
         votes_key, other_key = jax.random.split(key)
         cells = bsvs.once(cells)
         kept = (cells >= 0) & (jax.random.bits(votes_key, cells.shape, jnp.uint32) >> 31 == 1)
-        voted, set_bits = (voted_words(votes, self.num_cells) for votes in (cells, jnp.where(kept, cells, -1)))
+        voted, set_bits = (
+            voted_words(votes, self.num_cells) for votes in (cells, jnp.where(kept, cells, -1))
+        )
         return set_bits | ~voted & bernoulli_bits(other_key, self.q, self.num_cells)
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
         """Return exact messages, with other bits set at q rounded up; see `LocalRandomizer`."""
         words = entropy.words(len(cells), self.num_cells)
-        return packed(words < np.where(voted_bits(cells, self.num_cells), np.uint64(2**63), np.uint64(at_least(self.q))))
+        return packed(
+            words
+            < np.where(
+                voted_bits(cells, self.num_cells), np.uint64(2**63), np.uint64(at_least(self.q))
+            )
+        )
 
     def support(self, message: jax.Array) -> jax.Array:
         """Return the bits."""
@@ -78,7 +98,9 @@ class OptimizedUnaryEncoding(PureProtocol):
         """Return the log probability of each message; see `LocalRandomizer`."""
         voted = np.isin(np.arange(self.num_cells), cells)
         chance = np.where(voted, self.p, self.q)
-        return np.where(unpacked(messages, self.num_cells), np.log(chance), np.log1p(-chance)).sum(axis=-1)
+        return np.where(unpacked(messages, self.num_cells), np.log(chance), np.log1p(-chance)).sum(
+            axis=-1
+        )
 
     def alphabet(self, key: jax.Array) -> jax.Array:
         """Return all 2^d messages."""

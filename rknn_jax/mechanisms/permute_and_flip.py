@@ -1,14 +1,18 @@
-"""Permute-and-flip per query: hard labels alone, at 17% less epsilon than Laplace noise for the same share of wrong labels.
+"""Permute-and-flip per query: hard labels alone, at 17% less epsilon than Laplace noise for the
+same share of wrong labels.
 
-The label of a query is the arg max of its counts plus one-sided exponential noise of mean 2k/epsilon (replace-one) or k/epsilon
-(add-remove), which is the law of permute-and-flip. Only the winner is released, as a one-hot row: no soft labels and no smoothing.
+The label of a query is the arg max of its counts plus one-sided exponential noise of mean
+2k/epsilon (replace-one) or k/epsilon (add-remove), which is the law of permute-and-flip. Only the
+winner is released, as a one-hot row: no soft labels and no smoothing.
 
-**Why the scale is that of the Laplace histogram.** A vote more or less moves one count of one query, for which permute-and-flip is
-monotone and (1/t)-DP; under add-remove that happens in k queries, k/t in all. Replacing a record does that in up to 2k queries, or moves
-two counts by 1 each, 2/t, in k queries: 2k/t both times. With r > 1 labels a record there is no single winner to release.
+**Why the scale is that of the Laplace histogram.** A vote more or less moves one count of one
+query, for which permute-and-flip is monotone and (1/t)-DP; under add-remove that happens in k
+queries, k/t in all. Replacing a record does that in up to 2k queries, or moves two counts by 1
+each, 2/t, in k queries: 2k/t both times. With r > 1 labels a record there is no single winner to
+release.
 
-References: McKenna & Sheldon, "Permute-and-Flip", 2020; Ding et al., "The Permute-and-Flip Mechanism is Identical to Report-Noisy-Max
-with Exponential Noise", 2021.
+References: McKenna & Sheldon, "Permute-and-Flip", 2020; Ding et al., "The Permute-and-Flip
+Mechanism is Identical to Report-Noisy-Max with Exponential Noise", 2021.
 """
 
 from dataclasses import dataclass
@@ -36,7 +40,8 @@ class PermuteAndFlip(CentralMechanism):
         super().__post_init__()
         if self.labels_per_record != 1:
             raise ValueError(
-                f"Expected labels_per_record=1, got labels_per_record={self.labels_per_record}; several labels a record have no single "
+                f"Expected labels_per_record=1, got labels_per_record={self.labels_per_record}; "
+                "several labels a record have no single "
                 "winner, use DiscreteLaplace."
             )
 
@@ -46,14 +51,21 @@ class PermuteAndFlip(CentralMechanism):
         return self.changed_cells / self.epsilon
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Return the winners as one-hot rows, float32 `[num_queries, num_classes]`. `key` is consumed."""
+        """Return the winners as one-hot rows, float32 `[num_queries, num_classes]`.
+
+        `key` is consumed.
+        """
         del num_records
-        noisy = totals.reshape(self.shape).astype(jnp.float32) + self.scale * jax.random.exponential(key, self.shape, jnp.float32)
+        noisy = totals.reshape(self.shape).astype(
+            jnp.float32
+        ) + self.scale * jax.random.exponential(key, self.shape, jnp.float32)
         return jax.nn.one_hot(jnp.argmax(noisy, axis=1), self.num_classes)
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Return the winners as one-hot rows, drawn exactly; see `CentralMechanism.release`."""
-        winners = exact_noise.permute_and_flip(totals, exact_noise.safe_scale(self.changed_cells, self.epsilon))
+        winners = exact_noise.permute_and_flip(
+            totals, exact_noise.safe_scale(self.changed_cells, self.epsilon)
+        )
         return (np.arange(self.num_classes) == winners[:, None]).astype(np.int64)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
@@ -68,4 +80,7 @@ class PermuteAndFlip(CentralMechanism):
         return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,))
 
 
-EXAMPLES = (PermuteAndFlip(1.0, 4, 3), PermuteAndFlip(0.5, 5, 4, num_neighbors=3, relation="add-remove"))
+EXAMPLES = (
+    PermuteAndFlip(1.0, 4, 3),
+    PermuteAndFlip(0.5, 5, 4, num_neighbors=3, relation="add-remove"),
+)

@@ -1,7 +1,8 @@
 """Randomized response: one bit for every cell, each flipped with probability q = 1/(e^(ε/2kr) + 1).
 
-Replacing a record changes at most 2kr bits, by a factor of at most e^(ε/2kr) each, and two records of disjoint votes reach e^ε. Bits are
-drawn 32 at a time: a word of Bernoulli(q) bits combines one uniform word for each binary digit of q.
+Replacing a record changes at most 2kr bits, by a factor of at most e^(ε/2kr) each, and two records
+of disjoint votes reach e^ε. Bits are drawn 32 at a time: a word of Bernoulli(q) bits combines one
+uniform word for each binary digit of q.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", section on local mechanisms.
 """
@@ -16,7 +17,19 @@ import numpy as np
 
 from rknn_jax._internal import pytree
 from rknn_jax.kernels import hashing
-from rknn_jax.mechanisms.local import WORD, PureProtocol, all_bits, exp, expm1, fits, packed, unpack, unpacked, voted_bits, voted_words
+from rknn_jax.mechanisms.local import (
+    WORD,
+    PureProtocol,
+    all_bits,
+    exp,
+    expm1,
+    fits,
+    packed,
+    unpack,
+    unpacked,
+    voted_bits,
+    voted_words,
+)
 from rknn_jax.privacy.entropy import Entropy, at_least
 
 DIGITS = 24  # binary ones of a simulated probability
@@ -85,17 +98,23 @@ class RandomizedResponse(PureProtocol):
 
 
 def bernoulli_bits(key: jax.Array, probability: Any, count: int) -> jax.Array:
-    """Return independent Bernoulli bits, packed, uint32 `[ceil(count / 32)]`, of a probability rounded up to 2^-24. `key` is consumed.
+    """Return independent Bernoulli bits, packed, uint32 `[ceil(count / 32)]`, of a probability
+    rounded up to 2^-24. `key` is consumed.
 
-    Uniform words come from a counter hash, good enough to simulate with and never to release with. Probabilities are resolved twice as well
-    as `jax.random.bernoulli` does, which spends a word on every bit.
+    Uniform words come from a counter hash, good enough to simulate with and never to release with.
+    Probabilities are resolved twice as well as `jax.random.bernoulli` does, which spends a word on
+    every bit.
     """
     num_words = -(-count // WORD)
     seed = jax.random.bits(key, (2,), jnp.uint32)
-    uniform = [hashing.mix(seed, jnp.arange(num_words) + digit * num_words) for digit in range(DIGITS)]
+    uniform = [
+        hashing.mix(seed, jnp.arange(num_words) + digit * num_words) for digit in range(DIGITS)
+    ]
     used = np.full(num_words, 2**WORD - 1, np.uint32)
     used[-1] >>= -count % WORD
-    threshold = jnp.ceil(jnp.asarray(probability, jnp.float32) * 2**DIGITS)  # of flips, so that bits are never safe from one
+    threshold = jnp.ceil(
+        jnp.asarray(probability, jnp.float32) * 2**DIGITS
+    )  # of flips, so that bits are never safe from one
     return below(uniform, jnp.minimum(threshold, 2**DIGITS - 1).astype(jnp.uint32)) & used
 
 
@@ -103,7 +122,8 @@ def below(uniform: Sequence[jax.Array], threshold: jax.Array) -> jax.Array:
     """Compare 32 numbers a word with a threshold, digit by digit from the last.
 
     Args:
-      uniform: uint32 words, one of each array for one digit of 32 numbers, complemented, the last digit first.
+      uniform: uint32 words, one of each array for one digit of 32 numbers, complemented, the last
+        digit first.
       threshold: uint32 scalar below 2^len(uniform).
 
     Returns:
@@ -112,15 +132,18 @@ def below(uniform: Sequence[jax.Array], threshold: jax.Array) -> jax.Array:
     words = jnp.zeros_like(uniform[0])
     for position, ones in enumerate(uniform):
         digit = jnp.uint32(0) - (threshold >> position & jnp.uint32(1))  # all ones where it is 1
-        words = ones & words | digit & (ones | words)  # OR where the threshold's digit is 1, else AND
+        words = ones & words | digit & (
+            ones | words
+        )  # OR where the threshold's digit is 1, else AND
     return words
 
 
 def bits_total_variation(p: float, q: float, count: int) -> float:
-    """Return the total variation distance of independent bits that are set with p at `count` places and q at as many, and the reverse.
+    """Return the total variation distance of independent bits that are set with p at `count` places
+    and q at as many, and the reverse.
 
-    The odds of the two depend on A - B alone, for A ~ Bin(count, p) bits set at the first places and B ~ Bin(count, q) at the others: the
-    distance is P(A > B) - P(A < B).
+    The odds of the two depend on A - B alone, for A ~ Bin(count, p) bits set at the first places
+    and B ~ Bin(count, q) at the others: the distance is P(A > B) - P(A < B).
     """
     law = np.ones(1)
     for _ in range(count):

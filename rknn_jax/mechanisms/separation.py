@@ -1,10 +1,12 @@
-"""Separation: two Collision messages at ε/2 each, one on a record's queries and one on its labels; their estimates are multiplied.
+"""Separation: two Collision messages at ε/2 each, one on a record's queries and one on its labels;
+their estimates are multiplied.
 
-With A whether a message supports query t, and B whether the other one supports label y, (A - q₁)(B - q₂)/((p₁ - q₁)(p₂ - q₂)) has mean 1
-where the record votes for both and 0 elsewhere, as the two messages are independent: the sum over clients is unbiased. Its variance is a
-product too, 4 times that of the flat `Collision` for one record at ε = 8 and 87 times at ε = 1 (200 queries, 50 labels, k = r = 2): an
-ablation. Records with a vote for some of the pairs of their queries and labels only, and for others not, have no such message; votes
-that are missing altogether are no trouble.
+With A whether a message supports query t, and B whether the other one supports label y, (A - q₁)(B
+- q₂)/((p₁ - q₁)(p₂ - q₂)) has mean 1 where the record votes for both and 0 elsewhere, as the two
+messages are independent: the sum over clients is unbiased. Its variance is a product too, 4 times
+that of the flat `Collision` for one record at ε = 8 and 87 times at ε = 1 (200 queries, 50 labels,
+k = r = 2): an ablation. Records with a vote for some of the pairs of their queries and labels only,
+and for others not, have no such message; votes that are missing altogether are no trouble.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix B.
 """
@@ -26,14 +28,18 @@ from rknn_jax.types import Array
 
 
 class Message(NamedTuple):
-    """`seeds`, uint32 `[2, 2]`, and `buckets`, int32 `[2]`: of the queries' message and of the labels'."""
+    """`seeds`, uint32 `[2, 2]`, and `buckets`, int32 `[2]`: of the queries' message and of the
+    labels'.
+    """
 
     seeds: jax.Array
     buckets: jax.Array
 
 
 class Moments(NamedTuple):
-    """Second moments of the product that one client adds to a cell: where it votes for query and label, for one of them, for neither."""
+    """Second moments of the product that one client adds to a cell: where it votes for query and
+    label, for one of them, for neither.
+    """
 
     both: float
     query: float
@@ -57,7 +63,9 @@ class ProductOfEstimates(LocalRandomizer):
 
     @property
     def mean(self) -> float:
-        """Mean of the product where a client votes for query and label; it is 0 elsewhere, and the estimate unbiased where this is 1."""
+        """Mean of the product where a client votes for query and label; it is 0 elsewhere, and
+        the estimate unbiased where this is 1.
+        """
         return 1.0
 
     @property
@@ -78,31 +86,58 @@ class ProductOfEstimates(LocalRandomizer):
         """Return sums of products; see `LocalRandomizer`."""
         del key
         one, other = self.factors
-        d, s = self.num_cells, self.num_queries
-        pairs, queries, labels = (x.astype(float) for x in (totals[:d].reshape(self.shape), totals[d : d + s], totals[d + s :]))
-        products = pairs - other.q * queries[:, None] - one.q * labels[None] + num_records * one.q * other.q
+        d = self.num_cells
+        s = self.num_queries
+        pairs, queries, labels = (
+            x.astype(float)
+            for x in (totals[:d].reshape(self.shape), totals[d : d + s], totals[d + s :])
+        )
+        products = (
+            pairs
+            - other.q * queries[:, None]
+            - one.q * labels[None]
+            + num_records * one.q * other.q
+        )
         return products / one.advantage / other.advantage
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return the estimate's standard deviation; see `LocalRandomizer`. Every record is taken to have all of its votes."""
+        """Return the estimate's standard deviation; see `LocalRandomizer`.
+
+        Every record is taken to have all of its votes.
+        """
         both = np.clip(np.asarray(counts, np.float64), 0, num_records)
         queries = both.sum(axis=1, keepdims=True) / self.labels_per_record - both
         labels = both.sum(axis=0, keepdims=True) / self.num_neighbors - both
         clients = (both, queries, labels, np.maximum(num_records - both - queries - labels, 0))
-        return np.sqrt(sum(number * moment for number, moment in zip(clients, self.moments, strict=True)) - both * self.mean**2)
+        return np.sqrt(
+            sum(number * moment for number, moment in zip(clients, self.moments, strict=True))
+            - both * self.mean**2
+        )
 
     @property
     def mean_variance(self) -> float:
         """Variance that one client adds to a cell, on average over all cells."""
-        k, r, s, labels = self.num_neighbors, self.labels_per_record, self.num_queries, self.num_classes
+        k = self.num_neighbors
+        r = self.labels_per_record
+        s = self.num_queries
+        labels = self.num_classes
         cells = (k * r, k * (labels - r), (s - k) * r, (s - k) * (labels - r))
-        return (sum(number * moment for number, moment in zip(cells, self.moments, strict=True)) - k * r * self.mean**2) / self.num_cells
+        return (
+            sum(number * moment for number, moment in zip(cells, self.moments, strict=True))
+            - k * r * self.mean**2
+        ) / self.num_cells
 
     def queries_and_labels(self, cells: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return what a client votes for, int32 `[k]` and `[r]`, negative where a vote is missing. Too many are cut: any cells are safe."""
+        """Return what a client votes for, int32 `[k]` and `[r]`, negative where a vote is missing.
+
+        Too many are cut: any cells are safe.
+        """
         queries, labels = (
             -jnp.sort(-bsvs.once(jnp.where(cells < 0, bsvs.NO_CELL, part)))[:size]
-            for part, size in ((cells // self.num_classes, self.num_neighbors), (cells % self.num_classes, self.labels_per_record))
+            for part, size in (
+                (cells // self.num_classes, self.num_neighbors),
+                (cells % self.num_classes, self.labels_per_record),
+            )
         )
         return queries, labels
 
@@ -124,15 +159,32 @@ class Separation(ProductOfEstimates):
     def factors(self) -> tuple[Collision, Collision]:
         """Collision on the queries and on the labels."""
         return (
-            Collision(self.epsilon / 2, self.num_queries, 1, self.num_neighbors, num_buckets=self.query_buckets),
-            Collision(self.epsilon / 2, self.num_classes, 1, self.labels_per_record, num_buckets=self.label_buckets),
+            Collision(
+                self.epsilon / 2,
+                self.num_queries,
+                1,
+                self.num_neighbors,
+                num_buckets=self.query_buckets,
+            ),
+            Collision(
+                self.epsilon / 2,
+                self.num_classes,
+                1,
+                self.labels_per_record,
+                num_buckets=self.label_buckets,
+            ),
         )
 
     @property
     def moments(self) -> Moments:
         """Products of the two second moments."""
         (vote, none), (label_vote, no_label) = (factor.variances for factor in self.factors)
-        return Moments((vote + 1) * (label_vote + 1), (vote + 1) * no_label, none * (label_vote + 1), none * no_label)
+        return Moments(
+            (vote + 1) * (label_vote + 1),
+            (vote + 1) * no_label,
+            none * (label_vote + 1),
+            none * no_label,
+        )
 
     @property
     def message_bits(self) -> int:
@@ -143,18 +195,27 @@ class Separation(ProductOfEstimates):
         """Return two seeds and buckets. `key` is consumed."""
         keys = jax.random.split(key)
         one, other = (
-            factor.randomize(key, votes) for factor, key, votes in zip(self.factors, keys, self.queries_and_labels(cells), strict=True)
+            factor.randomize(key, votes)
+            for factor, key, votes in zip(
+                self.factors, keys, self.queries_and_labels(cells), strict=True
+            )
         )
         return Message(jnp.stack([one.seed, other.seed]), jnp.stack([one.bucket, other.bucket]))
 
     def supported(self, message: Message) -> tuple[jax.Array, jax.Array]:
         """Return the supported queries and labels; see `ProductOfEstimates`."""
-        queries, labels = (factor.support(collision.Message(message.seeds[i], message.buckets[i])) for i, factor in enumerate(self.factors))
+        queries, labels = (
+            factor.support(collision.Message(message.seeds[i], message.buckets[i]))
+            for i, factor in enumerate(self.factors)
+        )
         return queries, labels
 
     def valid(self, message: Message) -> jax.Array:
         """Return whether both buckets are ones."""
-        return jnp.all((message.buckets >= 0) & (message.buckets < jnp.asarray([factor.num_buckets for factor in self.factors])))
+        return jnp.all(
+            (message.buckets >= 0)
+            & (message.buckets < jnp.asarray([factor.num_buckets for factor in self.factors]))
+        )
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seeds; see `LocalRandomizer`."""
@@ -164,7 +225,10 @@ class Separation(ProductOfEstimates):
             np.unique(named // self.num_classes)[-self.num_neighbors :],
             np.unique(named % self.num_classes)[-self.labels_per_record :],
         )
-        one, other = (factor.log_prob(part, vote) for factor, part, vote in zip(self.factors, parts, votes, strict=True))
+        one, other = (
+            factor.log_prob(part, vote)
+            for factor, part, vote in zip(self.factors, parts, votes, strict=True)
+        )
         return one + other
 
     def alphabet(self, key: jax.Array) -> Message:

@@ -1,12 +1,15 @@
-"""Subset selection (PrivSet): publish m cells, a set that holds a vote being e^ε times as likely as one that holds none.
+"""Subset selection (PrivSet): publish m cells, a set that holds a vote being e^ε times as likely as
+one that holds none.
 
-Among D = d + kr cells, kr of them dummies that stand for missing votes, let A = C(D - kr, m)/C(D, m) be the share of sets without a
-vote. Then p = e^ε·(m/D)/(e^ε(1 - A) + A) and q = (m/D)(e^ε(1 - A') + A')/(e^ε(1 - A) + A) with A' = C(D - 1 - kr, m - 1)/C(D - 1, m -
-1), products of kr factors. The least error of all randomizers here, by up to 25% at kr = 4, and the largest message; the size m is the
-one of least mean variance.
+Among D = d + kr cells, kr of them dummies that stand for missing votes, let A = C(D - kr, m)/C(D,
+m) be the share of sets without a vote. Then p = e^ε·(m/D)/(e^ε(1 - A) + A) and q = (m/D)(e^ε(1 -
+A') + A')/(e^ε(1 - A) + A) with A' = C(D - 1 - kr, m - 1)/C(D - 1, m - 1), products of kr factors.
+The least error of all randomizers here, by up to 25% at kr = 4, and the largest message; the size m
+is the one of least mean variance.
 
-References: Wang et al., "PrivSet: Set-Valued Data Analyses with Local Differential Privacy", 2018; Ye & Barg, "Optimal Schemes for
-Discrete Distribution Estimation under Locally Differential Privacy", 2018.
+References: Wang et al., "PrivSet: Set-Valued Data Analyses with Local Differential Privacy", 2018;
+Ye & Barg, "Optimal Schemes for Discrete Distribution Estimation under Locally Differential
+Privacy", 2018.
 """
 
 import bisect
@@ -24,7 +27,18 @@ from scipy import special
 
 from rknn_jax import bsvs
 from rknn_jax._internal import pytree
-from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, fits, one_hot, pack, packed, real, unpack, unpacked
+from rknn_jax.mechanisms.local import (
+    PureProtocol,
+    exp,
+    expm1,
+    fits,
+    one_hot,
+    pack,
+    packed,
+    real,
+    unpack,
+    unpacked,
+)
 from rknn_jax.privacy.entropy import Entropy, at_most_odds
 
 
@@ -43,7 +57,8 @@ class SubsetSelection(PureProtocol):
             object.__setattr__(self, "subset_size", self._best_size())
         if isinstance(self.subset_size, int) and not 1 <= self.subset_size <= self.num_cells:
             raise ValueError(
-                f"Expected 1 <= subset_size <= {self.num_cells}, got subset_size={self.subset_size}; leave it out to have the best one."
+                f"Expected 1 <= subset_size <= {self.num_cells}, got "
+                f"subset_size={self.subset_size}; leave it out to have the best one."
             )
 
     @property
@@ -68,10 +83,20 @@ class SubsetSelection(PureProtocol):
 
     @property
     def total_variation(self) -> float:
-        """Of disjoint votes: (1 - e^-ε) times the probability of a set that meets the one's and not the other's; see `LocalRandomizer`."""
-        symbols, votes = self.num_symbols, self.votes_per_record
-        without, neither = (math.prod(1 - self.subset_size / (symbols - i) for i in range(count)) for count in (votes, 2 * votes))
-        return -(without - neither) * expm1(-self.epsilon) / (1 - without + without * exp(-self.epsilon))
+        """Of disjoint votes: (1 - e^-ε) times the probability of a set that meets the one's and
+        not the other's; see `LocalRandomizer`.
+        """
+        symbols = self.num_symbols
+        votes = self.votes_per_record
+        without, neither = (
+            math.prod(1 - self.subset_size / (symbols - i) for i in range(count))
+            for count in (votes, 2 * votes)
+        )
+        return (
+            -(without - neither)
+            * expm1(-self.epsilon)
+            / (1 - without + without * exp(-self.epsilon))
+        )
 
     @property
     def message_bits(self) -> int:
@@ -89,23 +114,34 @@ class SubsetSelection(PureProtocol):
         chosen = jnp.sum(priority[None] < priority[:, None], axis=1) < num_votes
         others = jax.random.bits(other_key, (self.num_symbols,), jnp.uint32)
         others = jnp.where(one_hot(votes, self.num_symbols), jnp.uint32(0xFFFFFFFF), others)
-        return pack(one_hot(jnp.where(chosen, votes, -1), self.num_symbols) | smallest(others, self.subset_size - num_votes))
+        return pack(
+            one_hot(jnp.where(chosen, votes, -1), self.num_symbols)
+            | smallest(others, self.subset_size - num_votes)
+        )
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
-        """Return exact messages: uniform among the sets with a vote at their probability rounded down, else among those without.
+        """Return exact messages: uniform among the sets with a vote at their probability rounded
+        down, else among those without.
 
-        The number of votes in a set follows exact counts of the sets; what is drawn for a record does not depend on its votes, so that the
-        time does not either. See `LocalRandomizer`.
+        The number of votes in a set follows exact counts of the sets; what is drawn for a record
+        does not depend on its votes, so that the time does not either. See `LocalRandomizer`.
         """
         cells = np.asarray(bsvs.once(jnp.asarray(cells, jnp.int32)))
         votes = np.where(cells < 0, self.num_cells + np.arange(cells.shape[1]), cells)
-        n, width, d = len(cells), cells.shape[1], self.num_cells
+        n = len(cells)
+        width = cells.shape[1]
+        d = self.num_cells
         share, upto = _sets_with_votes(width, d, self.subset_size, self.epsilon)
         meets = entropy.words(n) < np.uint64(share)
-        held = np.array([1 + bisect.bisect_right(upto, draw) for draw in entropy.large_below(upto[-1], n)])
+        held = np.array(
+            [1 + bisect.bisect_right(upto, draw) for draw in entropy.large_below(upto[-1], n)]
+        )
         held = np.where(meets, held, 0)
-        # Ranks of random words: the first `held` of the votes and the first of the rest, so many that there are m in all.
-        rank_of_votes = np.argsort(np.argsort(entropy.words(n, width), axis=1, kind="stable"), axis=1)
+        # Ranks of random words: the first `held` of the votes and the first of the rest, so many
+        # that there are m in all.
+        rank_of_votes = np.argsort(
+            np.argsort(entropy.words(n, width), axis=1, kind="stable"), axis=1
+        )
         words = entropy.words(n, self.num_symbols).copy()
         np.put_along_axis(words, votes, np.uint64(2**64 - 1), axis=1)
         rank = np.argsort(np.argsort(words, axis=1, kind="stable"), axis=1)
@@ -119,73 +155,106 @@ class SubsetSelection(PureProtocol):
 
     def valid(self, message: jax.Array) -> jax.Array:
         """Return whether m of the D bits are set."""
-        return fits(message, self.num_symbols) & (jnp.sum(jax.lax.population_count(message)) == self.subset_size)
+        return fits(message, self.num_symbols) & (
+            jnp.sum(jax.lax.population_count(message)) == self.subset_size
+        )
 
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""
         votes = np.where(np.asarray(cells) < 0, self.num_cells + np.arange(len(cells)), cells)
         meets = unpacked(messages, self.num_symbols)[:, votes].any(axis=1)
-        symbols, size, c = self.num_symbols, self.subset_size, self.votes_per_record
+        symbols = self.num_symbols
+        size = self.subset_size
+        c = self.votes_per_record
         without = special.comb(symbols - c, size)
-        return np.where(meets, 0.0, -self.epsilon) - np.log(special.comb(symbols, size) - without + without * np.exp(-self.epsilon))
+        return np.where(meets, 0.0, -self.epsilon) - np.log(
+            special.comb(symbols, size) - without + without * np.exp(-self.epsilon)
+        )
 
     def alphabet(self, key: jax.Array) -> jax.Array:
         """Return all sets of m."""
         del key
-        sets = np.array(list(itertools.combinations(range(self.num_symbols), self.subset_size or 1)))
+        sets = np.array(
+            list(itertools.combinations(range(self.num_symbols), self.subset_size or 1))
+        )
         bits = np.zeros((len(sets), self.num_symbols), bool)
         np.put_along_axis(bits, sets, True, axis=1)
         return jnp.asarray(packed(bits))
 
     def _probabilities(self, size: Any) -> tuple[Any, Any, Any]:
         """Return p, q and p - q for sets of `size`."""
-        symbols, odds = self.num_symbols, exp(-self.epsilon)
+        symbols = self.num_symbols
+        odds = exp(-self.epsilon)
         without = without_other = 1.0
         for i in range(self.votes_per_record):
             without = without * ((symbols - size - i) / (symbols - i))
             without_other = without_other * ((symbols - size - i) / (symbols - 1 - i))
         share = size / symbols / (1 - without + without * odds)
-        return share, share * (1 - without_other + without_other * odds), -share * without_other * expm1(-self.epsilon)
+        return (
+            share,
+            share * (1 - without_other + without_other * odds),
+            -share * without_other * expm1(-self.epsilon),
+        )
 
     def _more_votes(self) -> jax.Array:
         """Probabilities of more than 0, 1, ..., kr - 1 votes in the set, float32 `[k·r]`.
 
-        There are C(kr, j)·C(d, m - j) sets with j votes. Ratios of neighbours are exact to float32, where logarithms of factorials are not:
-        at d = 200,000 those were off by 5% and cost twice the epsilon.
+        There are C(kr, j)·C(d, m - j) sets with j votes. Ratios of neighbours are exact to float32,
+        where logarithms of factorials are not: at d = 200,000 those were off by 5% and cost twice
+        the epsilon.
         """
-        votes, size = self.votes_per_record, real(self.subset_size)
+        votes = self.votes_per_record
+        size = real(self.subset_size)
         ways = [exp(-self.epsilon), votes * size / (self.num_cells - size + 1)]
         for j in range(1, votes):
-            ways.append(ways[j] * (votes - j) / (j + 1) * jnp.maximum(size - j, 0.0) / (self.num_cells - size + j + 1))
+            ways.append(
+                ways[j]
+                * (votes - j)
+                / (j + 1)
+                * jnp.maximum(size - j, 0.0)
+                / (self.num_cells - size + j + 1)
+            )
         law = jnp.stack([jnp.asarray(way, jnp.float32) for way in ways])
-        return jnp.cumsum(law[::-1])[::-1][1:] / jnp.sum(law)  # the rarest first, so that they do not drown
+        return jnp.cumsum(law[::-1])[::-1][1:] / jnp.sum(
+            law
+        )  # the rarest first, so that they do not drown
 
     def _best_size(self) -> int:
         sizes = np.arange(1, self.num_cells, dtype=np.float64)
         p, q, advantage = self._probabilities(sizes)
-        c, d = self.votes_per_record, self.num_cells
+        c = self.votes_per_record
+        d = self.num_cells
         return int(sizes[np.argmin((c * p * (1 - p) + (d - c) * q * (1 - q)) / advantage**2)])
 
 
 def smallest(keys: jax.Array, count: Any) -> jax.Array:
-    """Return the `count` smallest of uint32 keys, bool `[m]`, by bisection on their bits, which sorts nothing; ties go to the first."""
+    """Return the `count` smallest of uint32 keys, bool `[m]`, by bisection on their bits, which
+    sorts nothing; ties go to the first.
+    """
 
     def digit(i: jax.Array, least: jax.Array) -> jax.Array:
         trial = least | jnp.uint32(1) << (31 - i).astype(jnp.uint32)
         return jnp.where(jnp.sum(keys < trial) < count, trial, least)
 
     last = jax.lax.fori_loop(0, 32, digit, jnp.uint32(0))  # the count-th smallest
-    below, equal = keys < last, keys == last
+    below = keys < last
+    equal = keys == last
     return below | equal & (jnp.cumsum(equal) <= count - jnp.sum(below))
 
 
 @functools.lru_cache(maxsize=4)
-def _sets_with_votes(num_votes: int, num_cells: int, size: int, epsilon: float) -> tuple[int, list[int]]:
-    """Return the threshold, out of 2^64, of a set with votes, and how many sets have 1, at most 2, ... votes.
+def _sets_with_votes(
+    num_votes: int, num_cells: int, size: int, epsilon: float
+) -> tuple[int, list[int]]:
+    """Return the threshold, out of 2^64, of a set with votes, and how many sets have 1, at most 2,
+    ... votes.
 
     The numbers have as many digits as there are cells, so blocks of records share them.
     """
-    ways = [math.comb(num_votes, j) * math.comb(num_cells, size - j) for j in range(min(num_votes, size) + 1)]
+    ways = [
+        math.comb(num_votes, j) * math.comb(num_cells, size - j)
+        for j in range(min(num_votes, size) + 1)
+    ]
     share = at_most_odds(Fraction(sum(ways[1:])), Fraction(ways[0]), epsilon)
     return share, list(itertools.accumulate(ways[1:]))
 

@@ -1,11 +1,16 @@
-"""Wheel: Collision with a real number of buckets. Votes hash to arcs of a circle, and a client publishes a point that likely lies in one.
+"""Wheel: Collision with a real number of buckets.
 
-The circle has 2^b points and an arc `arc_length` of them, the share q = 1/l. With Ω = 1 + kr·q·(e^ε - 1), every point of the union of a
-client's arcs has e^ε/Ω times the probability of a uniform one, and the union, of share U <= kr·q, leaves (1 - U·e^ε/Ω)/(1 - U) for the
-points outside, which lies between 1/Ω and e^ε/Ω: the message is ε-DP for any hash, also where arcs overlap. A cell is supported where the
-point lies in its arc, so p = q·e^ε/Ω. What Collision loses by an integer l, up to 2%, is saved; l is rounded to arcs of whole points only.
+Votes hash to arcs of a circle, and a client publishes a point that likely lies in one.
 
-Reference: Wang et al., "Hiding Numerical Vectors in Local Private and Shuffled Messages", IJCAI 2021.
+The circle has 2^b points and an arc `arc_length` of them, the share q = 1/l. With Ω = 1 + kr·q·(e^ε
+- 1), every point of the union of a client's arcs has e^ε/Ω times the probability of a uniform one,
+and the union, of share U <= kr·q, leaves (1 - U·e^ε/Ω)/(1 - U) for the points outside, which lies
+between 1/Ω and e^ε/Ω: the message is ε-DP for any hash, also where arcs overlap. A cell is
+supported where the point lies in its arc, so p = q·e^ε/Ω. What Collision loses by an integer l, up
+to 2%, is saved; l is rounded to arcs of whole points only.
+
+Reference: Wang et al., "Hiding Numerical Vectors in Local Private and Shuffled Messages", IJCAI
+2021.
 """
 
 import functools
@@ -43,12 +48,18 @@ class Wheel(PureProtocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.circle_bits <= MOST_BITS:
-            raise ValueError(f"Expected 1 <= circle_bits <= {MOST_BITS}, got circle_bits={self.circle_bits}.")
+            raise ValueError(
+                f"Expected 1 <= circle_bits <= {MOST_BITS}, got circle_bits={self.circle_bits}."
+            )
         if self.arc_length is None:
             object.__setattr__(self, "arc_length", self._best_arc_length())
-        if isinstance(self.arc_length, int) and not 1 <= self.arc_length * self.votes_per_record < self.circle:
+        if (
+            isinstance(self.arc_length, int)
+            and not 1 <= self.arc_length * self.votes_per_record < self.circle
+        ):
             raise ValueError(
-                f"Expected 1 <= votes of a record * arc_length < {self.circle}, got arc_length={self.arc_length} for "
+                f"Expected 1 <= votes of a record * arc_length < {self.circle}, got "
+                f"arc_length={self.arc_length} for "
                 f"{self.votes_per_record} votes; leave it out to have the best one."
             )
 
@@ -74,14 +85,20 @@ class Wheel(PureProtocol):
 
     @property
     def total_variation(self) -> float:
-        """(1 - q)q(e^ε - 1)/Ω for one vote, averaged over an ideal hash; min(kr, l - kr)q(e^ε - 1)/Ω for several, by the worst hash.
+        """(1 - q)q(e^ε - 1)/Ω for one vote, averaged over an ideal hash; min(kr, l - kr)q(e^ε -
+        1)/Ω for several, by the worst hash.
 
-        Let the first input hold no less of the circle than the second, which holds the share m/l. The first is likelier in the i/l that it
-        holds alone, by i(e^ε - 1)/(lΩ)·(l - kr)/(l - m) in all, where i <= kr and i <= l - m; without a vote, m = 0. See `LocalRandomizer`.
+        Let the first input hold no less of the circle than the second, which holds the share m/l.
+        The first is likelier in the i/l that it holds alone, by i(e^ε - 1)/(lΩ)·(l - kr)/(l - m) in
+        all, where i <= kr and i <= l - m; without a vote, m = 0. See `LocalRandomizer`.
         """
         if self.votes_per_record == 1:
             return self.advantage
-        return -min(self.votes_per_record, 1 / self.q - self.votes_per_record) * expm1(-self.epsilon) * self.p
+        return (
+            -min(self.votes_per_record, 1 / self.q - self.votes_per_record)
+            * expm1(-self.epsilon)
+            * self.p
+        )
 
     @property
     def averages_over_hashes(self) -> bool:
@@ -97,11 +114,16 @@ class Wheel(PureProtocol):
         """Return a seed and a point. `key` is consumed."""
         seed, draws = jnp.split(jax.random.bits(key, (5,), jnp.uint32), [2])
         starts = jnp.sort(starts_of(seed, cells, self.circle_bits))
-        gaps = jnp.roll(starts, -1) - starts + jnp.where(jnp.arange(len(cells)) == len(cells) - 1, self.circle, 0)
+        gaps = (
+            jnp.roll(starts, -1)
+            - starts
+            + jnp.where(jnp.arange(len(cells)) == len(cells) - 1, self.circle, 0)
+        )
         held = jnp.where(jnp.any(cells >= 0), jnp.minimum(gaps, self.arc_length), 0)
         covered = jnp.sum(held)
         hit = happens(draws[0], covered.astype(jnp.float32) * (self.p / real(self.arc_length)))
-        # The i-th point of the union, or the i-th outside: walk along the arcs, or along what lies between them.
+        # The i-th point of the union, or the i-th outside: walk along the arcs, or along what lies
+        # between them.
         inside = place(hashing.bucket(draws[1], covered), held, starts)
         outside = place(hashing.bucket(draws[2], self.circle - covered), gaps - held, starts + held)
         return Message(seed, jnp.where(hit, inside, outside) & (self.circle - 1))
@@ -120,11 +142,15 @@ class Wheel(PureProtocol):
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
         cells = np.asarray(cells)
-        starts = np.asarray(all_starts(messages.seed, np.maximum(cells, 0), self.circle_bits))[:, cells >= 0]  # of one shape
+        starts = np.asarray(all_starts(messages.seed, np.maximum(cells, 0), self.circle_bits))[
+            :, cells >= 0
+        ]  # of one shape
         starts = np.sort(starts, axis=1)
         gaps = np.diff(starts, append=starts[:, :1] + self.circle, axis=1)
         share = np.minimum(gaps, self.arc_length).sum(axis=1) / self.circle
-        inside = ((np.asarray(messages.point)[:, None] - starts) % self.circle < self.arc_length).any(axis=1)
+        inside = (
+            (np.asarray(messages.point)[:, None] - starts) % self.circle < self.arc_length
+        ).any(axis=1)
         dense = self.p / self.q
         return np.log(np.where(inside, dense, (1 - share * dense) / (1 - share)) / self.circle)
 
@@ -144,9 +170,19 @@ class Wheel(PureProtocol):
 
         def variance(length: int) -> float:
             share = length / self.circle
-            return float((1 - share) / share * (self._omega(share) / (1 - self.votes_per_record * share)) ** 2)
+            return float(
+                (1 - share)
+                / share
+                * (self._omega(share) / (1 - self.votes_per_record * share)) ** 2
+            )
 
-        return min((min(max(length, 1), most) for length in (math.floor(optimum), math.floor(optimum) + 1)), key=variance)
+        return min(
+            (
+                min(max(length, 1), most)
+                for length in (math.floor(optimum), math.floor(optimum) + 1)
+            ),
+            key=variance,
+        )
 
 
 @functools.partial(jax.jit, static_argnames="circle_bits")
@@ -156,9 +192,13 @@ def all_starts(seeds: jax.Array, cells: jax.Array, circle_bits: int) -> jax.Arra
 
 
 def starts_of(seed: jax.Array, cells: jax.Array, circle_bits: int) -> jax.Array:
-    """Return where the arc of each vote starts, int32 `[k·r]`; a missing vote's is another's, so that it adds nothing to the union."""
+    """Return where the arc of each vote starts, int32 `[k·r]`; a missing vote's is another's, so
+    that it adds nothing to the union.
+    """
     cells = jnp.where(cells < 0, jnp.max(cells, keepdims=True, initial=-1), cells)
-    return (hashing.mix(seed, jnp.maximum(cells, 0)) >> jnp.uint32(WORD - circle_bits)).astype(jnp.int32)
+    return (hashing.mix(seed, jnp.maximum(cells, 0)) >> jnp.uint32(WORD - circle_bits)).astype(
+        jnp.int32
+    )
 
 
 def place(rank: jax.Array, lengths: jax.Array, starts: jax.Array) -> jax.Array:

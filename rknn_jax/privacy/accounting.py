@@ -1,28 +1,34 @@
-"""What several releases cost together, by every accountant that applies, and how much noise a budget asks for.
+"""What several releases cost together, by every accountant that applies, and how much noise a
+budget asks for.
 
-A neighbour of reverse k-NN labeling changes up to 2kr counts by 1 each, so one release is 2kr independent unit shifts and T rounds are
-2krT of them. Composed one by one they cost far less than T times one shift by 2kr: at epsilon = 0.1 a round and delta = 1e-5, ten rounds
-cost 0.777 instead of 1.
+A neighbour of reverse k-NN labeling changes up to 2kr counts by 1 each, so one release is 2kr
+independent unit shifts and T rounds are 2krT of them. Composed one by one they cost far less than T
+times one shift by 2kr: at epsilon = 0.1 a round and delta = 1e-5, ten rounds cost 0.777 instead of
+1.
 
-| accountant          | what adds up                               | how tight                       |
+| accountant          | what adds up                               | how tight |
 |---------------------|--------------------------------------------|---------------------------------|
-| `pure`, `basic`     | epsilons and deltas                        | exact at delta = 0              |
-| `analytic Gaussian` | 1/sigma²                                   | exact, for Gaussian noise alone |
-| `RDP`               | the Rényi divergence at every order        | 5% above and more, any delta    |
-| `PLD`               | the privacy loss, convolved on a fine grid | 0.01% above                     |
+| `pure`, `basic`     | epsilons and deltas                        | exact at delta = 0 | |
+`analytic Gaussian` | 1/sigma²                                   | exact, for Gaussian noise alone |
+| `RDP`               | the Rényi divergence at every order        | 5% above and more, any delta |
+| `PLD`               | the privacy loss, convolved on a fine grid | 0.01% above |
 
-zCDP has no row: every event here has a Rényi curve at or below its zCDP line, so RDP is never worse.
+zCDP has no row: every event here has a Rényi curve at or below its zCDP line, so RDP is never
+worse.
 
-Records that are sampled, screened or clipped have curves of their own: `rknn_jax.privacy.sampled_gaussian`.
+Records that are sampled, screened or clipped have curves of their own:
+`rknn_jax.privacy.sampled_gaussian`.
 
-**No relation is passed on.** An `Event`'s parameter is the noise divided by what a neighbour changes, so it already knows the relation.
-dp-accounting's own replace-one doubles the Gaussian in one accountant and not in the other, and its event accountant forgets how often
-randomized response is repeated; so privacy loss distributions are made and composed here, one by one. This is the only file that imports
-dp-accounting, and it does so late: the import takes 2 s.
+**No relation is passed on.** An `Event`'s parameter is the noise divided by what a neighbour
+changes, so it already knows the relation. dp-accounting's own replace-one doubles the Gaussian in
+one accountant and not in the other, and its event accountant forgets how often randomized response
+is repeated; so privacy loss distributions are made and composed here, one by one. This is the only
+file that imports dp-accounting, and it does so late: the import takes 2 s.
 
-References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018; Mironov, "Rényi Differential Privacy", 2017;
-Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020; Doroshenko et al., "Connect the Dots: Tighter Discrete
-Approximations of Privacy Loss Distributions", 2022.
+References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018;
+Mironov, "Rényi Differential Privacy", 2017; Canonne, Kamath & Steinke, "The Discrete Gaussian for
+Differential Privacy", 2020; Doroshenko et al., "Connect the Dots: Tighter Discrete Approximations
+of Privacy Loss Distributions", 2022.
 """
 
 import math
@@ -49,24 +55,33 @@ MOST_PLD_VALUES = 2**16  # dp-accounting's memory grows with their number
 
 
 def compose(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guarantee:
-    """Return what all the guarantees cost together, by the tightest accountant, which `accountant` then names.
+    """Return what all the guarantees cost together, by the tightest accountant, which `accountant`
+    then names.
 
     Args:
-      guarantees: at least one, all of one relation, unit and trust. Each release may depend on the results of those before it.
-      delta: of the result; guarantees with a delta of their own share it. None or 0 adds epsilons and deltas up, so pure stays pure.
+      guarantees: at least one, all of one relation, unit and trust. Each release may depend on the
+        results of those before it.
+      delta: of the result; guarantees with a delta of their own share it. None or 0 adds epsilons
+        and deltas up, so pure stays pure.
 
     Returns:
-      A guarantee at `delta`, or at the sum of the deltas where that is smaller and adding up is the tightest. It counts as a release only
-      if all did, and depends on private data if one does.
+      A guarantee at `delta`, or at the sum of the deltas where that is smaller and adding up is the
+      tightest. It counts as a release only if all did, and depends on private data if one does.
 
     Raises:
-      ValueError: where relation, unit or trust differ, or `delta` is outside [0, 1) or too small for what was released.
+      ValueError: where relation, unit or trust differ, or `delta` is outside [0, 1) or too small
+        for what was released.
     """
     guarantees = tuple(guarantees)
     for name in ("relation", "unit", "trust"):
         if len(values := {getattr(guarantee, name) for guarantee in guarantees}) != 1:
-            raise ValueError(f"Expected guarantees of one {name} to compose, got {sorted(values)}; convert or report them apart.")
-    epsilon, accountant, delta = min(_candidates(guarantees, _checked_delta(delta)), key=lambda candidate: candidate[0])
+            raise ValueError(
+                f"Expected guarantees of one {name} to compose, got {sorted(values)}; convert or "
+                "report them apart."
+            )
+    epsilon, accountant, delta = min(
+        _candidates(guarantees, _checked_delta(delta)), key=lambda candidate: candidate[0]
+    )
     first = guarantees[0]
     if len(guarantees) == 1 and _opaque(guarantees):
         accountant = first.accountant  # nothing was composed
@@ -79,7 +94,9 @@ def compose(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guar
         unit=first.unit,
         accountant=accountant,
         data_dependent=any(guarantee.data_dependent for guarantee in guarantees),
-        sampler="release" if all(guarantee.sampler == "release" for guarantee in guarantees) else "simulation",
+        sampler="release"
+        if all(guarantee.sampler == "release" for guarantee in guarantees)
+        else "simulation",
     )
 
 
@@ -91,34 +108,50 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
       delta: in [0, 1). At 0 there is pure differential privacy or nothing.
 
     Returns:
-      Epsilon by accountant, of those that apply: `pure` (whose delta is 0), `analytic Gaussian`, `RDP` and `PLD`. None does to Gaussian
-      noise at delta = 0, nor to sampled records that are replaced where PLD takes no delta so small or no events so many.
+      Epsilon by accountant, of those that apply: `pure` (whose delta is 0), `analytic Gaussian`,
+        `RDP` and `PLD`. None does to Gaussian
+      noise at delta = 0, nor to sampled records that are replaced where PLD takes no delta so small
+      or no events so many.
     """
-    events, delta = _merged(events), _checked_delta(delta)
+    events = _merged(events)
+    delta = _checked_delta(delta)
     if not events:
-        raise ValueError("Expected at least one event, got none; where nothing was released there is nothing to account for.")
+        raise ValueError(
+            "Expected at least one event, got none; where nothing was released there is nothing "
+            "to account for."
+        )
     losses = [_loss(event) for event in events]
     if max(losses) in (0, math.inf):
         return {"pure": max(losses)}
     found = {}
     if not any(_is_gaussian(event) or event.kind == "binomial" for event in events):
-        found["pure"] = math.fsum(event.count * loss for event, loss in zip(events, losses, strict=True))
+        found["pure"] = math.fsum(
+            event.count * loss for event, loss in zip(events, losses, strict=True)
+        )
     if not delta:
         return found
     if all(event.kind == "gaussian" and event.sampling_prob == 1 for event in events):
-        found["analytic Gaussian"] = gaussian_epsilon(sum(event.count / event.parameter**2 for event in events) ** -0.5, delta)
+        found["analytic Gaussian"] = gaussian_epsilon(
+            sum(event.count / event.parameter**2 for event in events) ** -0.5, delta
+        )
     if not any(
-        event.kind == "binomial" or (event.replaced and event.sampling_prob < 1 and not (event.screen or event.opposite))
+        event.kind == "binomial"
+        or (event.replaced and event.sampling_prob < 1 and not (event.screen or event.opposite))
         for event in events
     ):
         found["RDP"] = _rdp_epsilon(events, delta)
-    if delta >= SMALLEST_PLD_DELTA and max(losses) <= LARGEST_PLD_LOSS and sum(event.count for event in events) <= MOST_PLD_VALUES:
+    if (
+        delta >= SMALLEST_PLD_DELTA
+        and max(losses) <= LARGEST_PLD_LOSS
+        and sum(event.count for event in events) <= MOST_PLD_VALUES
+    ):
         found["PLD"] = _pld_epsilon(events, delta)
     return found
 
 
 def rdp_epsilon_as_published(events: Iterable[Event], delta: float) -> float:
-    """Return epsilon as the papers of PATE and Private-kNN convert: the least Rényi divergence + ln(1/delta) / (order - 1).
+    """Return epsilon as the papers of PATE and Private-kNN convert: the least Rényi divergence +
+    ln(1/delta) / (order - 1).
 
     >>> round(rdp_epsilon_as_published([Event("gaussian", 85.0, 8192)], 1e-5), 4)
     5.6765
@@ -127,7 +160,9 @@ def rdp_epsilon_as_published(events: Iterable[Event], delta: float) -> float:
     return float(np.min(curve - math.log(delta) / (ORDERS - 1)))
 
 
-def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float, start: float = 1.0) -> float:
+def calibrate(
+    events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float, start: float = 1.0
+) -> float:
     """Return the least noise, to 0.1%, at which events cost no more than epsilon.
 
     Args:
@@ -141,13 +176,19 @@ def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, del
         found = epsilons(events_of(scale), delta)
         if not found:
             raise ValueError(
-                f"Expected delta >= {SMALLEST_PLD_DELTA} and at most {MOST_PLD_VALUES} values where sampled records are replaced, got "
-                f"delta={delta} and {sum(event.count for event in events_of(scale))} values; account for add-remove or ask less."
+                f"Expected delta >= {SMALLEST_PLD_DELTA} and at most {MOST_PLD_VALUES} values "
+                "where sampled records are replaced, got "
+                f"delta={delta} and {sum(event.count for event in events_of(scale))} values; "
+                "account for add-remove or ask less."
             )
         cost = min(found.values())
         return math.log(cost) if cost else -math.inf
 
-    low, high, scale, slope = 0.0, math.inf, start, -1.0  # of ln epsilon over ln scale, as far as is known
+    # of ln epsilon over ln scale, as far as is known
+    low = 0.0
+    high = math.inf
+    scale = start
+    slope = -1.0
     last: tuple[float, float] | None = None
     while high > 1.001 * low:
         off = log_cost(scale) - math.log(epsilon)
@@ -155,7 +196,9 @@ def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, del
         if last and math.isfinite(last[1]) and math.isfinite(off) and last[0] != scale:
             slope = float(np.clip((off - last[1]) / math.log(scale / last[0]), -3.0, -0.3))
         last = scale, off
-        beyond = 1.0004 if off > 0 else 1 / 1.0004  # to either side of the answer in turn, so that both ends close in
+        beyond = (
+            1.0004 if off > 0 else 1 / 1.0004
+        )  # to either side of the answer in turn, so that both ends close in
         scale *= beyond * math.exp(float(np.clip(-off / slope, -1.0, 1.0)))
         if not low < scale < high:
             scale = math.sqrt(low * high)
@@ -163,25 +206,34 @@ def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, del
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
-    """Return the smallest sigma, in units of the L2 sensitivity, at which Gaussian noise is (epsilon, delta)-DP.
+    """Return the smallest sigma, in units of the L2 sensitivity, at which Gaussian noise is
+    (epsilon, delta)-DP.
 
-    Rounded up in the twelfth digit. This is the analytic calibration; the textbook's sqrt(2 ln(1.25/delta))/epsilon is larger, and wrong
-    for epsilon > 1.
+    Rounded up in the twelfth digit. This is the analytic calibration; the textbook's sqrt(2
+    ln(1.25/delta))/epsilon is larger, and wrong for epsilon > 1.
 
     >>> round(gaussian_noise_multiplier(1.0, 1e-5), 6)
     3.730632
     """
     _check_amounts(epsilon, delta)
     root = math.sqrt(-math.log(delta))
-    high = (math.sqrt(epsilon + root**2) + root) / (math.sqrt(2) * epsilon)  # zCDP's, which always suffices
+    high = (math.sqrt(epsilon + root**2) + root) / (
+        math.sqrt(2) * epsilon
+    )  # zCDP's, which always suffices
     low = high
     while _gaussian_log_delta(low, epsilon) <= math.log(delta):
         low /= 2
-    return brentq(lambda sigma: _gaussian_log_delta(sigma, epsilon) - math.log(delta), low, 2 * low, rtol=1e-13) * (1 + 1e-12)
+    return brentq(
+        lambda sigma: _gaussian_log_delta(sigma, epsilon) - math.log(delta),
+        low,
+        2 * low,
+        rtol=1e-13,
+    ) * (1 + 1e-12)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Return epsilon of Gaussian noise whose standard deviation is `noise_multiplier` times the L2 sensitivity.
+    """Return epsilon of Gaussian noise whose standard deviation is `noise_multiplier` times the L2
+    sensitivity.
 
     >>> round(gaussian_epsilon(3.730632, 1e-5), 5)
     1.0
@@ -190,11 +242,17 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     if _gaussian_log_delta(noise_multiplier, 0.0) <= math.log(delta):
         return 0.0
     high = 0.5 / noise_multiplier**2 + math.sqrt(-2 * math.log(delta)) / noise_multiplier
-    return brentq(lambda epsilon: _gaussian_log_delta(noise_multiplier, epsilon) - math.log(delta), 0.0, high * (1 + 1e-9), rtol=1e-13)
+    return brentq(
+        lambda epsilon: _gaussian_log_delta(noise_multiplier, epsilon) - math.log(delta),
+        0.0,
+        high * (1 + 1e-9),
+        rtol=1e-13,
+    )
 
 
 def binomial_coins(epsilon: float, delta: float, count: int) -> int:
-    """Return the least number of fair coins, to 0.2%, whose heads as noise make integer counts (epsilon, delta)-DP.
+    """Return the least number of fair coins, to 0.2%, whose heads as noise make integer counts
+    (epsilon, delta)-DP.
 
     Args:
       epsilon: positive.
@@ -203,7 +261,9 @@ def binomial_coins(epsilon: float, delta: float, count: int) -> int:
     """
     _check_amounts(epsilon, delta)
     start = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta)
-    return math.ceil(4 * calibrate(lambda sigma: [Event("binomial", sigma, count)], epsilon, delta, start) ** 2)
+    return math.ceil(
+        4 * calibrate(lambda sigma: [Event("binomial", sigma, count)], epsilon, delta, start) ** 2
+    )
 
 
 def discrete_gaussian_stddev(epsilon: float, delta: float, count: int) -> float:
@@ -215,17 +275,22 @@ def discrete_gaussian_stddev(epsilon: float, delta: float, count: int) -> float:
       count: how many counts a neighbour changes, each by 1.
 
     Returns:
-      Sigma of the exact discrete Gaussian at which the unit shifts compose to (epsilon, delta), and 0.1% less does not suffice. Below
-      sigma = 3 the analytic formula for continuous noise is off on either side, so it only says where to look.
+      Sigma of the exact discrete Gaussian at which the unit shifts compose to (epsilon, delta), and
+      0.1% less does not suffice. Below sigma = 3 the analytic formula for continuous noise is off
+      on either side, so it only says where to look.
     """
     _check_amounts(epsilon, delta)
     start = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta)
-    return calibrate(lambda sigma: [Event("discrete_gaussian", sigma, count)], epsilon, delta, start)
+    return calibrate(
+        lambda sigma: [Event("discrete_gaussian", sigma, count)], epsilon, delta, start
+    )
 
 
 def _candidates(guarantees: Sequence[Guarantee], delta: float) -> list[tuple[float, str, float]]:
     """Return (epsilon, accountant, delta) of every way to compose; the first wins a tie."""
-    epsilon, sum_of_deltas = (math.fsum(getattr(g, name) for g in guarantees) for name in ("epsilon", "delta"))
+    epsilon, sum_of_deltas = (
+        math.fsum(getattr(g, name) for g in guarantees) for name in ("epsilon", "delta")
+    )
     found = [(epsilon, "basic" if sum_of_deltas else "pure", sum_of_deltas)]
     if not delta or epsilon == math.inf:
         return found
@@ -235,9 +300,16 @@ def _candidates(guarantees: Sequence[Guarantee], delta: float) -> list[tuple[flo
     left = delta - math.fsum(guarantee.delta for guarantee in opaque)
     if left > 0 and len(opaque) < len(guarantees):
         extra = math.fsum(guarantee.epsilon for guarantee in opaque)
-        found += [(extra + value, name, delta) for name, value in epsilons(_events(guarantees), left).items() if name != "pure"]
+        found += [
+            (extra + value, name, delta)
+            for name, value in epsilons(_events(guarantees), left).items()
+            if name != "pure"
+        ]
     if not found:
-        raise ValueError(f"Expected delta >= {sum_of_deltas}, the sum of the deltas of guarantees without events, got delta={delta}.")
+        raise ValueError(
+            f"Expected delta >= {sum_of_deltas}, the sum of the deltas of guarantees without "
+            f"events, got delta={delta}."
+        )
     return found
 
 
@@ -246,9 +318,15 @@ def _opaque(guarantees: Sequence[Guarantee]) -> list[Guarantee]:
 
 
 def _events(guarantees: Sequence[Guarantee]) -> tuple[Event, ...]:
-    """Return the events of all guarantees but the opaque; a pure one without events is one pure event."""
+    """Return the events of all guarantees but the opaque; a pure one without events is one pure
+    event.
+    """
     known = [guarantee for guarantee in guarantees if guarantee.events or not guarantee.delta]
-    return _merged(event for guarantee in known for event in guarantee.events or (Event("pure", guarantee.epsilon),))
+    return _merged(
+        event
+        for guarantee in known
+        for event in guarantee.events or (Event("pure", guarantee.epsilon),)
+    )
 
 
 def _merged(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -264,21 +342,31 @@ def _is_gaussian(event: Event) -> bool:
 
 
 def _loss(event: Event) -> float:
-    """Return the privacy loss of one of the event's values: the largest one where that is bounded, the typical one of a Gaussian."""
+    """Return the privacy loss of one of the event's values: the largest one where that is
+    bounded, the typical one of a Gaussian.
+    """
     if event.kind == "pure":
         return event.parameter
     loss = 1 / event.parameter if event.parameter else math.inf
-    return loss if event.sampling_prob == 1 else math.log1p(event.sampling_prob * math.expm1(min(loss, 700)))
+    return (
+        loss
+        if event.sampling_prob == 1
+        else math.log1p(event.sampling_prob * math.expm1(min(loss, 700)))
+    )
 
 
 def _gaussian_log_delta(sigma: float, epsilon: float) -> float:
-    """Ln delta = ln(Phi(1/(2 sigma) - epsilon sigma) - e^epsilon Phi(-1/(2 sigma) - epsilon sigma)), Balle & Wang's Theorem 8."""
+    """Ln delta = ln(Phi(1/(2 sigma) - epsilon sigma) - e^epsilon Phi(-1/(2 sigma) - epsilon
+    sigma)), Balle & Wang's Theorem 8.
+    """
     upper, lower = log_ndtr(np.array([0.5, -0.5]) / sigma - epsilon * sigma)
     return float(upper + math.log(-math.expm1(epsilon + lower - upper)))
 
 
 def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
-    """Convert the events' Rényi curve by Canonne, Kamath & Steinke's Proposition 12, at the best order."""
+    """Convert the events' Rényi curve by Canonne, Kamath & Steinke's Proposition 12, at the best
+    order.
+    """
     curve = _curve(events)
     values = curve + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
     return max(0.0, float(values.min()))
@@ -286,37 +374,54 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
 
 def _curve(events: Sequence[Event]) -> np.ndarray:
     """Add up the events' Rényi divergences; what cannot be computed costs infinitely much."""
-    return np.nan_to_num(sum(event.count * _renyi(event) for event in events), nan=math.inf, posinf=math.inf)
+    return np.nan_to_num(
+        sum(event.count * _renyi(event) for event in events), nan=math.inf, posinf=math.inf
+    )
 
 
 def _renyi(event: Event) -> np.ndarray:
-    """Return one value's Rényi divergence at all orders. The worst epsilon-DP pair is randomized response."""
+    """Return one value's Rényi divergence at all orders.
+
+    The worst epsilon-DP pair is randomized response.
+    """
     if event.screen or event.sampling_prob < 1:
         return sampled_gaussian.renyi(event)
     loss = _loss(event)
     if _is_gaussian(event):
         return ORDERS * loss**2 / 2
-    up, down = (ORDERS - 1) * loss, -ORDERS * loss
+    up = (ORDERS - 1) * loss
+    down = -ORDERS * loss
     if event.kind == "laplace":
-        up, down = up + np.log(ORDERS / (2 * ORDERS - 1)), down + np.log((ORDERS - 1) / (2 * ORDERS - 1))
+        up = up + np.log(ORDERS / (2 * ORDERS - 1))
+        down = down + np.log((ORDERS - 1) / (2 * ORDERS - 1))
     else:
-        up, down = up - math.log1p(math.exp(-loss)), down - math.log1p(math.exp(-loss))
+        up = up - math.log1p(math.exp(-loss))
+        down = down - math.log1p(math.exp(-loss))
     return np.maximum(0, np.logaddexp(up, down)) / (ORDERS - 1)
 
 
 def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
     smallest = min(loss for event in events if (loss := _loss(event)))
-    spread = [replace(event, kind="gaussian") if event.kind == "binomial" else event for event in events]
+    spread = [
+        replace(event, kind="gaussian") if event.kind == "binomial" else event for event in events
+    ]
     interval = max(smallest / POINTS_PER_LOSS, _rdp_epsilon(spread, 1e-15) / MAX_POINTS)
-    losses = (_privacy_loss(event, interval).self_compose(event.count) for event in events if _loss(event))
-    return float(reduce(lambda total, loss: total.compose(loss), losses).get_epsilon_for_delta(delta - FOURIER_ROUNDING))
+    losses = (
+        _privacy_loss(event, interval).self_compose(event.count) for event in events if _loss(event)
+    )
+    return float(
+        reduce(lambda total, loss: total.compose(loss), losses).get_epsilon_for_delta(
+            delta - FOURIER_ROUNDING
+        )
+    )
 
 
 def _privacy_loss(event: Event, interval: float) -> Any:
     """Return one value's privacy loss distribution, rounded up to a grid by connecting the dots.
 
-    One shift of discrete Laplace noise has the losses +-epsilon of randomized response, which is the worst epsilon-DP pair. dp-accounting's
-    `from_randomized_response` computes them as a difference of logarithms, whose last digit may move them to the next grid point.
+    One shift of discrete Laplace noise has the losses +-epsilon of randomized response, which is
+    the worst epsilon-DP pair. dp-accounting's `from_randomized_response` computes them as a
+    difference of logarithms, whose last digit may move them to the next grid point.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -326,11 +431,17 @@ def _privacy_loss(event: Event, interval: float) -> Any:
     if event.kind == "binomial":
         coins = math.floor(4 * event.parameter**2 * (1 + 1e-12))
         largest = 1 / event.parameter**2 / 2 + 10 / event.parameter
-        return _from_curve(lambda epsilons: _binomial_deltas(epsilons, coins), min(largest, math.log(coins)), interval)
+        return _from_curve(
+            lambda epsilons: _binomial_deltas(epsilons, coins),
+            min(largest, math.log(coins)),
+            interval,
+        )
     if event.kind == "gaussian" and event.replaced and event.sampling_prob < 1:
         return _replaced(event, interval)
     if event.kind == "gaussian":
-        return pld.from_gaussian_mechanism(event.parameter, sampling_prob=event.sampling_prob, **grid)
+        return pld.from_gaussian_mechanism(
+            event.parameter, sampling_prob=event.sampling_prob, **grid
+        )
     if event.kind == "discrete_gaussian":
         return pld.from_discrete_gaussian_mechanism(event.parameter, **grid)
     return pld.from_discrete_laplace_mechanism(_loss(event), **grid)
@@ -338,40 +449,58 @@ def _privacy_loss(event: Event, interval: float) -> Any:
 
 def _replaced(event: Event, interval: float) -> Any:
     """Return the privacy loss distribution of a replaced record's curve (`sampled`)."""
-    z, g = event.parameter, event.sampling_prob
+    z = event.parameter
+    g = event.sampling_prob
     largest = math.log1p(g * math.expm1(min(0.5 / z**2 + 10 / z, 700)))
-    deltas = sampled_gaussian.opposite_deltas if event.opposite else sampled_gaussian.replaced_deltas
+    deltas = (
+        sampled_gaussian.opposite_deltas if event.opposite else sampled_gaussian.replaced_deltas
+    )
     return _from_curve(lambda epsilons: deltas(epsilons, z, g), largest, interval)
 
 
 def _binomial_deltas(epsilons: np.ndarray, coins: int) -> np.ndarray:
-    """Return delta at each epsilon of heads of so many fair coins and of one more: F(x) - e^epsilon F(x - 1), up to where the odds are it.
+    """Return delta at each epsilon of heads of so many fair coins and of one more: F(x) - e^epsilon
+    F(x - 1), up to where the odds are it.
 
-    The odds of x heads against x - 1 are (N - x + 1)/x, infinite at none. Binomials are symmetric, so both directions are alike.
+    The odds of x heads against x - 1 are (N - x + 1)/x, infinite at none. Binomials are symmetric,
+    so both directions are alike.
     """
     from scipy.stats import binom  # late: the import takes over a second, and few releases need it
 
     last = np.ceil((coins + 1) * expit(-epsilons)) - 1
-    return np.maximum(binom.cdf(last, coins, 0.5) - np.exp(epsilons) * binom.cdf(last - 1, coins, 0.5), 0)
+    return np.maximum(
+        binom.cdf(last, coins, 0.5) - np.exp(epsilons) * binom.cdf(last - 1, coins, 0.5), 0
+    )
 
 
-def _from_curve(deltas_of: Callable[[np.ndarray], np.ndarray], largest: float, interval: float) -> Any:
-    """Return the privacy loss distribution of a pair whose two directions have one curve, looked at up to its largest epsilon."""
+def _from_curve(
+    deltas_of: Callable[[np.ndarray], np.ndarray], largest: float, interval: float
+) -> Any:
+    """Return the privacy loss distribution of a pair whose two directions have one curve, looked
+    at up to its largest epsilon.
+    """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     points = np.arange(math.ceil(largest / interval) + 1)
     wanted = points * interval
     deltas = deltas_of(wanted)
-    mirrored = -np.expm1(-wanted) + np.exp(-wanted) * deltas  # H at -e of P and Q, from H at e of Q and P
-    epsilons, deltas = np.concatenate([-points[:0:-1], points]), np.concatenate([mirrored[:0:-1], deltas])
-    return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, epsilons, deltas))
+    mirrored = (
+        -np.expm1(-wanted) + np.exp(-wanted) * deltas
+    )  # H at -e of P and Q, from H at e of Q and P
+    epsilons = np.concatenate([-points[:0:-1], points])
+    deltas = np.concatenate([mirrored[:0:-1], deltas])
+    return pld.PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots(interval, epsilons, deltas)
+    )
 
 
 def _checked_delta(delta: float | None) -> float:
     delta = 0.0 if delta is None else float(delta)
     if not 0 <= delta < 1:
-        raise ValueError(f"Expected 0 <= delta < 1, got delta={delta}; 0 keeps pure differential privacy.")
+        raise ValueError(
+            f"Expected 0 <= delta < 1, got delta={delta}; 0 keeps pure differential privacy."
+        )
     return delta
 
 
@@ -379,4 +508,7 @@ def _check_amounts(amount: float, delta: float, name: str = "epsilon") -> None:
     if not 0 < amount < math.inf:
         raise ValueError(f"Expected 0 < {name} < infinity, got {name}={amount}.")
     if not 0 < delta < 1:
-        raise ValueError(f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure differential privacy.")
+        raise ValueError(
+            f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure "
+            "differential privacy."
+        )

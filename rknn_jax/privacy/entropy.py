@@ -1,10 +1,14 @@
-"""Uniform words from a seed of the operating system's entropy, for what a client releases of its own.
+"""Uniform words from a seed of the operating system's entropy, for what a client releases of its
+own.
 
-A client that is started again must send the same message, or two messages would cost it twice. So it keeps a seed of 256 bits instead of
-drawing anew, and everything that is random follows from it by SHAKE-256, which tells nobody without the seed a bit. What is drawn is exact:
-integers are uniform by rejection, and an event has the probability of an integer threshold of 64 digits, rounded to the private side.
+A client that is started again must send the same message, or two messages would cost it twice. So
+it keeps a seed of 256 bits instead of drawing anew, and everything that is random follows from it
+by SHAKE-256, which tells nobody without the seed a bit. What is drawn is exact: integers are
+uniform by rejection, and an event has the probability of an integer threshold of 64 digits, rounded
+to the private side.
 
-`rknn_jax.privacy.exact_noise` draws a curator's noise; it has no seed, because a curator keeps its result.
+`rknn_jax.privacy.exact_noise` draws a curator's noise; it has no seed, because a curator keeps its
+result.
 """
 
 import hashlib
@@ -20,7 +24,9 @@ SURE = 2**64
 """Threshold of an event that always happens; a word is always below it."""
 
 ROUNDING = 2.0**-48
-"""By so much, relatively, a probability in float64 may be wrong that was made without cancellation: a few roundings in the 53rd digit."""
+"""By so much, relatively, a probability in float64 may be wrong that was made without
+cancellation: a few roundings in the 53rd digit.
+"""
 
 DIGITS = Context(prec=60)
 
@@ -30,8 +36,12 @@ class Entropy:
 
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_BYTES:
-            raise ValueError(f"Expected a seed of {SEED_BYTES} bytes, got {len(seed)}; take secrets.token_bytes({SEED_BYTES}).")
-        self._seed, self._draws = seed, 0
+            raise ValueError(
+                f"Expected a seed of {SEED_BYTES} bytes, got {len(seed)}; take "
+                f"secrets.token_bytes({SEED_BYTES})."
+            )
+        self._seed = seed
+        self._draws = 0
 
     @classmethod
     def fresh(cls) -> "Entropy":
@@ -46,9 +56,13 @@ class Entropy:
         return np.frombuffer(digest, "<u8").reshape(shape)
 
     def below(self, bounds: np.ndarray) -> np.ndarray:
-        """Return uniform integers in [0, bound), int64, for each of integer `bounds` of at least 1."""
+        """Return uniform integers in [0, bound), int64, for each of integer `bounds` of at least
+        1.
+        """
         bounds = np.asarray(bounds).astype(np.uint64)
-        waste = (np.uint64(2**64 - 1) % bounds + np.uint64(1)) % bounds  # 2^64 mod bound: words up to there would make small ones likelier
+        waste = (
+            np.uint64(2**64 - 1) % bounds + np.uint64(1)
+        ) % bounds  # 2^64 mod bound: words up to there would make small ones likelier
         words = self.words(*bounds.shape).copy()
         while (again := words < waste).any():
             words[again] = self.words(int(again.sum()))
@@ -60,12 +74,17 @@ class Entropy:
         limit = 2 ** (64 * num_words) // bound * bound
         found: list[int] = []
         while len(found) < often:
-            rows = (int.from_bytes(row.tobytes(), "little") for row in self.words(often - len(found), num_words))
+            rows = (
+                int.from_bytes(row.tobytes(), "little")
+                for row in self.words(often - len(found), num_words)
+            )
             found += [number % bound for number in rows if number < limit]
         return found
 
     def subset(self, count: int, size: int, often: int) -> np.ndarray:
-        """Return uniform subsets of `size` out of `count`, bool `[often, count]`; ties of 64 bits, which favour the first, do not occur."""
+        """Return uniform subsets of `size` out of `count`, bool `[often, count]`; ties of 64
+        bits, which favour the first, do not occur.
+        """
         order = np.argsort(self.words(often, count), axis=1, kind="stable")
         chosen = np.zeros((often, count), bool)
         np.put_along_axis(chosen, order[:, :size], True, axis=1)
@@ -73,16 +92,24 @@ class Entropy:
 
 
 def at_most(probability: float) -> int:
-    """Return the largest threshold t, out of 2^64, that is surely no more than a probability in float64."""
+    """Return the largest threshold t, out of 2^64, that is surely no more than a probability in
+    float64.
+    """
     return min(math.floor(probability * (1 - ROUNDING) * SURE), SURE - 1)
 
 
 def at_least(probability: float) -> int:
-    """Return the smallest threshold t, out of 2^64, that is surely no less than a probability in float64 below 1."""
+    """Return the smallest threshold t, out of 2^64, that is surely no less than a probability in
+    float64 below 1.
+    """
     return math.ceil(probability * (1 + ROUNDING) * SURE)
 
 
 def at_most_odds(ways: Fraction, others: Fraction, epsilon: float) -> int:
-    """Return the largest threshold t, out of 2^64, below the share of `ways`, each e^epsilon times as likely as one of `others`."""
-    weight = Fraction(DIGITS.exp(Decimal(-epsilon)) * (1 + Decimal(10) ** -50))  # e^-epsilon, rounded up
+    """Return the largest threshold t, out of 2^64, below the share of `ways`, each e^epsilon
+    times as likely as one of `others`.
+    """
+    weight = Fraction(
+        DIGITS.exp(Decimal(-epsilon)) * (1 + Decimal(10) ** -50)
+    )  # e^-epsilon, rounded up
     return min(math.floor(SURE * ways / (ways + others * weight)), SURE - 1)

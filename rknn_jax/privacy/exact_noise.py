@@ -1,19 +1,21 @@
 """Noise for a real release: exact, on integers, from the operating system's entropy.
 
-float32 noise on counts leaks: at epsilon = 0.1 most outputs for count 0 are impossible for count 1, which no epsilon covers. So a release
-takes integers, draws from the exact integer distribution and returns integers. There is no seed and no key; two calls never agree.
+float32 noise on counts leaks: at epsilon = 0.1 most outputs for count 0 are impossible for count 1,
+which no epsilon covers. So a release takes integers, draws from the exact integer distribution and
+returns integers. There is no seed and no key; two calls never agree.
 
-| function           | P[noise = x] is proportional to | epsilon of one unit shift                            |
+| function           | P[noise = x] is proportional to | epsilon of one unit shift |
 |--------------------|---------------------------------|------------------------------------------------------|
-| `discrete_laplace` | exp(-abs(x)/scale)              | 1/scale                                              |
-| `discrete_gaussian`| exp(-x²/(2 stddev²))            | needs a delta: `rknn_jax.privacy.accounting`         |
-| `permute_and_flip` | (it returns the winner alone)   | 1/scale for a vote more or less, 2/scale for a moved |
+| `discrete_laplace` | exp(-abs(x)/scale)              | 1/scale | | `discrete_gaussian`| exp(-x²/(2
+stddev²))            | needs a delta: `rknn_jax.privacy.accounting`         | | `permute_and_flip` |
+(it returns the winner alone)   | 1/scale for a vote more or less, 2/scale for a moved |
 
-The samplers are OpenDP's, whose proofs stand beside their code; its generator is cryptographic, seeded by the operating system, and safe
-to fork. This is the only file that imports OpenDP, by submodule and late: the whole prelude takes seconds.
+The samplers are OpenDP's, whose proofs stand beside their code; its generator is cryptographic,
+seeded by the operating system, and safe to fork. This is the only file that imports OpenDP, by
+submodule and late: the whole prelude takes seconds.
 
-References: Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020, section 5; McKenna & Sheldon,
-"Permute-and-Flip", 2020.
+References: Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020,
+section 5; McKenna & Sheldon, "Permute-and-Flip", 2020.
 """
 
 import math
@@ -29,8 +31,8 @@ from numpy.typing import ArrayLike
 def discrete_laplace(counts: ArrayLike, scale: float) -> np.ndarray:
     """Add two-sided geometric noise to every count.
 
-    Guarantee: with `scale = safe_scale(sensitivity, epsilon)` this is epsilon-DP for neighbours whose counts differ by at most
-    `sensitivity` in L1. Charge the ledger before the call.
+    Guarantee: with `scale = safe_scale(sensitivity, epsilon)` this is epsilon-DP for neighbours
+    whose counts differ by at most `sensitivity` in L1. Charge the ledger before the call.
 
     Args:
       counts: integers of any shape.
@@ -44,19 +46,23 @@ def discrete_laplace(counts: ArrayLike, scale: float) -> np.ndarray:
     """
     counts = _checked(counts, "scale", scale)
     with _opendp() as (measurements, metrics, domain, _):
-        release = measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale=float(scale))
+        release = measurements.make_laplace(
+            domain, metrics.l1_distance(T="i64"), scale=float(scale)
+        )
         return _drawn(release, counts)
 
 
 def discrete_gaussian(counts: ArrayLike, stddev: float) -> np.ndarray:
     """Add discrete Gaussian noise to every count.
 
-    Guarantee: with `stddev = accounting.discrete_gaussian_stddev(epsilon, delta, count)` this is (epsilon, delta)-DP for neighbours that
-    change at most `count` counts by 1 each. Charge the ledger before the call.
+    Guarantee: with `stddev = accounting.discrete_gaussian_stddev(epsilon, delta, count)` this is
+    (epsilon, delta)-DP for neighbours that change at most `count` counts by 1 each. Charge the
+    ledger before the call.
 
     Args:
       counts: integers of any shape.
-      stddev: of the noise, in votes: P[x] is proportional to exp(-x²/(2 stddev²)). Below 0.5 the true standard deviation is smaller.
+      stddev: of the noise, in votes: P[x] is proportional to exp(-x²/(2 stddev²)). Below 0.5 the
+        true standard deviation is smaller.
 
     Returns:
       int64, of the shape of `counts`.
@@ -66,16 +72,20 @@ def discrete_gaussian(counts: ArrayLike, stddev: float) -> np.ndarray:
     """
     counts = _checked(counts, "stddev", stddev)
     with _opendp() as (measurements, metrics, domain, _):
-        release = measurements.make_gaussian(domain, metrics.l2_distance(T="f64"), scale=float(stddev))
+        release = measurements.make_gaussian(
+            domain, metrics.l2_distance(T="f64"), scale=float(stddev)
+        )
         return _drawn(release, counts)
 
 
 def permute_and_flip(counts: ArrayLike, scale: float) -> np.ndarray:
-    """Return the winner of every row: the arg max of its counts plus one-sided exponential noise, which is permute-and-flip.
+    """Return the winner of every row: the arg max of its counts plus one-sided exponential noise,
+    which is permute-and-flip.
 
-    Guarantee: a row is (1/scale)-DP where neighbours add or take one vote, since the counts then move in one direction only, and
-    (2/scale)-DP where a vote moves from one class to another. A record of k votes costs k/scale under add-remove and 2k/scale under
-    replace-one, so `scale = safe_scale(votes that change, epsilon)` in both cases. Charge the ledger before the call.
+    Guarantee: a row is (1/scale)-DP where neighbours add or take one vote, since the counts then
+    move in one direction only, and (2/scale)-DP where a vote moves from one class to another. A
+    record of k votes costs k/scale under add-remove and 2k/scale under replace-one, so `scale =
+    safe_scale(votes that change, epsilon)` in both cases. Charge the ledger before the call.
 
     Args:
       counts: integers `[num_queries, num_classes]`.
@@ -85,22 +95,31 @@ def permute_and_flip(counts: ArrayLike, scale: float) -> np.ndarray:
       int32 `[num_queries]`.
 
     Raises:
-      ValueError: where the counts are not integers in two dimensions or the scale is not positive and finite.
+      ValueError: where the counts are not integers in two dimensions or the scale is not positive
+        and finite.
     """
     counts = _checked(counts, "scale", scale)
     if counts.ndim != 2 or counts.shape[1] == 0:
-        raise ValueError(f"Expected counts [num_queries, num_classes > 0], got shape {counts.shape}; give one row a query.")
+        raise ValueError(
+            f"Expected counts [num_queries, num_classes > 0], got shape {counts.shape}; give one "
+            "row a query."
+        )
     with _opendp() as (measurements, metrics, domain, max_divergence):
-        # Whether the metric is monotonic changes what OpenDP's map says of a row, and not what is drawn.
-        winner = measurements.make_noisy_max(domain, metrics.linf_distance(T="i64"), max_divergence, scale=float(scale))
+        # Whether the metric is monotonic changes what OpenDP's map says of a row, and not what is
+        # drawn.
+        winner = measurements.make_noisy_max(
+            domain, metrics.linf_distance(T="i64"), max_divergence, scale=float(scale)
+        )
         return np.array([winner(row) for row in counts], np.int32)
 
 
 def safe_scale(sensitivity: int, epsilon: float) -> float:
-    """Return the smallest float scale at which discrete Laplace noise is epsilon-DP, by OpenDP's own arithmetic, which rounds up.
+    """Return the smallest float scale at which discrete Laplace noise is epsilon-DP, by OpenDP's
+    own arithmetic, which rounds up.
 
-    `sensitivity / epsilon` alone may be rounded down, and then the release costs a little more than was charged. A ledger charges
-    the shortest decimal of a float, and 0.1 as a float is a little more than 1/10. So the scale is that of the decimal.
+    `sensitivity / epsilon` alone may be rounded down, and then the release costs a little more than
+    was charged. A ledger charges the shortest decimal of a float, and 0.1 as a float is a little
+    more than 1/10. So the scale is that of the decimal.
 
     Args:
       sensitivity: the largest L1 change of the counts between neighbours.
@@ -111,10 +130,17 @@ def safe_scale(sensitivity: int, epsilon: float) -> float:
     >>> safe_scale(2, 0.1)
     20.000000000000004
     """
-    if isinstance(sensitivity, bool) or not isinstance(sensitivity, int | np.integer) or sensitivity < 1:
+    if (
+        isinstance(sensitivity, bool)
+        or not isinstance(sensitivity, int | np.integer)
+        or sensitivity < 1
+    ):
         raise ValueError(f"Expected an integer sensitivity >= 1, got sensitivity={sensitivity!r}.")
     if not 0 < epsilon < math.inf:
-        raise ValueError(f"Expected 0 < epsilon < infinity, got epsilon={epsilon}; a release without noise is not private.")
+        raise ValueError(
+            f"Expected 0 < epsilon < infinity, got epsilon={epsilon}; a release without noise is "
+            "not private."
+        )
     charged = Fraction(str(epsilon))
     scale = float(sensitivity / epsilon)
     while Fraction(_epsilon(scale, sensitivity)) > charged:
@@ -126,15 +152,23 @@ def safe_scale(sensitivity: int, epsilon: float) -> float:
 
 def _epsilon(scale: float, sensitivity: int) -> float:
     with _opendp() as (measurements, metrics, domain, _):
-        return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale=scale).map(int(sensitivity))
+        return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale=scale).map(
+            int(sensitivity)
+        )
 
 
 def _checked(counts: ArrayLike, name: str, noise: float) -> np.ndarray:
     counts = np.asarray(counts)
     if counts.dtype.kind not in "iu" or not np.can_cast(counts.dtype, np.int64):
-        raise ValueError(f"Expected integer counts that fit int64, got counts of dtype {counts.dtype}; count votes in integers throughout.")
+        raise ValueError(
+            f"Expected integer counts that fit int64, got counts of dtype {counts.dtype}; count "
+            "votes in integers throughout."
+        )
     if not 0 < noise < math.inf:
-        raise ValueError(f"Expected 0 < {name} < infinity, got {name}={noise}; choose a positive, finite epsilon.")
+        raise ValueError(
+            f"Expected 0 < {name} < infinity, got {name}={noise}; choose a positive, finite "
+            "epsilon."
+        )
     return counts.astype(np.int64)
 
 
@@ -144,11 +178,20 @@ def _drawn(release: Any, counts: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _opendp() -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Yield OpenDP's measurements and metrics, the domain of integer vectors and pure privacy's measure; translate its errors."""
+    """Yield OpenDP's measurements and metrics, the domain of integer vectors and pure privacy's
+    measure; translate its errors.
+    """
     from opendp import domains, measurements, measures, metrics, mod
 
     mod.enable_features("contrib")
     try:
-        yield measurements, metrics, domains.vector_domain(domains.atom_domain(T="i64")), measures.max_divergence()
+        yield (
+            measurements,
+            metrics,
+            domains.vector_domain(domains.atom_domain(T="i64")),
+            measures.max_divergence(),
+        )
     except mod.OpenDPException as error:
-        raise ValueError(f"OpenDP refused to draw the noise, so nothing was released: {error}") from error
+        raise ValueError(
+            f"OpenDP refused to draw the noise, so nothing was released: {error}"
+        ) from error

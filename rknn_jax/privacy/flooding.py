@@ -1,22 +1,27 @@
-"""Flooding: how many pairs of cancelling messages hide a vote in the shuffle model. `mechanisms.multi_message` is the protocol.
+"""Flooding: how many pairs of cancelling messages hide a vote in the shuffle model.
 
-What the server sees of a cell is how often it was sent with (+) and with (-): x + N₁ + N₃ and N₂ + N₃ for x votes. N₁ and N₂ are geometric
-of ratio a = e^-ε_c, so that their difference is discrete Laplace noise, and N₃ ~ NB(r, p) is the flooding: without it the smaller of
-both numbers would tell N₁ from N₁ + 1. δ of one vote, which is exact:
+`mechanisms.multi_message` is the protocol.
 
-D = N₁ - N₂, M = min(N₁, N₂) and N₃ are independent, D discrete Laplace and M geometric of ratio a². The view is as good as the difference
-and the smaller of both numbers. Without the vote (P₀) these are D and W = M + N₃; with it (P₁) D + 1, and W where D >= 0 or W + 1 where
-D < 0. The differences have likelihood ratio P₀/P₁ = a above 0 and 1/a elsewhere, which has probability 1/(1 + a) under P₀ and a/(1 + a)
-under P₁. So, with G the law of W,
+What the server sees of a cell is how often it was sent with (+) and with (-): x + N₁ + N₃ and N₂ +
+N₃ for x votes. N₁ and N₂ are geometric of ratio a = e^-ε_c, so that their difference is discrete
+Laplace noise, and N₃ ~ NB(r, p) is the flooding: without it the smaller of both numbers would tell
+N₁ from N₁ + 1. δ of one vote, which is exact:
+
+D = N₁ - N₂, M = min(N₁, N₂) and N₃ are independent, D discrete Laplace and M geometric of ratio a².
+The view is as good as the difference and the smaller of both numbers. Without the vote (P₀) these
+are D and W = M + N₃; with it (P₁) D + 1, and W where D >= 0 or W + 1 where D < 0. The differences
+have likelihood ratio P₀/P₁ = a above 0 and 1/a elsewhere, which has probability 1/(1 + a) under P₀
+and a/(1 + a) under P₁. So, with G the law of W,
 
     δ(P₀‖P₁) = 1/(1 + a) · Σ_w (G(w) - e^(ε - ε_c)·G(w - 1))₊
     δ(P₁‖P₀) = a/(1 + a) · Σ_w (G(w - 1) - e^(ε + ε_c)·G(w))₊ + (1 - e^(ε - ε_c))₊/(1 + a)
 
-and the second is 0 from ε = ε_c on, because G(w) >= a²·G(w - 1). What exceeds ε_c is the flooding's, ε₁ = ε - ε_c. More flooding at the
-same p is more independent noise, so δ falls in r.
+and the second is 0 from ε = ε_c on, because G(w) >= a²·G(w - 1). What exceeds ε_c is the
+flooding's, ε₁ = ε - ε_c. More flooding at the same p is more independent noise, so δ falls in r.
 
-References: Ghazi et al., "Private Counting from Anonymous Messages: Near-Optimal Accuracy with Vanishing Communication Overhead", 2020,
-whose parameters are `published`; the exact δ, and `tight` with it, are ours.
+References: Ghazi et al., "Private Counting from Anonymous Messages: Near-Optimal Accuracy with
+Vanishing Communication Overhead", 2020, whose parameters are `published`; the exact δ, and `tight`
+with it, are ours.
 """
 
 import functools
@@ -47,7 +52,9 @@ class Flooding(NamedTuple):
 NONE = Flooding(0.0, math.inf)
 
 
-def cell_deltas(epsilon: float, count_epsilon: float, flooding: Flooding, unsummed: float = 1e-30) -> tuple[float, float]:
+def cell_deltas(
+    epsilon: float, count_epsilon: float, flooding: Flooding, unsummed: float = 1e-30
+) -> tuple[float, float]:
     """Return δ(P₀‖P₁) and δ(P₁‖P₀) of one vote in one cell, rounded up.
 
     Args:
@@ -56,13 +63,18 @@ def cell_deltas(epsilon: float, count_epsilon: float, flooding: Flooding, unsumm
       flooding: of the cell.
       unsummed: probability of values of W that are not summed but added.
     """
-    a, rest = math.exp(-count_epsilon), epsilon - count_epsilon
+    a = math.exp(-count_epsilon)
+    rest = epsilon - count_epsilon
     now, beyond = _smaller_number(count_epsilon, flooding, unsummed, rising=rest >= 0)
     before = np.append(0.0, now[:-1])
     without = np.maximum(now - _exp(rest) * before, 0).sum() * (1 + ROUNDING) + beyond
     if rest >= 0:
         return float(without) / (1 + a), 0.0
-    with_vote = np.maximum(before - _exp(epsilon + count_epsilon) * now, 0).sum() * (1 + ROUNDING) + now[-1] + beyond
+    with_vote = (
+        np.maximum(before - _exp(epsilon + count_epsilon) * now, 0).sum() * (1 + ROUNDING)
+        + now[-1]
+        + beyond
+    )
     return float(without) / (1 + a), float(a * with_vote - math.expm1(rest)) / (1 + a)
 
 
@@ -79,9 +91,13 @@ def published(flooding_epsilon: float, count_epsilon: float, delta: float) -> Fl
     """
     flooding = Flooding(3 * (1 + math.log(1 / delta)), 0.2 * flooding_epsilon)
     _check(flooding)
-    if max(cell_deltas(flooding_epsilon + count_epsilon, count_epsilon, flooding, TAIL * delta)) > delta:
+    if (
+        max(cell_deltas(flooding_epsilon + count_epsilon, count_epsilon, flooding, TAIL * delta))
+        > delta
+    ):
         raise ValueError(
-            f"Expected an epsilon for which the published flooding hides a vote, got {flooding_epsilon:.6g} a cell; use flooding='tight'."
+            "Expected an epsilon for which the published flooding hides a vote, got "
+            f"{flooding_epsilon:.6g} a cell; use flooding='tight'."
         )
     return flooding
 
@@ -90,7 +106,8 @@ def published(flooding_epsilon: float, count_epsilon: float, delta: float) -> Fl
 def tight(flooding_epsilon: float, count_epsilon: float, delta: float) -> Flooding:
     """Return the flooding of least mean that hides a vote, by its exact δ.
 
-    p = e^-(0.52 + 0.55·ε₁)ε₁ sends at most 2% more than the best p for ε₁ <= 1, and 5% beyond, at δ <= 1e-5; r is the least, rounded up.
+    p = e^-(0.52 + 0.55·ε₁)ε₁ sends at most 2% more than the best p for ε₁ <= 1, and 5% beyond, at δ
+    <= 1e-5; r is the least, rounded up.
 
     Args:
       flooding_epsilon: ε₁; beyond `LARGEST_EPSILON` that is hidden for.
@@ -110,11 +127,14 @@ def tight(flooding_epsilon: float, count_epsilon: float, delta: float) -> Floodi
     def excess(log_shape: float) -> float:
         flooding = Flooding(math.exp(log_shape), decay)
         _check(flooding)
-        return math.log(max(cell_deltas(epsilon + count_epsilon, count_epsilon, flooding, TAIL * delta)) / delta)
+        return math.log(
+            max(cell_deltas(epsilon + count_epsilon, count_epsilon, flooding, TAIL * delta)) / delta
+        )
 
     low = high = math.log(least) - 1e-3
     while excess(high) > 0:
-        low, high = high, high + 1.0
+        low = high
+        high = high + 1.0
     shape = optimize.brentq(excess, low, high, xtol=5e-5) if low < high else high
     while excess(shape) > 0:
         shape += 5e-5
@@ -141,15 +161,23 @@ def above(shape: float, decay: float, values: np.ndarray | int) -> np.ndarray:
     return special.betainc(np.asarray(values) + 1.0, shape, math.exp(-decay))
 
 
-def _smaller_number(count_epsilon: float, flooding: Flooding, unsummed: float, *, rising: bool) -> tuple[np.ndarray, float]:
-    """Return G(0), ..., G(w) and the probability of all larger values, rounded up; with `rising`, of those where G may still rise."""
+def _smaller_number(
+    count_epsilon: float, flooding: Flooding, unsummed: float, *, rising: bool
+) -> tuple[np.ndarray, float]:
+    """Return G(0), ..., G(w) and the probability of all larger values, rounded up; with
+    `rising`, of those where G may still rise.
+    """
     shape, decay = flooding
     square = math.exp(-2 * count_epsilon)
 
     def found(most: int) -> np.ndarray:
-        return signal.lfilter([-math.expm1(-2 * count_epsilon)], [1.0, -square], law(shape, decay, most))
+        return signal.lfilter(
+            [-math.expm1(-2 * count_epsilon)], [1.0, -square], law(shape, decay, most)
+        )
 
-    if rising and shape >= 1:  # then G is log-concave, as both of its parts are, and never rises again
+    if (
+        rising and shape >= 1
+    ):  # then G is log-concave, as both of its parts are, and never rises again
         start = found(math.ceil(flooding.mean + odds(2 * count_epsilon)) + 1)
         if start[-1] <= start[-2]:
             return start, 0.0
@@ -160,7 +188,10 @@ def _smaller_number(count_epsilon: float, flooding: Flooding, unsummed: float, *
 
 def _check(flooding: Flooding) -> None:
     if flooding.mean > MOST_PAIRS:
-        raise ValueError(f"Expected at most {MOST_PAIRS:g} pairs of messages to flood a cell, got {flooding.mean:.3g}; raise epsilon.")
+        raise ValueError(
+            f"Expected at most {MOST_PAIRS:g} pairs of messages to flood a cell, got "
+            f"{flooding.mean:.3g}; raise epsilon."
+        )
 
 
 def _exp(x: float) -> float:

@@ -1,8 +1,10 @@
 """What a release guarantees, as one value that travels with what was released.
 
-An epsilon alone says nothing: it needs its delta, the neighbouring relation, the unit that is protected, whom the owners trust, and
-whether the noise was real or simulated. `Guarantee` holds them together and `str()` is the sentence for a paper or a data-protection
-officer. `events` describes the noise, so that several guarantees compose tightly (`rknn_jax.privacy.accounting.compose`).
+An epsilon alone says nothing: it needs its delta, the neighbouring relation, the unit that is
+protected, whom the owners trust, and whether the noise was real or simulated. `Guarantee` holds
+them together and `str()` is the sentence for a paper or a data-protection officer. `events`
+describes the noise, so that several guarantees compose tightly
+(`rknn_jax.privacy.accounting.compose`).
 """
 
 import math
@@ -13,18 +15,30 @@ from typing import Any, Literal, get_args
 Relation = Literal["replace-one", "add-remove"]
 Trust = Literal["central", "local", "shuffle"]
 Protection = Trust | Literal["aggregate"]
-"""Whom the owners of data trust: as a labeler is told, or a server that sums for clients who add the noise."""
+"""Whom the owners of data trust: as a labeler is told, or a server that sums for clients who add
+the noise.
+"""
 
 Unit = Literal["record", "client"]
 Sampler = Literal["simulation", "release"]
-EventKind = Literal["laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "binomial", "pure"]
+EventKind = Literal[
+    "laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "binomial", "pure"
+]
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
 LARGE_EPSILON = 50.0
-"""Above, one record may change the odds of a result by a factor of 10^21. A release asks for a flag that says so."""
-_CHOICES = {"relation": RELATIONS, "unit": UNITS, "trust": (*get_args(Trust), "aggregate"), "sampler": get_args(Sampler)}
+"""Above, one record may change the odds of a result by a factor of 10^21.
+
+A release asks for a flag that says so.
+"""
+_CHOICES = {
+    "relation": RELATIONS,
+    "unit": UNITS,
+    "trust": (*get_args(Trust), "aggregate"),
+    "sampler": get_args(Sampler),
+}
 _RELATION_WORDS = {
     "replace-one": "one {unit}'s content is replaced by any other",
     "add-remove": "one {unit} is added or removed",
@@ -32,8 +46,10 @@ _RELATION_WORDS = {
 _TRUST_WORDS = {
     "central": "a trusted curator sees what the records say, without noise, and adds it",
     "local": "every client randomizes its own message and trusts nobody",
-    "aggregate": "clients add the noise in shares, and a server that follows the protocol of secure aggregation sees their sum alone",
-    "shuffle": "a trusted shuffler hides which client sent which message, among those of all clients that follow the protocol",
+    "aggregate": "clients add the noise in shares, and a server that follows the protocol of "
+    "secure aggregation sees their sum alone",
+    "shuffle": "a trusted shuffler hides which client sent which message, among those of all "
+    "clients that follow the protocol",
 }
 
 
@@ -43,16 +59,19 @@ class Event:
 
     Attributes:
       kind: the noise. `pure` is any mechanism known to be `epsilon`-DP and no more.
-      parameter: the noise's scale (Laplace) or standard deviation (Gaussian, binomial) divided by the change of the value that it hides;
-        for `pure` the epsilon.
-      count: how many such values one neighbour changes. A record of reverse k-NN labeling changes up to 2kr cells by 1 each.
-      sampling_prob: of Gaussian noise, the probability with which a record takes part at all, drawn anew for each value (Poisson sampling).
-      replaced: of sampled noise, whether a neighbour has another record in one's place, and not none. Where nothing is sampled the
-        parameter says it all.
-      screen: of Gaussian noise, `(threshold, most)` where no more is released than whether a count from 0 to `most`, changed by 1 at most,
-        passes the threshold with the noise.
-      opposite: of replaced records, whether each moves the value by half of that change at most, so that the two are farthest apart in
-        opposite directions, as clipped gradients are. Without it each may move it by all of the change.
+      parameter: the noise's scale (Laplace) or standard deviation (Gaussian, binomial) divided by
+        the change of the value that it hides; for `pure` the epsilon.
+      count: how many such values one neighbour changes. A record of reverse k-NN labeling changes
+        up to 2kr cells by 1 each.
+      sampling_prob: of Gaussian noise, the probability with which a record takes part at all, drawn
+        anew for each value (Poisson sampling).
+      replaced: of sampled noise, whether a neighbour has another record in one's place, and not
+        none. Where nothing is sampled the parameter says it all.
+      screen: of Gaussian noise, `(threshold, most)` where no more is released than whether a count
+        from 0 to `most`, changed by 1 at most, passes the threshold with the noise.
+      opposite: of replaced records, whether each moves the value by half of that change at most, so
+        that the two are farthest apart in opposite directions, as clipped gradients are. Without it
+        each may move it by all of the change.
     """
 
     kind: EventKind
@@ -65,24 +84,41 @@ class Event:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(EventKind):
-            raise ValueError(f"Expected kind to be one of {get_args(EventKind)}, got kind={self.kind!r}.")
+            raise ValueError(
+                f"Expected kind to be one of {get_args(EventKind)}, got kind={self.kind!r}."
+            )
         if not self.parameter >= 0:
-            raise ValueError(f"Expected parameter >= 0, got parameter={self.parameter}; it is the noise divided by what it hides.")
+            raise ValueError(
+                f"Expected parameter >= 0, got parameter={self.parameter}; it is the noise "
+                "divided by what it hides."
+            )
         if self.count < 1:
-            raise ValueError(f"Expected count >= 1, got count={self.count}; leave an event out where nothing was released.")
+            raise ValueError(
+                f"Expected count >= 1, got count={self.count}; leave an event out where nothing "
+                "was released."
+            )
         if not 0 < self.sampling_prob <= 1:
-            raise ValueError(f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 samples every record.")
+            raise ValueError(
+                f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 "
+                "samples every record."
+            )
         if (self.sampling_prob < 1 or self.screen) and self.kind != "gaussian":
-            raise ValueError(f"Expected kind=gaussian where records are sampled or counts screened, got kind={self.kind!r}.")
+            raise ValueError(
+                "Expected kind=gaussian where records are sampled or counts screened, got "
+                f"kind={self.kind!r}."
+            )
         if self.opposite and (not self.replaced or self.screen):
-            raise ValueError("Expected opposite=True only where records are replaced and nothing is screened.")
+            raise ValueError(
+                "Expected opposite=True only where records are replaced and nothing is screened."
+            )
         if self.screen:  # JSON makes a list of it
             object.__setattr__(self, "screen", tuple(self.screen))
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(epsilon, delta)-differential privacy of a release, with all that gives the number its meaning.
+    """(epsilon, delta)-differential privacy of a release, with all that gives the number its
+    meaning.
 
     Attributes:
       epsilon: finite, or infinity where nothing is guaranteed.
@@ -90,10 +126,13 @@ class Guarantee:
       relation: which data sets are neighbours.
       unit: what is protected.
       trust: who must be trusted for it to hold.
-      events: all the noise that was added, for tight composition; empty where no more than (epsilon, delta) is known.
+      events: all the noise that was added, for tight composition; empty where no more than
+        (epsilon, delta) is known.
       accountant: how epsilon was computed.
-      data_dependent: whether epsilon itself depends on private data, and so may not be published as it is.
-      sampler: `release` for exact integer noise on the operating system's entropy, `simulation` for anything else.
+      data_dependent: whether epsilon itself depends on private data, and so may not be published as
+        it is.
+      sampler: `release` for exact integer noise on the operating system's entropy, `simulation` for
+        anything else.
     """
 
     epsilon: float
@@ -108,19 +147,33 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
-            raise ValueError(f"Expected epsilon >= 0, got epsilon={self.epsilon}; infinity says that nothing is guaranteed.")
+            raise ValueError(
+                f"Expected epsilon >= 0, got epsilon={self.epsilon}; infinity says that nothing "
+                "is guaranteed."
+            )
         if not 0 <= self.delta < 1:
-            raise ValueError(f"Expected 0 <= delta < 1, got delta={self.delta}; 0 is pure differential privacy.")
+            raise ValueError(
+                f"Expected 0 <= delta < 1, got delta={self.delta}; 0 is pure differential privacy."
+            )
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"Expected {name} to be one of {choices}, got {name}={getattr(self, name)!r}.")
+                raise ValueError(
+                    f"Expected {name} to be one of {choices}, got {name}={getattr(self, name)!r}."
+                )
 
     def __le__(self, other: "Guarantee") -> bool:
-        """Whether this guarantee is at least as strong. Raises ValueError where relation, unit or trust differ."""
+        """Whether this guarantee is at least as strong.
+
+        Raises ValueError where relation, unit or trust differ.
+        """
         for name in ("relation", "unit", "trust"):
-            mine, theirs = getattr(self, name), getattr(other, name)
+            mine = getattr(self, name)
+            theirs = getattr(other, name)
             if mine != theirs:
-                raise ValueError(f"Guarantees with {name}={mine!r} and {name}={theirs!r} cannot be compared; convert one of them first")
+                raise ValueError(
+                    f"Guarantees with {name}={mine!r} and {name}={theirs!r} cannot be compared; "
+                    "convert one of them first"
+                )
         return self.epsilon <= other.epsilon and self.delta <= other.delta
 
     def __lt__(self, other: "Guarantee") -> bool:
@@ -129,34 +182,59 @@ class Guarantee:
     def __str__(self) -> str:
         if self.epsilon == float("inf"):
             return "No privacy is guaranteed (epsilon is infinite)."
-        amount = f"epsilon = {_round_up(self.epsilon, 6)}" + (f", delta = {_round_up(self.delta, 3)}" if self.delta else " (pure)")
+        amount = f"epsilon = {_round_up(self.epsilon, 6)}" + (
+            f", delta = {_round_up(self.delta, 3)}" if self.delta else " (pure)"
+        )
         neighbours = _RELATION_WORDS[self.relation].format(unit=self.unit)
         sentence = (
             f"Differential privacy with {amount}, for neighbouring data sets where {neighbours}; "
             f"{_TRUST_WORDS[self.trust]} (accountant: {self.accountant})."
         )
         if self.data_dependent:
-            sentence += " This epsilon depends on the private data and may not be published as it is."
+            sentence += (
+                " This epsilon depends on the private data and may not be published as it is."
+            )
         if self.sampler == "simulation":
             sentence += " The noise is simulated: the number tells what a release would cost, and this is not a private release."
         return sentence
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> "Guarantee":
-        """Return the guarantee that `asdict` told, or `dataclasses.asdict`, also once it was JSON."""
+        """Return the guarantee that `asdict` told, or `dataclasses.asdict`, also once it was
+        JSON.
+        """
         known = {field.name: _number(told[field.name]) for field in fields(cls)}
-        events = tuple(Event(**{name: _number(value) for name, value in event.items()}) for event in told["events"])
+        events = tuple(
+            Event(**{name: _number(value) for name, value in event.items()})
+            for event in told["events"]
+        )
         return cls(**known | {"events": events})
 
     def asdict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values, with the sentence as `statement`. Infinity, which JSON lacks, becomes "infinity"."""
-        return _jsonable(asdict(self)) | {"events": [_told(event) for event in self.events], "statement": str(self)}
+        """Return the fields as JSON-ready values, with the sentence as `statement`.
+
+        Infinity, which JSON lacks, becomes "infinity".
+        """
+        return _jsonable(asdict(self)) | {
+            "events": [_told(event) for event in self.events],
+            "statement": str(self),
+        }
 
 
 def _told(event: Event) -> dict[str, Any]:
-    """Return the event as JSON-ready values, without what says that nothing was sampled or screened."""
-    plain = {field.name: field.default for field in fields(Event) if field.name in ("sampling_prob", "replaced", "opposite", "screen")}
-    return {name: value for name, value in _jsonable(asdict(event)).items() if name not in plain or value != plain[name]}
+    """Return the event as JSON-ready values, without what says that nothing was sampled or
+    screened.
+    """
+    plain = {
+        field.name: field.default
+        for field in fields(Event)
+        if field.name in ("sampling_prob", "replaced", "opposite", "screen")
+    }
+    return {
+        name: value
+        for name, value in _jsonable(asdict(event)).items()
+        if name not in plain or value != plain[name]
+    }
 
 
 def _number(value: Any) -> Any:

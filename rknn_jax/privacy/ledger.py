@@ -1,22 +1,27 @@
-"""A privacy budget on disk, one append-only file per private data set: what was spent is never forgotten and never refunded.
+"""A privacy budget on disk, one append-only file per private data set: what was spent is never
+forgotten and never refunded.
 
-Every private release charges the ledger before it draws any noise. If the process dies in between, the budget is burnt and nothing is
-released; the other order could release without a record. The file holds one JSON object a line:
+Every private release charges the ledger before it draws any noise. If the process dies in between,
+the budget is burnt and nothing is released; the other order could release without a record. The
+file holds one JSON object a line:
 
     {"kind": "create", ..., "hash": h0}     data set, relation, unit, budget and a random salt
     {"kind": "spend",  ..., "hash": h1}     h1 = SHA-256(h0 and the line without its hash), and so on
     {"kind": "drawn",  ..., "hash": h2}     the noise of that spend exists, and is never drawn again
 
-- **Never overspent.** A charge reads, decides and appends under an exclusive lock, in exact fractions: ten times 0.1 is 1.
-- **Never forgotten.** A charge returns once its line has reached the disk (fsync). What the ledger cannot read counts as
-  spent. Delta and epsilon stand first in a line, so a last line that was cut short usually still tells them, and they count.
-  If they cannot be read, all that remained is gone. Anything else that does not fit the chain refuses all spending.
-  `Ledger.repair` closes such damage on the record. Nothing is ever taken out of the file.
-- **Not tamper-proof.** Who can write the file can also replace it. A rollback shows only against a `head` that was published: print it
-  with every release.
+- **Never overspent.** A charge reads, decides and appends under an exclusive lock, in exact
+  fractions: ten times 0.1 is 1.
+- **Never forgotten.** A charge returns once its line has reached the disk (fsync). What the ledger
+  cannot read counts as spent. Delta and epsilon stand first in a line, so a last line that was cut
+  short usually still tells them, and they count. If they cannot be read, all that remained is gone.
+  Anything else that does not fit the chain refuses all spending. `Ledger.repair` closes such damage
+  on the record. Nothing is ever taken out of the file.
+- **Not tamper-proof.** Who can write the file can also replace it. A rollback shows only against a
+  `head` that was published: print it with every release.
 
-Epsilons and deltas add up here (basic composition). That holds for releases that are chosen in view of earlier results, which is how
-people work; `rknn_jax.privacy.accounting.compose` over the entries' guarantees tells what they cost more tightly, but buys nothing back.
+Epsilons and deltas add up here (basic composition). That holds for releases that are chosen in view
+of earlier results, which is how people work; `rknn_jax.privacy.accounting.compose` over the
+entries' guarantees tells what they cost more tightly, but buys nothing back.
 """
 
 import fcntl
@@ -80,11 +85,14 @@ Number = int | float | str | Decimal | Fraction
 
 @dataclass(frozen=True)
 class Ledger:
-    """The budget of one private data set. Reading never changes the file, and every property reads it anew.
+    """The budget of one private data set.
+
+    Reading never changes the file, and every property reads it anew.
 
     Attributes:
       path: of the file.
-      dataset: `fingerprint` of the private data set; None where the ledger was opened to look at, which cannot be charged.
+      dataset: `fingerprint` of the private data set; None where the ledger was opened to look at,
+        which cannot be charged.
       patience: Seconds to wait for another process that holds the ledger. Defaults to 60.
     """
 
@@ -94,7 +102,9 @@ class Ledger:
 
     def __post_init__(self) -> None:
         if not self.patience >= 0:
-            raise LedgerError(f"Expected patience >= 0, got patience={self.patience}; give seconds, such as 60.")
+            raise LedgerError(
+                f"Expected patience >= 0, got patience={self.patience}; give seconds, such as 60."
+            )
 
     @classmethod
     def create(
@@ -112,31 +122,52 @@ class Ledger:
         Args:
           path: of a file that does not exist yet, in a folder that does.
           dataset: `fingerprint` of the private data set.
-          budget_epsilon: what may be spent in all; positive. A float counts as its shortest decimal: 0.1 is 1/10.
+          budget_epsilon: what may be spent in all; positive. A float counts as its shortest
+            decimal: 0.1 is 1/10.
           budget_delta: likewise, in [0, 1); 0 allows pure releases only.
           relation: of every guarantee that may be charged.
           unit: likewise.
 
         Raises:
-          LedgerError: where there is a file already, the folder cannot be written, or an amount is out of range.
+          LedgerError: where there is a file already, the folder cannot be written, or an amount is
+            out of range.
         """
         if relation not in RELATIONS or unit not in UNITS:
-            raise LedgerError(f"Expected relation in {RELATIONS} and unit in {UNITS}, got relation={relation!r}, unit={unit!r}.")
+            raise LedgerError(
+                f"Expected relation in {RELATIONS} and unit in {UNITS}, got "
+                f"relation={relation!r}, unit={unit!r}."
+            )
         if not dataset:
-            raise LedgerError("Expected the fingerprint of a data set, got an empty dataset; use fingerprint(embeddings, labels).")
-        header = {"format": FORMAT, "dataset": dataset, "relation": relation, "unit": unit, "salt": secrets.token_hex(16)}
-        line = sealed(header | body_of("create", _amount(budget_epsilon, budget_delta), "the first budget"), "")
+            raise LedgerError(
+                "Expected the fingerprint of a data set, got an empty dataset; use "
+                "fingerprint(embeddings, labels)."
+            )
+        header = {
+            "format": FORMAT,
+            "dataset": dataset,
+            "relation": relation,
+            "unit": unit,
+            "salt": secrets.token_hex(16),
+        }
+        line = sealed(
+            header | body_of("create", _amount(budget_epsilon, budget_delta), "the first budget"),
+            "",
+        )
         _write_new(Path(path), line)
         return cls.open(path, dataset)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], dataset: str | None = None, patience: float = PATIENCE) -> "Ledger":
+    def open(
+        cls, path: str | os.PathLike[str], dataset: str | None = None, patience: float = PATIENCE
+    ) -> "Ledger":
         """Open a ledger and check its whole chain.
 
         Args:
           path: of the file.
-          dataset: `fingerprint` of the private data set that is about to be used; None only to look at the ledger or to raise its budget.
-          patience: Seconds that a charge waits for another process that holds the ledger. Defaults to 60.
+          dataset: `fingerprint` of the private data set that is about to be used; None only to look
+            at the ledger or to raise its budget.
+          patience: Seconds that a charge waits for another process that holds the ledger. Defaults
+            to 60.
 
         Raises:
           LedgerMismatchError: where the ledger is of another data set.
@@ -169,7 +200,10 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """Hash of the last line, which commits to all of them. The salt keeps it from confirming a guess of the data."""
+        """Hash of the last line, which commits to all of them.
+
+        The salt keeps it from confirming a guess of the data.
+        """
         return self._chain().head
 
     def entries(self) -> tuple[Entry, ...]:
@@ -177,10 +211,13 @@ class Ledger:
         return self._chain().entries
 
     def charge(self, guarantee: Guarantee, purpose: str) -> Entry:
-        """Spend what a release is about to cost. Draw no noise before this returns, and never run one charge's release twice.
+        """Spend what a release is about to cost.
+
+        Draw no noise before this returns, and never run one charge's release twice.
 
         Args:
-          guarantee: of a release (`sampler="release"`), with a finite, positive epsilon that does not depend on private data.
+          guarantee: of a release (`sampler="release"`), with a finite, positive epsilon that does
+            not depend on private data.
           purpose: a few words for whoever reads the ledger later.
 
         Returns:
@@ -195,15 +232,27 @@ class Ledger:
 
         def body(chain: Chain) -> dict[str, Any]:
             if self.dataset is None:
-                raise LedgerMismatchError(f"{self.path} was opened without a data set, to look at; open it with the data's fingerprint.")
+                raise LedgerMismatchError(
+                    f"{self.path} was opened without a data set, to look at; open it with the "
+                    "data's fingerprint."
+                )
             for name in ("relation", "unit"):
-                mine, theirs = getattr(chain, name), getattr(guarantee, name)
+                mine = getattr(chain, name)
+                theirs = getattr(guarantee, name)
                 if mine != theirs:
-                    raise LedgerMismatchError(f"{self.path} keeps {name}={mine!r}, got {name}={theirs!r}; use one {name} throughout.")
+                    raise LedgerMismatchError(
+                        f"{self.path} keeps {name}={mine!r}, got {name}={theirs!r}; use one "
+                        f"{name} throughout."
+                    )
             if amount.epsilon > chain.remaining.epsilon or amount.delta > chain.remaining.delta:
-                damaged = f" ({chain.unread} on account of a damaged last line; see `rknn budget repair`)" if chain.damage else ""
+                damaged = (
+                    f" ({chain.unread} on account of a damaged last line; see `rknn budget repair`)"
+                    if chain.damage
+                    else ""
+                )
                 raise BudgetExceededError(
-                    f"This release costs {amount}, and {self.path} has {chain.remaining} left of {chain.budget}{damaged}; ask for less, "
+                    f"This release costs {amount}, and {self.path} has {chain.remaining} left of "
+                    f"{chain.budget}{damaged}; ask for less, "
                     "or raise the budget, which the ledger records."
                 )
             return body_of("spend", amount, purpose) | {"guarantee": asdict(guarantee)}
@@ -223,41 +272,57 @@ class Ledger:
         """
         amount = _amount(epsilon, delta)
         if not reason.strip():
-            raise LedgerError("Expected a reason for the new budget, got an empty one; say who decided it and why.")
+            raise LedgerError(
+                "Expected a reason for the new budget, got an empty one; say who decided it and "
+                "why."
+            )
 
         def body(chain: Chain) -> dict[str, Any]:
             if amount.epsilon < chain.spent.epsilon or amount.delta < chain.spent.delta:
-                raise LedgerError(f"Expected a budget of at least the {chain.spent} that {self.path} has spent, got {amount}.")
+                raise LedgerError(
+                    f"Expected a budget of at least the {chain.spent} that {self.path} has "
+                    f"spent, got {amount}."
+                )
             return body_of("budget", amount, reason)
 
         return self._append(body)
 
     def mark_drawn(self, purpose: str, result: str) -> Entry:
-        """Keep on the record that the noise of a charge was drawn: the charge pays for no second draw.
+        """Keep on the record that the noise of a charge was drawn: the charge pays for no second
+        draw.
 
         Args:
           purpose: Of the charge, which names one release.
           result: SHA-256 of what was drawn. No other result belongs to the charge.
 
         Raises:
-          LedgerError: If no charge has this purpose, its noise was drawn before, or the file cannot be written.
+          LedgerError: If no charge has this purpose, its noise was drawn before, or the file cannot
+            be written.
         """
 
         def body(chain: Chain) -> dict[str, Any]:
             kinds = [entry.kind for entry in chain.entries if entry.purpose == purpose]
             if kinds != ["spend"]:
                 found = ", ".join(kinds) or "none"
-                raise LedgerError(f"Expected one spend on {purpose!r} in {self.path}, got {found}; nothing was marked.")
+                raise LedgerError(
+                    f"Expected one spend on {purpose!r} in {self.path}, got {found}; nothing was "
+                    "marked."
+                )
             return body_of("drawn", Amount(Fraction(), Fraction()), purpose) | {"result": result}
 
         return self._append(body)
 
-    def repair(self, reason: str, epsilon: Number | None = None, delta: Number | None = None) -> Entry:
-        """Close damage with a line that counts it as spent. The damaged bytes stay in the file, and the line commits to them.
+    def repair(
+        self, reason: str, epsilon: Number | None = None, delta: Number | None = None
+    ) -> Entry:
+        """Close damage with a line that counts it as spent.
+
+        The damaged bytes stay in the file, and the line commits to them.
 
         Args:
           reason: What happened to the file, and who decided what it counts as.
-          epsilon: What the damaged bytes count as. Defaults to what they tell, or to all that remains if they tell nothing.
+          epsilon: What the damaged bytes count as. Defaults to what they tell, or to all that
+            remains if they tell nothing.
           delta: Likewise for delta.
 
         Returns:
@@ -268,20 +333,27 @@ class Ledger:
           LedgerCorruptError: If not even the first line can be read.
         """
         if not reason.strip():
-            raise LedgerError("Expected a reason for the repair, got an empty one; say what happened to the file.")
+            raise LedgerError(
+                "Expected a reason for the repair, got an empty one; say what happened to the file."
+            )
         with _clear_errors(self.path, "written"), self._locked() as file:
             data = file.read()
             chain = sound_part(data, self.path)
             self._check_dataset(chain)
             if not chain.damage:
-                raise LedgerError(f"Expected damage in {self.path}, found none; there is nothing to repair.")
+                raise LedgerError(
+                    f"Expected damage in {self.path}, found none; there is nothing to repair."
+                )
             told = chain.unread
             amount = Amount(
                 told.epsilon if epsilon is None else _exact(epsilon, "epsilon"),
                 told.delta if delta is None else _exact(delta, "delta"),
             )
             if amount.epsilon < 0 or not 0 <= amount.delta < 1:
-                raise LedgerError(f"Expected epsilon >= 0 and 0 <= delta < 1, got epsilon={epsilon}, delta={delta}.")
+                raise LedgerError(
+                    f"Expected epsilon >= 0 and 0 <= delta < 1, got epsilon={epsilon}, "
+                    f"delta={delta}."
+                )
             line = repaired(chain, amount, reason)
             _append(file, data, b"\n" + line + b"\n")
             return entry_of(json.loads(line), self.path)
@@ -297,70 +369,98 @@ class Ledger:
             chain = parse(data, self.path)
             self._check_dataset(chain)
             record = body(chain)
-            text, head = b"" if data.endswith(b"\n") else b"\n", chain.head
+            text = b"" if data.endswith(b"\n") else b"\n"
+            head = chain.head
             if chain.damage:
                 closing = repaired(chain, chain.unread, "an unfinished last line counts as spent")
-                text, head = b"\n" + closing + b"\n", json.loads(closing)["hash"]
+                text = b"\n" + closing + b"\n"
+                head = json.loads(closing)["hash"]
             line = sealed(record, head)
             _append(file, data, text + line + b"\n")
             return entry_of(json.loads(line), self.path)
 
     @contextmanager
     def _locked(self) -> Iterator[FileIO]:
-        """Yield the file that the path names, locked. The lock goes with the file handle, also on `kill -9`."""
+        """Yield the file that the path names, locked.
+
+        The lock goes with the file handle, also on `kill -9`.
+        """
         deadline = time.monotonic() + self.patience
         while True:
             with FileIO(self.path, "r+b") as file:
                 _lock(file, self.path, deadline)
-                # Somebody may have put another file in its place meanwhile; a line in the old one would be lost.
+                # Somebody may have put another file in its place meanwhile; a line in the old one
+                # would be lost.
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
                     yield file
                     return
 
     def _check_dataset(self, chain: Chain) -> None:
         if self.dataset not in (None, chain.dataset):
-            raise LedgerMismatchError(f"{self.path} is the ledger of another data set; name the ledger of this one, or create one.")
+            raise LedgerMismatchError(
+                f"{self.path} is the ledger of another data set; name the ledger of this one, or "
+                "create one."
+            )
 
 
 def fingerprint(*arrays: ArrayLike) -> str:
-    """Return SHA-256 over shapes and values of the arrays that make up a private data set, such as embeddings and labels.
+    """Return SHA-256 over shapes and values of the arrays that make up a private data set, such as
+    embeddings and labels.
 
-    Floats are read as float64 and integers as int64, so the same records in float32 and float64, or int32 and int64, are the same data set.
+    Floats are read as float64 and integers as int64, so the same records in float32 and float64, or
+    int32 and int64, are the same data set.
 
-    **What it protects.** It keeps one budget per data set against mistakes: the wrong file, the wrong ledger, another split.
-    **What it does not.** One more record, another order or another encoder makes a new fingerprint, though the people are the same. Charge
-    all of them to one ledger, kept under the fingerprint of the records as they were collected. And it depends on the private data without
-    noise: who guesses all the records can confirm the guess, so it stays with the ledger and is not published.
+    **What it protects.** It keeps one budget per data set against mistakes: the wrong file, the
+    wrong ledger, another split. **What it does not.** One more record, another order or another
+    encoder makes a new fingerprint, though the people are the same. Charge all of them to one
+    ledger, kept under the fingerprint of the records as they were collected. And it depends on the
+    private data without noise: who guesses all the records can confirm the guess, so it stays with
+    the ledger and is not published.
 
     Raises:
       ValueError: where there is no array, or one holds neither numbers nor booleans.
     """
     if not arrays:
-        raise ValueError("Expected the arrays of a data set, got none; pass the private embeddings and labels.")
+        raise ValueError(
+            "Expected the arrays of a data set, got none; pass the private embeddings and labels."
+        )
     digest = hashlib.sha256()
     for array in map(np.asarray, arrays):
         if array.dtype.kind not in _CANONICAL:
-            raise ValueError(f"Expected arrays of numbers or booleans, got dtype {array.dtype}; encode the records first.")
+            raise ValueError(
+                f"Expected arrays of numbers or booleans, got dtype {array.dtype}; encode the "
+                "records first."
+            )
         canonical = _CANONICAL[array.dtype.kind]
         digest.update(f"{canonical}{array.shape}".encode())
         flat = array.reshape(-1)
         for start in range(0, flat.size, BLOCK):
-            digest.update((flat[start : start + BLOCK].astype(canonical) + 0).tobytes())  # + 0: minus zero is zero
+            digest.update(
+                (flat[start : start + BLOCK].astype(canonical) + 0).tobytes()
+            )  # + 0: minus zero is zero
     return f"sha256:{digest.hexdigest()}"
 
 
 def _chargeable(guarantee: Guarantee) -> Amount:
     if guarantee.sampler != "release":
-        raise LedgerError(f"Expected a guarantee with sampler='release', got {guarantee.sampler!r}; simulated noise is not charged.")
+        raise LedgerError(
+            f"Expected a guarantee with sampler='release', got {guarantee.sampler!r}; simulated "
+            "noise is not charged."
+        )
     if guarantee.data_dependent:
-        raise LedgerError("Expected an epsilon that does not depend on private data; charge the bound that holds for all data.")
+        raise LedgerError(
+            "Expected an epsilon that does not depend on private data; charge the bound that "
+            "holds for all data."
+        )
     return _amount(guarantee.epsilon, guarantee.delta)
 
 
 def _amount(epsilon: Number, delta: Number) -> Amount:
     amount = Amount(_exact(epsilon, "epsilon"), _exact(delta, "delta"))
     if amount.epsilon <= 0 or not 0 <= amount.delta < 1:
-        raise LedgerError(f"Expected epsilon > 0 and 0 <= delta < 1, got epsilon={epsilon}, delta={delta}.")
+        raise LedgerError(
+            f"Expected epsilon > 0 and 0 <= delta < 1, got epsilon={epsilon}, delta={delta}."
+        )
     return amount
 
 
@@ -368,11 +468,16 @@ def _exact(value: Number, name: str) -> Fraction:
     try:
         return Fraction(str(value))  # a float by its shortest decimal
     except (ValueError, ZeroDivisionError) as error:
-        raise LedgerError(f"Expected a finite number or fraction as {name}, got {name}={value}; no budget covers it.") from error
+        raise LedgerError(
+            f"Expected a finite number or fraction as {name}, got {name}={value}; no budget "
+            "covers it."
+        ) from error
 
 
 def _append(file: FileIO, data: bytes, text: bytes) -> None:
-    """Write the text behind the file's data and wait for the disk; leave the data as it was if that fails."""
+    """Write the text behind the file's data and wait for the disk; leave the data as it was if
+    that fails.
+    """
     try:
         file.seek(len(data))
         while text:
@@ -385,7 +490,8 @@ def _append(file: FileIO, data: bytes, text: bytes) -> None:
 
 def _lock(file: FileIO, path: Path, deadline: float) -> None:
     """Lock the file; say whom that waits for, and give up at the deadline."""
-    began, told = time.monotonic(), False
+    began = time.monotonic()
+    told = False
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -394,7 +500,8 @@ def _lock(file: FileIO, path: Path, deadline: float) -> None:
             now = time.monotonic()
         if now > deadline:
             raise LedgerError(
-                f"{path} is held by {_holder(file)}, and was not free within {deadline - began:.0f} s, so nothing was charged; wait for "
+                f"{path} is held by {_holder(file)}, and was not free within "
+                f"{deadline - began:.0f} s, so nothing was charged; wait for "
                 "that process, or stop it if it hangs."
             )
         if not told and now - began > SILENCE:
@@ -410,12 +517,16 @@ def _holder(file: FileIO) -> str:
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     except OSError:
         return "another process"
-    holders = [words[4] for words in locks if words[1] == "FLOCK" and words[5].endswith(f":{inode}")]
+    holders = [
+        words[4] for words in locks if words[1] == "FLOCK" and words[5].endswith(f":{inode}")
+    ]
     return f"process {', '.join(holders)}" if holders else "another process"
 
 
 def _write_new(path: Path, line: bytes) -> None:
-    """Make a file that holds the line, or none: it gets its name, which must be free, once it is whole."""
+    """Make a file that holds the line, or none: it gets its name, which must be free, once it is
+    whole.
+    """
     with _clear_errors(path, "created"):
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -438,11 +549,18 @@ def _clear_errors(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise LedgerError(f"{path} exists already and was left as it is; open it with Ledger.open, or name another file.") from error
+        raise LedgerError(
+            f"{path} exists already and was left as it is; open it with Ledger.open, or name "
+            "another file."
+        ) from error
     except FileNotFoundError as error:
-        raise LedgerError(f"{path} could not be {what}: no such file or folder; make the folder, or Ledger.create the file.") from error
+        raise LedgerError(
+            f"{path} could not be {what}: no such file or folder; make the folder, or "
+            "Ledger.create the file."
+        ) from error
     except OSError as error:
         raise LedgerError(
-            f"{path} could not be {what} ({error.strerror}), so nothing was charged and nothing may be released; name a ledger file in a "
+            f"{path} could not be {what} ({error.strerror}), so nothing was charged and nothing "
+            "may be released; name a ledger file in a "
             "folder that can be written."
         ) from error

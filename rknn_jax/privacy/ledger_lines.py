@@ -1,7 +1,9 @@
-"""Lines of a privacy ledger: how they are written and read, and what counts if the last one is damaged.
+"""Lines of a privacy ledger: how they are written and read, and what counts if the last one is
+damaged.
 
-A line is a JSON object that ends with the hash of its own bytes and of the line before it. `ledger` appends lines under a
-lock, and decides with a `Chain` what may be spent. Everything here is a function of bytes, and touches no file.
+A line is a JSON object that ends with the hash of its own bytes and of the line before it. `ledger`
+appends lines under a lock, and decides with a `Chain` what may be spent. Everything here is a
+function of bytes, and touches no file.
 """
 
 import hashlib
@@ -20,11 +22,14 @@ FORMAT = "rknn-jax privacy ledger 1"
 KINDS = ("create", "spend", "budget", "repair", "drawn")
 FREE = ("repair", "drawn")  # kinds that may cost nothing
 _CORRUPT = (
-    "it is no ledger, or something else has changed it. Nothing can be spent until the last good copy is back, or until "
+    "it is no ledger, or something else has changed it. Nothing can be spent until the last good "
+    "copy is back, or until "
     "`rknn budget repair` has closed the damage on the record."
 )
 _AMOUNT = re.compile(r"\d{1,400}(/\d{1,400})?")
-_READABLE = re.compile(rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?')
+_READABLE = re.compile(
+    rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?'
+)
 _SUFFIX = len(',"hash":""}') + 64  # what closes every line
 
 
@@ -59,8 +64,8 @@ class Entry:
     """One line of a ledger.
 
     Attributes:
-      kind: `spend`; `create` and `budget`, which set the budget; `repair`, which counts damaged bytes as spent; or `drawn`,
-        which says that the noise of a spend was drawn.
+      kind: `spend`; `create` and `budget`, which set the budget; `repair`, which counts damaged
+        bytes as spent; or `drawn`, which says that the noise of a spend was drawn.
       time: UTC, ISO 8601.
       amount: spent or counted as spent, or the whole budget from here on.
       purpose: why.
@@ -80,7 +85,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Chain:
-    """The verified content of a ledger file: its first `size` bytes are sound, and `damage` follows."""
+    """The verified content of a ledger file: its first `size` bytes are sound, and `damage`
+    follows.
+    """
 
     dataset: str
     relation: Relation
@@ -97,24 +104,35 @@ class Chain:
     @property
     def budget(self) -> Amount:
         """Amount that may be spent in all."""
-        return next(entry.amount for entry in reversed(self.entries) if entry.kind in ("create", "budget"))
+        return next(
+            entry.amount for entry in reversed(self.entries) if entry.kind in ("create", "budget")
+        )
 
     @property
     def recorded(self) -> Amount:
         """Amount spent on the sound lines."""
         amounts = [entry.amount for entry in self.entries if entry.kind in ("spend", "repair")]
-        return Amount(sum((a.epsilon for a in amounts), Fraction()), sum((a.delta for a in amounts), Fraction()))
+        return Amount(
+            sum((a.epsilon for a in amounts), Fraction()),
+            sum((a.delta for a in amounts), Fraction()),
+        )
 
     @property
     def unread(self) -> Amount:
         """Amount that the damage counts as, at most what remained."""
         left = less(self.budget, self.recorded)
-        return less(left, _left_after(self.damage, left, self.recorded)) if self.damage else Amount(Fraction(), Fraction())
+        return (
+            less(left, _left_after(self.damage, left, self.recorded))
+            if self.damage
+            else Amount(Fraction(), Fraction())
+        )
 
     @property
     def spent(self) -> Amount:
         """Amount spent on the sound lines, and what the damage counts as."""
-        return Amount(self.recorded.epsilon + self.unread.epsilon, self.recorded.delta + self.unread.delta)
+        return Amount(
+            self.recorded.epsilon + self.unread.epsilon, self.recorded.delta + self.unread.delta
+        )
 
     @property
     def remaining(self) -> Amount:
@@ -125,40 +143,54 @@ class Chain:
 def body_of(kind: str, amount: Amount, purpose: str) -> dict[str, Any]:
     """Return the fields that every line has."""
     time = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"kind": kind, "time": time, "epsilon": str(amount.epsilon), "delta": str(amount.delta), "purpose": purpose}
+    return {
+        "kind": kind,
+        "time": time,
+        "epsilon": str(amount.epsilon),
+        "delta": str(amount.delta),
+        "purpose": purpose,
+    }
 
 
 def sealed(record: dict[str, Any], previous: str) -> bytes:
     """Return a line, without its newline, that follows the line with the hash `previous`."""
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False, default=methodcaller("item"))
+    text = json.dumps(
+        record, sort_keys=True, separators=(",", ":"), allow_nan=False, default=methodcaller("item")
+    )
     return seal(text.encode(), previous)
 
 
 def seal(body: bytes, previous: str) -> bytes:
     """Close a JSON object with the hash of its bytes and of the line before it."""
-    return body[:-1] + f',"hash":"{hashlib.sha256(previous.encode() + body).hexdigest()}"}}'.encode()
+    return (
+        body[:-1] + f',"hash":"{hashlib.sha256(previous.encode() + body).hexdigest()}"}}'.encode()
+    )
 
 
 def parse(data: bytes, path: Path) -> Chain:
     """Return the chain of a ledger that may be used: sound, or cut short in its last line.
 
-    A whole object without its newline is a line. With anything behind it, the newline itself was changed, so that what
-    follows is no unfinished line.
+    A whole object without its newline is a line. With anything behind it, the newline itself was
+    changed, so that what follows is no unfinished line.
     """
     chain = sound_part(data, path)
     if b"\n" in chain.damage or _is_whole(chain.damage):
         number = data[: chain.size].count(b"\n") + 1
-        raise LedgerCorruptError(f"Line {number} of {path} does not follow from those before it: {_CORRUPT}")
+        raise LedgerCorruptError(
+            f"Line {number} of {path} does not follow from those before it: {_CORRUPT}"
+        )
     return chain
 
 
 def sound_part(data: bytes, path: Path) -> Chain:
     """Follow the chain as far as it goes.
 
-    Lines that do not fit are skipped if a `repair` line commits to their bytes. What is left at the end is the damage.
+    Lines that do not fit are skipped if a `repair` line commits to their bytes. What is left at the
+    end is the damage.
     """
     records: list[dict[str, Any]] = []
-    size, start = 0, 0
+    size = 0
+    start = 0
     for line in data.split(b"\n"):
         skipped = data[size:start]
         start += len(line) + 1
@@ -174,9 +206,15 @@ def sound_part(data: bytes, path: Path) -> Chain:
     entries = tuple(entry_of(record, path) for record in records)
     header = records[0]
     kinds = [entry.kind for entry in entries]
-    known = header.get("relation") in RELATIONS and header.get("unit") in UNITS and isinstance(header.get("dataset"), str)
+    known = (
+        header.get("relation") in RELATIONS
+        and header.get("unit") in UNITS
+        and isinstance(header.get("dataset"), str)
+    )
     if not known or kinds.index("create") != 0 or kinds.count("create") != 1:
-        raise LedgerCorruptError(f"{path} names no data set, relation or unit that is known: {_CORRUPT}")
+        raise LedgerCorruptError(
+            f"{path} names no data set, relation or unit that is known: {_CORRUPT}"
+        )
     return Chain(header["dataset"], header["relation"], header["unit"], entries, size, data[size:])
 
 
@@ -198,7 +236,9 @@ def _is_whole(tail: bytes) -> bool:
 
 
 def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
-    """Return the amount that an unfinished line tells, and its kind if that can be read; None if it tells no amount."""
+    """Return the amount that an unfinished line tells, and its kind if that can be read; None if
+    it tells no amount.
+    """
     found = None if b"\n" in damage or _is_whole(damage) else _READABLE.match(damage)
     if found is None:
         return None
@@ -224,7 +264,9 @@ def _left_after(damage: bytes, left: Amount, recorded: Amount) -> Amount:
 
 def less(amount: Amount, other: Amount) -> Amount:
     """Return the difference, but not below zero."""
-    return Amount(max(amount.epsilon - other.epsilon, Fraction()), max(amount.delta - other.delta, Fraction()))
+    return Amount(
+        max(amount.epsilon - other.epsilon, Fraction()), max(amount.delta - other.delta, Fraction())
+    )
 
 
 def _told_amount(text: Any) -> Fraction | None:
@@ -241,14 +283,22 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
     Raises:
       LedgerCorruptError: If a kind or an amount is none that this library writes.
     """
-    epsilon, delta = _told_amount(record.get("epsilon")), _told_amount(record.get("delta"))
+    epsilon = _told_amount(record.get("epsilon"))
+    delta = _told_amount(record.get("delta"))
     kind = record.get("kind")
     words = [record.get(name) for name in ("time", "purpose")]
-    possible = kind in KINDS and epsilon is not None and delta is not None and all(isinstance(word, str) for word in words)
+    possible = (
+        kind in KINDS
+        and epsilon is not None
+        and delta is not None
+        and all(isinstance(word, str) for word in words)
+    )
     if possible and epsilon is not None and delta is not None:
         possible = delta < 1 and (epsilon > 0 or kind in FREE)
     if not possible or epsilon is None or delta is None:
-        raise LedgerCorruptError(f"A line of {path} has no kind or amount that this library writes: {_CORRUPT}")
+        raise LedgerCorruptError(
+            f"A line of {path} has no kind or amount that this library writes: {_CORRUPT}"
+        )
     try:
         guarantee = Guarantee.of(record["guarantee"]) if kind == "spend" else None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -256,7 +306,15 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
     result = record.get("result", "")
     if not isinstance(result, str):
         raise LedgerCorruptError(f"A line of {path} holds no result: {_CORRUPT}")
-    return Entry(record["kind"], record["time"], Amount(epsilon, delta), record["purpose"], guarantee, record["hash"], result)
+    return Entry(
+        record["kind"],
+        record["time"],
+        Amount(epsilon, delta),
+        record["purpose"],
+        guarantee,
+        record["hash"],
+        result,
+    )
 
 
 def repaired(chain: Chain, amount: Amount, reason: str) -> bytes:

@@ -1,31 +1,38 @@
 """What PATE's labels cost given how much the teachers agree.
 
-Of N teachers each votes for one of m classes. Neighbours replace one teacher's data, so of every query one vote may move. Where the winner
-is clear, noise rarely changes the answer, and neither can a neighbour: the Rényi divergence is far below the alpha/sigma² of all data.
+Of N teachers each votes for one of m classes. Neighbours replace one teacher's data, so of every
+query one vote may move. Where the winner is clear, noise rarely changes the answer, and neither can
+a neighbour: the Rényi divergence is far below the alpha/sigma² of all data.
 
     q     = Σ_j≠* Φc((n* - n_j)/(√2 sigma)), at least the probability of another answer than the true one
     mu    = sigma √ln(1/q),  e₁ = (mu + 1)/sigma²,  e₂ = mu/sigma²
     rdp   = ln[(1 - q) A^(alpha-1) + q B^(alpha-1)]/(alpha - 1),  A = (1 - q)/(1 - (q e^e₂)^(1 - 1/mu)),  B = e^e₁ q^(-1/mu)
 
-where alpha < 1 + mu, mu > 1 (which says ln(1/q) > e₂) and ln q <= (mu - 1)e₂ - mu ln((mu + 1)/(mu - 1)); else alpha/sigma². With
-x = √ln(1/q) and s = 1/sigma, ln A = ln(1 - q) - ln(1 - e^-(x-s)²) and ln B = 2xs + s². Under the conditions the bound grows with q, so an
-upper bound of q will do. That takes B >= A, which they imply.
+where alpha < 1 + mu, mu > 1 (which says ln(1/q) > e₂) and ln q <= (mu - 1)e₂ - mu ln((mu + 1)/(mu -
+1)); else alpha/sigma². With x = √ln(1/q) and s = 1/sigma, ln A = ln(1 - q) - ln(1 - e^-(x-s)²) and
+ln B = 2xs + s². Under the conditions the bound grows with q, so an upper bound of q will do. That
+takes B >= A, which they imply.
 
-**What it says, and of whom.** It bounds D(M(D) ‖ M(D')) for the votes D at hand and all neighbours D', not D(M(D') ‖ M(D)), which can be
-far larger. It adds up over queries that were chosen in advance. It depends on the votes, so it is private and no DP statement:
-`smooth_sensitivity` is about how it can be published all the same.
+**What it says, and of whom.** It bounds D(M(D) ‖ M(D')) for the votes D at hand and all neighbours
+D', not D(M(D') ‖ M(D)), which can be far larger. It adds up over queries that were chosen in
+advance. It depends on the votes, so it is private and no DP statement: `smooth_sensitivity` is
+about how it can be published all the same.
 
-**Screening.** Confident-GNMax answers where max_j n_j + N(0, s₁²) >= T. Who is answered is an outcome, so neither the published
-expectation rdp₁ + P[pass] rdp₂ nor rdp₁ + rdp₂ of the queries that happened to be answered is a Rényi divergence. That of one query,
-skipped or labeled, is at most, for pass probabilities p and p' of the votes and a neighbour's,
+**Screening.** Confident-GNMax answers where max_j n_j + N(0, s₁²) >= T. Who is answered is an
+outcome, so neither the published expectation rdp₁ + P[pass] rdp₂ nor rdp₁ + rdp₂ of the queries
+that happened to be answered is a Rényi divergence. That of one query, skipped or labeled, is at
+most, for pass probabilities p and p' of the votes and a neighbour's,
 
     ln[(1 - p)^alpha (1 - p')^(1-alpha) + p^alpha p'^(1-alpha) e^((alpha-1) rdp₂)]/(alpha - 1)
 
-whatever is answered. Its maximum over all votes is data-independent and takes no cap on how many are answered: a high T is one.
+whatever is answered. Its maximum over all votes is data-independent and takes no cap on how many
+are answered: a high T is one.
 
-References: Papernot et al., "Semi-supervised Knowledge Transfer for Deep Learning from Private Training Data", 2017, Theorems 2 and 3 and
-Lemma 4 (LNMax); Papernot et al., "Scalable Private Learning with PATE", 2018, Theorem 6 and Propositions 7, 8 and 10 (GNMax); Canonne,
-Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020, Proposition 12 (conversion). The screened cost is ours.
+References: Papernot et al., "Semi-supervised Knowledge Transfer for Deep Learning from Private
+Training Data", 2017, Theorems 2 and 3 and Lemma 4 (LNMax); Papernot et al., "Scalable Private
+Learning with PATE", 2018, Theorem 6 and Propositions 7, 8 and 10 (GNMax); Canonne, Kamath &
+Steinke, "The Discrete Gaussian for Differential Privacy", 2020, Proposition 12 (conversion). The
+screened cost is ours.
 """
 
 import math
@@ -49,13 +56,18 @@ class Screen:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.threshold):
-            raise ValueError(f"Expected a finite threshold, got threshold={self.threshold}; leave screen out to answer every query.")
+            raise ValueError(
+                f"Expected a finite threshold, got threshold={self.threshold}; leave screen out "
+                "to answer every query."
+            )
         check_positive(self.stddev, "stddev")
 
 
 @dataclass(frozen=True)
 class GNMax:
-    """The label is the arg max of the votes with noise N(0, stddev²); with a screen it is Confident-GNMax."""
+    """The label is the arg max of the votes with noise N(0, stddev²); with a screen it is
+    Confident-GNMax.
+    """
 
     stddev: float
     screen: Screen | None = None
@@ -93,7 +105,8 @@ def gnmax_log_q(votes: ArrayLike, stddev: float) -> np.ndarray:
 
 
 def gnmax_rdp(log_q: ArrayLike, stddev: float, orders: ArrayLike) -> np.ndarray:
-    """Return the Rényi divergence of one answer each, given ln q (2018, Theorem 6 with Proposition 10), at most alpha/sigma².
+    """Return the Rényi divergence of one answer each, given ln q (2018, Theorem 6 with Proposition
+    10), at most alpha/sigma².
 
     Args:
       log_q: [n], an upper bound each, at most 0.
@@ -104,13 +117,21 @@ def gnmax_rdp(log_q: ArrayLike, stddev: float, orders: ArrayLike) -> np.ndarray:
       [n, num_orders].
     """
     check_positive(stddev, "stddev")
-    orders, log_q = checked_orders(orders), _checked_log_q(log_q)
-    x, s = np.sqrt(np.minimum(-log_q, 1e300))[:, None], 1 / stddev  # ln 0 would be infinite
-    mu, high, independent = x * stddev, orders - 1, orders * s**2
+    orders = checked_orders(orders)
+    log_q = _checked_log_q(log_q)
+    # ln 0 would be infinite
+    x = np.sqrt(np.minimum(-log_q, 1e300))[:, None]
+    s = 1 / stddev
+    mu = x * stddev
+    high = orders - 1
+    independent = orders * s**2
     with np.errstate(all="ignore"):  # where the conditions fail
-        holds = (orders < 1 + mu) & (mu > 1) & (-(x**2) <= (x - s) * x - 2 * mu * np.arctanh(1 / mu))
+        holds = (
+            (orders < 1 + mu) & (mu > 1) & (-(x**2) <= (x - s) * x - 2 * mu * np.arctanh(1 / mu))
+        )
         stays = np.log1p(-np.exp(-(x**2)))  # ln(1 - q)
-        log_a, log_b = stays - np.log1p(-np.exp(-((x - s) ** 2))), 2 * x * s + s**2
+        log_a = stays - np.log1p(-np.exp(-((x - s) ** 2)))
+        log_b = 2 * x * s + s**2
         dependent = np.logaddexp(stays + high * log_a, high * log_b - x**2) / high
     return np.where(holds, np.clip(dependent, 0.0, independent), independent)
 
@@ -122,36 +143,49 @@ def screen_log_q(votes: ArrayLike, screen: Screen) -> np.ndarray:
 
 
 def screen_rdp(log_q: ArrayLike, screen: Screen, orders: ArrayLike) -> np.ndarray:
-    """Return the Rényi divergence of passing or not, as published: Theorem 6 with √2 s₁, at most alpha/(2 s₁²), [n, num_orders]."""
+    """Return the Rényi divergence of passing or not, as published: Theorem 6 with √2 s₁, at most
+    alpha/(2 s₁²), [n, num_orders].
+    """
     return gnmax_rdp(log_q, math.sqrt(2) * screen.stddev, orders)
 
 
 def lnmax_log_q(votes: ArrayLike, scale: float) -> np.ndarray:
-    """Bound ln P[the noisy arg max is not the true one] by the union of (2 + gap)/(4 e^gap), gap in scales (2017, Lemma 4), [n]."""
+    """Bound ln P[the noisy arg max is not the true one] by the union of (2 + gap)/(4 e^gap), gap
+    in scales (2017, Lemma 4), [n].
+    """
     ordered = checked_votes(votes)
     check_positive(scale, "scale")
     gaps = (ordered[:, :1] - ordered[:, 1:]) / scale
-    return np.minimum(logsumexp(np.log(2 + gaps) - math.log(4) - gaps, axis=1), math.log1p(-1 / ordered.shape[1]))
+    return np.minimum(
+        logsumexp(np.log(2 + gaps) - math.log(4) - gaps, axis=1), math.log1p(-1 / ordered.shape[1])
+    )
 
 
 def lnmax_rdp(log_q: ArrayLike, scale: float, orders: ArrayLike) -> np.ndarray:
-    """Return the Rényi divergence of one answer each (2017, Theorems 2 and 3), which is (2/scale)-DP, [n, num_orders].
+    """Return the Rényi divergence of one answer each (2017, Theorems 2 and 3), which is
+    (2/scale)-DP, [n, num_orders].
 
-    Theorem 3 needs q <= 1/(1 + e^epsilon). The published script asks for q < 1/2 instead, which does no harm: beyond, the formula exceeds
-    epsilon, and the minimum does not take it.
+    Theorem 3 needs q <= 1/(1 + e^epsilon). The published script asks for q < 1/2 instead, which
+    does no harm: beyond, the formula exceeds epsilon, and the minimum does not take it.
     """
     check_positive(scale, "scale")
-    orders, epsilon, log_q = checked_orders(orders), 2 / scale, _checked_log_q(log_q)[:, None]
-    high, independent = orders - 1, np.minimum(epsilon**2 * orders / 2, epsilon)
+    orders = checked_orders(orders)
+    epsilon = 2 / scale
+    log_q = _checked_log_q(log_q)[:, None]
+    high = orders - 1
+    independent = np.minimum(epsilon**2 * orders / 2, epsilon)
     with np.errstate(all="ignore"):
         stays = np.log1p(-np.exp(log_q))
         log_a = stays - np.log1p(-np.exp(epsilon + log_q))
         dependent = np.logaddexp(stays + high * log_a, log_q + high * epsilon) / high
-    return np.where(log_q <= -np.logaddexp(0, epsilon), np.clip(dependent, 0.0, independent), independent)
+    return np.where(
+        log_q <= -np.logaddexp(0, epsilon), np.clip(dependent, 0.0, independent), independent
+    )
 
 
 def answer_rdp(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.ndarray:
-    """Return the data-dependent Rényi divergence of each query of GNMax, or of Confident-GNMax whether it is answered or not.
+    """Return the data-dependent Rényi divergence of each query of GNMax, or of Confident-GNMax
+    whether it is answered or not.
 
     Args:
       votes: integers of shape [n, num_classes], of equally many teachers each.
@@ -162,15 +196,20 @@ def answer_rdp(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.ndar
       [n, num_orders]. Private; see above for what it bounds.
     """
     ordered = checked_votes(votes)
-    counts, orders = winner_counts(count_teachers(ordered), ordered.shape[1]), checked_orders(orders)
+    counts = winner_counts(count_teachers(ordered), ordered.shape[1])
+    orders = checked_orders(orders)
     answer = gnmax_rdp(gnmax_log_q(votes, mechanism.stddev), mechanism.stddev, orders)
     if mechanism.screen is None:
         return answer
     return screened_rdp(ordered[:, 0], counts, mechanism.screen, answer, orders)
 
 
-def data_independent_rdp(num_teachers: int, num_classes: int, mechanism: GNMax, orders: ArrayLike) -> np.ndarray:
-    """Return the Rényi divergence of a query whatever the votes are and whether or not it is answered, [num_orders]."""
+def data_independent_rdp(
+    num_teachers: int, num_classes: int, mechanism: GNMax, orders: ArrayLike
+) -> np.ndarray:
+    """Return the Rényi divergence of a query whatever the votes are and whether or not it is
+    answered, [num_orders].
+    """
     orders = checked_orders(orders)
     answer = orders / mechanism.stddev**2
     if mechanism.screen is None:
@@ -179,86 +218,140 @@ def data_independent_rdp(num_teachers: int, num_classes: int, mechanism: GNMax, 
     return screened_rdp(counts, counts, mechanism.screen, answer, orders).max(axis=0)
 
 
-def screened_rdp(counts: np.ndarray, possible: np.ndarray, screen: Screen, answer: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """Return the divergence of a screened query whose answer costs `answer` (broadcast), by most votes and order, over all neighbours."""
+def screened_rdp(
+    counts: np.ndarray, possible: np.ndarray, screen: Screen, answer: np.ndarray, orders: np.ndarray
+) -> np.ndarray:
+    """Return the divergence of a screened query whose answer costs `answer` (broadcast), by most
+    votes and order, over all neighbours.
+    """
 
     def log_chances(count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         distance = (count[:, None] - screen.threshold) / screen.stddev
         return log_ndtr(distance), log_ndtr(-distance)
 
-    high, (passes, fails) = orders - 1, log_chances(counts)
+    high = orders - 1
+    (passes, fails) = log_chances(counts)
     worst = np.zeros(1)
     for step in (-1, 0, 1):
         other_passes, other_fails = log_chances(np.clip(counts + step, possible[0], possible[-1]))
-        value = np.logaddexp(orders * fails - high * other_fails, orders * passes - high * other_passes + high * answer)
+        value = np.logaddexp(
+            orders * fails - high * other_fails,
+            orders * passes - high * other_passes + high * answer,
+        )
         worst = np.maximum(worst, value)
     return worst / high
 
 
-def rdp_to_epsilon(rdp: ArrayLike, orders: ArrayLike, delta: float, *, classic: bool = False) -> float:
+def rdp_to_epsilon(
+    rdp: ArrayLike, orders: ArrayLike, delta: float, *, classic: bool = False
+) -> float:
     """Return the smallest epsilon that the Rényi divergences imply at delta.
 
     Args:
       rdp: [num_orders].
       orders: alpha, [num_orders], above 1.
       delta: in (0, 1).
-      classic: add ln(1/delta)/(alpha - 1), as published, and not Canonne, Kamath & Steinke's smaller term.
+      classic: add ln(1/delta)/(alpha - 1), as published, and not Canonne, Kamath & Steinke's
+        smaller term.
     """
     check_delta(delta)
-    orders, rdp = checked_orders(orders), np.atleast_1d(np.asarray(rdp, float))
+    orders = checked_orders(orders)
+    rdp = np.atleast_1d(np.asarray(rdp, float))
     if rdp.shape != orders.shape:
-        raise ValueError(f"Expected one rdp for each order, got rdp of shape {rdp.shape} and orders of shape {orders.shape}.")
+        raise ValueError(
+            f"Expected one rdp for each order, got rdp of shape {rdp.shape} and orders of shape "
+            f"{orders.shape}."
+        )
     extra = -math.log(delta) / (orders - 1) if classic else conversion(orders, delta)
     return max(0.0, float(np.min(rdp + extra)))
 
 
 def conversion(orders: np.ndarray, delta: float) -> np.ndarray:
-    """Return what is added to a Rényi divergence for epsilon at delta (Canonne, Kamath & Steinke, Proposition 12), perhaps negative."""
+    """Return what is added to a Rényi divergence for epsilon at delta (Canonne, Kamath &
+    Steinke, Proposition 12), perhaps negative.
+    """
     return np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
 
 
-def report(votes: ArrayLike, mechanism: GNMax | LNMax, delta: float, *, answered: ArrayLike | None = None) -> dict[str, float]:
+def report(
+    votes: ArrayLike, mechanism: GNMax | LNMax, delta: float, *, answered: ArrayLike | None = None
+) -> dict[str, float]:
     """Return every epsilon that is told of PATE, by what it is.
 
     Args:
       votes: integers of shape [n, num_classes], of all queries, answered or not.
       mechanism: LNMax, GNMax or Confident-GNMax.
       delta: in (0, 1).
-      answered: booleans, [n], of Confident-GNMax; what depends on it is left out where it is not given.
+      answered: booleans, [n], of Confident-GNMax; what depends on it is left out where it is not
+        given.
 
     Returns:
-      Epsilon by name. `as published` is with the classic conversion, and for LNMax with moments 1 to 8. Those that are "private" depend on
-      the votes and may not be published; nor is one of them a DP statement.
+      Epsilon by name. `as published` is with the classic conversion, and for LNMax with moments 1
+      to 8. Those that are "private" depend on the votes and may not be published; nor is one of
+      them a DP statement.
     """
     check_delta(delta)
     screen = mechanism.screen if isinstance(mechanism, GNMax) else None
     if answered is not None and screen is None:
-        raise ValueError("Expected answered for a GNMax with a screen alone; without one every query is answered.")
+        raise ValueError(
+            "Expected answered for a GNMax with a screen alone; without one every query is "
+            "answered."
+        )
     if isinstance(mechanism, LNMax):
-        return _as_published(lnmax_rdp, lnmax_log_q(votes, mechanism.scale), mechanism.scale, MOMENTS, delta)
+        return _as_published(
+            lnmax_rdp, lnmax_log_q(votes, mechanism.scale), mechanism.scale, MOMENTS, delta
+        )
     ordered = checked_votes(votes)
     independent = data_independent_rdp(count_teachers(ordered), ordered.shape[1], mechanism, ORDERS)
     found = {
         "data-independent": rdp_to_epsilon(len(ordered) * independent, ORDERS, delta),
-        "data-dependent (private, not a DP statement)": rdp_to_epsilon(answer_rdp(votes, mechanism, ORDERS).sum(axis=0), ORDERS, delta),
+        "data-dependent (private, not a DP statement)": rdp_to_epsilon(
+            answer_rdp(votes, mechanism, ORDERS).sum(axis=0), ORDERS, delta
+        ),
     }
     if screen is None:
-        return found | _as_published(gnmax_rdp, gnmax_log_q(votes, mechanism.stddev), mechanism.stddev, ORDERS, delta)
-    return found if answered is None else found | _confident_epsilons(votes, np.asarray(answered), mechanism.stddev, screen, delta)
+        return found | _as_published(
+            gnmax_rdp, gnmax_log_q(votes, mechanism.stddev), mechanism.stddev, ORDERS, delta
+        )
+    return (
+        found
+        if answered is None
+        else found
+        | _confident_epsilons(votes, np.asarray(answered), mechanism.stddev, screen, delta)
+    )
 
 
-def _as_published(rdp: Callable[..., np.ndarray], log_q: np.ndarray, spread: float, orders: np.ndarray, delta: float) -> dict[str, float]:
-    named = {"data-independent, as published": np.zeros_like(log_q), "data-dependent, as published (private, not a DP statement)": log_q}
-    return {name: rdp_to_epsilon(rdp(value, spread, orders).sum(axis=0), orders, delta, classic=True) for name, value in named.items()}
+def _as_published(
+    rdp: Callable[..., np.ndarray],
+    log_q: np.ndarray,
+    spread: float,
+    orders: np.ndarray,
+    delta: float,
+) -> dict[str, float]:
+    named = {
+        "data-independent, as published": np.zeros_like(log_q),
+        "data-dependent, as published (private, not a DP statement)": log_q,
+    }
+    return {
+        name: rdp_to_epsilon(rdp(value, spread, orders).sum(axis=0), orders, delta, classic=True)
+        for name, value in named.items()
+    }
 
 
-def _confident_epsilons(votes: ArrayLike, answered: np.ndarray, stddev: float, screen: Screen, delta: float) -> dict[str, float]:
+def _confident_epsilons(
+    votes: ArrayLike, answered: np.ndarray, stddev: float, screen: Screen, delta: float
+) -> dict[str, float]:
     """Return the epsilons that take the number answered for given, or expected."""
     ordered = checked_votes(votes)
     queries, classes = ordered.shape
     if answered.shape != (queries,) or answered.dtype != bool:
-        raise ValueError(f"Expected answered to be booleans of shape {(queries,)}, got {answered.dtype} of shape {answered.shape}.")
-    counts, free, label = winner_counts(count_teachers(ordered), classes), np.zeros(1), ORDERS / stddev**2
+        raise ValueError(
+            f"Expected answered to be booleans of shape {(queries,)}, got {answered.dtype} of "
+            f"shape {answered.shape}."
+        )
+    counts = winner_counts(count_teachers(ordered), classes)
+    free = np.zeros(1)
+    label = ORDERS / stddev**2
     worst_screen = screened_rdp(counts, counts, screen, free, ORDERS).max(axis=0)
     screens = screened_rdp(ordered[:, 0], counts, screen, free, ORDERS).sum(axis=0)
     labels = gnmax_rdp(gnmax_log_q(votes, stddev), stddev, ORDERS)
@@ -269,21 +362,32 @@ def _confident_epsilons(votes: ArrayLike, answered: np.ndarray, stddev: float, s
         "data-independent, as many answered fixed in advance": rdp_to_epsilon(
             queries * worst_screen + answered.sum() * label, ORDERS, delta
         ),
-        "data-independent, as many answered fixed in advance, as published": rdp_to_epsilon(published, ORDERS, delta, classic=True),
-        "data-dependent, those answered (private, no bound)": rdp_to_epsilon(screens + labels[answered].sum(axis=0), ORDERS, delta),
-        "data-dependent, expected, as published (private, no bound)": rdp_to_epsilon(expected, ORDERS, delta, classic=True),
+        "data-independent, as many answered fixed in advance, as published": rdp_to_epsilon(
+            published, ORDERS, delta, classic=True
+        ),
+        "data-dependent, those answered (private, no bound)": rdp_to_epsilon(
+            screens + labels[answered].sum(axis=0), ORDERS, delta
+        ),
+        "data-dependent, expected, as published (private, no bound)": rdp_to_epsilon(
+            expected, ORDERS, delta, classic=True
+        ),
     }
 
 
 def log_union(ordered: np.ndarray, stddev: float) -> np.ndarray:
     """Return ln of the sum that is q, which may exceed 1, [n]."""
-    return np.logaddexp.reduce(log_ndtr((ordered[:, 1:] - ordered[:, :1]) / (math.sqrt(2) * stddev)), axis=1)
+    return np.logaddexp.reduce(
+        log_ndtr((ordered[:, 1:] - ordered[:, :1]) / (math.sqrt(2) * stddev)), axis=1
+    )
 
 
 def winner_counts(teachers: int, classes: int) -> np.ndarray:
     """Return all numbers of votes that a winner can have."""
     if teachers < 1 or classes < 2:
-        raise ValueError(f"Expected num_teachers >= 1 and num_classes >= 2, got num_teachers={teachers} and num_classes={classes}.")
+        raise ValueError(
+            f"Expected num_teachers >= 1 and num_classes >= 2, got num_teachers={teachers} and "
+            f"num_classes={classes}."
+        )
     return np.arange(-(-teachers // classes), teachers + 1)
 
 
@@ -291,9 +395,15 @@ def checked_votes(votes: ArrayLike) -> np.ndarray:
     """Check the votes and sort each row, winner first."""
     votes = np.asarray(votes)
     if votes.ndim != 2 or not votes.shape[0] or votes.shape[1] < 2:
-        raise ValueError(f"Expected votes of shape [n, num_classes] with n >= 1 and num_classes >= 2, got shape {votes.shape}.")
+        raise ValueError(
+            "Expected votes of shape [n, num_classes] with n >= 1 and num_classes >= 2, got "
+            f"shape {votes.shape}."
+        )
     if votes.dtype.kind not in "iu" or votes.min() < 0:
-        raise ValueError(f"Expected votes to be counts, integers of at least 0, got {votes.dtype} down to {votes.min()}.")
+        raise ValueError(
+            f"Expected votes to be counts, integers of at least 0, got {votes.dtype} down to "
+            f"{votes.min()}."
+        )
     return -np.sort(-votes.astype(np.int64), axis=1)
 
 
@@ -302,7 +412,8 @@ def count_teachers(ordered: np.ndarray) -> int:
     totals = ordered.sum(axis=1)
     if totals.min() != totals.max() or not totals[0]:
         raise ValueError(
-            f"Expected votes of equally many teachers in every row, got {totals.min()} to {totals.max()}; "
+            f"Expected votes of equally many teachers in every row, got {totals.min()} to "
+            f"{totals.max()}; "
             "give those that abstain a class of their own."
         )
     return int(totals[0])
@@ -312,24 +423,35 @@ def checked_orders(orders: ArrayLike) -> np.ndarray:
     """Check the orders, [num_orders] or one."""
     orders = np.atleast_1d(np.asarray(orders, float))
     if orders.ndim != 1 or not orders.size or not np.all((orders > 1) & (orders < math.inf)):
-        raise ValueError(f"Expected 1 < orders < infinity, got orders={orders}; the limits 1 and infinity have other formulas.")
+        raise ValueError(
+            f"Expected 1 < orders < infinity, got orders={orders}; the limits 1 and infinity "
+            "have other formulas."
+        )
     return orders
 
 
 def _checked_log_q(log_q: ArrayLike) -> np.ndarray:
     log_q = np.atleast_1d(np.asarray(log_q, float))
     if log_q.ndim != 1 or not np.all(log_q <= 0):
-        raise ValueError(f"Expected log_q of shape [n], at most 0, got shape {log_q.shape} up to {log_q.max()}; q is a probability.")
+        raise ValueError(
+            f"Expected log_q of shape [n], at most 0, got shape {log_q.shape} up to "
+            f"{log_q.max()}; q is a probability."
+        )
     return log_q
 
 
 def check_positive(value: float, name: str) -> None:
     """Check that the value is positive and finite."""
     if not 0 < value < math.inf:
-        raise ValueError(f"Expected 0 < {name} < infinity, got {name}={value}; no finite cost follows from it.")
+        raise ValueError(
+            f"Expected 0 < {name} < infinity, got {name}={value}; no finite cost follows from it."
+        )
 
 
 def check_delta(delta: float) -> None:
     """Check that delta is in (0, 1)."""
     if not 0 < delta < 1:
-        raise ValueError(f"Expected 0 < delta < 1, got delta={delta}; a Rényi divergence gives no pure differential privacy.")
+        raise ValueError(
+            f"Expected 0 < delta < 1, got delta={delta}; a Rényi divergence gives no pure "
+            "differential privacy."
+        )

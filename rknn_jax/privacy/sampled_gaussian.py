@@ -1,29 +1,36 @@
-"""What one value costs where records are sampled at random, or no more is released than whether a count passes a threshold.
+"""What one value costs where records are sampled at random, or no more is released than whether a
+count passes a threshold.
 
-**Sampled records.** Of n records each takes part with probability g, so a neighbour's outputs are mixtures (1-g)A + gB with A, where the
-record takes part nowhere, in common. Where it is added or removed the other side is A, and the pair's Rényi divergence and privacy loss are
-exact. Where it is replaced the other side is (1-g)A + gC. A, B and C differ by one swap at most, so by advanced joint convexity the
-hockey-stick divergence at e >= 0 is at most g·delta(ln(1 + (e^e - 1)/g)), delta being that of the noise without sampling: what removal
-costs, now in both directions. That curve is composed as it stands: 1 to 3% dearer than add-remove in the papers' settings, and not twice
-as dear. RDP has no such form.
+**Sampled records.** Of n records each takes part with probability g, so a neighbour's outputs are
+mixtures (1-g)A + gB with A, where the record takes part nowhere, in common. Where it is added or
+removed the other side is A, and the pair's Rényi divergence and privacy loss are exact. Where it is
+replaced the other side is (1-g)A + gC. A, B and C differ by one swap at most, so by advanced joint
+convexity the hockey-stick divergence at e >= 0 is at most g·delta(ln(1 + (e^e - 1)/g)), delta being
+that of the noise without sampling: what removal costs, now in both directions. That curve is
+composed as it stands: 1 to 3% dearer than add-remove in the papers' settings, and not twice as
+dear. RDP has no such form.
 
-**Clipped records that are replaced.** Where each record moves the sum by C at most, in any direction, B and C lie 2C apart only in opposite
-directions from A. With u and v what the record and its replacement add, in units of the noise, and e^e = a,
+**Clipped records that are replaced.** Where each record moves the sum by C at most, in any
+direction, B and C lie 2C apart only in opposite directions from A. With u and v what the record and
+its replacement add, in units of the noise, and e^e = a,
 
     H_a(P, Q) = g E (1 - a e^X - c e^Y)+,    c = (1-g)(a - 1)/g,
 
-for normal X and Y of variances |u-v|² and |u|², covariance |u|² - uv and E e^X = E e^Y = 1. By Kahane's convexity inequality this grows
-with each entry of the covariance matrix, and u = -v of norm C is the largest for all of them. So the pair (1-g)N(0) + gN(+-C) dominates:
-RDP and PLD of it are exact. Noisy SGD costs up to about twice what it does under add-remove.
+for normal X and Y of variances |u-v|² and |u|², covariance |u|² - uv and E e^X = E e^Y = 1. By
+Kahane's convexity inequality this grows with each entry of the covariance matrix, and u = -v of
+norm C is the largest for all of them. So the pair (1-g)N(0) + gN(+-C) dominates: RDP and PLD of it
+are exact. Noisy SGD costs up to about twice what it does under add-remove.
 
-**Screened counts.** Given the sample of the others, whether a count passes a threshold is one bit, so RDP takes the largest divergence of
-two coins over all counts (Zhu et al., "Private-kNN", Theorem 7, here from 0 on, since a sample may hold fewer than k records). A, B and C
-have counts that differ by 1 at most in pairs, so two of the three are equal and a replaced record is no dearer. PLD takes the noise before
-the threshold: the best threshold for each e makes the bound the same.
+**Screened counts.** Given the sample of the others, whether a count passes a threshold is one bit,
+so RDP takes the largest divergence of two coins over all counts (Zhu et al., "Private-kNN", Theorem
+7, here from 0 on, since a sample may hold fewer than k records). A, B and C have counts that differ
+by 1 at most in pairs, so two of the three are equal and a replaced record is no dearer. PLD takes
+the noise before the threshold: the best threshold for each e makes the bound the same.
 
-References: Balle, Barthe & Gaboardi, "Privacy Amplification by Subsampling", 2018, Theorem 2; Mironov, Talwar & Zhang, "Rényi Differential
-Privacy of the Sampled Gaussian Mechanism", 2019; Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer
-Vision", 2020; Kahane, "Une inégalité du type de Slepian et Gordon sur les processus gaussiens", 1986.
+References: Balle, Barthe & Gaboardi, "Privacy Amplification by Subsampling", 2018, Theorem 2;
+Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", 2019; Zhu,
+Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer Vision", 2020;
+Kahane, "Une inégalité du type de Slepian et Gordon sur les processus gaussiens", 1986.
 """
 
 import math
@@ -36,50 +43,68 @@ from scipy.special import log_ndtr, ndtr
 from rknn_jax.privacy.guarantee import Event
 
 ORDERS = 1 + np.geomspace(1e-3, 1e8, 4096)  # of the Rényi divergence
-KNOTS = ORDERS[ORDERS < 1e4][::4]  # orders between which the curves of sampled or screened noise are interpolated, from above
+KNOTS = ORDERS[ORDERS < 1e4][
+    ::4
+]  # orders between which the curves of sampled or screened noise are interpolated, from above
 MOST_POINTS = 2**18  # of an integral
 
 
 def renyi(event: Event) -> np.ndarray:
-    """Return one value's Rényi divergence at `ORDERS`; of records that are replaced and not opposite only a lower bound, for scale."""
+    """Return one value's Rényi divergence at `ORDERS`; of records that are replaced and not
+    opposite only a lower bound, for scale.
+    """
     one = replace(event, count=1, replaced=event.opposite)
     cumulants = _screened(one) if one.screen else _moments(one)
     if not len(cumulants):
         return np.full_like(ORDERS, math.inf)
     known = KNOTS[: len(cumulants)]
-    return np.interp(ORDERS, known, cumulants, right=math.inf) / (ORDERS - 1)  # they are convex, and so below their chords
+    return np.interp(ORDERS, known, cumulants, right=math.inf) / (
+        ORDERS - 1
+    )  # they are convex, and so below their chords
 
 
 def replaced_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
-    """Return g·delta(ln(1 + (e^epsilon - 1)/g)) at epsilons >= 0, delta that of Gaussian noise z times as large as what it hides."""
+    """Return g·delta(ln(1 + (e^epsilon - 1)/g)) at epsilons >= 0, delta that of Gaussian noise z
+    times as large as what it hides.
+    """
     inner = np.log1p(np.expm1(epsilons) / g)
-    upper, lower = ndtr(0.5 / z - inner * z), inner + log_ndtr(-0.5 / z - inner * z)
+    upper = ndtr(0.5 / z - inner * z)
+    lower = inner + log_ndtr(-0.5 / z - inner * z)
     return g * np.maximum(upper - np.exp(lower), 0)
 
 
 def opposite_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
-    """Return the hockey-stick divergence of (1-g)N(0, 1) + gN(+-s, 1), s = 1/(2z), at epsilons >= 0.
+    """Return the hockey-stick divergence of (1-g)N(0, 1) + gN(+-s, 1), s = 1/(2z), at epsilons >=
+    0.
 
-    Their ratio grows with u; it is e^epsilon where y = e^(su) solves k y² - (1-g)(e^epsilon - 1) y - k e^epsilon = 0, k = g e^(-s²/2), so
-    that ln y = epsilon/2 + arcsinh(e^w), in logarithms since e^w is soon too large.
+    Their ratio grows with u; it is e^epsilon where y = e^(su) solves k y² - (1-g)(e^epsilon - 1) y
+    - k e^epsilon = 0, k = g e^(-s²/2), so that ln y = epsilon/2 + arcsinh(e^w), in logarithms since
+    e^w is soon too large.
     """
     s = 0.5 / z
     with np.errstate(divide="ignore"):  # w is -infinity where epsilon is 0
         w = np.log(np.expm1(epsilons)) - epsilons / 2 + s**2 / 2 + math.log(0.5 * (1 - g) / g)
-    end = (epsilons / 2 + np.where(w < 20, np.arcsinh(np.exp(np.minimum(w, 20))), w + math.log(2))) / s
+    end = (
+        epsilons / 2 + np.where(w < 20, np.arcsinh(np.exp(np.minimum(w, 20))), w + math.log(2))
+    ) / s
     own, other = (g * ndtr(sign * s - end) for sign in (1, -1))
     return np.maximum(own - np.exp(epsilons) * other - (1 - g) * np.expm1(epsilons) * ndtr(-end), 0)
 
 
 @lru_cache(maxsize=16)
 def _moments(event: Event) -> np.ndarray:
-    """Return ln E[(1 - g + g r)^order] at `KNOTS`, r being the likelihood ratio of Gaussian noise with the record and without.
+    """Return ln E[(1 - g + g r)^order] at `KNOTS`, r being the likelihood ratio of Gaussian noise
+    with the record and without.
 
-    Without it the noise is u ~ N(0, 1) and ln r = u/z - 1/(2z²). The trapezoidal rule is exact to rounding for such functions. Of opposite
-    records each has such a ratio, and the other side's stands with 1 - order in the exponent.
+    Without it the noise is u ~ N(0, 1) and ln r = u/z - 1/(2z²). The trapezoidal rule is exact to
+    rounding for such functions. Of opposite records each has such a ratio, and the other side's
+    stands with 1 - order in the exponent.
     """
-    z, g = event.parameter * (2 if event.opposite else 1), event.sampling_prob
-    knots = KNOTS[KNOTS < MOST_POINTS * z * _step(z) / (2 if event.opposite else 1)]  # higher orders are of no use to little noise
+    z = event.parameter * (2 if event.opposite else 1)
+    g = event.sampling_prob
+    knots = KNOTS[
+        KNOTS < MOST_POINTS * z * _step(z) / (2 if event.opposite else 1)
+    ]  # higher orders are of no use to little noise
     cumulants = _opposite_cumulants if event.opposite else _sampled_cumulants
     return cumulants(knots, z, g) if len(knots) else knots
 
@@ -89,7 +114,9 @@ def _step(z: float) -> float:
 
 
 def _grid(most: float, z: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return points from -12 to `most`, and the logarithms of their weights in a mean over N(0, 1)."""
+    """Return points from -12 to `most`, and the logarithms of their weights in a mean over N(0,
+    1).
+    """
     step = _step(z)
     u = np.arange(-12, most, step)
     return u, math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
@@ -101,7 +128,10 @@ def _sampled_cumulants(orders: np.ndarray, z: float, g: float) -> np.ndarray:
     log_ratio = u / z - 0.5 / z**2
     mixed = np.logaddexp(math.log1p(-g), math.log(g) + log_ratio)
     ends = np.searchsorted(u, orders / z + 12)
-    parts = [(order, mixed[:end], log_ratio[:end], weight[:end]) for order, end in zip(orders, ends, strict=True)]
+    parts = [
+        (order, mixed[:end], log_ratio[:end], weight[:end])
+        for order, end in zip(orders, ends, strict=True)
+    ]
     return np.array([_sampled_cumulant(*part, g) for part in parts])
 
 
@@ -115,8 +145,10 @@ def _sampled_cumulant(
     log_moment = _log_sum_exp(order * mixed + weight)
     if log_moment > 1:
         return log_moment
-    # Less order·g·(r - 1), whose mean is 0, so that what is left is not lost beside 1; small weights first, as the others overflow alone.
-    moment, linear = _weighted_expm1(order * mixed, weight), order * g * _weighted_expm1(log_ratio, weight)
+    # Less order·g·(r - 1), whose mean is 0, so that what is left is not lost beside 1; small
+    # weights first, as the others overflow alone.
+    moment = _weighted_expm1(order * mixed, weight)
+    linear = order * g * _weighted_expm1(log_ratio, weight)
     return math.log1p(float(np.sum(moment - linear)))
 
 
@@ -126,11 +158,16 @@ def _opposite_cumulants(orders: np.ndarray, z: float, g: float) -> np.ndarray:
     The integrand peaks at (2 order - 1)/z at most.
     """
     u, weight = _grid(2 * orders[-1] / z + 12, z)
-    mixed, other = (np.logaddexp(math.log1p(-g), math.log(g) + sign * u / z - 0.5 / z**2) for sign in (1, -1))
+    mixed, other = (
+        np.logaddexp(math.log1p(-g), math.log(g) + sign * u / z - 0.5 / z**2) for sign in (1, -1)
+    )
     ratio = mixed - other
     start = other + weight
     ends = np.searchsorted(u, 2 * orders / z + 12)
-    cumulants = [_log_sum_exp(order * ratio[:end] + start[:end]) for order, end in zip(orders, ends, strict=True)]
+    cumulants = [
+        _log_sum_exp(order * ratio[:end] + start[:end])
+        for order, end in zip(orders, ends, strict=True)
+    ]
     return np.maximum(cumulants, 0.0)
 
 
@@ -142,26 +179,47 @@ def _log_sum_exp(exponents: np.ndarray) -> float:
 def _weighted_expm1(exponent: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return e^weight·(e^exponent - 1), for weights <= 0."""
     small = exponent < 1
-    return np.where(small, np.exp(weight) * np.expm1(np.where(small, exponent, 0)), np.exp(weight + exponent) - np.exp(weight))
+    return np.where(
+        small,
+        np.exp(weight) * np.expm1(np.where(small, exponent, 0)),
+        np.exp(weight + exponent) - np.exp(weight),
+    )
 
 
 @lru_cache(maxsize=16)
 def _screened(event: Event) -> np.ndarray:
-    """Return the largest ln E_Q[(P/Q)^order] at `KNOTS` of two coins, over all counts and both directions."""
+    """Return the largest ln E_Q[(P/Q)^order] at `KNOTS` of two coins, over all counts and both
+    directions.
+    """
     assert event.screen
     threshold, most = event.screen
     above = (np.arange(most + 1) - threshold) / event.parameter
-    passes, fails = log_ndtr(above), log_ndtr(-above)
-    here, there = np.arange(most + 1), np.arange(1, most + 1)
-    here, there = np.concatenate([here[:-1], here[1:]]), np.concatenate([there, there - 1])
-    with np.errstate(divide="ignore"):  # a record that always takes part leaves nothing of the other coin
+    passes = log_ndtr(above)
+    fails = log_ndtr(-above)
+    here = np.arange(most + 1)
+    there = np.arange(1, most + 1)
+    here = np.concatenate([here[:-1], here[1:]])
+    there = np.concatenate([there, there - 1])
+    with np.errstate(
+        divide="ignore"
+    ):  # a record that always takes part leaves nothing of the other coin
         kept = np.log1p(-event.sampling_prob)
-    up, down = (np.logaddexp(kept, math.log(event.sampling_prob) + coin[there] - coin[here]) for coin in (passes, fails))
+    up, down = (
+        np.logaddexp(kept, math.log(event.sampling_prob) + coin[there] - coin[here])
+        for coin in (passes, fails)
+    )
     largest = np.zeros(len(KNOTS))
     for orders in (KNOTS, 1 - KNOTS):
-        up_part, down_part = orders[:, None] * up, orders[:, None] * down
+        up_part = orders[:, None] * up
+        down_part = orders[:, None] * down
         exact = np.logaddexp(passes[here] + up_part, fails[here] + down_part)
-        change = np.exp(passes[here]) * np.expm1(np.minimum(up_part, 1)) + np.exp(fails[here]) * np.expm1(np.minimum(down_part, 1))
-        small = np.maximum(np.abs(up_part), np.abs(down_part)) < 1  # where the logarithm of a sum near 1 would lose digits
-        largest = np.maximum(largest, np.where(small, np.log1p(np.maximum(change, -0.5)), exact).max(axis=1))
+        change = np.exp(passes[here]) * np.expm1(np.minimum(up_part, 1)) + np.exp(
+            fails[here]
+        ) * np.expm1(np.minimum(down_part, 1))
+        small = (
+            np.maximum(np.abs(up_part), np.abs(down_part)) < 1
+        )  # where the logarithm of a sum near 1 would lose digits
+        largest = np.maximum(
+            largest, np.where(small, np.log1p(np.maximum(change, -0.5)), exact).max(axis=1)
+        )
     return largest

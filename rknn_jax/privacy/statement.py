@@ -1,21 +1,26 @@
-"""The statement of a release as a page for a person: who holds the data, what was released, and what is promised to one record.
+"""The statement of a release as a page for a person: who holds the data, what was released, and
+what is promised to one record.
 
-`page` makes one HTML file that loads nothing; `privacy.json` beside it is for programs. Its numbers are those of hypothesis testing. Let P
-and Q be the laws of all that was released, on two neighbouring data sets, where for every set S of outcomes, and with P and Q exchanged,
+`page` makes one HTML file that loads nothing; `privacy.json` beside it is for programs. Its numbers
+are those of hypothesis testing. Let P and Q be the laws of all that was released, on two
+neighbouring data sets, where for every set S of outcomes, and with P and Q exchanged,
 
     P(S) <= e^ε Q(S) + δ
 
-- Who guesses which of the two it was, equally likely beforehand, is right with probability (e^ε + δ) / (e^ε + 1) at most: `right_guesses`.
-- A belief of p in P becomes p c e^ε / (1 - p + p c e^ε) at most, `belief`, but with probability δ c / (c - 1), `exception`, for any c > 1,
-  whichever is true: where S is the set on which P > c e^ε Q, P(S) <= e^ε Q(S) + δ < P(S) / c + δ, and Q(S) < P(S). Without a delta c = 1,
-  and no outcome is an exception.
+- Who guesses which of the two it was, equally likely beforehand, is right with probability (e^ε +
+  δ) / (e^ε + 1) at most: `right_guesses`.
+- A belief of p in P becomes p c e^ε / (1 - p + p c e^ε) at most, `belief`, but with probability δ c
+  / (c - 1), `exception`, for any c > 1, whichever is true: where S is the set on which P > c e^ε Q,
+  P(S) <= e^ε Q(S) + δ < P(S) / c + δ, and Q(S) < P(S). Without a delta c = 1, and no outcome is an
+  exception.
 
-That e^ε itself holds but with probability δ is often said and false: a Gaussian mechanism exceeds it more often. As c grows, what is left
-is that somebody becomes certain with probability δ at most. All of it holds for beliefs in any property of a record, mixtures of outputs
-included. Two records, or another content under add-remove, are two steps: `two_steps`.
+That e^ε itself holds but with probability δ is often said and false: a Gaussian mechanism exceeds
+it more often. As c grows, what is left is that somebody becomes certain with probability δ at most.
+All of it holds for beliefs in any property of a record, mixtures of outputs included. Two records,
+or another content under add-remove, are two steps: `two_steps`.
 
-References: Kairouz, Oh & Viswanath, "The Composition Theorem for Differential Privacy", 2015; Kasiviswanathan & Smith, "On the 'Semantics'
-of Differential Privacy: A Bayesian Formulation", 2014.
+References: Kairouz, Oh & Viswanath, "The Composition Theorem for Differential Privacy", 2015;
+Kasiviswanathan & Smith, "On the 'Semantics' of Differential Privacy: A Bayesian Formulation", 2014.
 """
 
 import math
@@ -93,14 +98,22 @@ class Statement:
 
 def page(statement: Statement) -> str:
     """Return the page, HTML that loads nothing and prints well. Depends on the statement alone."""
-    guarantee, account = statement.guarantee, None if isinstance(statement.account, str) else statement.account
-    epsilon, delta = guarantee.epsilon, guarantee.delta
+    guarantee = statement.guarantee
+    account = None if isinstance(statement.account, str) else statement.account
+    epsilon = guarantee.epsilon
+    delta = guarantee.delta
     right = right_guesses(epsilon, delta)
     columns = [(factor, exception(delta, factor)) for factor in FACTORS] if delta else [(1.0, 0.0)]
     columns = [(factor, rare) for factor, rare in columns if rare < 1]
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters |= {"percent": percent, "one_in": one_in}
-    text = resources.files("rknn_jax.privacy").joinpath("statement.html.j2").read_text(encoding="utf-8")
+    text = (
+        resources.files("rknn_jax.privacy")
+        .joinpath("statement.html.j2")
+        .read_text(encoding="utf-8")
+    )
     made = environment.from_string(text).render(
         statement=statement,
         guarantee=guarantee,
@@ -114,13 +127,18 @@ def page(statement: Statement) -> str:
         right_of_two=right_guesses(*two_steps(epsilon, delta)),
         right_in_all=account and right_guesses(*map(float, account.spent)),
         columns=columns,
-        beliefs=[(before, [belief(before, epsilon, factor) for factor, _ in columns]) for before in BELIEFS],
+        beliefs=[
+            (before, [belief(before, epsilon, factor) for factor, _ in columns])
+            for before in BELIEFS
+        ],
     )
     return made.encode(errors="replace").decode()  # a file's name may hold bytes that are no text
 
 
 def right_guesses(epsilon: float, delta: float) -> float:
-    """Return how likely a guess between two equally likely neighbours is right at most, (e^ε + δ) / (e^ε + 1)."""
+    """Return how likely a guess between two equally likely neighbours is right at most, (e^ε +
+    δ) / (e^ε + 1).
+    """
     return min(1.0, (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)))
 
 
@@ -130,7 +148,9 @@ def belief(before: float, epsilon: float, factor: float = 1.0) -> float:
 
 
 def exception(delta: float, factor: float) -> float:
-    """Return how likely odds grow by more than `factor` e^ε at most, δ c / (c - 1); for a factor above 1, and infinity for certainty."""
+    """Return how likely odds grow by more than `factor` e^ε at most, δ c / (c - 1); for a factor
+    above 1, and infinity for certainty.
+    """
     return delta / (1 - 1 / factor)
 
 

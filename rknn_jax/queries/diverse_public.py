@@ -1,15 +1,20 @@
-"""DiversePublic: queries that a model is unsure of and that differ from each other. It looks at public records alone.
+"""DiversePublic: queries that a model is unsure of and that differ from each other.
 
-The `num_queries + candidates` most uncertain public records are projected on the principal components of all public features, centred by
-the mean of these, and clustered. Each cluster gives the `per_cluster` records nearest its centre; where clusters are smaller than that,
-the rest is drawn from the other uncertain records.
+It looks at public records alone.
 
-Only the model has seen private records, so its guarantee is all that there is to pay. Labels are bought from somebody who knows them, and
-private records have no vote.
+The `num_queries + candidates` most uncertain public records are projected on the principal
+components of all public features, centred by the mean of these, and clustered. Each cluster gives
+the `per_cluster` records nearest its centre; where clusters are smaller than that, the rest is
+drawn from the other uncertain records.
 
-Published code centres by the mean of the uncertain records and projects others by theirs; here there is one centre.
+Only the model has seen private records, so its guarantee is all that there is to pay. Labels are
+bought from somebody who knows them, and private records have no vote.
 
-Reference: Zhao, Papernot, Singh, Polyzotis & Odena, "Improving Differentially Private Models with Active Learning", 2019.
+Published code centres by the mean of the uncertain records and projects others by theirs; here
+there is one centre.
+
+Reference: Zhao, Papernot, Singh, Polyzotis & Odena, "Improving Differentially Private Models with
+Active Learning", 2019.
 """
 
 from dataclasses import dataclass, field
@@ -42,15 +47,27 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.candidates < 0:
-            raise ValueError(f"Expected candidates >= 0, got candidates={self.candidates}; 0 asks about the most uncertain.")
+            raise ValueError(
+                f"Expected candidates >= 0, got candidates={self.candidates}; 0 asks about the "
+                "most uncertain."
+            )
         for name in ("components", "per_cluster"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
         if self.measure not in get_args(uncertainty.Measure):
-            raise ValueError(f"Expected measure to be one of {', '.join(get_args(uncertainty.Measure))}, got measure={self.measure!r}.")
+            raise ValueError(
+                f"Expected measure to be one of {', '.join(get_args(uncertainty.Measure))}, got "
+                f"measure={self.measure!r}."
+            )
 
 
-def select(key: jax.Array, features: Array, probabilities: Array, num_queries: int, config: Config = Config()) -> Queries:
+def select(
+    key: jax.Array,
+    features: Array,
+    probabilities: Array,
+    num_queries: int,
+    config: Config = Config(),
+) -> Queries:
     """Choose public records that are uncertain and diverse.
 
     Args:
@@ -61,40 +78,56 @@ def select(key: jax.Array, features: Array, probabilities: Array, num_queries: i
       config: see `Config`.
 
     Returns:
-      Queries, each of which stands for itself alone: cluster by cluster, and then those that were drawn.
+      Queries, each of which stands for itself alone: cluster by cluster, and then those that were
+        drawn.
 
     Raises:
-      ValueError: where public records are too few, queries fewer than `per_cluster`, or features fewer than `components`.
+      ValueError: where public records are too few, queries fewer than `per_cluster`, or features
+        fewer than `components`.
     """
     features = np.asarray(features, np.float32)
-    uncertain = uncertainty.candidates(features, probabilities, num_queries, config.candidates, config.measure)
+    uncertain = uncertainty.candidates(
+        features, probabilities, num_queries, config.candidates, config.measure
+    )
     if num_queries < config.per_cluster:
         raise ValueError(
-            f"Expected num_queries >= per_cluster, got num_queries={num_queries} and per_cluster={config.per_cluster}; "
+            f"Expected num_queries >= per_cluster, got num_queries={num_queries} and "
+            f"per_cluster={config.per_cluster}; "
             "ask about more or take fewer of a cluster."
         )
     cluster_key, fill_key = jax.random.split(key)
     points = projected(features, config.components)[uncertain]
     found = kmeans.select(cluster_key, points, num_queries // config.per_cluster, config.clustering)
-    near = nearest_of_clusters(points, found.cluster, np.asarray(found.features), config.per_cluster)
+    near = nearest_of_clusters(
+        points, found.cluster, np.asarray(found.features), config.per_cluster
+    )
     others = np.setdiff1d(np.arange(len(points)), near)
-    drawn = others[np.asarray(jax.random.permutation(fill_key, len(others)))][: num_queries - len(near)]
+    drawn = others[np.asarray(jax.random.permutation(fill_key, len(others)))][
+        : num_queries - len(near)
+    ]
     return Queries.alone(features, uncertain[np.concatenate([near, drawn])])
 
 
 def projected(features: Array, num_components: int) -> np.ndarray:
-    """Project public features on their own principal components, in float64: `[m, num_components]`."""
+    """Project public features on their own principal components, in float64: `[m,
+    num_components]`.
+    """
     features = np.asarray(features, np.float64)
     if num_components > features.shape[1]:
         raise ValueError(
-            f"Expected components <= {features.shape[1]}, the number of features, got components={num_components}; take fewer components."
+            f"Expected components <= {features.shape[1]}, the number of features, got "
+            f"components={num_components}; take fewer components."
         )
     centred = features - features.mean(axis=0)
     return centred @ _dp_pca.leading(centred.T @ centred, num_components).T
 
 
-def nearest_of_clusters(points: np.ndarray, cluster: np.ndarray, centres: np.ndarray, count: int) -> np.ndarray:
-    """Return the `count` points of each cluster that are nearest its centre, or all of a smaller one; cluster by cluster."""
+def nearest_of_clusters(
+    points: np.ndarray, cluster: np.ndarray, centres: np.ndarray, count: int
+) -> np.ndarray:
+    """Return the `count` points of each cluster that are nearest its centre, or all of a smaller
+    one; cluster by cluster.
+    """
     distance = np.square(points - centres[cluster]).sum(axis=1)
     order = np.lexsort((distance, cluster))
     first = np.searchsorted(cluster[order], cluster[order])  # of the same cluster

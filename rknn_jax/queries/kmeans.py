@@ -1,7 +1,8 @@
-"""Queries by clustering public features: k-means++ seeding with Lloyd's iterations, by scikit-learn.
+"""Queries by clustering public features: k-means++ seeding with Lloyd's iterations, by
+scikit-learn.
 
-Every public record takes the label of its cluster's query. The query itself is the cluster's centre, or its medoid: the public record
-nearest to the centre, which is what an owner can be shown.
+Every public record takes the label of its cluster's query. The query itself is the cluster's
+centre, or its medoid: the public record nearest to the centre, which is what an owner can be shown.
 
 Reference: Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding", 2007.
 """
@@ -23,7 +24,8 @@ class Config:
     """How to cluster.
 
     Attributes:
-      query: `centre` compares private records with cluster centres, `medoid` with the public record nearest to each.
+      query: `centre` compares private records with cluster centres, `medoid` with the public record
+        nearest to each.
       num_starts: seedings tried; the one of least inertia is kept.
       max_iterations: of Lloyd, for each start.
     """
@@ -34,9 +36,14 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.query not in ("centre", "medoid"):
-            raise ValueError(f"Expected query to be 'centre' or 'medoid', got query={self.query!r}.")
+            raise ValueError(
+                f"Expected query to be 'centre' or 'medoid', got query={self.query!r}."
+            )
         if self.num_starts < 1 or self.max_iterations < 1:
-            raise ValueError(f"Expected num_starts and max_iterations >= 1, got {self.num_starts} and {self.max_iterations}.")
+            raise ValueError(
+                f"Expected num_starts and max_iterations >= 1, got {self.num_starts} and "
+                f"{self.max_iterations}."
+            )
 
 
 def select(key: jax.Array, features: Array, num_queries: int, config: Config = Config()) -> Queries:
@@ -57,13 +64,16 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     features = np.asarray(features, np.float32)
     if not 1 <= num_queries <= len(features):
         raise ValueError(
-            f"Expected 1 <= num_queries <= number of public records, got num_queries={num_queries} with {len(features)} public records; "
+            "Expected 1 <= num_queries <= number of public records, got "
+            f"num_queries={num_queries} with {len(features)} public records; "
             "ask fewer queries or bring more public records."
         )
     from sklearn.cluster import KMeans  # late: the import takes over a second
 
     seed = int(jax.random.randint(key, (), 0, np.iinfo(np.int32).max))
-    model = KMeans(num_queries, n_init=config.num_starts, max_iter=config.max_iterations, random_state=seed).fit(features)
+    model = KMeans(
+        num_queries, n_init=config.num_starts, max_iter=config.max_iterations, random_state=seed
+    ).fit(features)
     centres = jnp.asarray(model.cluster_centers_, jnp.float32)
     index = np.asarray(nearest(centres, features, 1)[0])[:, 0]
     chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres

@@ -1,7 +1,9 @@
-"""Queries that a model is least sure of, each of which stands for itself alone: what active learning asks about first.
+"""Queries that a model is least sure of, each of which stands for itself alone: what active
+learning asks about first.
 
-Records of one kind are unsure together, so the most uncertain are much alike, and a pool that holds other things than the classes puts
-these first. `diverse_public` and `near_private` are answers to that.
+Records of one kind are unsure together, so the most uncertain are much alike, and a pool that holds
+other things than the classes puts these first. `diverse_public` and `near_private` are answers to
+that.
 
 Reference: Lewis & Gale, "A Sequential Algorithm for Training Text Classifiers", 1994.
 """
@@ -29,10 +31,19 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.measure not in get_args(uncertainty.Measure):
-            raise ValueError(f"Expected measure to be one of {', '.join(get_args(uncertainty.Measure))}, got measure={self.measure!r}.")
+            raise ValueError(
+                f"Expected measure to be one of {', '.join(get_args(uncertainty.Measure))}, got "
+                f"measure={self.measure!r}."
+            )
 
 
-def select(key: jax.Array, features: Array, probabilities: Array, num_queries: int, config: Config = Config()) -> Queries:
+def select(
+    key: jax.Array,
+    features: Array,
+    probabilities: Array,
+    num_queries: int,
+    config: Config = Config(),
+) -> Queries:
     """Take the public records that are predicted least surely, in this order.
 
     Args:
@@ -45,12 +56,22 @@ def select(key: jax.Array, features: Array, probabilities: Array, num_queries: i
     Raises:
       ValueError: for num_queries outside [1, m].
     """
-    return Queries.alone(features, uncertainty.candidates(features, probabilities, num_queries, measure=config.measure))
+    return Queries.alone(
+        features,
+        uncertainty.candidates(features, probabilities, num_queries, measure=config.measure),
+    )
 
 
-def _example(key: jax.Array, features: Array, num_queries: int, measure: uncertainty.Measure) -> Queries:
+def _example(
+    key: jax.Array, features: Array, num_queries: int, measure: uncertainty.Measure
+) -> Queries:
     scores = np.abs(np.asarray(features)[:, :3]) + 0.1  # any prediction will do
-    return select(key, features, scores / scores.sum(axis=1, keepdims=True), num_queries, Config(measure))
+    return select(
+        key, features, scores / scores.sum(axis=1, keepdims=True), num_queries, Config(measure)
+    )
 
 
-EXAMPLES = (functools.partial(_example, measure="entropy"), functools.partial(_example, measure="difference"))
+EXAMPLES = (
+    functools.partial(_example, measure="entropy"),
+    functools.partial(_example, measure="difference"),
+)

@@ -1,11 +1,14 @@
-"""Queries that an encoder brings along: its own prototypes or clusters, such as those of `dti` and `scan`.
+"""Queries that an encoder brings along: its own prototypes or clusters, such as those of `dti` and
+`scan`.
 
-Feature j of such an encoder says how much an image belongs to prototype j: minus its distance to the prototype, or the probability of a
-cluster. With the unit vector e_j as query j, the squared Euclidean distance that `nearest` ranks by is
+Feature j of such an encoder says how much an image belongs to prototype j: minus its distance to
+the prototype, or the probability of a cluster. With the unit vector e_j as query j, the squared
+Euclidean distance that `nearest` ranks by is
 
     |x - e_j|^2 = |x|^2 + 1 - 2 x_j,
 
-so that a private record votes for the prototypes it belongs to most, in their order. float32 tells features apart that differ by 1e-5.
+so that a private record votes for the prototypes it belongs to most, in their order. float32 tells
+features apart that differ by 1e-5.
 """
 
 import jax
@@ -21,12 +24,14 @@ def select(key: jax.Array, features: Array, num_queries: int) -> Queries:
 
     Args:
       key: is not needed.
-      features: float32 `[m, f]`, of public records; the larger, the more a record belongs to prototype j.
+      features: float32 `[m, f]`, of public records; the larger, the more a record belongs to
+        prototype j.
       num_queries: f.
 
     Returns:
-      Queries in the order of the prototypes. Every public record belongs to the prototype of its largest feature, the first one of
-      equals, and each prototype is stood for by the public record that has most of it and stands for none before.
+      Queries in the order of the prototypes. Every public record belongs to the prototype of its
+      largest feature, the first one of equals, and each prototype is stood for by the public record
+      that has most of it and stands for none before.
 
     Raises:
       ValueError: for num_queries other than f, or fewer public records than that.
@@ -35,19 +40,27 @@ def select(key: jax.Array, features: Array, num_queries: int) -> Queries:
     num_records, width = features.shape
     if not num_queries == width >= 1:
         raise ValueError(
-            f"Expected num_queries={width}, one for each feature, got num_queries={num_queries}; fit as many prototypes as queries."
+            f"Expected num_queries={width}, one for each feature, got num_queries={num_queries}; "
+            "fit as many prototypes as queries."
         )
     if num_records < width:
         raise ValueError(
-            f"Expected num_queries <= number of public records, got num_queries={num_queries} with {num_records} public records; "
+            f"Expected num_queries <= number of public records, got num_queries={num_queries} "
+            f"with {num_records} public records; "
             "fit fewer prototypes or bring more public records."
         )
     cluster = features.argmax(axis=1).astype(np.int32)
-    index, free = np.empty(width, np.int32), np.ones(num_records, bool)
+    index = np.empty(width, np.int32)
+    free = np.ones(num_records, bool)
     for prototype in range(width):
         index[prototype] = np.where(free, features[:, prototype], -np.inf).argmax()
         free[index[prototype]] = False
-    return Queries(jnp.asarray(np.eye(width, dtype=np.float32)), index, cluster, np.bincount(cluster, minlength=width))
+    return Queries(
+        jnp.asarray(np.eye(width, dtype=np.float32)),
+        index,
+        cluster,
+        np.bincount(cluster, minlength=width),
+    )
 
 
 def _example(key: jax.Array, features: Array, num_queries: int) -> Queries:

@@ -1,6 +1,9 @@
-"""Queries by chance: public records, each of which stands for itself alone. PATE and Private-kNN ask about such.
+"""Queries by chance: public records, each of which stands for itself alone.
 
-Their price grows with every query, so most public records are left without a label, to semi-supervised students or to the neighbour graph.
+PATE and Private-kNN ask about such.
+
+Their price grows with every query, so most public records are left without a label, to
+semi-supervised students or to the neighbour graph.
 """
 
 import jax
@@ -10,7 +13,9 @@ import numpy as np
 from rknn_jax.types import Array, Queries
 
 
-def select(key: jax.Array, features: Array, num_queries: int, among: np.ndarray | None = None) -> Queries:
+def select(
+    key: jax.Array, features: Array, num_queries: int, among: np.ndarray | None = None
+) -> Queries:
     """Draw public records without replacement.
 
     Args:
@@ -26,10 +31,13 @@ def select(key: jax.Array, features: Array, num_queries: int, among: np.ndarray 
     allowed = np.arange(len(features)) if among is None else np.flatnonzero(among)
     if not 1 <= num_queries <= len(allowed):
         raise ValueError(
-            f"Expected 1 <= num_queries <= number of public records that may be asked about, got num_queries={num_queries} with "
+            "Expected 1 <= num_queries <= number of public records that may be asked about, got "
+            f"num_queries={num_queries} with "
             f"{len(allowed)}; ask fewer queries or bring more public records."
         )
-    index = np.asarray(jax.random.choice(key, jnp.asarray(allowed, jnp.int32), (num_queries,), replace=False))
+    index = np.asarray(
+        jax.random.choice(key, jnp.asarray(allowed, jnp.int32), (num_queries,), replace=False)
+    )
     return Queries.alone(features, index)
 
 

@@ -1,13 +1,15 @@
-"""`rknn label` as a scikit-learn estimator: private rows of a table label public ones, with arrays or data frames in the place of files.
+"""`rknn label` as a scikit-learn estimator: private rows of a table label public ones, with arrays
+or data frames in the place of files.
 
     pipeline = make_pipeline(StandardScaler(), ReverseKNNLabeler(epsilon=1, classes=[0, 1], ledger="clinic.ledger.jsonl"))
     pipeline.fit(public_X)
     labels = pipeline[-1].label(pipeline[:-1].transform(private_X), private_y)  # a release: the ledger is charged, noise is drawn
     pipeline.predict(new_X)
 
-It is one release by `rknn_jax.release.label`, with the same ledger, noise and words. Neighbours are found by distance, so columns have to be of one
-scale: that is the pipeline's part, as with any nearest neighbours. Fit whatever comes before this on public rows alone, as `pipeline.fit`
-does here: what a scaler learns from private rows, no epsilon covers.
+It is one release by `rknn_jax.release.label`, with the same ledger, noise and words. Neighbours are
+found by distance, so columns have to be of one scale: that is the pipeline's part, as with any
+nearest neighbours. Fit whatever comes before this on public rows alone, as `pipeline.fit` does
+here: what a scaler learns from private rows, no epsilon covers.
 """
 
 import os
@@ -41,17 +43,39 @@ from rknn_jax.release.tables import MISSING, Classes
 NO_LABEL = ("None", "nan", "<NA>")
 """What `str` makes of a missing value; among text the empty string says it."""
 
-_RELEASED = ("classes_", "labels_", "label_distributions_", "confidence_", "guarantee_", "not_covered_", "card_")
-_PARAMETERS = {"neighbors": "n_neighbors", "queries": "n_queries", "seed": "random_state", "private": "X", "public": "X"}  # of flags
-_CHOICES = {name: get_args(Settings.__annotations__[name]) for name in ("mechanism", "relation", "metric", "smoothing")}
+_RELEASED = (
+    "classes_",
+    "labels_",
+    "label_distributions_",
+    "confidence_",
+    "guarantee_",
+    "not_covered_",
+    "card_",
+)
+_PARAMETERS = {
+    "neighbors": "n_neighbors",
+    "queries": "n_queries",
+    "seed": "random_state",
+    "private": "X",
+    "public": "X",
+}  # of flags
+_CHOICES = {
+    name: get_args(Settings.__annotations__[name])
+    for name in ("mechanism", "relation", "metric", "smoothing")
+}
 
 
 def _once_labelled(method: Callable[..., Any]) -> property:
-    """Make a method that is there once labels were released; before, it raises NotFittedError, by which `hasattr` says no."""
+    """Make a method that is there once labels were released; before, it raises NotFittedError,
+    by which `hasattr` says no.
+    """
 
     def bound(self: "ReverseKNNLabeler") -> MethodType:
         if not hasattr(self, "labels_"):
-            raise NotFittedError(f"This {type(self).__name__} has released no labels yet; call 'fit' and then 'label' first.")
+            raise NotFittedError(
+                f"This {type(self).__name__} has released no labels yet; call 'fit' and then "
+                "'label' first."
+            )
         return MethodType(method, self)
 
     return property(bound, doc=method.__doc__)
@@ -60,27 +84,35 @@ def _once_labelled(method: Callable[..., Any]) -> property:
 class ReverseKNNLabeler(BaseEstimator):
     """Label public rows with private ones, differentially private for each private record.
 
-    `fit` takes public rows and needs no labels. `label` is the release: it charges the ledger on disk, then draws exact integer noise on
-    the operating system's entropy, which no seed fixes. All that comes after is post-processing and costs nothing. The object never keeps a
-    private row, label or count, so it may be pickled and handed on.
+    `fit` takes public rows and needs no labels. `label` is the release: it charges the ledger on
+    disk, then draws exact integer noise on the operating system's entropy, which no seed fixes. All
+    that comes after is post-processing and costs nothing. The object never keeps a private row,
+    label or count, so it may be pickled and handed on.
 
     Args:
       epsilon: what one release costs.
       delta: for `mechanism="gaussian"`; 0 is pure differential privacy.
-      n_queries: number of queries s that the public rows are clustered into; None chooses it from n, epsilon and the classes.
+      n_queries: number of queries s that the public rows are clustered into; None chooses it from
+        n, epsilon and the classes.
       n_neighbors: number of queries k that each private record votes for.
-      mechanism: `discrete_laplace`; `permute_and_flip` for fewer wrong labels but no probabilities; `gaussian` for many neighbors.
-      relation: `replace-one` takes the number of private records as public; `add-remove` hides it, and needs `n_queries`.
+      mechanism: `discrete_laplace`; `permute_and_flip` for fewer wrong labels but no probabilities;
+        `gaussian` for many neighbors.
+      relation: `replace-one` takes the number of private records as public; `add-remove` hides it,
+        and needs `n_queries`.
       metric: `sqeuclidean` or `cosine`.
-      smoothing: `auto` lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; `none` does
-        neither.
-      classes: array-like of all classes that a label can be, which is public. Required by `label`, unless they are inferred.
-      infer_classes: read the classes off the private labels, which epsilon does not cover. `not_covered_` and `card_` say so.
+      smoothing: `auto` lets similar queries share votes as far as the noise asks for it, and
+        similar public rows their labels; `none` does neither.
+      classes: array-like of all classes that a label can be, which is public. Required by `label`,
+        unless they are inferred.
+      infer_classes: read the classes off the private labels, which epsilon does not cover.
+        `not_covered_` and `card_` say so.
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
-      ledger: path of the file that keeps the budget of the private data set, made at its first release. Required by `label` and
-        `preview`. It knows the data set by the columns that it was first used with, so keep the pipeline before this as it is: after
-        another scaler the ledger refuses the same records rather than take them for new ones.
-      budget: epsilon that may be spent on this data set in all, set at its first release; that release's epsilon where it is None.
+      ledger: path of the file that keeps the budget of the private data set, made at its first
+        release. Required by `label` and `preview`. It knows the data set by the columns that it was
+        first used with, so keep the pipeline before this as it is: after another scaler the ledger
+        refuses the same records rather than take them for new ones.
+      budget: epsilon that may be spent on this data set in all, set at its first release; that
+        release's epsilon where it is None.
       budget_delta: likewise for delta.
       patience: seconds to wait for another process that holds the ledger.
       random_state: of the clustering, which is public.
@@ -92,7 +124,8 @@ class ReverseKNNLabeler(BaseEstimator):
       classes_: sorted; the columns of `label_distributions_`.
       labels_: `[m]`, the released class of each public row.
       label_distributions_: float32 `[m, num_classes]`, soft labels.
-      confidence_: float32 `[m]`, how probably noise did not change what the row's query said; NaN with `permute_and_flip`.
+      confidence_: float32 `[m]`, how probably noise did not change what the row's query said; NaN
+        with `permute_and_flip`.
       guarantee_: `rknn_jax.privacy.guarantee.Guarantee` of all of these together.
       not_covered_: what it says nothing about, in words.
       card_: the statement to hand over, as `privacy.json` of `rknn label`.
@@ -154,7 +187,8 @@ class ReverseKNNLabeler(BaseEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "ReverseKNNLabeler":
         """Take the public rows, and forget what was released for others.
 
-        They are clustered by `preview` and `label`, because how finely depends on the number of private records.
+        They are clustered by `preview` and `label`, because how finely depends on the number of
+        private records.
 
         Args:
           X: `[m, f]`, public.
@@ -163,13 +197,17 @@ class ReverseKNNLabeler(BaseEstimator):
         self._validate_params()
         self.X_ = validate_data(self, X, dtype=np.float32)
         given = self.random_state
-        self._seed = int(given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1))
+        self._seed = int(
+            given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1)
+        )
         for name in _RELEASED:
             self.__dict__.pop(name, None)
         return self
 
     def preview(self, X: ArrayLike) -> Preview:
-        """Tell what error to expect of `label`. It spends nothing, draws nothing and looks at no label.
+        """Tell what error to expect of `label`.
+
+        It spends nothing, draws nothing and looks at no label.
 
         Args:
           X: `[n, f]`, private. Their number alone is told, and under `add-remove` not even that.
@@ -179,51 +217,75 @@ class ReverseKNNLabeler(BaseEstimator):
           ValueError: for whatever cannot be used.
         """
         X = self._private(X)
-        classes = Classes(job.ASSUMED_CLASSES, source="assumed") if self.classes is None else _named(_sorted(self.classes))
+        classes = (
+            Classes(job.ASSUMED_CLASSES, source="assumed")
+            if self.classes is None
+            else _named(_sorted(self.classes))
+        )
         plan = self._plan(X, None, classes, 0)
-        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes))
+        expected = preview.preview(
+            plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
+        )
         return replace(expected, advice=_in_parameters(expected.advice))
 
     def label(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
-        """Release labels for the public rows: charge the ledger, draw the noise, count and take the arg max.
+        """Release labels for the public rows: charge the ledger, draw the noise, count and take the
+        arg max.
 
-        Guarantee: `guarantee_`, for `labels_` and all other attributes together. Another call is another release, and is charged again.
+        Guarantee: `guarantee_`, for `labels_` and all other attributes together. Another call is
+        another release, and is charged again.
 
         Args:
           X: `[n, f]`, private.
-          y: `[n]`, private. A record without a label casts no vote: None, NaN, pandas' NA, '' and, as in `sklearn.semi_supervised`, -1 or
-            any other negative number, unless `classes` names it. Nor does one whose label is none of the classes, or whose row holds NaN
-            or infinity: an error would tell of it. A warning tells how many there are, for the owner's eyes alone.
+          y: `[n]`, private. A record without a label casts no vote: None, NaN, pandas' NA, '' and,
+            as in `sklearn.semi_supervised`, -1 or any other negative number, unless `classes` names
+            it. Nor does one whose label is none of the classes, or whose row holds NaN or infinity:
+            an error would tell of it. A warning tells how many there are, for the owner's eyes
+            alone.
 
         Returns:
           `[m]`, `labels_`.
 
         Raises:
-          LedgerError: where the ledger does not allow it (`BudgetExceededError`: not enough is left); nothing was drawn then.
+          LedgerError: where the ledger does not allow it (`BudgetExceededError`: not enough is
+            left); nothing was drawn then.
           ValueError: for whatever cannot be used; nothing was spent then.
         """
         X = self._private(X)
         if self.classes is None and not self.infer_classes:
             raise ValueError(
-                "Expected classes, got classes=None; name all classes, or set infer_classes=True to read them off the private labels, "
+                "Expected classes, got classes=None; name all classes, or set infer_classes=True "
+                "to read them off the private labels, "
                 "which epsilon does not cover."
             )
         ids, values, num_given = _class_ids(y, self.classes)
         check_consistent_length(X, ids)
-        plan = self._plan(X, ids, _named(values, "inferred" if self.classes is None else "given"), num_given)
+        plan = self._plan(
+            X, ids, _named(values, "inferred" if self.classes is None else "given"), num_given
+        )
         with job.spend_stands(plan.settings.ledger_path, "the caller"):
             done = job.draw(plan)
-            self.classes_, self.labels_, self.label_distributions_ = values, values[done.labels], done.probabilities
+            self.classes_ = values
+            self.labels_ = values[done.labels]
+            self.label_distributions_ = done.probabilities
             self.confidence_ = job.confidence(plan, done)
-            self.guarantee_, self.not_covered_, self.card_ = done.answers.guarantee, done.card["not_covered"], done.card
-        if plan.data.ignored:  # after the release, lest a warning that is an error keep it from happening
-            words = "labelled private records that cannot be used cast no vote; tell nobody how many."
+            self.guarantee_ = done.answers.guarantee
+            self.not_covered_ = done.card["not_covered"]
+            self.card_ = done.card
+        if (
+            plan.data.ignored
+        ):  # after the release, lest a warning that is an error keep it from happening
+            words = (
+                "labelled private records that cannot be used cast no vote; tell nobody how many."
+            )
             warnings.warn(f"{plan.data.ignored} {words}", stacklevel=2)
         return self.labels_
 
     @_once_labelled
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """Return the released label of the nearest public row, `[n]`. It is post-processing, and costs nothing.
+        """Return the released label of the nearest public row, `[n]`.
+
+        It is post-processing, and costs nothing.
 
         Args:
           X: `[n, f]`, of anyone who may see the labels.
@@ -232,7 +294,9 @@ class ReverseKNNLabeler(BaseEstimator):
 
     @_once_labelled
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """Return the released soft label of the nearest public row, float32 `[n, num_classes]`. It is post-processing, as `predict`.
+        """Return the released soft label of the nearest public row, float32 `[n, num_classes]`.
+
+        It is post-processing, as `predict`.
 
         Args:
           X: `[n, f]`, of anyone who may see the labels.
@@ -251,14 +315,19 @@ class ReverseKNNLabeler(BaseEstimator):
         check_is_fitted(self)
         if isinstance(X, list) or (isinstance(X, np.ndarray) and X.dtype == object):
             X = np.array([_numbers(row, self.n_features_in_) for row in X])
-        return tables.usable_rows(validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False))
+        return tables.usable_rows(
+            validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
+        )
 
-    def _plan(self, X: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int) -> job.Plan:
+    def _plan(
+        self, X: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int
+    ) -> job.Plan:
         """Plan a release, or a dry run where there are no labels."""
         self._validate_params()
         if self.ledger is None:
             raise ValueError(
-                "Expected ledger to name the file that keeps the budget of the private data set, got ledger=None; name one, such as "
+                "Expected ledger to name the file that keeps the budget of the private data set, "
+                "got ledger=None; name one, such as "
                 "ledger='clinic.ledger.jsonl', and the same one for every release on these records."
             )
         settings = Settings(
@@ -283,17 +352,22 @@ class ReverseKNNLabeler(BaseEstimator):
 
 
 def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return class numbers int32 `[n]`, the sorted classes `[num_classes]` and how many records have a label, whatever it is.
+    """Return class numbers int32 `[n]`, the sorted classes `[num_classes]` and how many records
+    have a label, whatever it is.
 
     A record without a label, or with one that is none of the classes, has the number `MISSING`.
     """
     labels = column_or_1d(np.asarray(y, dtype=object)).tolist()
-    known = _sorted([label for label in labels if not _is_missing(label)] if classes is None else classes)
+    known = _sorted(
+        [label for label in labels if not _is_missing(label)] if classes is None else classes
+    )
     if classes is None and known.dtype.kind == "U":
         tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
     number = {value: i for i, value in enumerate(known.tolist())}
     ids = np.array([_number_of(label, number) for label in labels], np.int32)
-    num_given = sum(mine != MISSING or not _is_missing(label) for mine, label in zip(ids, labels, strict=True))
+    num_given = sum(
+        mine != MISSING or not _is_missing(label) for mine, label in zip(ids, labels, strict=True)
+    )
     return ids, known, num_given
 
 
@@ -318,7 +392,9 @@ def _sorted(values: ArrayLike) -> np.ndarray:
     """Return the distinct class values, text or numbers, sorted."""
     plain = np.asarray(values, dtype=object).tolist()
     if len({isinstance(value, str) for value in plain}) > 1:
-        raise ValueError("Expected classes and labels to be all text or all numbers, got both; write them alike.")
+        raise ValueError(
+            "Expected classes and labels to be all text or all numbers, got both; write them alike."
+        )
     distinct = np.unique(np.array(plain))
     check_classification_targets(distinct)
     return distinct
@@ -332,7 +408,11 @@ def _is_missing(label: Any) -> bool:
 
 
 def _says_nothing(label: Any) -> bool:
-    return not label.strip() if isinstance(label, str) else str(label) in NO_LABEL or (isinstance(label, Real) and label < 0)
+    return (
+        not label.strip()
+        if isinstance(label, str)
+        else str(label) in NO_LABEL or (isinstance(label, Real) and label < 0)
+    )
 
 
 def _named(values: np.ndarray, source: Any = "given") -> Classes:
@@ -343,7 +423,13 @@ def _named(values: np.ndarray, source: Any = "given") -> Classes:
 def _in_parameters(text: str) -> str:
     """Name parameters where `rknn label` names its flags, up to the command that is advised."""
     words, command, rest = text.partition("rknn budget")
-    return re.sub(r"--([a-z-]+)", lambda flag: _PARAMETERS.get(flag[1], flag[1].replace("-", "_")), words) + command + rest
+    return (
+        re.sub(
+            r"--([a-z-]+)", lambda flag: _PARAMETERS.get(flag[1], flag[1].replace("-", "_")), words
+        )
+        + command
+        + rest
+    )
 
 
 @contextmanager

@@ -1,22 +1,27 @@
-"""Results in forms that other programs read: labels as Parquet or CSV, networks as StableHLO. `rknn export` without its words.
+"""Results in forms that other programs read: labels as Parquet or CSV, networks as StableHLO.
 
-`rknn label`, `rknn serve` and `train.distill` leave folders that are taken alike: `labels.npz` and `privacy.json`, and some of them
-networks in `student/` and `model/`. What is written is post-processing of what was released, and costs nothing.
+`rknn export` without its words.
 
-| column                | Parquet             | of each public record                                                     |
+`rknn label`, `rknn serve` and `train.distill` leave folders that are taken alike: `labels.npz` and
+`privacy.json`, and some of them networks in `student/` and `model/`. What is written is
+post-processing of what was released, and costs nothing.
+
+| column                | Parquet             | of each public record |
 |-----------------------|---------------------|---------------------------------------------------------------------------|
-| `row`                 | int64               | its place in the public data, from 0 on                                   |
-| `label`               | string, else int64  | its class by name, where classes have names; nothing where it has no label |
-| `query`               | int64               | the query that spoke for it; nothing where its neighbours alone did       |
-| `confidence`          | float               | that noise did not change that query's label; nothing where it is not known |
-| `probability_<class>` | float               | of the class, by name or number                                           |
+| `row`                 | int64               | its place in the public data, from 0 on | | `label`
+| string, else int64  | its class by name, where classes have names; nothing where it has no label |
+| `query`               | int64               | the query that spoke for it; nothing where its
+neighbours alone did       | | `confidence`          | float | that noise did not change that
+query's label; nothing where it is not known | | `probability_<class>` | float               | of
+the class, by name or number |
 
-Nothing is null in Parquet and an empty field in CSV, which follows RFC 4180: UTF-8, a header, CRLF, and quotes around what holds a comma,
-a quote or a line break. Text is written as it is: a spreadsheet may take a label such as `=1+1` for a formula. Parquet carries the
-guarantee as JSON under `guarantee` in the metadata of its schema.
+Nothing is null in Parquet and an empty field in CSV, which follows RFC 4180: UTF-8, a header, CRLF,
+and quotes around what holds a comma, a quote or a line break. Text is written as it is: a
+spreadsheet may take a label such as `=1+1` for a formula. Parquet carries the guarantee as JSON
+under `guarantee` in the metadata of its schema.
 
-A network becomes one function of a batch of any size, its weights included, for CPU, CUDA and TPU alike. Who has JAX calls it without this
-package:
+A network becomes one function of a batch of any size, its weights included, for CPU, CUDA and TPU
+alike. Who has JAX calls it without this package:
 
     from jax import export
     student = export.deserialize(open("student.stablehlo", "rb").read())
@@ -66,14 +71,20 @@ class Labels:
 
 
 def write(folder: Path, form: Format) -> tuple[Path, ...]:
-    """Write what the folder holds in another form, beside it: `labels`, or `student` and `model`. Each file is whole or not there.
+    """Write what the folder holds in another form, beside it: `labels`, or `student` and `model`.
+
+    Each file is whole or not there.
 
     Raises:
-      ValueError: where the folder is not finished or does not hold it, or a package is missing that the form needs.
+      ValueError: where the folder is not finished or does not hold it, or a package is missing that
+        the form needs.
       OSError: where it cannot be written.
     """
     if not (folder / "privacy.json").exists():
-        raise ValueError(f"Expected {FINISHED}, got {folder}, which has no privacy.json; let the run come to its end.")
+        raise ValueError(
+            f"Expected {FINISHED}, got {folder}, which has no privacy.json; let the run come to "
+            "its end."
+        )
     if form == "parquet":
         made = {"labels": parquet(read(folder))}
     elif form == "csv":
@@ -99,14 +110,20 @@ def read(folder: Path) -> Labels:
         config = folder / "config.json"  # of train.distill, whose classes are named there
         settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
         names = arrays.get("class_names", settings.get("classes"))
-        "".join(map(str, () if names is None else names)).encode()  # raises if a name could not be written
+        "".join(
+            map(str, () if names is None else names)
+        ).encode()  # raises if a name could not be written
         guarantee = card["whole"] if "whole" in card else card["guarantee"]
         Guarantee.of(guarantee)  # raises if it is none
         json.dumps(guarantee, allow_nan=False)  # raises if other programs could not read it
-        label, query, sure, probability = (arrays[name] for name in ("label", "query", "confidence", "probability"))
+        label, query, sure, probability = (
+            arrays[name] for name in ("label", "query", "confidence", "probability")
+        )
         _check_rows(label, query, sure, probability)
         known = label >= 0
-        said = label if names is None else np.asarray(names, str)[label]  # what is not known is masked
+        said = (
+            label if names is None else np.asarray(names, str)[label]
+        )  # what is not known is masked
         columns = {
             "row": np.ma.masked_array(np.arange(len(label))),
             "label": np.ma.masked_array(said, ~known),
@@ -114,17 +131,27 @@ def read(folder: Path) -> Labels:
             "confidence": np.ma.masked_array(sure, np.isnan(sure)),
         }
         classes = range(probability.shape[1]) if names is None else names
-        each = {f"probability_{name}": np.ma.masked_array(column) for name, column in zip(classes, probability.T, strict=True)}
+        each = {
+            f"probability_{name}": np.ma.masked_array(column)
+            for name, column in zip(classes, probability.T, strict=True)
+        }
     except Exception as error:  # a damaged file fails in many ways
         reason = " ".join(str(error).split())
-        raise ValueError(f"Expected {FINISHED}, got {folder}, which is damaged or something else ({reason}); name another.") from error
+        raise ValueError(
+            f"Expected {FINISHED}, got {folder}, which is damaged or something else ({reason}); "
+            "name another."
+        ) from error
     return Labels(columns | each, guarantee)
 
 
-def _check_rows(label: np.ndarray, query: np.ndarray, sure: np.ndarray, probability: np.ndarray) -> None:
+def _check_rows(
+    label: np.ndarray, query: np.ndarray, sure: np.ndarray, probability: np.ndarray
+) -> None:
     kinds = (label.dtype.kind, query.dtype.kind, sure.dtype.kind, probability.dtype.kind)
     if kinds != ("i", "i", "f", "f") or probability.ndim != 2:
-        raise ValueError(f"label, query, confidence and probability are of the kinds {', '.join(kinds)}")
+        raise ValueError(
+            f"label, query, confidence and probability are of the kinds {', '.join(kinds)}"
+        )
     shapes = [array.shape for array in (label, query, sure, probability[:, 0])]
     if any(shape != (len(probability),) for shape in shapes):
         raise ValueError(f"label, query, confidence and probability have the shapes {shapes}")
@@ -140,11 +167,19 @@ def parquet(labels: Labels) -> bytes:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ValueError("--format parquet needs pyarrow: pip install 'rknn-jax[parquet]', or take --format csv.") from error
-    whole = {name: column.astype(np.int64) if column.dtype.kind in "iu" else column for name, column in labels.columns.items()}
+        raise ValueError(
+            "--format parquet needs pyarrow: pip install 'rknn-jax[parquet]', or take --format csv."
+        ) from error
+    whole = {
+        name: column.astype(np.int64) if column.dtype.kind in "iu" else column
+        for name, column in labels.columns.items()
+    }
     table = pyarrow.table({name: pyarrow.array(column) for name, column in whole.items()})
     buffer = io.BytesIO()
-    pyarrow.parquet.write_table(table.replace_schema_metadata({"guarantee": json.dumps(labels.guarantee, allow_nan=False)}), buffer)
+    pyarrow.parquet.write_table(
+        table.replace_schema_metadata({"guarantee": json.dumps(labels.guarantee, allow_nan=False)}),
+        buffer,
+    )
     return buffer.getvalue()
 
 
@@ -153,12 +188,18 @@ def as_csv(labels: Labels) -> bytes:
     buffer = io.StringIO(newline="")
     lines = csv.writer(buffer, lineterminator="\r\n")
     lines.writerow(labels.columns)
-    lines.writerows(zip(*(np.ma.filled(column.astype(str), "").tolist() for column in labels.columns.values()), strict=True))
+    lines.writerows(
+        zip(
+            *(np.ma.filled(column.astype(str), "").tolist() for column in labels.columns.values()),
+            strict=True,
+        )
+    )
     return buffer.getvalue().encode()
 
 
 def networks(folder: Path) -> dict[str, Ensemble | Student | Head]:
-    """Return the networks of a folder by the name of the subfolder: `student`, and the labeler's own `model`.
+    """Return the networks of a folder by the name of the subfolder: `student`, and the labeler's
+    own `model`.
 
     Raises:
       ValueError: where there is none.
@@ -171,16 +212,20 @@ def networks(folder: Path) -> dict[str, Ensemble | Student | Head]:
     elif (folder / "model").is_dir():
         found["model"] = students.load(folder / "model")
     if not found:
-        raise ValueError(f"Expected a folder with a network in student/ or model/, got {folder}, which has none; train a student first.")
+        raise ValueError(
+            f"Expected a folder with a network in student/ or model/, got {folder}, which has "
+            "none; train a student first."
+        )
     return found
 
 
 def exported(model: Ensemble | Student | Head) -> export.Exported:
-    """Return a network's class probabilities as a function of a batch of any size n, for all `PLATFORMS`.
+    """Return a network's class probabilities as a function of a batch of any size n, for all
+    `PLATFORMS`.
 
     Args:
-      model: students that take uint8 images `[n, height, width, channels]`, or a head, which takes float32 features `[n, f]` of the
-        encoder that it was trained behind.
+      model: students that take uint8 images `[n, height, width, channels]`, or a head, which takes
+        float32 features `[n, f]` of the encoder that it was trained behind.
 
     Returns:
       A function to float32 `[n, num_classes]`, which agrees with `predict_proba` up to rounding.
@@ -189,23 +234,34 @@ def exported(model: Ensemble | Student | Head) -> export.Exported:
         variables = {"params": model.params}
 
         def one(given: jax.Array) -> jax.Array:
-            return jax.nn.softmax(model.network.apply(variables, ((given - model.centre) / model.scale)[None], train=False))[0]
+            return jax.nn.softmax(
+                model.network.apply(
+                    variables, ((given - model.centre) / model.scale)[None], train=False
+                )
+            )[0]
 
-        shape, dtype = model.centre.shape, jnp.float32
+        shape = model.centre.shape
+        dtype = jnp.float32
     else:
         members = model.members if isinstance(model, Ensemble) else (model,)
 
         def one(given: jax.Array) -> jax.Array:
             pixels = given[None].astype(jnp.float32) / 255
-            return jnp.mean(jnp.stack([_probabilities(member, pixels)[0] for member in members]), axis=0)
+            return jnp.mean(
+                jnp.stack([_probabilities(member, pixels)[0] for member in members]), axis=0
+            )
 
-        shape, dtype = members[0].image_shape, jnp.uint8
+        shape = members[0].image_shape
+        dtype = jnp.uint8
     (n,) = export.symbolic_shape("n")
     frames = jax.config.values["jax_traceback_in_locations_limit"]
     jax.config.update("jax_traceback_in_locations_limit", 0)  # paths of this machine stay here
     try:
-        # Record by record, since networks ask for the number of their images, which n does not tell; vmap makes one batch of them.
-        return export.export(jax.jit(jax.vmap(one)), platforms=PLATFORMS)(jax.ShapeDtypeStruct((n, *shape), dtype))
+        # Record by record, since networks ask for the number of their images, which n does not
+        # tell; vmap makes one batch of them.
+        return export.export(jax.jit(jax.vmap(one)), platforms=PLATFORMS)(
+            jax.ShapeDtypeStruct((n, *shape), dtype)
+        )
     finally:
         jax.config.update("jax_traceback_in_locations_limit", frames)
 
@@ -219,28 +275,39 @@ def serialized(function: export.Exported) -> bytes:
     try:
         return bytes(function.serialize())
     except ImportError as error:
-        raise ValueError("--format stablehlo needs flatbuffers: pip install 'rknn-jax[stablehlo]'.") from error
+        raise ValueError(
+            "--format stablehlo needs flatbuffers: pip install 'rknn-jax[stablehlo]'."
+        ) from error
 
 
 def _probabilities(student: Student, pixels: jax.Array) -> jax.Array:
     variables = {"params": student.params, "batch_stats": student.batch_stats}
-    return jax.nn.softmax(students.network_of(student.config, student.num_classes).apply(variables, pixels, train=False))
+    return jax.nn.softmax(
+        students.network_of(student.config, student.num_classes).apply(
+            variables, pixels, train=False
+        )
+    )
 
 
 def _head(path: Path) -> Head:
-    """Read what `Head.save` wrote, as a head that takes features as they are: it does not hold its encoder.
+    """Read what `Head.save` wrote, as a head that takes features as they are: it does not hold its
+    encoder.
 
     Raises:
       ValueError: If the file is damaged or holds something else.
     """
     arrays = read_arrays(path, "centre", "scale")
-    centre, scale = arrays.pop("centre"), arrays.pop("scale")
+    centre = arrays.pop("centre")
+    scale = arrays.pop("scale")
     try:
         params = unflatten_dict(arrays, sep=".")
         last = params[f"Dense_{len(params) - 1}"]["kernel"]
-        network = linear.Model(last.shape[1]) if len(params) == 1 else mlp.Model(last.shape[1], len(last))
+        network = (
+            linear.Model(last.shape[1]) if len(params) == 1 else mlp.Model(last.shape[1], len(last))
+        )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected the weights of a head in {path}, got {', '.join(arrays) or 'none'}; restore the file from a copy."
+            f"Expected the weights of a head in {path}, got {', '.join(arrays) or 'none'}; "
+            "restore the file from a copy."
         ) from error
     return Head(params, centre, scale, network, lambda features: features)

@@ -1,10 +1,12 @@
-"""A release on a user's own embeddings, from the files to the files: `rknn label` without its words.
+"""A release on a user's own embeddings, from the files to the files: `rknn label` without its
+words.
 
-`prepare` reads, and `plan` checks and clusters; whatever can be refused is refused there. `release` makes sure of memory and of a place to
-write to, and `draw` charges the ledger before it draws exact noise on the operating system's entropy: a run that is refused changes
-nothing, a spend is never forgotten, and what was paid for is not lost (`rknn_jax.release.release_folder`). Private labels are seen by
-`rknn.connect`, record by record, and by `release_counts` alone. `rknn_jax.release.estimator` goes through `plan` and `draw` too, with arrays in
-the place of files.
+`prepare` reads, and `plan` checks and clusters; whatever can be refused is refused there. `release`
+makes sure of memory and of a place to write to, and `draw` charges the ledger before it draws exact
+noise on the operating system's entropy: a run that is refused changes nothing, a spend is never
+forgotten, and what was paid for is not lost (`rknn_jax.release.release_folder`). Private labels are
+seen by `rknn.connect`, record by record, and by `release_counts` alone.
+`rknn_jax.release.estimator` goes through `plan` and `draw` too, with arrays in the place of files.
 """
 
 import hashlib
@@ -44,13 +46,30 @@ if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
 
 ASSUMED_CLASSES = 10
-"""For a dry run that is told no classes: it reads no private labels, and what it tells depends on the logarithm of their number."""
+"""For a dry run that is told no classes: it reads no private labels, and what it tells depends
+on the logarithm of their number.
+"""
 
 ROOM_FOR_WORDS = 2**20  # bytes of the statement and of what holds the arrays
-BYTES_PER_CELL, BYTES_PER_LABEL, BYTES_PER_GRID = 100, 40, 50
-"""Memory after the charge: above the 52 to 765 MB that were measured of 400 to 10^6 cells and 8 * 10^5 to 2 * 10^7 labels."""
+BYTES_PER_CELL = 100
+BYTES_PER_LABEL = 40
+BYTES_PER_GRID = 50
+"""Memory after the charge: above the 52 to 765 MB that were measured of 400 to 10^6 cells and 8
+* 10^5 to 2 * 10^7 labels.
+"""
 
-UNSEEN = ("ledger", "out", "json", "dry_run", "private", "public", "private_labels", "budget", "budget_delta", "patience")
+UNSEEN = (
+    "ledger",
+    "out",
+    "json",
+    "dry_run",
+    "private",
+    "public",
+    "private_labels",
+    "budget",
+    "budget_delta",
+    "patience",
+)
 """Settings on which the noisy counts of a release do not depend."""
 
 
@@ -64,8 +83,8 @@ class Data:
       labels: int32 `[n]`, private; None in a dry run.
       classes: the set of labels, taken as public.
       dataset: fingerprint of the private embeddings: a corrected label does not make a new budget.
-      ignored: Number of private records with a label that cast no vote, for the owner's eyes alone: their embedding is no
-        finite number, or their label is none of the classes.
+      ignored: Number of private records with a label that cast no vote, for the owner's eyes alone:
+        their embedding is no finite number, or their label is none of the classes.
     """
 
     public: np.ndarray
@@ -102,7 +121,9 @@ class Plan:
     def folder(self) -> Path:
         """For the results; `ValueError` where they are not to be written."""
         if self.settings.out is None:
-            raise ValueError("Expected a folder for the results, got out=None; name one, or let prepare do so.")
+            raise ValueError(
+                "Expected a folder for the results, got out=None; name one, or let prepare do so."
+            )
         return self.settings.out
 
     @property
@@ -119,7 +140,10 @@ class Plan:
     def affordable(self) -> bool:
         """Whether the ledger has this release's cost left."""
         left = self.ledger.remaining if self.ledger else first_budget(self.settings)
-        return self.paid or (_cost(self.settings).epsilon <= left.epsilon and _cost(self.settings).delta <= left.delta)
+        return self.paid or (
+            _cost(self.settings).epsilon <= left.epsilon
+            and _cost(self.settings).delta <= left.delta
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +153,8 @@ class Release:
     Attributes:
       answers: of the queries.
       probabilities: float32 `[m, num_classes]`, soft labels of the public rows.
-      counts: int64 `[num_queries, num_classes]`, noisy; None where the mechanism releases labels alone.
+      counts: int64 `[num_queries, num_classes]`, noisy; None where the mechanism releases labels
+        alone.
       card: what `privacy.json` says.
     """
 
@@ -154,7 +179,11 @@ def prepare(settings: "Settings") -> Plan:
     data = read(settings)
     wanted = request(settings, data)
     new = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
-    folder = settings.out or release_folder.find_unfinished(Path("runs"), wanted, settings.ledger_path) or new
+    folder = (
+        settings.out
+        or release_folder.find_unfinished(Path("runs"), wanted, settings.ledger_path)
+        or new
+    )
     paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
     if not paid:
         release_folder.refuse_results(folder)
@@ -167,8 +196,14 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     Raises:
       ValueError: as `prepare`, for settings that `check` has passed.
     """
-    if np.array_equal(data.public, data.private):  # not refused: whether there is a release would tell of one record
-        warnings.warn("The public rows are the private ones; whoever sees the labels sees which rows they are of.", stacklevel=2)
+    if np.array_equal(
+        data.public, data.private
+    ):  # not refused: whether there is a release would tell of one record
+        warnings.warn(
+            "The public rows are the private ones; whoever sees the labels sees which rows they "
+            "are of.",
+            stacklevel=2,
+        )
     ledger = open_ledger(settings, data.dataset, paid=paid)
     mechanism = calibrated(settings, data)
     queries = cluster(settings, data.public, mechanism.num_queries)
@@ -178,14 +213,16 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
 
 
 def release(plan: Plan) -> Release:
-    """Charge the ledger, release and write: `draw`, with memory and a place to write to that were made sure of before.
+    """Charge the ledger, release and write: `draw`, with memory and a place to write to that were
+    made sure of before.
 
     A release that was paid for by a process that was stopped is finished, and costs nothing.
 
     Raises:
       LedgerError: as `draw`.
       ValueError: If there is not enough memory or room; nothing was spent then.
-      OSError: If the results cannot be written. A note on the error tells how to finish the release, at no further cost.
+      OSError: If the results cannot be written. A note on the error tells how to finish the
+        release, at no further cost.
     """
     _reserve_memory(plan)
 
@@ -193,7 +230,9 @@ def release(plan: Plan) -> Release:
         return plan.ledger or _new_ledger(plan.settings, plan.data.dataset)
 
     wanted = request(plan.settings, plan.data)
-    with release_folder.held(plan.folder, wanted, plan.settings.ledger_path, opened, _room(plan)) as folder:
+    with release_folder.held(
+        plan.folder, wanted, plan.settings.ledger_path, opened, _room(plan)
+    ) as folder:
         done = draw(plan, folder)
         folder.publish(lambda staging: write(staging, plan, done))
     return done
@@ -202,18 +241,24 @@ def release(plan: Plan) -> Release:
 def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
     """Charge the ledger and release.
 
-    Guarantee: the labels and the noisy counts are what the returned card says, and the ledger has it on disk before noise is drawn.
+    Guarantee: the labels and the noisy counts are what the returned card says, and the ledger has
+    it on disk before noise is drawn.
 
     Args:
       plan: Release to make.
-      folder: Folder that keeps the noisy counts and pays. Defaults to none: the ledger is charged, and an error loses the release.
+      folder: Folder that keeps the noisy counts and pays. Defaults to none: the ledger is charged,
+        and an error loses the release.
 
     Raises:
       LedgerError: where the ledger cannot be charged; nothing was released then.
     """
-    settings, data, queries = plan.settings, plan.data, plan.queries
+    settings = plan.settings
+    data = plan.data
+    queries = plan.queries
     if data.labels is None:
-        raise ValueError("Expected private labels, got the plan of a dry run; prepare without dry_run.")
+        raise ValueError(
+            "Expected private labels, got the plan of a dry run; prepare without dry_run."
+        )
     config = _labeler(settings)
     ledger = folder.ledger if folder else plan.ledger or _new_ledger(settings, data.dataset)
     counts = folder.kept(plan.mechanism.shape) if folder else None
@@ -224,78 +269,133 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
         if folder:
             folder.keep(counts)
     guarantee = plan.mechanism.release_guarantee(len(data.private))
-    answers = rknn.answer(counts, plan.mechanism.stddev(counts, len(data.private)), guarantee, queries, config)
-    shown = None if settings.mechanism == "permute_and_flip" else counts  # it releases labels, and has no counts to show
-    probabilities = postprocessing.public_labels(plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries)
+    answers = rknn.answer(
+        counts, plan.mechanism.stddev(counts, len(data.private)), guarantee, queries, config
+    )
+    shown = (
+        None if settings.mechanism == "permute_and_flip" else counts
+    )  # it releases labels, and has no counts to show
+    probabilities = postprocessing.public_labels(
+        plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries
+    )
     return Release(answers, probabilities, shown, card(plan, guarantee, ledger))
 
 
 def check(settings: "Settings") -> None:
     """Refuse what no data could make right."""
     if not 0 < settings.epsilon < math.inf:
-        raise ValueError(f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite privacy budget, such as 1.")
+        raise ValueError(
+            f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite "
+            "privacy budget, such as 1."
+        )
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon:
         raise ValueError(
-            f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}, which protects nobody; choose one "
+            f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon "
+            f"{settings.epsilon:g}, which protects nobody; choose one "
             "below 10, or pass --allow-large-epsilon if the records need no protection."
         )
     for name in ("delta", "budget_delta"):
         value = getattr(settings, name)
         if value is not None and not 0 <= value < 1:
             flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"Expected 0 <= {name} < 1, got {flag} {value}; 1e-5 is a common choice, 0 is pure privacy.")
+            raise ValueError(
+                f"Expected 0 <= {name} < 1, got {flag} {value}; 1e-5 is a common choice, 0 is "
+                "pure privacy."
+            )
     if settings.mechanism == "gaussian" and settings.delta == 0:
-        raise ValueError("Expected delta > 0 with --mechanism gaussian, got --delta 0; pass --delta 1e-5, or use discrete_laplace.")
+        raise ValueError(
+            "Expected delta > 0 with --mechanism gaussian, got --delta 0; pass --delta 1e-5, or "
+            "use discrete_laplace."
+        )
     if settings.mechanism != "gaussian" and settings.delta > 0:
         raise ValueError(
-            f"Expected no delta with --mechanism {settings.mechanism}, got --delta {settings.delta}; it is pure, leave it out."
+            f"Expected no delta with --mechanism {settings.mechanism}, got --delta "
+            f"{settings.delta}; it is pure, leave it out."
         )
     if settings.budget is not None and not 0 < settings.budget < math.inf:
-        raise ValueError(f"Expected 0 < budget < infinity, got --budget {settings.budget}; it bounds what may be spent in all.")
-    if settings.neighbors < 1 or (settings.queries is not None and settings.queries < settings.neighbors):
         raise ValueError(
-            f"Expected 1 <= neighbors <= queries, got --neighbors {settings.neighbors} and --queries {settings.queries}; use fewer "
+            f"Expected 0 < budget < infinity, got --budget {settings.budget}; it bounds what may "
+            "be spent in all."
+        )
+    if settings.neighbors < 1 or (
+        settings.queries is not None and settings.queries < settings.neighbors
+    ):
+        raise ValueError(
+            f"Expected 1 <= neighbors <= queries, got --neighbors {settings.neighbors} and "
+            f"--queries {settings.queries}; use fewer "
             "neighbors or more queries."
         )
     if settings.relation == "add-remove" and settings.queries is None:
-        raise ValueError("Expected --queries with --relation add-remove, got none; the default depends on n, which is private then.")
+        raise ValueError(
+            "Expected --queries with --relation add-remove, got none; the default depends on n, "
+            "which is private then."
+        )
     if not 0 <= settings.seed < 2**32:
-        raise ValueError(f"Expected 0 <= seed < 2^32, got --seed {settings.seed}; it only starts the clustering.")
+        raise ValueError(
+            f"Expected 0 <= seed < 2^32, got --seed {settings.seed}; it only starts the clustering."
+        )
 
 
 def read(settings: "Settings") -> Data:
     """Read and check both files; the private labels too, unless it is a dry run.
 
-    A private record that cannot be used casts no vote. It is no error, because whether there is a release would tell of it.
+    A private record that cannot be used casts no vote. It is no error, because whether there is a
+    release would tell of it.
     """
-    if os.path.lexists(settings.public) and os.path.lexists(settings.private) and settings.public.samefile(settings.private):
-        raise ValueError(f"Expected --public to hold public data, got the private file {settings.private}; bring data that is public.")
+    if (
+        os.path.lexists(settings.public)
+        and os.path.lexists(settings.private)
+        and settings.public.samefile(settings.private)
+    ):
+        raise ValueError(
+            f"Expected --public to hold public data, got the private file {settings.private}; "
+            "bring data that is public."
+        )
     public = tables.read_embeddings(settings.public, "--public")
     private = tables.read_records(settings.private, "--private", public.shape[1])
     if public.shape[1] != private.shape[1]:
         raise ValueError(
-            f"Expected embeddings of one width, got --public {settings.public} of {public.shape[1]} and --private {settings.private} of "
+            f"Expected embeddings of one width, got --public {settings.public} of "
+            f"{public.shape[1]} and --private {settings.private} of "
             f"{private.shape[1]} dimensions; embed both with the same model."
         )
-    given = tables.parse_classes(settings.classes) if settings.classes is not None else tables.read_classes(settings.private)
+    given = (
+        tables.parse_classes(settings.classes)
+        if settings.classes is not None
+        else tables.read_classes(settings.private)
+    )
     if settings.dry_run:
         return data_of(public, private, None, given or Classes(ASSUMED_CLASSES, source="assumed"))
     labels = tables.read_labels(settings.private, settings.private_labels)
     if len(labels) != len(private):
         raise ValueError(
-            f"Expected one label a private record, got {len(labels)} labels for {len(private)} embeddings of {settings.private}; save both "
+            f"Expected one label a private record, got {len(labels)} labels for {len(private)} "
+            f"embeddings of {settings.private}; save both "
             "in the same order."
         )
     if given is None and not settings.infer_classes:
         raise ValueError(
-            "Expected --classes, got none; name all classes, or pass --infer-classes to read them from the private labels, which "
+            "Expected --classes, got none; name all classes, or pass --infer-classes to read "
+            "them from the private labels, which "
             "epsilon does not cover."
         )
     classes = given or tables.infer_classes(labels)
-    return data_of(public, private, tables.label_ids(labels, classes), classes, num_given=tables.num_given(labels))
+    return data_of(
+        public,
+        private,
+        tables.label_ids(labels, classes),
+        classes,
+        num_given=tables.num_given(labels),
+    )
 
 
-def data_of(public: np.ndarray, private: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int = 0) -> Data:
+def data_of(
+    public: np.ndarray,
+    private: np.ndarray,
+    labels: np.ndarray | None,
+    classes: Classes,
+    num_given: int = 0,
+) -> Data:
     """Return the data of a release. A private record with a row of NaN casts no vote.
 
     Args:
@@ -311,7 +411,9 @@ def data_of(public: np.ndarray, private: np.ndarray, labels: np.ndarray | None, 
     if labels is None:
         return Data(public, private, None, classes, dataset)
     labels = np.where(usable, labels, MISSING).astype(np.int32)
-    return Data(public, private, labels, classes, dataset, num_given - int(np.sum(labels != MISSING)))
+    return Data(
+        public, private, labels, classes, dataset, num_given - int(np.sum(labels != MISSING))
+    )
 
 
 def request(settings: "Settings", data: Data) -> str:
@@ -334,16 +436,23 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
         **({"delta": settings.delta} if settings.mechanism == "gaussian" else {}),
     )
     if settings.queries is None:
-        suggested = preview.suggested_num_queries(mechanism, len(data.private), shared=shares_votes(settings))
-        mechanism = replace(mechanism, num_queries=max(min(suggested, len(data.public)), settings.neighbors))
+        suggested = preview.suggested_num_queries(
+            mechanism, len(data.private), shared=shares_votes(settings)
+        )
+        mechanism = replace(
+            mechanism, num_queries=max(min(suggested, len(data.public)), settings.neighbors)
+        )
     if mechanism.num_queries > len(data.public):
         raise ValueError(
-            f"Expected at most as many queries as public rows, got {mechanism.num_queries} queries with {len(data.public)} rows in "
-            f"{settings.public}; ask fewer --queries, for fewer --neighbors, or bring more public data."
+            f"Expected at most as many queries as public rows, got {mechanism.num_queries} "
+            f"queries with {len(data.public)} rows in "
+            f"{settings.public}; ask fewer --queries, for fewer --neighbors, or bring more "
+            "public data."
         )
     if mechanism.num_queries * mechanism.num_classes >= 2**31:
         raise ValueError(
-            f"Expected queries times classes below 2^31, got {mechanism.num_queries} times {mechanism.num_classes}; use fewer."
+            f"Expected queries times classes below 2^31, got {mechanism.num_queries} times "
+            f"{mechanism.num_classes}; use fewer."
         )
     return mechanism
 
@@ -355,27 +464,35 @@ def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queri
         public = public / np.where(norm > 0, norm, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fewer distinct rows than queries: an error below
-        queries = kmeans.select(stage_key(jax.random.key(settings.seed), Stage.QUERIES), public, num_queries)
+        queries = kmeans.select(
+            stage_key(jax.random.key(settings.seed), Stage.QUERIES), public, num_queries
+        )
     distinct = len(np.unique(queries.cluster))
     if distinct < num_queries:
         raise ValueError(
-            f"Expected at least {num_queries} distinct public rows, got {distinct} in {settings.public}; use --queries {distinct} or "
+            f"Expected at least {num_queries} distinct public rows, got {distinct} in "
+            f"{settings.public}; use --queries {distinct} or "
             "fewer, or bring more varied public data."
         )
     return queries
 
 
 def open_ledger(settings: "Settings", dataset: str, *, paid: bool = False) -> Ledger | None:
-    """Open and check the ledger that this release would be charged to; None where there is none yet.
+    """Open and check the ledger that this release would be charged to; None where there is none
+    yet.
 
     Raises:
-      LedgerError: where it is of another data set, is damaged, or does not have enough left (a dry run may still ask).
+      LedgerError: where it is of another data set, is damaged, or does not have enough left (a dry
+        run may still ask).
     """
     path = settings.ledger_path
     budget = first_budget(settings)
     if not os.path.lexists(path):
         if budget.epsilon < _cost(settings).epsilon or budget.delta < _cost(settings).delta:
-            raise BudgetExceededError(f"This release costs {_cost(settings)}, and the first budget is to be {budget}; ask for less.")
+            raise BudgetExceededError(
+                f"This release costs {_cost(settings)}, and the first budget is to be {budget}; "
+                "ask for less."
+            )
         return None
     ledger = Ledger.open(path, dataset, settings.patience)
     raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
@@ -385,13 +502,20 @@ def open_ledger(settings: "Settings", dataset: str, *, paid: bool = False) -> Le
     ):
         if given is not None and wanted != recorded:
             raise LedgerError(
-                f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave it out, or change it on the record: "
+                f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave "
+                "it out, or change it on the record: "
                 f"{raising} E --reason TEXT"
             )
-    left, cost = ledger.remaining, _cost(settings)
-    if not settings.dry_run and not paid and (cost.epsilon > left.epsilon or cost.delta > left.delta):
+    left = ledger.remaining
+    cost = _cost(settings)
+    if (
+        not settings.dry_run
+        and not paid
+        and (cost.epsilon > left.epsilon or cost.delta > left.delta)
+    ):
         raise BudgetExceededError(
-            f"This release costs {cost}, and {path} has {left} left of {ledger.budget}; ask for less, or let those who answer for the data "
+            f"This release costs {cost}, and {path} has {left} left of {ledger.budget}; ask for "
+            "less, or let those who answer for the data "
             f"decide: {raising} {float(ledger.spent.epsilon + cost.epsilon):g} --reason TEXT"
         )
     return ledger
@@ -400,18 +524,27 @@ def open_ledger(settings: "Settings", dataset: str, *, paid: bool = False) -> Le
 def first_budget(settings: "Settings") -> Amount:
     """Return the budget of a ledger that these settings make."""
     epsilon = settings.epsilon if settings.budget is None else settings.budget
-    return _amount(epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta)
+    return _amount(
+        epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta
+    )
 
 
 def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
-    """Return what `privacy.json` says. Of the private data it shows n where n is public, and nothing else."""
+    """Return what `privacy.json` says.
+
+    Of the private data it shows n where n is public, and nothing else.
+    """
     choices = ("mechanism", "relation", "metric", "smoothing")
     # The ledger's fingerprint of the data is private, and stays there.
     amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
     return {
         "statement": f"{guarantee}{_inferred(plan)}",
         "guarantee": guarantee.asdict(),
-        "ledger": {"file": ledger.path.name, "head": ledger.head, **amounts},  # its folder may name a person
+        "ledger": {
+            "file": ledger.path.name,
+            "head": ledger.head,
+            **amounts,
+        },  # its folder may name a person
         "not_covered": not_covered(plan),
         "num_records": plan.num_records,
         "num_public": len(plan.data.public),
@@ -421,44 +554,77 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
         **{name: getattr(plan.settings, name) for name in choices},
         "clustering_seed": plan.settings.seed,  # public, and none of the noise
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {name: importlib.metadata.version(name) for name in ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")},
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")
+        },
     }
 
 
 def not_covered(plan: Plan) -> list[str]:
     """Return what the guarantee says nothing about, in words."""
-    seen = "was read from the private labels; give them to avoid that" if plan.data.classes.source == "inferred" else "is taken as public"
+    seen = (
+        "was read from the private labels; give them to avoid that"
+        if plan.data.classes.source == "inferred"
+        else "is taken as public"
+    )
     return [
-        *([] if plan.num_records is None else ["the number of private records, which is taken as public"]),
+        *(
+            []
+            if plan.num_records is None
+            else ["the number of private records, which is taken as public"]
+        ),
         f"the set of {plan.data.classes.count} classes, which {seen}",
-        "the embedding model or other preprocessing, if private data had a part in training or choosing it",
-        "the choice of these settings, if it was made in view of private data, or of results that were never charged to the budget",
+        "the embedding model or other preprocessing, if private data had a part in training or "
+        "choosing it",
+        "the choice of these settings, if it was made in view of private data, or of results "
+        "that were never charged to the budget",
     ]
 
 
 def _inferred(plan: Plan) -> str:
-    """Return the words of a statement on classes that were read from private labels, if they were."""
+    """Return the words of a statement on classes that were read from private labels, if they
+    were.
+    """
     if plan.data.classes.source != "inferred":
         return ""
     return " Epsilon does not cover the set of classes, which was read from the private labels."
 
 
 def statement(plan: Plan, done: Release) -> Statement:
-    """Return what `privacy.html` says: as much of the private data as `card`, and the names of the files."""
-    settings, account, classes = plan.settings, done.card["ledger"], plan.data.classes.count
-    records = "all private records" if plan.num_records is None else f"all {plan.num_records:,} private records"
-    said = "the label of" if done.counts is None else f"the noisy number of votes for each of {classes} classes, and the label, of"
+    """Return what `privacy.html` says: as much of the private data as `card`, and the names of
+    the files.
+    """
+    settings = plan.settings
+    account = done.card["ledger"]
+    classes = plan.data.classes.count
+    records = (
+        "all private records"
+        if plan.num_records is None
+        else f"all {plan.num_records:,} private records"
+    )
+    said = (
+        "the label of"
+        if done.counts is None
+        else f"the noisy number of votes for each of {classes} classes, and the label, of"
+    )
     return Statement(
         done.answers.guarantee,
         f"Whoever ran this release holds {records}, as they are, in one place.",
         (
-            f"{said} each of {plan.mechanism.num_queries} queries, which stand for groups of public records",
-            f"a label, and the probability of each class, for each of {len(plan.data.public):,} public records, made from that",
+            f"{said} each of {plan.mechanism.num_queries} queries, which stand for groups of "
+            "public records",
+            f"a label, and the probability of each class, for each of {len(plan.data.public):,} "
+            "public records, made from that",
             "for each of them the query that spoke for it, and how sure that is",
         ),
         tuple(done.card["not_covered"]),
         settings.mechanism,
-        Account(account["file"], account["head"], *(Amount(**account[name]) for name in ("budget", "spent", "remaining"))),
+        Account(
+            account["file"],
+            account["head"],
+            *(Amount(**account[name]) for name in ("budget", "spent", "remaining")),
+        ),
         done.card["time"],
         details={
             "private data": settings.private.name,
@@ -472,19 +638,27 @@ def statement(plan: Plan, done: Release) -> Statement:
 
 
 def shares_votes(settings: "Settings") -> bool:
-    """Return whether similar queries share votes: not where labels are released alone, without counts."""
+    """Return whether similar queries share votes: not where labels are released alone, without
+    counts.
+    """
     return settings.smoothing == "auto" and settings.mechanism != "permute_and_flip"
 
 
 def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
-    """Return how much each query listens to each where so many votes are cast; None where none does, or nobody knows how many."""
+    """Return how much each query listens to each where so many votes are cast; None where none
+    does, or nobody knows how many.
+    """
     if num_votes is None or not shares_votes(plan.settings):
         return None
-    return postprocessing.smoothing_weights(plan.queries.features, plan.queries.size, num_votes, preview.noise_stddev(plan.mechanism))
+    return postprocessing.smoothing_weights(
+        plan.queries.features, plan.queries.size, num_votes, preview.noise_stddev(plan.mechanism)
+    )
 
 
 def unsure_share(plan: Plan, counts: np.ndarray) -> float:
-    """Return the share of public records whose query leads, among the votes that it hears, by less than noise flips in 5% of runs."""
+    """Return the share of public records whose query leads, among the votes that it hears, by
+    less than noise flips in 5% of runs.
+    """
     listens = weights(plan, float(max(counts.sum(), 0)))
     listens = np.eye(len(counts)) if listens is None else listens
     ordered = np.sort(listens @ counts / np.linalg.norm(listens, axis=1, keepdims=True), axis=1)
@@ -493,8 +667,14 @@ def unsure_share(plan: Plan, counts: np.ndarray) -> float:
 
 
 def confidence(plan: Plan, done: Release) -> np.ndarray:
-    """Return how sure each public row's query is of what it says, float32 `[m]`; NaN where labels alone were released."""
-    sure = done.answers.confidence if done.counts is not None else np.full(len(done.answers.labels), np.nan, np.float32)
+    """Return how sure each public row's query is of what it says, float32 `[m]`; NaN where
+    labels alone were released.
+    """
+    sure = (
+        done.answers.confidence
+        if done.counts is not None
+        else np.full(len(done.answers.labels), np.nan, np.float32)
+    )
     return sure[plan.queries.cluster]
 
 
@@ -509,18 +689,28 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     }
     asked = {"index": plan.queries.index, "label": done.answers.labels}
     write_arrays(staging / "labels.npz", rows | ({"class_names": np.array(names)} if names else {}))
-    write_arrays(staging / "queries.npz", asked | ({} if done.counts is None else {"noisy_counts": done.counts}))
+    write_arrays(
+        staging / "queries.npz",
+        asked | ({} if done.counts is None else {"noisy_counts": done.counts}),
+    )
     write_text(staging / "privacy.html", page(statement(plan, done)))
-    write_text(staging / "privacy.json", json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n")
+    write_text(
+        staging / "privacy.json",
+        json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n",
+    )
 
 
 def _graph(settings: "Settings", public: Array, num_queries: int) -> csr_matrix | None:
-    return postprocessing.public_graph(public, num_queries, metric=settings.metric, smoothing=settings.smoothing)
+    return postprocessing.public_graph(
+        public, num_queries, metric=settings.metric, smoothing=settings.smoothing
+    )
 
 
 def _labeler(settings: "Settings") -> rknn.Config:
     names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
-    return rknn.Config(num_neighbors=settings.neighbors, **{name: getattr(settings, name) for name in names})
+    return rknn.Config(
+        num_neighbors=settings.neighbors, **{name: getattr(settings, name) for name in names}
+    )
 
 
 def _cost(settings: "Settings") -> Amount:
@@ -528,23 +718,32 @@ def _cost(settings: "Settings") -> Amount:
 
 
 def _amount(epsilon: float, delta: float) -> Amount:
-    return Amount(Fraction(str(epsilon)), Fraction(str(delta)))  # floats by their shortest decimals, as the ledger takes them
+    return Amount(
+        Fraction(str(epsilon)), Fraction(str(delta))
+    )  # floats by their shortest decimals, as the ledger takes them
 
 
 def _new_ledger(settings: "Settings", dataset: str) -> Ledger:
-    return Ledger.create(settings.ledger_path, dataset, *first_budget(settings), relation=settings.relation)
+    return Ledger.create(
+        settings.ledger_path, dataset, *first_budget(settings), relation=settings.relation
+    )
 
 
 def _room(plan: Plan) -> int:
     """Return the bytes that the counts and the results take at most on disk."""
     cells = plan.mechanism.num_queries * plan.mechanism.num_classes
     rows = len(plan.data.public)
-    arrays = 20 * cells + rows * (16 + 4 * plan.mechanism.num_classes) + 16 * plan.mechanism.num_queries
-    return ROOM_FOR_WORDS + arrays + 300 * plan.mechanism.num_classes  # of names, in both files of the statement
+    arrays = (
+        20 * cells + rows * (16 + 4 * plan.mechanism.num_classes) + 16 * plan.mechanism.num_queries
+    )
+    return (
+        ROOM_FOR_WORDS + arrays + 300 * plan.mechanism.num_classes
+    )  # of names, in both files of the statement
 
 
 def _reserve_memory(plan: Plan) -> None:
-    """Take as much memory as the release will, and give it back, so that too little is found before anything is spent.
+    """Take as much memory as the release will, and give it back, so that too little is found before
+    anything is spent.
 
     Raises:
       ValueError: If there is not so much.
@@ -557,22 +756,30 @@ def _reserve_memory(plan: Plan) -> None:
         np.ones(size, np.uint8)  # touched: an address alone is no memory
     except MemoryError as error:
         raise ValueError(
-            f"Expected {size / 1e9:.2g} GB of free memory for {plan.mechanism.num_queries} queries and {len(plan.data.public)} "
-            f"public rows of {plan.mechanism.num_classes} classes, got less; nothing was spent, use fewer."
+            f"Expected {size / 1e9:.2g} GB of free memory for {plan.mechanism.num_queries} "
+            f"queries and {len(plan.data.public)} "
+            f"public rows of {plan.mechanism.num_classes} classes, got less; nothing was spent, "
+            "use fewer."
         ) from error
 
 
 @contextmanager
 def spend_stands(ledger: Path, where: str) -> Iterator[None]:
-    """Say so where something fails, or is stopped, after the ledger was charged and before the labels have reached `where`."""
+    """Say so where something fails, or is stopped, after the ledger was charged and before the
+    labels have reached `where`.
+    """
     before = _num_spends(ledger)
     try:
         yield
     except BaseException as error:
         if _num_spends(ledger) > before:
-            error.add_note(f"The labels did not reach {where}, and the spend stands: {ledger} has recorded it.")
+            error.add_note(
+                f"The labels did not reach {where}, and the spend stands: {ledger} has recorded it."
+            )
         raise
 
 
 def _num_spends(path: Path) -> int:
-    return sum(entry.kind == "spend" for entry in Ledger.open(path).entries()) if path.exists() else 0
+    return (
+        sum(entry.kind == "spend" for entry in Ledger.open(path).entries()) if path.exists() else 0
+    )

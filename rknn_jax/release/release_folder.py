@@ -9,11 +9,12 @@ The steps are those of a client of the federation, and each is on disk before th
 5. The ledger says that the noise of this release was drawn, with a hash of the counts.
 6. The results are made of the counts and moved to where they can be seen, `privacy.json` last.
 
-A process that is stopped leaves the hidden folder if it has paid. The same command goes on from there and pays nothing. If
-the counts were not kept, they are drawn anew. Nothing became visible of the first draw, and whether it was lost does not
-depend on what was drawn, so the second draw is the release that was paid for. Once the ledger says that the noise was
-drawn, it is never drawn again, and no other counts are shown: not even if somebody copies the hidden folder, or puts an old
-copy of it back.
+A process that is stopped leaves the hidden folder if it has paid. The same command goes on from
+there and pays nothing. If the counts were not kept, they are drawn anew. Nothing became visible of
+the first draw, and whether it was lost does not depend on what was drawn, so the second draw is the
+release that was paid for. Once the ledger says that the noise was drawn, it is never drawn again,
+and no other counts are shown: not even if somebody copies the hidden folder, or puts an old copy of
+it back.
 """
 
 import hashlib
@@ -35,9 +36,14 @@ from rknn_jax.privacy.ledger import Ledger, LedgerError
 
 STAGING = ".rknn-release"
 RESULTS = ("labels.npz", "queries.npz", "privacy.html", "privacy.json")
-"""Files of a release, in the order in which they are shown. The last one says that it is complete."""
+"""Files of a release, in the order in which they are shown.
 
-_NOTE, _COUNTS, _ROOM = "note.json", "counts.npy", "room"
+The last one says that it is complete.
+"""
+
+_NOTE = "note.json"
+_COUNTS = "counts.npy"
+_ROOM = "room"
 
 
 @dataclass(frozen=True)
@@ -63,17 +69,23 @@ class ReleaseFolder:
         """Charge the ledger, unless a process that was stopped has paid for this release.
 
         Raises:
-          LedgerError: If the budget does not allow it, or the noise was drawn and its counts are gone.
+          LedgerError: If the budget does not allow it, or the noise was drawn and its counts are
+            gone.
         """
         note = _read_note(self.path)
         if note is None:
             named = f"{purpose}; release {secrets.token_hex(8)}"
-            note = {"request": self.request, "purpose": named, "ledger": self.ledger.entries()[0].hash}
+            note = {
+                "request": self.request,
+                "purpose": named,
+                "ledger": self.ledger.entries()[0].hash,
+            }
             disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
             self.ledger.charge(guarantee, named)
         elif _drawn(self.ledger, note) is not None:
             raise LedgerError(
-                f"Expected the noisy counts that {self.ledger.path} has paid for in {self.staging}, got none. They were drawn, "
+                f"Expected the noisy counts that {self.ledger.path} has paid for in "
+                f"{self.staging}, got none. They were drawn, "
                 "and are not drawn again; remove that folder, and pay for another release."
             )
 
@@ -86,7 +98,8 @@ class ReleaseFolder:
         self._check_drawn(buffer.getvalue())
 
     def kept(self, shape: tuple[int, int]) -> np.ndarray | None:
-        """Return the noisy counts that a process kept before it was stopped, int64 of this shape, or None.
+        """Return the noisy counts that a process kept before it was stopped, int64 of this shape,
+        or None.
 
         Raises:
           ValueError: If they cannot be read, or are not those that the ledger has on record.
@@ -101,7 +114,8 @@ class ReleaseFolder:
                 raise ValueError(f"{counts.dtype} {counts.shape}")
         except Exception as error:  # a damaged file fails in many ways
             raise ValueError(
-                f"Expected the noisy counts in {path} as they were written, got something else; put the file back from a backup, "
+                f"Expected the noisy counts in {path} as they were written, got something else; "
+                "put the file back from a backup, "
                 f"or remove {self.staging}, and pay for another release."
             ) from error
         self._check_drawn(data)
@@ -119,25 +133,30 @@ class ReleaseFolder:
         """Put the counts on the ledger's record, unless they are there.
 
         Raises:
-          LedgerError: If other counts are, drawn from a copy of this folder: one charge pays for one draw.
+          LedgerError: If other counts are, drawn from a copy of this folder: one charge pays for
+            one draw.
         """
-        note, digest = _read_note(self.path), hashlib.sha256(data).hexdigest()
+        note = _read_note(self.path)
+        digest = hashlib.sha256(data).hexdigest()
         if note is None:
             raise ValueError(
-                f"Expected the note of a release in {self.staging}, got none; put it back from a backup, or remove that folder."
+                f"Expected the note of a release in {self.staging}, got none; put it back from a "
+                "backup, or remove that folder."
             )
         drawn = _drawn(self.ledger, note)
         if drawn is None:
             self.ledger.mark_drawn(note["purpose"], digest)
         elif drawn != digest:
             raise LedgerError(
-                f"Expected the noisy counts that {self.ledger.path} has on record in {self.staging}, got others, which are not shown: "
+                f"Expected the noisy counts that {self.ledger.path} has on record in "
+                f"{self.staging}, got others, which are not shown: "
                 "one charge pays for one draw. Remove that folder, and pay for another release."
             )
 
 
 def is_paid(path: Path, request: str, ledger: Path) -> bool:
-    """Return whether the folder holds a release of these settings that was paid for and is not complete.
+    """Return whether the folder holds a release of these settings that was paid for and is not
+    complete.
 
     Args:
       path: Folder of the results.
@@ -148,36 +167,47 @@ def is_paid(path: Path, request: str, ledger: Path) -> bool:
       ValueError: If it holds one of other settings or of another ledger, or it cannot be told.
     """
     if (path / STAGING).is_symlink():
-        raise ValueError(f"Expected {path / STAGING} to be a folder of this program, got a symbolic link; remove it.")
+        raise ValueError(
+            f"Expected {path / STAGING} to be a folder of this program, got a symbolic link; "
+            "remove it."
+        )
     note = None if (path / RESULTS[-1]).exists() else _read_note(path)
     if note is None:
         if (path / STAGING / _COUNTS).exists() and not (path / RESULTS[-1]).exists():
             raise ValueError(
-                f"Expected the note of a release in {path / STAGING}, got none beside noisy counts; put it back from a backup, or give the "
+                f"Expected the note of a release in {path / STAGING}, got none beside noisy "
+                "counts; put it back from a backup, or give the "
                 "release up and remove that folder."
             )
         return False
     where = f"--out {path}, with a release that was stopped"
     mine = Ledger.open(ledger).entries() if ledger.exists() else ()
     if not mine or mine[0].hash != note["ledger"]:
-        raise ValueError(f"Expected the ledger of {where}, got {ledger}; name it by --ledger, or give it up and remove {path / STAGING}.")
+        raise ValueError(
+            f"Expected the ledger of {where}, got {ledger}; name it by --ledger, or give it up "
+            f"and remove {path / STAGING}."
+        )
     if not any(entry.kind == "spend" and entry.purpose == note["purpose"] for entry in mine):
         if (path / STAGING / _COUNTS).exists():
             raise ValueError(
-                f"Expected the spend of {where} in {ledger}, got none, though its noise was drawn; put the last good copy of the ledger "
+                f"Expected the spend of {where} in {ledger}, got none, though its noise was "
+                "drawn; put the last good copy of the ledger "
                 f"back, or give the release up and remove {path / STAGING}."
             )
         return False
     if note["request"] != request:
         raise ValueError(
-            f"Expected the settings of {where} and that {ledger} has paid for, got others; finish it by its own command, name another "
+            f"Expected the settings of {where} and that {ledger} has paid for, got others; "
+            "finish it by its own command, name another "
             f"folder, or give it up and remove {path / STAGING}."
         )
     return True
 
 
 def find_unfinished(parent: Path, request: str, ledger: Path) -> Path | None:
-    """Return a folder in `parent` with a release of these settings that was paid for and that no process works on, or None."""
+    """Return a folder in `parent` with a release of these settings that was paid for and that no
+    process works on, or None.
+    """
     for note in sorted(parent.glob(f"*/{STAGING}/{_NOTE}")):
         folder = note.parents[1]
         with suppress(ValueError), _locked(folder):
@@ -190,12 +220,18 @@ def refuse_results(path: Path) -> None:
     """Raise ValueError if the folder holds a release, or a part of one."""
     found = [name for name in RESULTS if os.path.lexists(path / name)]
     if found:
-        raise ValueError(f"Expected --out without an earlier release, got --out {path}, which holds {found[0]}; name another folder.")
+        raise ValueError(
+            f"Expected --out without an earlier release, got --out {path}, which holds "
+            f"{found[0]}; name another folder."
+        )
 
 
 @contextmanager
-def held(path: Path, request: str, ledger: Path, opened: Callable[[], Ledger], room: int) -> Iterator[ReleaseFolder]:
-    """Hold a folder for one release: no other process writes to it, and the results find room there.
+def held(
+    path: Path, request: str, ledger: Path, opened: Callable[[], Ledger], room: int
+) -> Iterator[ReleaseFolder]:
+    """Hold a folder for one release: no other process writes to it, and the results find room
+    there.
 
     Args:
       path: Folder of the results. It is made if it does not exist.
@@ -205,7 +241,8 @@ def held(path: Path, request: str, ledger: Path, opened: Callable[[], Ledger], r
       room: Bytes that the results take at most.
 
     Raises:
-      ValueError: If the folder cannot be written, is held by another process, holds a release or has no room.
+      ValueError: If the folder cannot be written, is held by another process, holds a release or
+        has no room.
     """
     made = not path.exists()
     with ExitStack() as stack:
@@ -214,14 +251,17 @@ def held(path: Path, request: str, ledger: Path, opened: Callable[[], Ledger], r
             stack.callback(_remove_if_empty, path, made)
             stack.enter_context(_locked(path))
             if not is_paid(path, request, ledger):
-                shutil.rmtree(path / STAGING, ignore_errors=True)  # of a process that was stopped before it paid
+                shutil.rmtree(
+                    path / STAGING, ignore_errors=True
+                )  # of a process that was stopped before it paid
                 refuse_results(path)
             (path / STAGING).mkdir(mode=0o700, exist_ok=True)
             stack.callback(_clear_unpaid, path, request, ledger)
             _reserve(path / STAGING / _ROOM, room)
         except OSError as error:
             raise ValueError(
-                f"Expected --out to be a folder that can be written and has room for {room / 1e6:,.0f} MB, got --out {path} "
+                "Expected --out to be a folder that can be written and has room for "
+                f"{room / 1e6:,.0f} MB, got --out {path} "
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
         try:
@@ -229,7 +269,8 @@ def held(path: Path, request: str, ledger: Path, opened: Callable[[], Ledger], r
         except BaseException as error:
             if is_paid(path, request, ledger):
                 error.add_note(
-                    f"The spend stands, and nothing else is lost: the same command with --out {path} finishes the release and pays nothing."
+                    "The spend stands, and nothing else is lost: the same command with --out "
+                    f"{path} finishes the release and pays nothing."
                 )
             raise
 
@@ -275,11 +316,19 @@ def _read_note(path: Path) -> dict[str, str] | None:
         return None
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ValueError(
-            f"Expected the note of a release in {note}, got something else; put the file back from a backup, or remove {note.parent} and "
+            f"Expected the note of a release in {note}, got something else; put the file back "
+            f"from a backup, or remove {note.parent} and "
             "pay for another release."
         ) from error
 
 
 def _drawn(ledger: Ledger, note: dict[str, str]) -> str | None:
     """Return the hash of the counts that were drawn for the release, or None if none were."""
-    return next((entry.result for entry in ledger.entries() if entry.kind == "drawn" and entry.purpose == note["purpose"]), None)
+    return next(
+        (
+            entry.result
+            for entry in ledger.entries()
+            if entry.kind == "drawn" and entry.purpose == note["purpose"]
+        ),
+        None,
+    )

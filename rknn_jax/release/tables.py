@@ -1,13 +1,15 @@
-"""A user's own embeddings and labels, read from `.npz`, `.npy` or Parquet files and checked before anything else happens.
+"""A user's own embeddings and labels, read from `.npz`, `.npy` or Parquet files and checked before
+anything else happens.
 
-| format   | embeddings                                       | labels                                   | classes             |
+| format   | embeddings                                       | labels | classes             |
 |----------|--------------------------------------------------|------------------------------------------|---------------------|
-| .npz     | array `embeddings` `[n, f]`                      | array `labels` `[n]`                     | array `classes`     |
-| .npy     | the array                                        | the array of a second file               | none                |
-| .parquet | list column `embeddings`, or all numeric columns | column `labels`                          | none                |
+| .npz     | array `embeddings` `[n, f]`                      | array `labels` `[n]` | array
+`classes`     | | .npy     | the array                                        | the array of a
+second file               | none                | | .parquet | list column `embeddings`, or all
+numeric columns | column `labels`                          | none                |
 
-Labels are class numbers or text. NaN, null, a negative number and the empty string say that a record has no label. Nothing is ever
-unpickled, because loading a pickle can run code.
+Labels are class numbers or text. NaN, null, a negative number and the empty string say that a
+record has no label. Nothing is ever unpickled, because loading a pickle can run code.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,12 +30,15 @@ LARGEST = 1e15
 """Squared distances of larger float32 features overflow."""
 
 MOST_INFERRED = 10_000
-"""Class numbers above this are more likely to be something else, so they have to be confirmed by naming the classes."""
+"""Class numbers above this are more likely to be something else, so they have to be confirmed by
+naming the classes.
+"""
 
 LONGEST_LABEL = 400
 """Bytes of a text label that are looked at."""
 
-NUMPY, PARQUET = (".npz", ".npy"), (".parquet", ".pq")
+NUMPY = (".npz", ".npy")
+PARQUET = (".parquet", ".pq")
 _MISSING_TEXT = {"nan", "none", "null", "<na>"}  # what str() makes of a missing value
 
 
@@ -48,7 +53,8 @@ class Classes:
     Attributes:
       count: |Y|.
       names: text labels, or what the class numbers stand for; None for plain class numbers.
-      source: whether the set was given, read from the private labels, or assumed where nothing was known.
+      source: whether the set was given, read from the private labels, or assumed where nothing was
+        known.
     """
 
     count: int
@@ -57,9 +63,15 @@ class Classes:
 
     def __post_init__(self) -> None:
         if self.count < 2:
-            raise ValueError(f"Expected at least 2 classes, got {self.count}; pass --classes with their number or names.")
+            raise ValueError(
+                f"Expected at least 2 classes, got {self.count}; pass --classes with their "
+                "number or names."
+            )
         if self.names and (len(set(self.names)) < len(self.names) or "" in self.names):
-            raise ValueError(f"Expected distinct, non-empty class names, got --classes {','.join(self.names)}; name every class once.")
+            raise ValueError(
+                "Expected distinct, non-empty class names, got --classes "
+                f"{','.join(self.names)}; name every class once."
+            )
 
     def name(self, label: int) -> str:
         """Return what a person calls class `label`."""
@@ -83,15 +95,23 @@ def read_embeddings(path: Path, argument: str) -> np.ndarray:
     array = _real_rows(_read(path, argument, "embeddings"), where)
     if not np.isfinite(array).all():
         row = int(np.argmin(np.isfinite(array).all(axis=1)))
-        raise ValueError(f"Expected finite embeddings in {where}, got NaN or infinity, first in row {row}; remove or repair such rows.")
+        raise ValueError(
+            f"Expected finite embeddings in {where}, got NaN or infinity, first in row {row}; "
+            "remove or repair such rows."
+        )
     if max(float(array.max()), -float(array.min())) > LARGEST:
         row = int(np.argmax(np.abs(array.astype(np.float64)).max(axis=1)))
-        raise ValueError(f"Expected embeddings within {LARGEST:g} of 0 in {where}, got larger in row {row}; rescale them.")
+        raise ValueError(
+            f"Expected embeddings within {LARGEST:g} of 0 in {where}, got larger in row {row}; "
+            "rescale them."
+        )
     return array.astype(np.float32)
 
 
 def read_records(path: Path, argument: str, width: int | None = None) -> np.ndarray:
-    """Read embeddings of private records. Nothing that one record holds is an error: that would tell of it.
+    """Read embeddings of private records.
+
+    Nothing that one record holds is an error: that would tell of it.
 
     Args:
       path: File to read.
@@ -99,7 +119,8 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
       width: Dimensions f that are wanted. Defaults to those of the file.
 
     Returns:
-      float32 `[n, f]`. A record that holds NaN, infinity, more than `LARGEST` or another number of values is a row of NaN.
+      float32 `[n, f]`. A record that holds NaN, infinity, more than `LARGEST` or another number of
+      values is a row of NaN.
 
     Raises:
       ValueError: If the file as a whole cannot be used.
@@ -108,8 +129,12 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
 
 
 def usable_rows(array: np.ndarray) -> np.ndarray:
-    """Return float32 `[n, f]` with rows of NaN where a row of `array` holds NaN, infinity or more than `LARGEST`."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float32 is too large, and a signaling NaN is NaN
+    """Return float32 `[n, f]` with rows of NaN where a row of `array` holds NaN, infinity or
+    more than `LARGEST`.
+    """
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # what is too large for float32 is too large, and a signaling NaN is NaN
         rows = array.astype(np.float32)
     rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan
     return rows
@@ -140,20 +165,28 @@ def read_labels(path: Path, labels_path: Path | None) -> np.ndarray:
       labels_path: of a file of its own for the labels, which then are the ones that count.
 
     Returns:
-      int64 `[n]` with `MISSING`, or text `[n]` with "", where a record has no label. A number that is no class number, such as
+      int64 `[n]` with `MISSING`, or text `[n]` with "", where a record has no label. A number that
+      is no class number, such as
       1.5, is `FOREIGN`: one record's label is no error, which would tell of it.
 
     Raises:
       ValueError: for whatever cannot be used.
     """
     if labels_path is None and path.suffix == ".npy":
-        raise ValueError(f"Expected --private-labels beside --private {path}, got none; a .npy file holds one array.")
-    source, argument = (path, "--private") if labels_path is None else (labels_path, "--private-labels")
+        raise ValueError(
+            f"Expected --private-labels beside --private {path}, got none; a .npy file holds one "
+            "array."
+        )
+    source, argument = (
+        (path, "--private") if labels_path is None else (labels_path, "--private-labels")
+    )
     return _plain_labels(_read(source, argument, "labels"), f"{argument} {source}")
 
 
 def read_classes(path: Path) -> Classes | None:
-    """Return the classes that an .npz file names in an array `classes`, text `[|Y|]` or their number, or None."""
+    """Return the classes that an .npz file names in an array `classes`, text `[|Y|]` or their
+    number, or None.
+    """
     if path.suffix != ".npz":
         return None
     try:
@@ -168,7 +201,8 @@ def read_classes(path: Path) -> Classes | None:
     except ValueError as error:
         raise ValueError(f"'classes' in --private {path} cannot be used: {error}") from error
     raise ValueError(
-        f"Expected 'classes' in --private {path} to be an integer or text [num_classes], got shape {array.shape} of dtype {array.dtype}; "
+        f"Expected 'classes' in --private {path} to be an integer or text [num_classes], got "
+        f"shape {array.shape} of dtype {array.dtype}; "
         "save the classes' names in the order of their numbers, or leave it out."
     )
 
@@ -182,7 +216,9 @@ def parse_classes(text: str) -> Classes:
 
 
 def infer_classes(labels: np.ndarray) -> Classes:
-    """Return the classes that the labels show. This looks at private data, and epsilon does not cover what it shows.
+    """Return the classes that the labels show.
+
+    This looks at private data, and epsilon does not cover what it shows.
 
     Args:
       labels: from `read_labels`.
@@ -195,15 +231,22 @@ def infer_classes(labels: np.ndarray) -> Classes:
         unclear = [name for name in names if name.lower() in _MISSING_TEXT]
         if unclear:
             raise ValueError(
-                f"Expected text labels, got {unclear[0]!r} among the labels; where it says that there is no label, save '' instead, and "
+                f"Expected text labels, got {unclear[0]!r} among the labels; where it says that "
+                "there is no label, save '' instead, and "
                 "where it is a class, name all classes with --classes."
             )
         return Classes(len(names), names, source="inferred")
     count = int(labels.max(initial=MISSING)) + 1
     if count > FOREIGN:
-        raise ValueError("Expected class numbers from 0 on to infer the classes from, got other numbers; number the classes 0..C-1.")
+        raise ValueError(
+            "Expected class numbers from 0 on to infer the classes from, got other numbers; "
+            "number the classes 0..C-1."
+        )
     if count > MOST_INFERRED:
-        raise ValueError(f"Expected labels in 0..C-1, got a label {count - 1}; number the classes from 0, or pass --classes {count}.")
+        raise ValueError(
+            f"Expected labels in 0..C-1, got a label {count - 1}; number the classes from 0, or "
+            f"pass --classes {count}."
+        )
     return Classes(count, source="inferred")
 
 
@@ -215,7 +258,8 @@ def label_ids(labels: np.ndarray, classes: Classes) -> np.ndarray:
       classes: the set that they come from.
 
     Returns:
-      int32 `[n]`, `MISSING` if a record has no label, or one that is not among the classes: it casts no vote then.
+      int32 `[n]`, `MISSING` if a record has no label, or one that is not among the classes: it
+      casts no vote then.
 
     Raises:
       ValueError: If the labels are text and the classes have no names.
@@ -223,7 +267,8 @@ def label_ids(labels: np.ndarray, classes: Classes) -> np.ndarray:
     if labels.dtype.kind == "U":
         if classes.names is None:
             raise ValueError(
-                f"Expected --classes to name the text labels, got --classes {classes.count}; pass names, as in --classes a,b,c."
+                f"Expected --classes to name the text labels, got --classes {classes.count}; "
+                "pass names, as in --classes a,b,c."
             )
         number = {name: i for i, name in enumerate(classes.names)} | {"": MISSING}
         ids = np.array([number.get(str(label), MISSING) for label in labels], np.int64)
@@ -239,32 +284,48 @@ def num_given(labels: np.ndarray) -> int:
 
 def _real_rows(array: np.ndarray, where: str) -> np.ndarray:
     if array.dtype.kind not in "fiu":
-        raise ValueError(f"Expected embeddings of real numbers in {where}, got dtype {array.dtype}; save them as float32.")
+        raise ValueError(
+            f"Expected embeddings of real numbers in {where}, got dtype {array.dtype}; save them "
+            "as float32."
+        )
     if array.ndim != 2 or 0 in array.shape:
-        raise ValueError(f"Expected embeddings [n > 0, f > 0] in {where}, got shape {array.shape}; save one row a record.")
+        raise ValueError(
+            f"Expected embeddings [n > 0, f > 0] in {where}, got shape {array.shape}; save one "
+            "row a record."
+        )
     return array
 
 
 def _plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
     if labels.ndim != 1:
-        raise ValueError(f"Expected labels [n] in {where}, got shape {labels.shape}; save one label a record.")
+        raise ValueError(
+            f"Expected labels [n] in {where}, got shape {labels.shape}; save one label a record."
+        )
     kind = labels.dtype.kind
     if kind == "U":
         return np.char.strip(labels)
     if kind not in "biuf":
-        raise ValueError(f"Expected labels as class numbers or text in {where}, got dtype {labels.dtype}; save labels.astype(str).")
+        raise ValueError(
+            f"Expected labels as class numbers or text in {where}, got dtype {labels.dtype}; "
+            "save labels.astype(str)."
+        )
     values = labels.astype(np.float64)
     foreign = (values > 0) & ((values != np.round(values)) | (values >= FOREIGN))
     return np.where(foreign, FOREIGN, np.where(values >= 0, values, MISSING)).astype(np.int64)
 
 
 def _read(path: Path, argument: str, name: str, width: int | None = None) -> np.ndarray:
-    """Read the array or the column `name`; lists of another length than `width` are NaN, if one is wanted."""
+    """Read the array or the column `name`; lists of another length than `width` are NaN, if one
+    is wanted.
+    """
     if path.suffix in NUMPY:
         return _read_numpy(path, argument, name)
     if path.suffix in PARQUET:
         return _read_parquet(path, argument, name, width)
-    raise ValueError(f"Expected {argument} to name a {', '.join(NUMPY + PARQUET)} file, got {argument} {path}; save it in one of these.")
+    raise ValueError(
+        f"Expected {argument} to name a {', '.join(NUMPY + PARQUET)} file, got {argument} "
+        f"{path}; save it in one of these."
+    )
 
 
 def _read_numpy(path: Path, argument: str, name: str) -> np.ndarray:
@@ -284,10 +345,17 @@ def _read_parquet(path: Path, argument: str, name: str, width: int | None) -> np
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise ValueError(f"{argument} {path} needs pyarrow: pip install 'rknn-jax[parquet]', or save the data as .npz.") from error
+        raise ValueError(
+            f"{argument} {path} needs pyarrow: pip install 'rknn-jax[parquet]', or save the data "
+            "as .npz."
+        ) from error
     with _clear_errors(path, argument), pyarrow.parquet.ParquetFile(path) as file:
         found = file.schema_arrow.names
-        columns = _numeric_columns(file.schema_arrow) if name == "embeddings" and name not in found else [name]
+        columns = (
+            _numeric_columns(file.schema_arrow)
+            if name == "embeddings" and name not in found
+            else [name]
+        )
         table = file.read(columns=columns)
     where = f"{argument} {path}"
     if columns != [name] and columns:
@@ -296,24 +364,35 @@ def _read_parquet(path: Path, argument: str, name: str, width: int | None) -> np
     if name not in table.column_names:
         return _present(None, name, where, found)
     with _clear_errors(path, argument):
-        return _label_column(table.column(name)) if name == "labels" else _list_column(table.column(name), width)
+        return (
+            _label_column(table.column(name))
+            if name == "labels"
+            else _list_column(table.column(name), width)
+        )
 
 
 def _present(array: np.ndarray | None, name: str, where: str, found: Sequence[str]) -> np.ndarray:
     if array is None:
         instead = ", or name their file with --private-labels" if name == "labels" else ""
         raise AbsentError(
-            f"Expected an array or column {name!r} in {where}, found {', '.join(found) or 'none'}; rename or add it{instead}."
+            f"Expected an array or column {name!r} in {where}, found "
+            f"{', '.join(found) or 'none'}; rename or add it{instead}."
         )
     return array
 
 
 def _numeric_columns(schema: Any) -> list[str]:
-    """Return the names of the numeric columns, without labels and without what pandas keeps as the index."""
+    """Return the names of the numeric columns, without labels and without what pandas keeps as
+    the index.
+    """
     from pyarrow import types
 
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    number = [field.name for field in schema if types.is_floating(field.type) or types.is_integer(field.type)]
+    number = [
+        field.name
+        for field in schema
+        if types.is_floating(field.type) or types.is_integer(field.type)
+    ]
     return [name for name in number if name != "labels" and name not in index]
 
 
@@ -323,7 +402,8 @@ def _check_one_kind(schema: Any, where: str) -> None:
     whole = [field.name for field in schema if types.is_integer(field.type)]
     if whole and len(whole) < len(schema):  # an id among the features would decide every distance
         raise ValueError(
-            f"Expected embedding columns of one kind in {where}, got integers in {whole[:5]} among floats; drop columns that are no "
+            f"Expected embedding columns of one kind in {where}, got integers in {whole[:5]} "
+            "among floats; drop columns that are no "
             "features, or store one list column 'embeddings'."
         )
 
@@ -331,20 +411,44 @@ def _check_one_kind(schema: Any, where: str) -> None:
 def _list_column(column: Any, width: int | None) -> np.ndarray:
     from pyarrow import compute, types
 
-    if not (types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type)):
-        raise ValueError(f"column 'embeddings' holds {column.type} where lists of numbers are expected")
+    if not (
+        types.is_list(column.type)
+        or types.is_large_list(column.type)
+        or types.is_fixed_size_list(column.type)
+    ):
+        raise ValueError(
+            f"column 'embeddings' holds {column.type} where lists of numbers are expected"
+        )
     held = column.type.value_type
-    if not (types.is_floating(held) or types.is_integer(held) or types.is_decimal(held) or types.is_boolean(held)):
-        raise ValueError(f"column 'embeddings' holds lists of {held} where lists of numbers are expected")
+    if not (
+        types.is_floating(held)
+        or types.is_integer(held)
+        or types.is_decimal(held)
+        or types.is_boolean(held)
+    ):
+        raise ValueError(
+            f"column 'embeddings' holds lists of {held} where lists of numbers are expected"
+        )
     if width is not None:
-        fits = compute.equal(compute.list_value_length(column), width).fill_null(fill_value=False).to_numpy()
+        fits = (
+            compute.equal(compute.list_value_length(column), width)
+            .fill_null(fill_value=False)
+            .to_numpy()
+        )
         rows = np.full((len(column), width), np.nan)
         kept = column.filter(fits).combine_chunks().flatten()
-        rows[fits] = compute.cast(kept, "float64", safe=False).to_numpy(zero_copy_only=False).reshape(-1, width)
+        rows[fits] = (
+            compute.cast(kept, "float64", safe=False)
+            .to_numpy(zero_copy_only=False)
+            .reshape(-1, width)
+        )
         return rows
     widths = set(compute.unique(compute.list_value_length(column)).to_pylist())
     if len(widths) > 1 or None in widths:
-        raise ValueError(f"column 'embeddings' holds lists of lengths {sorted(widths, key=str)[:5]} where one length is expected")
+        raise ValueError(
+            f"column 'embeddings' holds lists of lengths {sorted(widths, key=str)[:5]} where one "
+            "length is expected"
+        )
     width = widths.pop() if widths else 0
     values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
     return np.concatenate([np.zeros(0, np.float32), *values]).reshape(len(column), width)
@@ -357,9 +461,12 @@ def _label_column(column: Any) -> np.ndarray:
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if types.is_string(column.type) or types.is_large_string(column.type):
-        # By bytes: one text that is no Unicode, or very long, is no error, which would tell of its record.
+        # By bytes: one text that is no Unicode, or very long, is no error, which would tell of its
+        # record.
         texts: Sequence[bytes | None] = column.cast(pa.large_binary()).to_pylist()
-        return np.array([(text or b"")[:LONGEST_LABEL].decode(errors="replace") for text in texts], dtype=str)
+        return np.array(
+            [(text or b"")[:LONGEST_LABEL].decode(errors="replace") for text in texts], dtype=str
+        )
     if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_null(column.type):
         column = column.cast(pa.float64(), safe=False)  # a number beyond 2^53 is no class
     return column.to_numpy()  # a null among floats becomes NaN
@@ -371,13 +478,18 @@ def _clear_errors(path: Path, argument: str) -> Iterator[None]:
         yield
     except Exception as error:  # a damaged file fails in many ways
         if isinstance(error, OSError) and error.strerror:
-            raise ValueError(f"{argument} {path} could not be opened: {error.strerror}; name a file that can be read.") from error
+            raise ValueError(
+                f"{argument} {path} could not be opened: {error.strerror}; name a file that can "
+                "be read."
+            ) from error
         if "pickle" in str(error):
             raise ValueError(
-                f"{argument} {path} is no NumPy file or holds pickled Python objects, which are never loaded because that can run code; "
+                f"{argument} {path} is no NumPy file or holds pickled Python objects, which are "
+                "never loaded because that can run code; "
                 "save numbers, and labels as class numbers or as text by labels.astype(str)."
             ) from error
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"{argument} {path} could not be read ({reason}); it is damaged, incomplete or laid out otherwise, so write it anew."
+            f"{argument} {path} could not be read ({reason}); it is damaged, incomplete or laid "
+            "out otherwise, so write it anew."
         ) from error

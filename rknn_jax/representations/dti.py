@@ -1,21 +1,25 @@
-"""Deep transformation-invariant clustering (DTI k-means): prototypes that are bent to resemble each image before they are compared.
+"""Deep transformation-invariant clustering (DTI k-means): prototypes that are bent to resemble each
+image before they are compared.
 
-K prototypes are images. A network looks at an image x and says, for each prototype, how to bend it: by an affine map, then by a soft
-morphological window that thickens or thins strokes, then by a thin-plate spline. The distance is what is left,
+K prototypes are images. A network looks at an image x and says, for each prototype, how to bend it:
+by an affine map, then by a soft morphological window that thickens or thins strokes, then by a
+thin-plate spline. The distance is what is left,
 
     d_j(x) = mean over pixels of (x - T_j(c_j; x))^2,
 
-and prototypes and network are trained together on the mean over public images of min_j d_j(x). The transformations come in one after the
-other; before the first this is k-means by gradient descent. A prototype that too few images choose starts again beside the one that most
-choose. No label is used.
+and prototypes and network are trained together on the mean over public images of min_j d_j(x). The
+transformations come in one after the other; before the first this is k-means by gradient descent. A
+prototype that too few images choose starts again beside the one that most choose. No label is used.
 
-Feature j of an image is -d_j: `rknn_jax.queries.prototypes` makes queries of them. Batch normalisation predicts by running averages, so
-that a feature depends on its own image and on public data alone.
+Feature j of an image is -d_j: `rknn_jax.queries.prototypes` makes queries of them. Batch
+normalisation predicts by running averages, so that a feature depends on its own image and on public
+data alone.
 
-Only the nearest prototype of each image has a gradient. So all K are bent without one, and the nearest is bent once more with it.
+Only the nearest prototype of each image has a gradient. So all K are bent without one, and the
+nearest is bent once more with it.
 
-Reference: Monnier, Groueix & Aubry, "Deep Transformation-Invariant Clustering", 2020, with the settings of the authors' code for MNIST.
-Left out is their weight decay of 1e-6.
+Reference: Monnier, Groueix & Aubry, "Deep Transformation-Invariant Clustering", 2020, with the
+settings of the authors' code for MNIST. Left out is their weight decay of 1e-6.
 """
 
 from collections.abc import Callable
@@ -37,7 +41,9 @@ from rknn_jax.students.fit import batches
 from rknn_jax.types import Array
 
 WINDOW = 7  # pixels across the morphological window
-CLOSED = 5.0  # logit by which a window is open in its middle and closed around it before training, as in the authors' code
+# logit by which a window is open in its middle and closed around it before training, as in the
+# authors' code
+CLOSED = 5.0
 CONTROL_POINTS = 4  # of the thin-plate spline, along each axis
 HIDDEN = 128  # units of a regressor's two hidden layers
 
@@ -56,7 +62,8 @@ class Config:
     Attributes:
       prototypes: K.
       epochs: passes over the public images.
-      curriculum: when the affine, morphological and thin-plate transformation come in, in shares of the epochs; 1 for never.
+      curriculum: when the affine, morphological and thin-plate transformation come in, in shares of
+        the epochs; 1 for never.
       batch_size: images of a step; all of them where there are fewer.
       learning_rate: of Adam, for prototypes and network.
       decay: when the learning rate falls to a tenth, in shares of the epochs; 1 for never.
@@ -78,11 +85,18 @@ class Config:
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
         if not 0 < self.learning_rate < np.inf:
-            raise ValueError(f"Expected a finite learning_rate > 0, got learning_rate={self.learning_rate}.")
+            raise ValueError(
+                f"Expected a finite learning_rate > 0, got learning_rate={self.learning_rate}."
+            )
         if not 0 <= self.decay <= 1:
             raise ValueError(f"Expected 0 <= decay <= 1, got decay={self.decay}; 1 is never.")
-        if len(self.curriculum) != 3 or not all(0 <= a <= b for a, b in zip(self.curriculum, [*self.curriculum[1:], 1], strict=True)):
-            raise ValueError(f"Expected curriculum of three shares that rise within [0, 1], got curriculum={self.curriculum}; 1 is never.")
+        if len(self.curriculum) != 3 or not all(
+            0 <= a <= b for a, b in zip(self.curriculum, [*self.curriculum[1:], 1], strict=True)
+        ):
+            raise ValueError(
+                "Expected curriculum of three shares that rise within [0, 1], got "
+                f"curriculum={self.curriculum}; 1 is never."
+            )
 
     def stage(self, epoch: int) -> int:
         """Return how many transformations are active in an epoch, counted from 0."""
@@ -94,18 +108,23 @@ def affine(images: jax.Array, parameters: jax.Array) -> jax.Array:
 
     Args:
       images: float32 `[n, height, width, channels]`.
-      parameters: float32 `[n, 6]`, what a 2x3 matrix has beyond [I 0], rows before columns, the shift in halves of the image's size.
+      parameters: float32 `[n, 6]`, what a 2x3 matrix has beyond [I 0], rows before columns, the
+        shift in halves of the image's size.
     """
     height, width = images.shape[1:3]
     matrix = parameters.reshape(-1, 2, 3)
     shift = matrix[:, :, 2] * jnp.asarray([[height / 2, width / 2]])
-    return warp(images, affine_displacement(matrix[:, :, :2] + jnp.eye(2)[None], shift, height, width))
+    return warp(
+        images, affine_displacement(matrix[:, :, :2] + jnp.eye(2)[None], shift, height, width)
+    )
 
 
 def morphological(images: jax.Array, parameters: jax.Array) -> jax.Array:
-    """Take weighted means over windows of 7x7 pixels, with weights exp(alpha x) sigmoid(w): soft dilation for alpha > 0, erosion below.
+    """Take weighted means over windows of 7x7 pixels, with weights exp(alpha x) sigmoid(w): soft
+    dilation for alpha > 0, erosion below.
 
-    At 0 the window is nearly closed, not quite: the middle has 0.755 of the weight and the other 48 pixels share the rest. Outside is 0.
+    At 0 the window is nearly closed, not quite: the middle has 0.755 of the weight and the other 48
+    pixels share the rest. Outside is 0.
 
     Args:
       images: float32 `[n, height, width, channels]`.
@@ -113,7 +132,9 @@ def morphological(images: jax.Array, parameters: jax.Array) -> jax.Array:
     """
     closed = np.full((WINDOW, WINDOW), -CLOSED, np.float32)
     closed[WINDOW // 2, WINDOW // 2] = CLOSED
-    window = jax.nn.sigmoid(parameters[:, 1:].reshape(-1, WINDOW, WINDOW) + jnp.asarray(closed)[None])
+    window = jax.nn.sigmoid(
+        parameters[:, 1:].reshape(-1, WINDOW, WINDOW) + jnp.asarray(closed)[None]
+    )
     edge = (WINDOW // 2, WINDOW // 2)
     padded = jnp.pad(images, ((0, 0), edge, edge, (0, 0)))
     weights = jnp.exp(parameters[:, :1, None, None] * padded)
@@ -121,13 +142,20 @@ def morphological(images: jax.Array, parameters: jax.Array) -> jax.Array:
 
 
 def _window_sum(padded: jax.Array, window: jax.Array) -> jax.Array:
-    """Return the sums over windows, `[n, h, w, c]`, of padded images `[n, h + 6, w + 6, c]`, each by its own weights `[n, 7, 7]`."""
+    """Return the sums over windows, `[n, h, w, c]`, of padded images `[n, h + 6, w + 6, c]`,
+    each by its own weights `[n, 7, 7]`.
+    """
     height, width = (size - WINDOW + 1 for size in padded.shape[1:3])
     total = jnp.zeros(())
     for row in range(WINDOW):
-        band = jax.lax.optimization_barrier(padded[:, row : row + height])  # or XLA computes what it came from anew for each weight
+        band = jax.lax.optimization_barrier(
+            padded[:, row : row + height]
+        )  # or XLA computes what it came from anew for each weight
         for column in range(WINDOW):
-            total = total + window[:, row, column][:, None, None, None] * band[:, :, column : column + width]
+            total = (
+                total
+                + window[:, row, column][:, None, None, None] * band[:, :, column : column + width]
+            )
     return total
 
 
@@ -136,10 +164,14 @@ def thin_plate(images: jax.Array, parameters: jax.Array) -> jax.Array:
 
     Args:
       images: float32 `[n, height, width, channels]`.
-      parameters: float32 `[n, 32]`, where each of 4x4 control points is read from, rows before columns, in halves of the image's size.
+      parameters: float32 `[n, 32]`, where each of 4x4 control points is read from, rows before
+        columns, in halves of the image's size.
     """
     height, width = images.shape[1:3]
-    offsets = parameters.reshape(-1, CONTROL_POINTS, CONTROL_POINTS, 2) * jnp.asarray([height / 2, width / 2])[None, None, None]
+    offsets = (
+        parameters.reshape(-1, CONTROL_POINTS, CONTROL_POINTS, 2)
+        * jnp.asarray([height / 2, width / 2])[None, None, None]
+    )
     return warp(images, thin_plate_displacement(offsets, height, width))
 
 
@@ -152,7 +184,9 @@ TRANSFORMATIONS: dict[str, tuple[Callable[[jax.Array, jax.Array], jax.Array], in
 
 
 class ResNet(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1] to float32 `[n, 4 width]`. Shortcuts have no weights.
+    """Maps float32 images `[n, height, width, channels]` in [0, 1] to float32 `[n, 4 width]`.
+
+    Shortcuts have no weights.
 
     Its kernels start at 0 and are drawn by `_with_kernels`.
 
@@ -167,16 +201,27 @@ class ResNet(nn.Module):
         """Return the means of the last stage over pixels."""
 
         def conv(x: jax.Array, channels: int, stride: int = 1) -> jax.Array:
-            x = nn.Conv(channels, (3, 3), stride, padding=1, use_bias=False, kernel_init=nn.initializers.zeros)(x)
+            x = nn.Conv(
+                channels,
+                (3, 3),
+                stride,
+                padding=1,
+                use_bias=False,
+                kernel_init=nn.initializers.zeros,
+            )(x)
             return nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
 
         x = nn.relu(conv(images, self.width))
         for stage in range(3):
             for block in range(self.blocks):
-                channels, stride = self.width * 2**stage, 2 if stage and not block else 1
+                channels = self.width * 2**stage
+                stride = 2 if stage and not block else 1
                 change = conv(nn.relu(conv(x, channels, stride)), channels)
                 missing = channels - x.shape[-1]
-                kept = jnp.pad(x[:, ::stride, ::stride], ((0, 0), (0, 0), (0, 0), (missing // 2, missing - missing // 2)))
+                kept = jnp.pad(
+                    x[:, ::stride, ::stride],
+                    ((0, 0), (0, 0), (0, 0), (missing // 2, missing - missing // 2)),
+                )
                 x = nn.relu(kept + change)
         return x.mean((1, 2))
 
@@ -187,7 +232,8 @@ class Encoder:
     """Distances to bent prototypes. Holds public data only.
 
     Attributes:
-      params: `prototypes`, float32 `[K, h, w, c]`, the `encoder` network, and the regressors of each transformation, `[K, ...]`.
+      params: `prototypes`, float32 `[K, h, w, c]`, the `encoder` network, and the regressors of
+        each transformation, `[K, ...]`.
       batch_stats: the network's running averages.
       config: how they were trained.
     """
@@ -197,14 +243,18 @@ class Encoder:
     config: Config = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return minus the distances to the K prototypes, float32 `[n, K]`, from uint8 `[n, h, w, c]`; row i depends on image i alone.
+        """Return minus the distances to the K prototypes, float32 `[n, K]`, from uint8 `[n, h, w,
+        c]`; row i depends on image i alone.
 
         Raises:
           ValueError: for images of another shape or dtype than the public ones.
         """
         shape = self.params["prototypes"].shape[1:]
         if images.dtype != np.uint8 or images.shape[1:] != shape:
-            raise ValueError(f"Expected images uint8 [n, {shape}] as in training, got {images.dtype} {images.shape}.")
+            raise ValueError(
+                f"Expected images uint8 [n, {shape}] as in training, got {images.dtype} "
+                f"{images.shape}."
+            )
         blocks = []
         for start in range(0, max(len(images), 1), ENCODE_BLOCK):
             block = np.asarray(images[start : start + ENCODE_BLOCK])
@@ -213,15 +263,18 @@ class Encoder:
         return jnp.concatenate(blocks)
 
 
-def fit(key: jax.Array, images: Array, config: Config = Config(), *, folder: str | Path | None = None) -> Encoder:
+def fit(
+    key: jax.Array, images: Array, config: Config = Config(), *, folder: str | Path | None = None
+) -> Encoder:
     """Train prototypes on public images.
 
     Args:
       key: of the first prototypes, the network, the batches and restarts; is consumed.
       images: uint8 `[m, h, w, c]`, public.
       config: see `Config`.
-      folder: where to keep checkpoints, every ten epochs and the last. Training goes on from the last one there, to the same encoder, bit
-        for bit, as if it had never stopped. What is saved there for another key, config or images is left alone.
+      folder: where to keep checkpoints, every ten epochs and the last. Training goes on from the
+        last one there, to the same encoder, bit for bit, as if it had never stopped. What is saved
+        there for another key, config or images is left alone.
 
     Raises:
       ValueError: for fewer images than prototypes.
@@ -229,7 +282,8 @@ def fit(key: jax.Array, images: Array, config: Config = Config(), *, folder: str
     images = np.asarray(images)
     if images.dtype != np.uint8 or images.ndim != 4 or len(images) < config.prototypes:
         raise ValueError(
-            f"Expected images uint8 [m, height, width, channels] with m >= prototypes={config.prototypes}, got {images.dtype} "
+            "Expected images uint8 [m, height, width, channels] with m >= "
+            f"prototypes={config.prototypes}, got {images.dtype} "
             f"{images.shape}; bring more images or fit fewer prototypes."
         )
     place = Path(folder) / fingerprint("dti", key, images, config) if folder else None
@@ -241,8 +295,12 @@ def fit(key: jax.Array, images: Array, config: Config = Config(), *, folder: str
         state, first_epoch = training.resumed(state)
         step = first_epoch * -(-len(images) // batch_size)
         for epoch in range(first_epoch, config.epochs):
-            rate = config.learning_rate * (0.1 if epoch >= round(config.decay * config.epochs) else 1.0)
-            for index, present in batches(jax.random.fold_in(shuffle_key, epoch), len(images), batch_size):
+            rate = config.learning_rate * (
+                0.1 if epoch >= round(config.decay * config.epochs) else 1.0
+            )
+            for index, present in batches(
+                jax.random.fold_in(shuffle_key, epoch), len(images), batch_size
+            ):
                 state, _ = _step(config, config.stage(epoch), state, public, index, present, rate)
                 step += 1
                 if step % RESTART_EVERY == 0:
@@ -273,7 +331,8 @@ ADAM = optax.scale_by_adam()
 
 @jax.jit
 def restart(key: jax.Array, state: State) -> State:
-    """Start every prototype that too few images choose again beside the one that most choose, with its regressors and moments.
+    """Start every prototype that too few images choose again beside the one that most choose, with
+    its regressors and moments.
 
     Too few are less than a fifth of their even share. `key` is consumed.
     """
@@ -282,7 +341,12 @@ def restart(key: jax.Array, state: State) -> State:
     source = jnp.where(empty, state.chosen.argmax(), jnp.arange(len(empty)))
 
     def copied(tree: Any) -> Any:
-        return {k: v if k == "encoder" else jax.tree.map(lambda leaf: leaf[source] if leaf.ndim else leaf, v) for k, v in tree.items()}
+        return {
+            k: v
+            if k == "encoder"
+            else jax.tree.map(lambda leaf: leaf[source] if leaf.ndim else leaf, v)
+            for k, v in tree.items()
+        }
 
     params = copied(state.params)
     prototypes = params["prototypes"]
@@ -297,7 +361,9 @@ def _initial(key: jax.Array, images: jax.Array, config: Config) -> State:
     prototype_key, network_key, regressor_key = jax.random.split(key, 3)
     first = jax.random.choice(prototype_key, len(images), (config.prototypes,), replace=False)
     prototypes = images[first].astype(jnp.float32) / 255
-    variables = ResNet(config.width, config.blocks).init(jax.random.key(0), prototypes[:1], train=False)  # draws nothing
+    variables = ResNet(config.width, config.blocks).init(
+        jax.random.key(0), prototypes[:1], train=False
+    )  # draws nothing
     params = {"prototypes": prototypes, "encoder": _with_kernels(network_key, variables["params"])}
     params |= _regressors(regressor_key, config.prototypes, 4 * config.width)
     adam = {name: ADAM.init(part) for name, part in params.items()}
@@ -305,20 +371,34 @@ def _initial(key: jax.Array, images: jax.Array, config: Config) -> State:
 
 
 def _with_kernels(key: jax.Array, params: Any) -> Any:
-    """Draw a network's convolutions, uniform of variance 2 / fan-in, all at once: to compile a draw for each layer takes seconds."""
+    """Draw a network's convolutions, uniform of variance 2 / fan-in, all at once: to compile a
+    draw for each layer takes seconds.
+    """
     shapes = {name: part["kernel"].shape for name, part in params.items() if "kernel" in part}
     ends = np.cumsum([np.prod(shape) for shape in shapes.values()])
     drawn = jnp.split(jax.random.uniform(key, (int(ends[-1]),), minval=-1, maxval=1), ends[:-1])
     limits = [(6 / np.prod(shape[:-1])) ** 0.5 for shape in shapes.values()]
     kernels = zip(shapes.items(), drawn, limits, strict=True)
-    return params | {name: {"kernel": float(limit) * values.reshape(shape)} for (name, shape), values, limit in kernels}
+    return params | {
+        name: {"kernel": float(limit) * values.reshape(shape)}
+        for (name, shape), values, limit in kernels
+    }
 
 
-def _regressors(key: jax.Array, prototypes: int, num_features: int) -> dict[str, list[tuple[jax.Array, jax.Array]]]:
-    """Return the weights `[K, in, out]` and biases `[K, out]` of three layers for each transformation."""
+def _regressors(
+    key: jax.Array, prototypes: int, num_features: int
+) -> dict[str, list[tuple[jax.Array, jax.Array]]]:
+    """Return the weights `[K, in, out]` and biases `[K, out]` of three layers for each
+    transformation.
+    """
     hidden = []
     for layer_key, rows in zip(jax.random.split(key), (num_features, HIDDEN), strict=True):
-        drawn = jax.random.uniform(layer_key, (len(TRANSFORMATIONS), prototypes, rows + 1, HIDDEN), minval=-1, maxval=1) / rows**0.5
+        drawn = (
+            jax.random.uniform(
+                layer_key, (len(TRANSFORMATIONS), prototypes, rows + 1, HIDDEN), minval=-1, maxval=1
+            )
+            / rows**0.5
+        )
         hidden.append((drawn[:, :, :-1], drawn[:, :, -1]))
     regressors = {}
     for number, (name, (_, size)) in enumerate(TRANSFORMATIONS.items()):
@@ -328,7 +408,9 @@ def _regressors(key: jax.Array, prototypes: int, num_features: int) -> dict[str,
 
 
 def _regress(layers: list[tuple[jax.Array, jax.Array]], features: jax.Array) -> jax.Array:
-    """Return each prototype's parameters for each image, float32 `[K, n, size]`, of features `[n, f]`."""
+    """Return each prototype's parameters for each image, float32 `[K, n, size]`, of features
+    `[n, f]`.
+    """
     x = jnp.broadcast_to(features[None], (len(layers[0][0]), *features.shape))
     for weights, bias in layers[:-1]:
         x = nn.relu(jnp.matmul(x, weights) + bias[:, None])
@@ -336,24 +418,36 @@ def _regress(layers: list[tuple[jax.Array, jax.Array]], features: jax.Array) -> 
     return jnp.matmul(x, weights) + bias[:, None]
 
 
-def _parameters(config: Config, stage: int, params: Any, batch_stats: Any, images: jax.Array, train: bool) -> tuple[list[jax.Array], Any]:
-    """Return the parameters of the active transformations, `[K, n, size]` each, and the batch statistics that come after."""
+def _parameters(
+    config: Config, stage: int, params: Any, batch_stats: Any, images: jax.Array, train: bool
+) -> tuple[list[jax.Array], Any]:
+    """Return the parameters of the active transformations, `[K, n, size]` each, and the batch
+    statistics that come after.
+    """
     if not stage:
         return [], batch_stats
     variables = {"params": params["encoder"], "batch_stats": batch_stats}
-    features, updates = ResNet(config.width, config.blocks).apply(variables, images, train=train, mutable=["batch_stats"])
-    return [_regress(params[name], features) for name in list(TRANSFORMATIONS)[:stage]], updates["batch_stats"]
+    features, updates = ResNet(config.width, config.blocks).apply(
+        variables, images, train=train, mutable=["batch_stats"]
+    )
+    return [_regress(params[name], features) for name in list(TRANSFORMATIONS)[:stage]], updates[
+        "batch_stats"
+    ]
 
 
 def _errors(prototypes: jax.Array, parameters: list[jax.Array], images: jax.Array) -> jax.Array:
-    """Return mean squared errors `[n]` of images `[n, h, w, c]`, each against its own prototype, bent by parameters `[n, size]`."""
+    """Return mean squared errors `[n]` of images `[n, h, w, c]`, each against its own prototype,
+    bent by parameters `[n, size]`.
+    """
     for (transform, _), values in zip(TRANSFORMATIONS.values(), parameters, strict=False):
         prototypes = transform(prototypes, values)
     return jnp.mean((images - prototypes) ** 2, axis=(1, 2, 3))
 
 
 def _distances(prototypes: jax.Array, parameters: list[jax.Array], images: jax.Array) -> jax.Array:
-    """Return d_j of each image, float32 `[K, n]`, one prototype after the other: memory does not grow with K."""
+    """Return d_j of each image, float32 `[K, n]`, one prototype after the other: memory does not
+    grow with K.
+    """
 
     def of(prototype_and_parameters: tuple[jax.Array, list[jax.Array]]) -> jax.Array:
         prototype, values = prototype_and_parameters
@@ -362,10 +456,16 @@ def _distances(prototypes: jax.Array, parameters: list[jax.Array], images: jax.A
     return jax.lax.map(of, (prototypes, parameters))
 
 
-def _loss(config: Config, stage: int, params: Any, batch_stats: Any, images: jax.Array, present: jax.Array) -> tuple[jax.Array, Any]:
-    """Return the mean of min_j d_j over the images present, the batch statistics that come after, and how many images chose which."""
+def _loss(
+    config: Config, stage: int, params: Any, batch_stats: Any, images: jax.Array, present: jax.Array
+) -> tuple[jax.Array, Any]:
+    """Return the mean of min_j d_j over the images present, the batch statistics that come
+    after, and how many images chose which.
+    """
     parameters, batch_stats = _parameters(config, stage, params, batch_stats, images, train=True)
-    nearest = _distances(*jax.lax.stop_gradient((params["prototypes"], parameters)), images).argmin(axis=0)
+    nearest = _distances(*jax.lax.stop_gradient((params["prototypes"], parameters)), images).argmin(
+        axis=0
+    )
     own = [values[nearest, jnp.arange(len(images))] for values in parameters]
     errors = _errors(params["prototypes"][nearest], own, images)
     chosen = jnp.zeros(config.prototypes).at[nearest].add(present)
@@ -374,7 +474,13 @@ def _loss(config: Config, stage: int, params: Any, batch_stats: Any, images: jax
 
 @partial(jax.jit, static_argnames=("config", "stage"), donate_argnames="state")
 def _step(
-    config: Config, stage: int, state: State, images: jax.Array, index: jax.Array, present: jax.Array, rate: float
+    config: Config,
+    stage: int,
+    state: State,
+    images: jax.Array,
+    index: jax.Array,
+    present: jax.Array,
+    rate: float,
 ) -> tuple[State, jax.Array]:
     """Train one batch; returns its loss too."""
     batch = images[index].astype(jnp.float32) / 255
@@ -383,8 +489,11 @@ def _step(
     def loss_of(trained: Any) -> tuple[jax.Array, Any]:
         return _loss(config, stage, state.params | trained, state.batch_stats, batch, present)
 
-    (loss, (batch_stats, chosen)), gradients = jax.value_and_grad(loss_of, has_aux=True)({name: state.params[name] for name in active})
-    params, adam = dict(state.params), dict(state.adam)
+    (loss, (batch_stats, chosen)), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+        {name: state.params[name] for name in active}
+    )
+    params = dict(state.params)
+    adam = dict(state.adam)
     for name in active:
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
             change, adam[name] = ADAM.update(gradients[name], state.adam[name])
@@ -396,8 +505,17 @@ def _step(
 def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
     images = images.astype(jnp.float32) / 255
     config = encoder.config
-    parameters, _ = _parameters(config, config.stage(config.epochs - 1), encoder.params, encoder.batch_stats, images, train=False)
+    parameters, _ = _parameters(
+        config,
+        config.stage(config.epochs - 1),
+        encoder.params,
+        encoder.batch_stats,
+        images,
+        train=False,
+    )
     return -_distances(encoder.params["prototypes"], parameters, images).T
 
 
-EXAMPLES = (Config(prototypes=3, epochs=2, curriculum=(0.0, 1.0, 1.0), batch_size=30, width=2, blocks=1),)
+EXAMPLES = (
+    Config(prototypes=3, epochs=2, curriculum=(0.0, 1.0, 1.0), batch_size=30, width=2, blocks=1),
+)

@@ -1,8 +1,9 @@
 """Histograms of oriented gradients (HOG) of image batches, equal to `skimage.feature.hog`.
 
-Gradients are central differences, a colour image's are those of the channel of greatest magnitude. Unsigned orientations are binned per
-cell without trigonometry: an angle in [0, pi) has reached the i-th bin's edge iff the gradient lies in a half-plane. Blocks of
-cells are normalised and concatenated.
+Gradients are central differences, a colour image's are those of the channel of greatest magnitude.
+Unsigned orientations are binned per cell without trigonometry: an angle in [0, pi) has reached the
+i-th bin's edge iff the gradient lies in a half-plane. Blocks of cells are normalised and
+concatenated.
 
 Reference: Dalal & Triggs, "Histograms of Oriented Gradients for Human Detection", 2005.
 """
@@ -64,11 +65,15 @@ class Config:
     def __post_init__(self) -> None:
         if not self.cells or min(self.cells) < 1 or self.block < 1 or self.orientations < 1:
             raise ValueError(
-                f"Expected positive cells, block and orientations, got cells={self.cells}, block={self.block}, "
+                f"Expected positive cells, block and orientations, got cells={self.cells}, "
+                f"block={self.block}, "
                 f"orientations={self.orientations}."
             )
         if self.block_norm not in NORMS:
-            raise ValueError(f"Expected block_norm to be one of {tuple(NORMS)}, got block_norm={self.block_norm!r}.")
+            raise ValueError(
+                f"Expected block_norm to be one of {tuple(NORMS)}, got "
+                f"block_norm={self.block_norm!r}."
+            )
 
 
 @pytree.register
@@ -82,11 +87,20 @@ class Encoder:
         """Return float32 `[n, f]` from uint8 `[n, h, w, c]`; row i depends on image i alone.
 
         Raises:
-          ValueError: for images smaller than one block of cells, or colour images where they are to be deskewed.
+          ValueError: for images smaller than one block of cells, or colour images where they are to
+            be deskewed.
         """
         if self.config.deskew and images.shape[-1] != 1:
-            raise ValueError(f"Expected single-channel images with deskew=True, got shape {images.shape}; pass deskew=False.")
-        return jnp.concatenate([_encode(self, images[start : start + 10 * BLOCK_SIZE]) for start in range(0, len(images), 10 * BLOCK_SIZE)])
+            raise ValueError(
+                f"Expected single-channel images with deskew=True, got shape {images.shape}; "
+                "pass deskew=False."
+            )
+        return jnp.concatenate(
+            [
+                _encode(self, images[start : start + 10 * BLOCK_SIZE])
+                for start in range(0, len(images), 10 * BLOCK_SIZE)
+            ]
+        )
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
@@ -95,7 +109,16 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
     return Encoder(config)
 
 
-@functools.partial(jax.jit, static_argnames=("orientations", "pixels_per_cell", "cells_per_block", "block_norm", "transform_sqrt"))
+@functools.partial(
+    jax.jit,
+    static_argnames=(
+        "orientations",
+        "pixels_per_cell",
+        "cells_per_block",
+        "block_norm",
+        "transform_sqrt",
+    ),
+)
 def hog(
     images: Array,
     *,
@@ -105,7 +128,8 @@ def hog(
     block_norm: BlockNorm = "L2-Hys",
     transform_sqrt: bool = False,
 ) -> jax.Array:
-    """Describe images by histograms of oriented gradients, with the parameters and results of `skimage.feature.hog`.
+    """Describe images by histograms of oriented gradients, with the parameters and results of
+    `skimage.feature.hog`.
 
     Args:
       images: float32 `[n, h, w, c]`.
@@ -122,12 +146,21 @@ def hog(
       ValueError: for images smaller than one block.
     """
     images = jnp.asarray(images)
-    return _in_blocks(lambda image: _hog(image, orientations, pixels_per_cell, cells_per_block, block_norm, transform_sqrt), images)
+    return _in_blocks(
+        lambda image: _hog(
+            image, orientations, pixels_per_cell, cells_per_block, block_norm, transform_sqrt
+        ),
+        images,
+    )
 
 
 def _in_blocks(describe: Callable[[jax.Array], jax.Array], images: jax.Array) -> jax.Array:
-    """Apply `describe` to each image, `BLOCK_SIZE` at a time, which keeps the gradients in the cache."""
-    return jax.lax.map(lambda image: describe(image[None])[0], images, batch_size=min(BLOCK_SIZE, len(images)))
+    """Apply `describe` to each image, `BLOCK_SIZE` at a time, which keeps the gradients in the
+    cache.
+    """
+    return jax.lax.map(
+        lambda image: describe(image[None])[0], images, batch_size=min(BLOCK_SIZE, len(images))
+    )
 
 
 def _hog(
@@ -139,46 +172,77 @@ def _hog(
     transform_sqrt: bool,
 ) -> jax.Array:
     n, height, width, _ = images.shape
-    (rows, columns), (block_rows, block_columns) = pixels_per_cell, cells_per_block
-    cell_rows, cell_columns = height // rows, width // columns
-    down, right = cell_rows - block_rows + 1, cell_columns - block_columns + 1
+    (rows, columns) = pixels_per_cell
+    (block_rows, block_columns) = cells_per_block
+    cell_rows = height // rows
+    cell_columns = width // columns
+    down = cell_rows - block_rows + 1
+    right = cell_columns - block_columns + 1
     if down < 1 or right < 1:
         raise ValueError(
-            f"Expected images of at least {rows * block_rows}x{columns * block_columns} pixels for pixels_per_cell={pixels_per_cell} and "
+            f"Expected images of at least {rows * block_rows}x{columns * block_columns} pixels "
+            f"for pixels_per_cell={pixels_per_cell} and "
             f"cells_per_block={cells_per_block}, got {height}x{width}; use smaller cells or blocks."
         )
     vertical, horizontal = _gradient(jnp.sqrt(images) if transform_sqrt else images)
     pool = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
-    pooled = [pool("nhw,wj->nhj", bin, _pooling(width, columns)) for bin in _binned(vertical, horizontal, orientations)]
-    histogram = jnp.stack([pool("nhj,hi->nij", bin, _pooling(height, rows)) for bin in pooled], axis=-1)
-    window = [histogram[:, i : i + down, j : j + right] for i in range(block_rows) for j in range(block_columns)]
+    pooled = [
+        pool("nhw,wj->nhj", bin, _pooling(width, columns))
+        for bin in _binned(vertical, horizontal, orientations)
+    ]
+    histogram = jnp.stack(
+        [pool("nhj,hi->nij", bin, _pooling(height, rows)) for bin in pooled], axis=-1
+    )
+    window = [
+        histogram[:, i : i + down, j : j + right]
+        for i in range(block_rows)
+        for j in range(block_columns)
+    ]
     blocks = jnp.stack(window, axis=3).reshape(n, down, right, -1)
     return NORMS[block_norm](blocks).reshape(n, -1)
 
 
 def _pooling(size: int, side: int) -> np.ndarray:
-    """Return the matrix `[size, size // side]` that means over whole cells: a product, which is several times as fast as a reduction."""
-    return (np.arange(size)[:, None] // side == np.arange(size // side)).astype(np.float32) / np.float32(side)
+    """Return the matrix `[size, size // side]` that means over whole cells: a product, which is
+    several times as fast as a reduction.
+    """
+    return (np.arange(size)[:, None] // side == np.arange(size // side)).astype(
+        np.float32
+    ) / np.float32(side)
 
 
 def _gradient(images: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return vertical and horizontal central differences `[n, h, w]`, 0 at the border, of each pixel's channel of greatest magnitude."""
+    """Return vertical and horizontal central differences `[n, h, w]`, 0 at the border, of each
+    pixel's channel of greatest magnitude.
+    """
     vertical = jnp.pad(images[:, 2:] - images[:, :-2], ((0, 0), (1, 1), (0, 0), (0, 0)))
     horizontal = jnp.pad(images[:, :, 2:] - images[:, :, :-2], ((0, 0), (0, 0), (1, 1), (0, 0)))
     if images.shape[-1] == 1:
         return vertical[..., 0], horizontal[..., 0]
     strongest = jnp.argmax(vertical**2 + horizontal**2, axis=-1, keepdims=True)
-    vertical, horizontal = (jnp.take_along_axis(part, strongest, axis=-1)[..., 0] for part in (vertical, horizontal))
+    vertical, horizontal = (
+        jnp.take_along_axis(part, strongest, axis=-1)[..., 0] for part in (vertical, horizontal)
+    )
     return vertical, horizontal
 
 
 def _binned(vertical: jax.Array, horizontal: jax.Array, orientations: int) -> list[jax.Array]:
-    """Return each pixel's magnitude in the bin of its angle and 0 in the others, `[n, h, w]` of each bin."""
+    """Return each pixel's magnitude in the bin of its angle and 0 in the others, `[n, h, w]` of
+    each bin.
+    """
     magnitude = jnp.sqrt(vertical**2 + horizontal**2)
     upper = (vertical > 0) | ((vertical == 0) & (horizontal >= 0))
-    vertical, horizontal = jnp.where(upper, vertical, -vertical), jnp.where(upper, horizontal, -horizontal)
-    edges = [(round(float(np.cos(angle)), 15), float(np.sin(angle))) for angle in np.pi * np.arange(1, orientations) / orientations]
-    reached = [jnp.ones_like(upper), *(vertical * cos >= horizontal * sin for cos, sin in edges), jnp.zeros_like(upper)]
+    vertical = jnp.where(upper, vertical, -vertical)
+    horizontal = jnp.where(upper, horizontal, -horizontal)
+    edges = [
+        (round(float(np.cos(angle)), 15), float(np.sin(angle)))
+        for angle in np.pi * np.arange(1, orientations) / orientations
+    ]
+    reached = [
+        jnp.ones_like(upper),
+        *(vertical * cos >= horizontal * sin for cos, sin in edges),
+        jnp.zeros_like(upper),
+    ]
     return [jnp.where(reached[i] & ~reached[i + 1], magnitude, 0) for i in range(orientations)]
 
 
@@ -187,12 +251,22 @@ def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
     config = encoder.config
 
     def describe(image: jax.Array) -> jax.Array:
-        # Not scaled to [0, 1]: equal pixels must differ by exactly 0, which a fused multiply-add would undo.
+        # Not scaled to [0, 1]: equal pixels must differ by exactly 0, which a fused multiply-add
+        # would undo.
         image = (deskew(image) if config.deskew else image).astype(jnp.float32)
         block = (config.block, config.block)
-        return jnp.concatenate([_hog(image, config.orientations, (c, c), block, config.block_norm, False) for c in config.cells], axis=1)
+        return jnp.concatenate(
+            [
+                _hog(image, config.orientations, (c, c), block, config.block_norm, False)
+                for c in config.cells
+            ],
+            axis=1,
+        )
 
     return _in_blocks(describe, images)
 
 
-EXAMPLES = (Config(cells=(2,), block=2), Config(cells=(3, 2), block=1, orientations=4, block_norm="L1-sqrt", deskew=True))
+EXAMPLES = (
+    Config(cells=(2,), block=2),
+    Config(cells=(3, 2), block=1, orientations=4, block_norm="L1-sqrt", deskew=True),
+)

@@ -22,7 +22,8 @@ class Config:
     Attributes:
       num_components: at most; components without variance are left out.
       base: described by pixels or HOG.
-      flatten: power of their standard deviation by which components are divided; 0 is plain PCA, 1 whitens.
+      flatten: power of their standard deviation by which components are divided; 0 is plain PCA, 1
+        whitens.
     """
 
     num_components: int = 50
@@ -31,7 +32,9 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.num_components < 1:
-            raise ValueError(f"Expected num_components >= 1, got num_components={self.num_components}.")
+            raise ValueError(
+                f"Expected num_components >= 1, got num_components={self.num_components}."
+            )
         if self.base not in ("pixels", "hog"):
             raise ValueError(f"Expected base to be 'pixels' or 'hog', got base={self.base!r}.")
 
@@ -53,17 +56,24 @@ class Encoder:
 
     def __call__(self, images: Array) -> jax.Array:
         """Return float32 `[n, c]` from uint8 `[n, h, w, c]`; row i depends on image i alone."""
-        return jnp.matmul(self.base(images) - self.mean[None], self.components, precision=jax.lax.Precision.HIGHEST)
+        return jnp.matmul(
+            self.base(images) - self.mean[None],
+            self.components,
+            precision=jax.lax.Precision.HIGHEST,
+        )
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
     """Find the principal components of public images, uint8 `[m, h, w, c]`; `key` is not needed."""
-    base: pixels.Encoder | hog.Encoder = hog.fit(key, images) if config.base == "hog" else pixels.fit(key, images)
+    base: pixels.Encoder | hog.Encoder = (
+        hog.fit(key, images) if config.base == "hog" else pixels.fit(key, images)
+    )
     return of(base, images, config)
 
 
 def of(base: pixels.Encoder | hog.Encoder, images: Array, config: Config) -> Encoder:
-    """Find the principal components of public images as `base` describes them, in float64 on the host.
+    """Find the principal components of public images as `base` describes them, in float64 on the
+    host.
 
     Each component's largest entry is positive, so that equal data give equal components.
     """
@@ -72,7 +82,9 @@ def of(base: pixels.Encoder | hog.Encoder, images: Array, config: Config) -> Enc
     variance, directions = np.linalg.eigh((features - mean).T @ (features - mean) / len(features))
     kept = np.flatnonzero(variance > 1e-9 * variance[-1])[::-1][: config.num_components]
     components = directions[:, kept]
-    components = components * np.sign(components[np.abs(components).argmax(axis=0), np.arange(len(kept))])
+    components = components * np.sign(
+        components[np.abs(components).argmax(axis=0), np.arange(len(kept))]
+    )
     components = components / variance[kept] ** (config.flatten / 2)
     return Encoder(base, jnp.asarray(mean, jnp.float32), jnp.asarray(components, jnp.float32))
 

@@ -1,15 +1,19 @@
-"""Self-trained features: a network learns the clusters of the public images, warped at random, and its features are clustered again.
+"""Self-trained features: a network learns the clusters of the public images, warped at random, and
+its features are clustered again.
 
 1. The public images are embedded by `spectral` and cut into as many clusters as there are classes.
-2. A student of `rknn_jax.students` is trained on the numbers of the clusters. Warps, label smoothing and averaged weights keep it from
-   learning by heart what a few images of a cluster have in common, so that those in the wrong cluster stand out.
+2. A student of `rknn_jax.students` is trained on the numbers of the clusters. Warps, label
+   smoothing and averaged weights keep it from learning by heart what a few images of a cluster have
+   in common, so that those in the wrong cluster stand out.
 3. The neighbour graph of its features is embedded in turn, and from there the next round begins.
 
-No label is used, public or private, and any image is placed among the public ones record-locally, as by `spectral`. On MNIST two rounds
-lift the labels of ten clusters from 98.0% to 99.1% (`benchmarks/results/labels.json`), at no privacy cost. Few or tiny
-images, such as 500 digits of 8x8 pixels, gain nothing over `spectral`.
+No label is used, public or private, and any image is placed among the public ones record-locally,
+as by `spectral`. On MNIST two rounds lift the labels of ten clusters from 98.0% to 99.1%
+(`benchmarks/results/labels.json`), at no privacy cost. Few or tiny images, such as 500 digits of
+8x8 pixels, gain nothing over `spectral`.
 
-References: Caron et al., "Deep Clustering for Unsupervised Learning of Visual Features", 2018; Lee, "Pseudo-Label", 2013.
+References: Caron et al., "Deep Clustering for Unsupervised Learning of Visual Features", 2018; Lee,
+"Pseudo-Label", 2013.
 """
 
 from dataclasses import dataclass, field
@@ -39,13 +43,21 @@ class Config:
     rounds: int = 2
     clusters: int = 10
     graph: spectral.Config = field(default_factory=spectral.Config)
-    student: students.Config = field(default_factory=lambda: students.Config(model="cnn", epochs=15, batch_size=64))
+    student: students.Config = field(
+        default_factory=lambda: students.Config(model="cnn", epochs=15, batch_size=64)
+    )
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(f"Expected rounds >= 1, got rounds={self.rounds}; use representation=spectral for none.")
+            raise ValueError(
+                f"Expected rounds >= 1, got rounds={self.rounds}; use representation=spectral "
+                "for none."
+            )
         if self.clusters < 2:
-            raise ValueError(f"Expected clusters >= 2, got clusters={self.clusters}; the number of classes is a good choice.")
+            raise ValueError(
+                f"Expected clusters >= 2, got clusters={self.clusters}; the number of classes is "
+                "a good choice."
+            )
 
 
 @pytree.register
@@ -60,9 +72,13 @@ class Features:
     student: students.Student
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return unit vectors, float32 `[n, f]`, from uint8 `[n, h, w, c]`; row i depends on image i alone."""
+        """Return unit vectors, float32 `[n, f]`, from uint8 `[n, h, w, c]`; row i depends on
+        image i alone.
+        """
         features = self.student.features(np.asarray(images))
-        return jnp.asarray(features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12))
+        return jnp.asarray(
+            features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+        )
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> spectral.Encoder:
@@ -82,7 +98,9 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> spectral.En
     for round_key in round_keys:
         cluster_key, student_key, graph_key = jax.random.split(round_key, 3)
         cluster = kmeans.select(cluster_key, encode.embedding, config.clusters).cluster
-        student = students.fit(student_key, images, np.eye(config.clusters, dtype=np.float32)[cluster], config.student)
+        student = students.fit(
+            student_key, images, np.eye(config.clusters, dtype=np.float32)[cluster], config.student
+        )
         encode = spectral.of(graph_key, Features(student), images, config.graph)
     return encode
 

@@ -1,14 +1,18 @@
-"""SimCLR: a network learns from the public images that two random views of one image show the same thing.
+"""SimCLR: a network learns from the public images that two random views of one image show the same
+thing.
 
-Each of B images is seen in two views. The backbone and a small head map views to unit vectors z, and the loss is NT-Xent,
+Each of B images is seen in two views. The backbone and a small head map views to unit vectors z,
+and the loss is NT-Xent,
 
     mean over the 2B views i of -log(exp(<z_i, z_j> / t) / sum_{k != i} exp(<z_i, z_k> / t)),    j the other view of i's image
 
-after which the features are the head's vectors or the backbone's, scaled to unit length. No label is used, public or private, and any
-image is encoded by itself. On CIFAR-10 this takes an accelerator; on one, pass `folder`, so that a training that was cut off goes on.
+after which the features are the head's vectors or the backbone's, scaled to unit length. No label
+is used, public or private, and any image is encoded by itself. On CIFAR-10 this takes an
+accelerator; on one, pass `folder`, so that a training that was cut off goes on.
 
-References: Chen, Kornblith, Norouzi & Hinton, "A Simple Framework for Contrastive Learning of Visual Representations", 2020, eq. 1; the
-settings for photographs are those of Van Gansbeke et al., "SCAN", 2020.
+References: Chen, Kornblith, Norouzi & Hinton, "A Simple Framework for Contrastive Learning of
+Visual Representations", 2020, eq. 1; the settings for photographs are those of Van Gansbeke et al.,
+"SCAN", 2020.
 """
 
 import importlib
@@ -32,7 +36,9 @@ from rknn_jax.students.fit import MODELS, batches
 from rknn_jax.types import Array
 
 EPOCHS = {"cnn": 60, "resnet18": 500}
-"""Passes over the public images by backbone, 200 for others; the cnn's take minutes on two cores for 5,000 images of 28x28 pixels."""
+"""Passes over the public images by backbone, 200 for others; the cnn's take minutes on two cores
+for 5,000 images of 28x28 pixels.
+"""
 
 CHECKPOINT_EPOCHS = 10
 """How often a training with a folder is saved; its end is saved anyway."""
@@ -41,7 +47,9 @@ REFERENCE_BATCH = 512
 """The batch size for which learning rates are given; others scale it linearly."""
 
 OnEpoch = Callable[[str, int, int, dict[str, float]], None]
-"""Called after every epoch with what is trained, the epoch from 1 on, the number of epochs, and `{"loss", "seconds"}` of the epoch."""
+"""Called after every epoch with what is trained, the epoch from 1 on, the number of epochs, and
+`{"loss", "seconds"}` of the epoch.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,8 @@ class Config:
       weight_decay: of all weights.
       temperature: t.
       features: the layer to use, `backbone` or `projection`, which is the head's.
-      augmentation: `photo` or `digit`, see `rknn_jax.images.augment`; "" is `photo` for resnet18 and `digit`, which mirrors nothing, for others.
+      augmentation: `photo` or `digit`, see `rknn_jax.images.augment`; "" is `photo` for resnet18
+        and `digit`, which mirrors nothing, for others.
     """
 
     backbone: str = "cnn"
@@ -69,19 +78,33 @@ class Config:
     augmentation: str = ""
 
     def __post_init__(self) -> None:
-        choices = {"backbone": MODELS, "features": ("backbone", "projection"), "augmentation": ("", *augment.VIEWS)}
+        choices = {
+            "backbone": MODELS,
+            "features": ("backbone", "projection"),
+            "augmentation": ("", *augment.VIEWS),
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, got {name}={getattr(self, name)!r}.")
+                raise ValueError(
+                    f"Expected {name} to be one of {', '.join(allowed)}, got "
+                    f"{name}={getattr(self, name)!r}."
+                )
         if self.epochs < 0:
-            raise ValueError(f"Expected epochs >= 0, got epochs={self.epochs}; 0 takes the backbone's own.")
+            raise ValueError(
+                f"Expected epochs >= 0, got epochs={self.epochs}; 0 takes the backbone's own."
+            )
         if self.batch_size < 2:
-            raise ValueError(f"Expected batch_size >= 2, got batch_size={self.batch_size}; one image has no other to differ from.")
+            raise ValueError(
+                f"Expected batch_size >= 2, got batch_size={self.batch_size}; one image has no "
+                "other to differ from."
+            )
         for name in ("learning_rate", "temperature"):
             if not 0 < getattr(self, name) < np.inf:
                 raise ValueError(f"Expected a finite {name} > 0, got {name}={getattr(self, name)}.")
         if not 0 <= self.weight_decay < np.inf:
-            raise ValueError(f"Expected a finite weight_decay >= 0, got weight_decay={self.weight_decay}.")
+            raise ValueError(
+                f"Expected a finite weight_decay >= 0, got weight_decay={self.weight_decay}."
+            )
 
     @property
     def num_epochs(self) -> int:
@@ -109,7 +132,9 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
-        """Map float32 images `[n, h, w, c]` in [0, 1] to float32 `[n, num_outputs]`, or with `features` to the backbone's `[n, f]`."""
+        """Map float32 images `[n, h, w, c]` in [0, 1] to float32 `[n, num_outputs]`, or with
+        `features` to the backbone's `[n, f]`.
+        """
         model = importlib.import_module(f"{models.__name__}.{self.backbone}").Model
         found = model(1, name="backbone")(images, train=train, features=True)
         if features:
@@ -135,7 +160,9 @@ class State(NamedTuple):
 
 
 Step = Callable[[jax.Array, State, np.ndarray], State]
-"""Trains the batch of images at `index`, int32 `[batch_size]`, with random draws from a key that is the same for all steps."""
+"""Trains the batch of images at `index`, int32 `[batch_size]`, with random draws from a key that
+is the same for all steps.
+"""
 
 
 @pytree.register
@@ -154,12 +181,21 @@ class Encoder:
     features: str = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return unit vectors, float32 `[n, f]`, from uint8 `[n, h, w, c]`; row i depends on image i alone."""
-        return unit(apply(self.network, self.variables, images, features=self.features == "backbone"))
+        """Return unit vectors, float32 `[n, f]`, from uint8 `[n, h, w, c]`; row i depends on
+        image i alone.
+        """
+        return unit(
+            apply(self.network, self.variables, images, features=self.features == "backbone")
+        )
 
 
 def fit(
-    key: jax.Array, images: Array, config: Config = Config(), *, folder: str | Path | None = None, on_epoch: OnEpoch | None = None
+    key: jax.Array,
+    images: Array,
+    config: Config = Config(),
+    *,
+    folder: str | Path | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> Encoder:
     """Train on public images.
 
@@ -167,8 +203,8 @@ def fit(
       key: is consumed.
       images: uint8 `[m, h, w, c]`, public, two or more.
       config: see `Config`.
-      folder: where to save the training, and to go on from where it was saved; bit for bit the same encoder results. What is saved there
-        for another key, config or images is left alone.
+      folder: where to save the training, and to go on from where it was saved; bit for bit the same
+        encoder results. What is saved there for another key, config or images is left alone.
       on_epoch: see `OnEpoch`.
 
     Raises:
@@ -176,7 +212,10 @@ def fit(
     """
     images = checked(images, config.backbone)
     if len(images) < 2:
-        raise ValueError(f"Expected two public images or more, got {len(images)}; one has no other to differ from.")
+        raise ValueError(
+            f"Expected two public images or more, got {len(images)}; one has no other to differ "
+            "from."
+        )
     init_key, train_key = jax.random.split(key)
     network = Network(config.backbone, 128, hidden=True)
     batch_size = min(config.batch_size, len(images))
@@ -185,7 +224,17 @@ def fit(
     state = initial(variables, _optimizer(config, num_steps, batch_size), jnp.zeros(()))
     step = partial(_step, config, num_steps, jax.device_put(images))
     place = Path(folder) / fingerprint("simclr", key, images, config) if folder else None
-    state = train("simclr", train_key, state, step, len(images), batch_size, config.num_epochs, place, on_epoch)
+    state = train(
+        "simclr",
+        train_key,
+        state,
+        step,
+        len(images),
+        batch_size,
+        config.num_epochs,
+        place,
+        on_epoch,
+    )
     return Encoder(state.variables, network, config.features)
 
 
@@ -219,8 +268,9 @@ def train(
 ) -> State:
     """Run a training's epochs, or those that `folder` does not hold yet.
 
-    An epoch has every image once in batches of one size, the last filled up with images from its beginning. Keys depend on the epoch and
-    step only, so that a training that goes on equals one that was never cut off.
+    An epoch has every image once in batches of one size, the last filled up with images from its
+    beginning. Keys depend on the epoch and step only, so that a training that goes on equals one
+    that was never cut off.
 
     Returns:
       The state at the end, its loss that of the last epoch.
@@ -238,7 +288,9 @@ def train(
                 training.save(epoch + 1, state)
             if on_epoch:
                 loss = float(state.loss.mean()) / steps_per_epoch
-                on_epoch(name, epoch + 1, epochs, {"loss": loss, "seconds": time.perf_counter() - start})
+                on_epoch(
+                    name, epoch + 1, epochs, {"loss": loss, "seconds": time.perf_counter() - start}
+                )
     return state
 
 
@@ -247,12 +299,23 @@ def initial(variables: Any, optimizer: optax.GradientTransformation, loss: jax.A
     return State(jnp.zeros((), jnp.int32), variables, optimizer.init(variables["params"]), loss)
 
 
-def updated(state: State, optimizer: optax.GradientTransformation, gradient: Any, batch_stats: Any, loss: jax.Array) -> State:
+def updated(
+    state: State,
+    optimizer: optax.GradientTransformation,
+    gradient: Any,
+    batch_stats: Any,
+    loss: jax.Array,
+) -> State:
     """Return the state after a step along `gradient`."""
     params = state.variables["params"]
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         change, inner = optimizer.update(gradient, state.optimizer, params)
-    return State(state.step + 1, {"params": optax.apply_updates(params, change), **batch_stats}, inner, state.loss + loss)
+    return State(
+        state.step + 1,
+        {"params": optax.apply_updates(params, change), **batch_stats},
+        inner,
+        state.loss + loss,
+    )
 
 
 @partial(jax.jit, static_argnames="network")
@@ -262,13 +325,16 @@ def init(network: Network, key: jax.Array, images: jax.Array) -> Any:
 
 
 def apply(network: Network, variables: Any, images: Array, *, features: bool = False) -> jax.Array:
-    """Apply a network to uint8 images `[n, h, w, c]` in blocks of one size, the last one padded: constant memory and one trace.
+    """Apply a network to uint8 images `[n, h, w, c]` in blocks of one size, the last one padded:
+    constant memory and one trace.
 
     Raises:
       ValueError: for images of another kind.
     """
     images = checked(images, network.backbone)
-    size = 32 if jax.default_backend() == "cpu" else 1024  # a CPU's cache, and an accelerator's many cores
+    size = (
+        32 if jax.default_backend() == "cpu" else 1024
+    )  # a CPU's cache, and an accelerator's many cores
     blocks = []
     for start in range(0, max(len(images), 1), size):
         block = images[start : start + size]
@@ -283,45 +349,72 @@ def unit(vectors: jax.Array) -> jax.Array:
 
 
 def checked(images: Array, backbone: str) -> np.ndarray:
-    """Return the images on the host. Raises ValueError where they are no uint8 `[n, h, w, c]` or too small for the backbone."""
+    """Return the images on the host.
+
+    Raises ValueError where they are no uint8 `[n, h, w, c]` or too small for the backbone.
+    """
     images = np.asarray(images)
     smallest = importlib.import_module(f"{models.__name__}.{backbone}").MIN_SIZE
     if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < smallest:
         raise ValueError(
-            f"Expected images uint8 [n, height, width, channels] of {smallest}x{smallest} pixels or more for backbone={backbone!r}, "
+            f"Expected images uint8 [n, height, width, channels] of {smallest}x{smallest} pixels "
+            f"or more for backbone={backbone!r}, "
             f"got {images.dtype} {images.shape}; choose another backbone for smaller ones."
         )
     return images
 
 
 def fingerprint(name: str, key: jax.Array, images: np.ndarray, config: Any) -> str:
-    """Name the folder of a training: what it depends on, hashed, so that it is never continued with something else."""
-    return checkpoints.named(name, (config, np.asarray(jax.random.key_data(key)).tolist(), images.shape), images.tobytes())
+    """Name the folder of a training: what it depends on, hashed, so that it is never continued
+    with something else.
+    """
+    return checkpoints.named(
+        name,
+        (config, np.asarray(jax.random.key_data(key)).tolist(), images.shape),
+        images.tobytes(),
+    )
 
 
 def _optimizer(config: Config, num_steps: int, batch_size: int) -> optax.GradientTransformation:
     start = config.learning_rate * batch_size / REFERENCE_BATCH
     rate = optax.cosine_decay_schedule(start, num_steps, alpha=1e-3)
-    return optax.chain(optax.add_decayed_weights(config.weight_decay), optax.sgd(rate, momentum=0.9))
+    return optax.chain(
+        optax.add_decayed_weights(config.weight_decay), optax.sgd(rate, momentum=0.9)
+    )
 
 
 @partial(jax.jit, static_argnames=("config", "num_steps"), donate_argnames="state")
-def _step(config: Config, num_steps: int, images: jax.Array, key: jax.Array, state: State, index: jax.Array) -> State:
+def _step(
+    config: Config,
+    num_steps: int,
+    images: jax.Array,
+    key: jax.Array,
+    state: State,
+    index: jax.Array,
+) -> State:
     batch = images[index].astype(jnp.float32) / 255
-    views = augment.VIEWS[config.views](jax.random.fold_in(key, state.step), jnp.concatenate([batch, batch]))
+    views = augment.VIEWS[config.views](
+        jax.random.fold_in(key, state.step), jnp.concatenate([batch, batch])
+    )
     network = Network(config.backbone, 128, hidden=True)
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
-        vectors, batch_stats = network.apply(state.variables | {"params": params}, views, train=True, mutable=["batch_stats"])
+        vectors, batch_stats = network.apply(
+            state.variables | {"params": params}, views, train=True, mutable=["batch_stats"]
+        )
         return nt_xent(unit(vectors), config.temperature), batch_stats
 
-    (loss, batch_stats), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.variables["params"])
+    (loss, batch_stats), gradient = jax.value_and_grad(loss_of, has_aux=True)(
+        state.variables["params"]
+    )
     return updated(state, _optimizer(config, num_steps, len(index)), gradient, batch_stats, loss)
 
 
 @partial(jax.jit, static_argnames=("network", "features"))
 def _forward(network: Any, features: bool, variables: Any, images: jax.Array) -> jax.Array:
-    found: jax.Array = network.apply(variables, images.astype(jnp.float32) / 255, train=False, features=features)
+    found: jax.Array = network.apply(
+        variables, images.astype(jnp.float32) / 255, train=False, features=features
+    )
     return found
 
 

@@ -1,15 +1,21 @@
-"""Spectral embedding of the public neighbour graph, with a record-local place for every other image. The default for images.
+"""Spectral embedding of the public neighbour graph, with a record-local place for every other
+image. The default for images.
 
-1. Every public image is seen in a few views (itself, stretched, turned) and described by HOG after deskewing, then by principal components.
-2. Two public images are as far apart as one is from the nearest view of the other; each is joined to its nearest ones, self-tuned.
-3. The leading eigenvectors of D^-1/2 W D^-1/2, rows scaled to unit length, are the embedding: connected groups become nearly points.
-4. Any image is placed at the weighted mean of its nearest public images, found among all of their views: a record-local map.
+1. Every public image is seen in a few views (itself, stretched, turned) and described by HOG after
+  deskewing, then by principal components.
+2. Two public images are as far apart as one is from the nearest view of the other; each is joined
+  to its nearest ones, self-tuned.
+3. The leading eigenvectors of D^-1/2 W D^-1/2, rows scaled to unit length, are the embedding:
+  connected groups become nearly points.
+4. Any image is placed at the weighted mean of its nearest public images, found among all of their
+  views: a record-local map.
 
-Comparing views rather than images lifts the labels of ten clusters on MNIST from 97.4% to 98.1%, at no privacy cost
-(`benchmarks/results/labels.json`).
+Comparing views rather than images lifts the labels of ten clusters on MNIST from 97.4% to 98.1%, at
+no privacy cost (`benchmarks/results/labels.json`).
 
-References: Ng, Jordan & Weiss, "On Spectral Clustering", 2001; Zelnik-Manor & Perona, "Self-Tuning Spectral Clustering", 2004;
-Bengio et al., "Out-of-Sample Extensions for LLE, Isomap, MDS, Eigenmaps, and Spectral Clustering", 2003.
+References: Ng, Jordan & Weiss, "On Spectral Clustering", 2001; Zelnik-Manor & Perona, "Self-Tuning
+Spectral Clustering", 2004; Bengio et al., "Out-of-Sample Extensions for LLE, Isomap, MDS,
+Eigenmaps, and Spectral Clustering", 2003.
 """
 
 import functools
@@ -32,7 +38,9 @@ from rknn_jax.types import Array
 from rknn_jax.types import Encoder as EncoderOf
 
 SMALLEST_FOR_HOG = 16  # pixels
-BLOCK_SIZE = 500  # images at a time: distances to all views of all public images are held for one block
+BLOCK_SIZE = (
+    500  # images at a time: distances to all views of all public images are held for one block
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,8 @@ class Config:
       num_neighbors: edges of each public image.
       tuning_neighbor: whose distance is an image's own scale.
       num_components: principal components of the descriptors, at most.
-      flatten: power of their standard deviation by which components are divided; 1 would whiten them.
+      flatten: power of their standard deviation by which components are divided; 1 would whiten
+        them.
       placing_neighbors: public images that place another image.
       stretch: relative horizontal stretch of the views, both ways; 0 for none.
       turn: rotation of the views in degrees, both ways; 0 for none.
@@ -62,7 +71,13 @@ class Config:
     deskew: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("dimension", "num_neighbors", "tuning_neighbor", "num_components", "placing_neighbors"):
+        for name in (
+            "dimension",
+            "num_neighbors",
+            "tuning_neighbor",
+            "num_components",
+            "placing_neighbors",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
 
@@ -87,9 +102,13 @@ class Encoder:
     config: Config = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return unit vectors, float32 `[n, dimension]`, from uint8 `[n, h, w, c]`; row i depends on image i alone."""
+        """Return unit vectors, float32 `[n, dimension]`, from uint8 `[n, h, w, c]`; row i
+        depends on image i alone.
+        """
         blocks = [images[start : start + BLOCK_SIZE] for start in range(0, len(images), BLOCK_SIZE)]
-        return jnp.concatenate([_place(self, self.describe(_straighten(block, self.config))) for block in blocks])
+        return jnp.concatenate(
+            [_place(self, self.describe(_straighten(block, self.config))) for block in blocks]
+        )
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
@@ -101,15 +120,31 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
       config: see `Config`.
 
     Raises:
-      ValueError: where there are too few public images for the neighbours or eigenvectors asked for.
+      ValueError: where there are too few public images for the neighbours or eigenvectors asked
+        for.
     """
     num_images = len(images)
-    needed = max(config.num_neighbors, config.tuning_neighbor, config.dimension, config.placing_neighbors) + 2
+    needed = (
+        max(
+            config.num_neighbors, config.tuning_neighbor, config.dimension, config.placing_neighbors
+        )
+        + 2
+    )
     if num_images < needed:
-        raise ValueError(f"Expected at least {needed} public images for {config}, got {num_images}; bring more or lower these numbers.")
-    images = np.concatenate([_straighten(images[start : start + BLOCK_SIZE], config) for start in range(0, num_images, BLOCK_SIZE)])
+        raise ValueError(
+            f"Expected at least {needed} public images for {config}, got {num_images}; bring "
+            "more or lower these numbers."
+        )
+    images = np.concatenate(
+        [
+            _straighten(images[start : start + BLOCK_SIZE], config)
+            for start in range(0, num_images, BLOCK_SIZE)
+        ]
+    )
     describe = _fit_descriptor(images, config)
-    return _embed(key, describe, jnp.stack([describe(view) for view in _views(images, config)]), config)
+    return _embed(
+        key, describe, jnp.stack([describe(view) for view in _views(images, config)]), config
+    )
 
 
 def of(key: jax.Array, describe: EncoderOf, images: Array, config: Config = Config()) -> Encoder:
@@ -121,35 +156,54 @@ def of(key: jax.Array, describe: EncoderOf, images: Array, config: Config = Conf
       images: uint8 `[m, h, w, c]`, public.
       config: see `Config`; `stretch`, `turn` and `deskew` are left out.
     """
-    return _embed(key, describe, jnp.asarray(describe(images))[None], replace(config, stretch=0.0, turn=0.0, deskew=False))
+    return _embed(
+        key,
+        describe,
+        jnp.asarray(describe(images))[None],
+        replace(config, stretch=0.0, turn=0.0, deskew=False),
+    )
 
 
 def _embed(key: jax.Array, describe: EncoderOf, views: jax.Array, config: Config) -> Encoder:
     num_images = views.shape[1]
     count = max(config.num_neighbors, config.tuning_neighbor) + 1
-    found = [_nearest_views(views[0, start : start + BLOCK_SIZE], views, count) for start in range(0, num_images, BLOCK_SIZE)]
+    found = [
+        _nearest_views(views[0, start : start + BLOCK_SIZE], views, count)
+        for start in range(0, num_images, BLOCK_SIZE)
+    ]
     index, distance = without_itself(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
     scale = np.sqrt(distance[:, config.tuning_neighbor - 1]) + 1e-12
-    graph = neighbor_graph(index[:, : config.num_neighbors], distance[:, : config.num_neighbors], scale)
+    graph = neighbor_graph(
+        index[:, : config.num_neighbors], distance[:, : config.num_neighbors], scale
+    )
     embedding = spectral_embedding(key, graph, config.dimension)
     return Encoder(describe, views, jnp.asarray(scale, jnp.float32), embedding, config)
 
 
 def spectral_embedding(key: jax.Array, graph: scipy.sparse.csr_matrix, dimension: int) -> jax.Array:
-    """Return the leading eigenvectors of D^-1/2 W D^-1/2 with unit rows, float32 `[m, dimension]`. `key` is consumed."""
+    """Return the leading eigenvectors of D^-1/2 W D^-1/2 with unit rows, float32 `[m, dimension]`.
+
+    `key` is consumed.
+    """
     degree = np.asarray(graph.sum(axis=1)).ravel()
     scaling = scipy.sparse.diags(1 / np.sqrt(np.maximum(degree, 1e-12)))
     start = np.asarray(jax.random.uniform(key, (len(degree),), minval=0.5), np.float64)
-    _, vectors = scipy.sparse.linalg.eigsh(scaling @ graph @ scaling, dimension, which="LA", v0=start)
+    _, vectors = scipy.sparse.linalg.eigsh(
+        scaling @ graph @ scaling, dimension, which="LA", v0=start
+    )
     return _unit(jnp.asarray(vectors[:, ::-1], jnp.float32))
 
 
 def _fit_descriptor(images: Array, config: Config) -> pca.Encoder:
-    """Principal components of HOG in cells of a quarter and a seventh of the image, or of the pixels where it is too small for that."""
+    """Principal components of HOG in cells of a quarter and a seventh of the image, or of the
+    pixels where it is too small for that.
+    """
     size = min(images.shape[1:3])
     large = size >= SMALLEST_FOR_HOG
     base = hog.Encoder(hog.Config(cells=(size // 4, size // 7))) if large else pixels.Encoder()
-    return pca.of(base, images, pca.Config(num_components=config.num_components, flatten=config.flatten))
+    return pca.of(
+        base, images, pca.Config(num_components=config.num_components, flatten=config.flatten)
+    )
 
 
 def _straighten(images: Array, config: Config) -> Array:
@@ -160,25 +214,43 @@ def _views(images: Array, config: Config) -> list[Array]:
     """Return uint8 `[m, h, w, c]` for each view, the images themselves first."""
     angle = math.radians(config.turn)
     stretched = [np.diag([1, 1 + amount]) for amount in (config.stretch, -config.stretch) if amount]
-    turned = [np.array([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in (angle, -angle) if a]
+    turned = [
+        np.array([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]])
+        for a in (angle, -angle)
+        if a
+    ]
     return [images] + [_transform(images, matrix) for matrix in stretched + turned]
 
 
 def _transform(images: Array, matrix: np.ndarray) -> Array:
-    displacement = _displacement(np.asarray(matrix, np.float32)[None], np.zeros((1, 2), np.float32), *images.shape[1:3])
-    blocks = [jnp.asarray(images[start : start + BLOCK_SIZE], jnp.float32) for start in range(0, len(images), BLOCK_SIZE)]
+    displacement = _displacement(
+        np.asarray(matrix, np.float32)[None], np.zeros((1, 2), np.float32), *images.shape[1:3]
+    )
+    blocks = [
+        jnp.asarray(images[start : start + BLOCK_SIZE], jnp.float32)
+        for start in range(0, len(images), BLOCK_SIZE)
+    ]
     return np.concatenate(
-        [_rounded(warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))) for block in blocks]
+        [
+            _rounded(
+                warp(block, jnp.broadcast_to(displacement, (len(block), *displacement.shape[1:])))
+            )
+            for block in blocks
+        ]
     )
 
 
 _displacement = jax.jit(affine_displacement, static_argnums=(2, 3))
-_rounded = jax.jit(as_uint8)  # apart from the warp, whose values compiling them together would change in their last bits
+_rounded = jax.jit(
+    as_uint8
+)  # apart from the warp, whose values compiling them together would change in their last bits
 
 
 @functools.partial(jax.jit, static_argnames="count")
 def _nearest_views(points: jax.Array, views: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Return the public images, int32 and squared distance `[n, count]`, whose nearest view is nearest to each point."""
+    """Return the public images, int32 and squared distance `[n, count]`, whose nearest view is
+    nearest to each point.
+    """
     distances = jnp.min(jax.vmap(lambda view: pairwise_sq_distances(points, view))(views), axis=0)
     negative, index = jax.lax.top_k(-distances, count)
     return index.astype(jnp.int32), -negative
@@ -198,5 +270,13 @@ def _unit(rows: jax.Array) -> jax.Array:
 
 EXAMPLES = (
     Config(dimension=3, num_neighbors=4, tuning_neighbor=3, num_components=8),
-    Config(dimension=2, num_neighbors=3, tuning_neighbor=3, placing_neighbors=1, stretch=0, turn=0, deskew=False),
+    Config(
+        dimension=2,
+        num_neighbors=3,
+        tuning_neighbor=3,
+        placing_neighbors=1,
+        stretch=0,
+        turn=0,
+        deskew=False,
+    ),
 )

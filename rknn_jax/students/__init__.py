@@ -1,1 +1,4 @@
-"""Students: what is trained on the labelled public data. `fit` is the one training loop; `models` are the networks."""
+"""Students: what is trained on the labelled public data.
+
+`fit` is the one training loop; `models` are the networks.
+"""

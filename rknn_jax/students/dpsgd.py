@@ -1,28 +1,37 @@
-"""Noisy SGD: train a network on private records, the gradient of each clipped to norm C and Gaussian noise added to their sum.
+"""Noisy SGD: train a network on private records, the gradient of each clipped to norm C and
+Gaussian noise added to their sum.
 
     w  <-  w - rate · momentum of  (sum_i min(1, C/|g_i|) g_i + N(0, (sigma C)² I)) / B
 
-Every step takes a Poisson sample: each record with probability q, on its own. Samples differ in size, so they are cut into blocks of one
-size, the last filled up with records that do not count; nothing is dropped. B is the size to expect. What predicts is the moving average of
-the weights, by post-processing.
+Every step takes a Poisson sample: each record with probability q, on its own. Samples differ in
+size, so they are cut into blocks of one size, the last filled up with records that do not count;
+nothing is dropped. B is the size to expect. What predicts is the moving average of the weights, by
+post-processing.
 
-**Guarantee.** A record moves the sum by C at most, so its noise multiplier is sigma under add-remove. A record and what replaces it may
-move it by C each in opposite directions: (1-q)N(0) + qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.sampled_gaussian`). The number of
-records is public under replace-one and private under add-remove, where q is therefore to be named.
+**Guarantee.** A record moves the sum by C at most, so its noise multiplier is sigma under
+add-remove. A record and what replaces it may move it by C each in opposite directions: (1-q)N(0) +
+qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.sampled_gaussian`). The number of records is
+public under replace-one and private under add-remove, where q is therefore to be named.
 
-- float32 may leave a norm above C by its rounding, and round a batch's sum otherwise; the noise is stronger by `SLACK` and `SUMMED`.
-- A gradient that is not finite counts as 0. optax's own clipping would let it pass, and one record could tell that it is there.
-- Batch statistics are a network's only way to mix records, so they are those of public images, learned anew for every epoch's weights.
-- Every leaf of the weights has noise of its own: with one key for all, as in the code of DiversePublic, leaves of equal shape get equal
-  noise, and their difference is released without any.
+- float32 may leave a norm above C by its rounding, and round a batch's sum otherwise; the noise is
+  stronger by `SLACK` and `SUMMED`.
+- A gradient that is not finite counts as 0. optax's own clipping would let it pass, and one record
+  could tell that it is there.
+- Batch statistics are a network's only way to mix records, so they are those of public images,
+  learned anew for every epoch's weights.
+- Every leaf of the weights has noise of its own: with one key for all, as in the code of
+  DiversePublic, leaves of equal shape get equal noise, and their difference is released without
+  any.
 
-Per-example gradients are `jax.vmap(jax.grad)`, clipped and summed by `optax.per_example_global_norm_clip`, which took 0.7 of the time of
-jax-privacy's `clipped_grad` on M5 (`benchmarks/noisy_sgd.py`) and is here already. Where only part of a network is trained, the rest has no
-gradient at all (`Part`).
+Per-example gradients are `jax.vmap(jax.grad)`, clipped and summed by
+`optax.per_example_global_norm_clip`, which took 0.7 of the time of jax-privacy's `clipped_grad` on
+M5 (`benchmarks/noisy_sgd.py`) and is here already. Where only part of a network is trained, the
+rest has no gradient at all (`Part`).
 
-References: Abadi et al., "Deep Learning with Differential Privacy", 2016, Algorithm 1; De et al., "Unlocking High-Accuracy Differentially
-Private Image Classification through Scale", 2022 (weight averaging, large batches); Luo et al., "Scalable Differential Privacy with Sparse
-Network Finetuning", 2021 (`norms` and `sparse`).
+References: Abadi et al., "Deep Learning with Differential Privacy", 2016, Algorithm 1; De et al.,
+"Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022 (weight
+averaging, large batches); Luo et al., "Scalable Differential Privacy with Sparse Network
+Finetuning", 2021 (`norms` and `sparse`).
 """
 
 import functools
@@ -47,19 +56,32 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Array
 
 Part = Literal["all", "head", "norms", "sparse"]
-"""What is trained: everything; the last layer; scales and biases of the normalisation and the last layer; these and the largest weights."""
+"""What is trained: everything; the last layer; scales and biases of the normalisation and the
+last layer; these and the largest weights.
+"""
 
 SLACK = 1e-5
-"""By which float32's sum of a million squares may be off. The noise is stronger than sigma C by it, and by `SUMMED` for each of B."""
+"""By which float32's sum of a million squares may be off.
+
+The noise is stronger than sigma C by it, and by `SUMMED` for each of B.
+"""
 
 SUMMED = 2.0**-22
-"""By which one record may move the rounding of a sum, for each other record in it: four times the most that a search found."""
+"""By which one record may move the rounding of a sum, for each other record in it: four times
+the most that a search found.
+"""
 
-MOST_EXAMPLES, MOST_NUMBERS = 256, 2**25
-"""Of a block, whose gradients are in memory at once: examples, and weights times examples, which are 130 MB."""
+MOST_EXAMPLES = 256
+MOST_NUMBERS = 2**25
+"""Of a block, whose gradients are in memory at once: examples, and weights times examples, which
+are 130 MB.
+"""
 
-STATISTICS_BATCHES, STATISTICS_BATCH_SIZE = 30, 64
-"""Batches of public images from which batch statistics are learned anew: the last 30 leave 4% of what was there before."""
+STATISTICS_BATCHES = 30
+STATISTICS_BATCH_SIZE = 64
+"""Batches of public images from which batch statistics are learned anew: the last 30 leave 4% of
+what was there before.
+"""
 
 LOG_SECONDS = 10
 """Between two lines of progress."""
@@ -75,8 +97,8 @@ class Config:
       epsilon: privacy of the whole training; infinity for no noise and no privacy.
       delta: of the same.
       relation: which data sets are neighbours.
-      noise_multiplier: sigma; where it is given, what is guaranteed is what it costs, epsilon at most, and else it is the least that
-        keeps epsilon.
+      noise_multiplier: sigma; where it is given, what is guaranteed is what it costs, epsilon at
+        most, and else it is the least that keeps epsilon.
       clip: C.
       batch_size: B, records of a step to expect.
       sampling_prob: q; B divided by the number of records where it is not given.
@@ -100,21 +122,26 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
-            raise ValueError(f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}.")
+            raise ValueError(
+                f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
+            )
         if not 1e-10 <= self.clip <= 1e10:
             raise ValueError(
-                f"Expected clip > 0, from 1e-10 to 1e10, got clip={self.clip}; 1 is a common choice, and float32 squares no others."
+                f"Expected clip > 0, from 1e-10 to 1e10, got clip={self.clip}; 1 is a common "
+                "choice, and float32 squares no others."
             )
         if self.noise_multiplier is not None and not 0 < self.noise_multiplier < math.inf:
             raise ValueError(
-                f"Expected a finite noise_multiplier > 0, got noise_multiplier={self.noise_multiplier}; pass epsilon=inf and no "
+                "Expected a finite noise_multiplier > 0, got "
+                f"noise_multiplier={self.noise_multiplier}; pass epsilon=inf and no "
                 "noise_multiplier to train without privacy."
             )
         if self.batch_size < 1:
             raise ValueError(f"Expected batch_size >= 1, got batch_size={self.batch_size}.")
         if self.sampling_prob is not None and not 1e-6 <= self.sampling_prob <= 1:
             raise ValueError(
-                f"Expected 1e-6 <= sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 takes every record every time."
+                f"Expected 1e-6 <= sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 "
+                "takes every record every time."
             )
         for name in ("epochs", "learning_rate"):
             if not 0 < getattr(self, name) < math.inf:
@@ -140,18 +167,21 @@ def schedule(config: Config, num_records: int) -> Schedule:
     """Return q and T; with add-remove they do not depend on the number of records.
 
     Raises:
-      ValueError: for add-remove without a sampling probability, and for a batch of more records than there are.
+      ValueError: for add-remove without a sampling probability, and for a batch of more records
+        than there are.
     """
     q = config.sampling_prob
     if q is None:
         if config.relation == "add-remove":
             raise ValueError(
-                "Expected sampling_prob with relation=add-remove, got none: the number of records is private, and batch_size divided by it "
+                "Expected sampling_prob with relation=add-remove, got none: the number of "
+                "records is private, and batch_size divided by it "
                 "would tell it; name a public guess."
             )
         if config.batch_size > num_records:
             raise ValueError(
-                f"Expected batch_size <= number of private records, got batch_size={config.batch_size} with {num_records}; take fewer "
+                "Expected batch_size <= number of private records, got "
+                f"batch_size={config.batch_size} with {num_records}; take fewer "
                 "(--noisy-sgd.batch-size)."
             )
         q = config.batch_size / num_records
@@ -163,7 +193,16 @@ def events(noise_multiplier: float, schedule: Schedule, relation: Relation) -> t
     if relation == "add-remove":
         return (Event("gaussian", noise_multiplier, schedule.steps, schedule.sampling_prob),)
     replaced = schedule.sampling_prob < 1
-    return (Event("gaussian", noise_multiplier / 2, schedule.steps, schedule.sampling_prob, replaced=replaced, opposite=replaced),)
+    return (
+        Event(
+            "gaussian",
+            noise_multiplier / 2,
+            schedule.steps,
+            schedule.sampling_prob,
+            replaced=replaced,
+            opposite=replaced,
+        ),
+    )
 
 
 def noise(config: Config, num_records: int) -> tuple[float, Guarantee]:
@@ -172,31 +211,49 @@ def noise(config: Config, num_records: int) -> tuple[float, Guarantee]:
     Raises:
       ValueError: for an epsilon or delta out of range, and as `schedule`.
     """
-    return _noise(config.noise_multiplier, config.epsilon, config.delta, config.relation, schedule(config, num_records))
+    return _noise(
+        config.noise_multiplier,
+        config.epsilon,
+        config.delta,
+        config.relation,
+        schedule(config, num_records),
+    )
 
 
 @functools.lru_cache(maxsize=64)
-def _noise(given: float | None, epsilon: float, delta: float, relation: Relation, plan: Schedule) -> tuple[float, Guarantee]:
+def _noise(
+    given: float | None, epsilon: float, delta: float, relation: Relation, plan: Schedule
+) -> tuple[float, Guarantee]:
     if not epsilon > 0:
-        raise ValueError(f"Expected epsilon > 0, got epsilon={epsilon}; choose a positive privacy budget.")
+        raise ValueError(
+            f"Expected epsilon > 0, got epsilon={epsilon}; choose a positive privacy budget."
+        )
     if epsilon == math.inf and given is None:
         return 0.0, Guarantee(math.inf, 0.0, relation, "central", ())
     if not 0 < delta < 1:
         raise ValueError(
-            f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure differential privacy, pass --delta 1e-5."
+            f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure "
+            "differential privacy, pass --delta 1e-5."
         )
     multiplier = given
     if multiplier is None:
         whole = accounting.gaussian_noise_multiplier(epsilon, delta)
         start = max(plan.sampling_prob * math.sqrt(plan.steps) * whole, min(0.5, whole))
-        multiplier = accounting.calibrate(lambda sigma: events(sigma, plan, relation), epsilon, delta, start)
+        multiplier = accounting.calibrate(
+            lambda sigma: events(sigma, plan, relation), epsilon, delta, start
+        )
     released = events(multiplier, plan, relation)
-    cost, accountant = min((cost, name) for name, cost in accounting.epsilons(released, delta).items())
+    cost, accountant = min(
+        (cost, name) for name, cost in accounting.epsilons(released, delta).items()
+    )
     if cost > epsilon * (1 + 1e-9):
         raise ValueError(
-            f"Expected noise that keeps epsilon={epsilon}, got noise_multiplier={given}, which costs {cost:.6g}; raise either."
+            f"Expected noise that keeps epsilon={epsilon}, got noise_multiplier={given}, which "
+            f"costs {cost:.6g}; raise either."
         )
-    return multiplier, Guarantee(cost if given else epsilon, delta, relation, "central", released, accountant=accountant)
+    return multiplier, Guarantee(
+        cost if given else epsilon, delta, relation, "central", released, accountant=accountant
+    )
 
 
 class State(NamedTuple):
@@ -245,35 +302,59 @@ def fit(
     Args:
       key: of the samples and the noise, which must stay secret; is consumed.
       network: a Flax module, called with `train`.
-      variables: what it starts from: `params`, drawn or learned from public data, and `batch_stats` where it has them.
+      variables: what it starts from: `params`, drawn or learned from public data, and `batch_stats`
+        where it has them.
       inputs: private, float32 or uint8 images, which are divided by 255, `[n, ...]`.
       labels: private, int32 `[n]`.
-      public: inputs of the same kind from which batch statistics are learned, where the network has them.
+      public: inputs of the same kind from which batch statistics are learned, where the network has
+        them.
       config: see `Config`.
       part: what of the network is trained.
-      density: with `sparse`, the share of the other weights that is trained too, the largest of `variables`.
-      folder: where the training is saved after every epoch, and goes on; with the same key to the same weights, bit for bit. The key
-        is not saved. A training of other settings has a place of its own there; one of other records has not, so give each its folder.
+      density: with `sparse`, the share of the other weights that is trained too, the largest of
+        `variables`.
+      folder: where the training is saved after every epoch, and goes on; with the same key to the
+        same weights, bit for bit. The key is not saved. A training of other settings has a place of
+        its own there; one of other records has not, so give each its folder.
 
     Raises:
       ValueError: for records that do not fit each other, a density outside (0, 1), and as `noise`.
     """
     if len(inputs) != len(labels) or not len(labels):
-        raise ValueError(f"Expected one label a record and one record or more, got {len(inputs)} records and {len(labels)} labels.")
+        raise ValueError(
+            f"Expected one label a record and one record or more, got {len(inputs)} records and "
+            f"{len(labels)} labels."
+        )
     plan = schedule(config, len(labels))
     multiplier, guarantee = noise(config, len(labels))
     trained, fixed, mask = parted(variables["params"], part, density)
     optimizer = optax.sgd(config.learning_rate, config.momentum)
     descent = _traced(config)
-    average, trained = (jax.tree.map(jnp.copy, trained) for _ in range(2))  # steps take their buffers over
+    average, trained = (
+        jax.tree.map(jnp.copy, trained) for _ in range(2)
+    )  # steps take their buffers over
     state = State(jnp.zeros((), jnp.int32), trained, average, optimizer.init(trained))
     statistics = variables.get("batch_stats", {})
     records = (jax.device_put(jnp.asarray(inputs)), jax.device_put(jnp.asarray(labels, jnp.int32)))
     steps_per_epoch = max(1, round(1 / plan.sampling_prob))
-    block_size = max(1, min(MOST_EXAMPLES, MOST_NUMBERS // sum(leaf.size for leaf in trained.values()), len(labels)))
-    settings = (config, part, density, network, {path: leaf.shape for path, leaf in trained.items()}, len(labels), multiplier)
+    block_size = max(
+        1,
+        min(
+            MOST_EXAMPLES, MOST_NUMBERS // sum(leaf.size for leaf in trained.values()), len(labels)
+        ),
+    )
+    settings = (
+        config,
+        part,
+        density,
+        network,
+        {path: leaf.shape for path, leaf in trained.items()},
+        len(labels),
+        multiplier,
+    )
     started = told = time.perf_counter()
-    with checkpoints.Training(folder and Path(folder) / checkpoints.named("noisy_sgd", settings)) as training:
+    with checkpoints.Training(
+        folder and Path(folder) / checkpoints.named("noisy_sgd", settings)
+    ) as training:
         (state, statistics), done = training.resumed((state, statistics))
         if done:
             log.info("going on at step %d of %d", done, plan.steps)
@@ -282,24 +363,44 @@ def fit(
                 if step > done:
                     training.save(step, (state, statistics))
                 if statistics:
-                    statistics = _statistics(network, _joined(state.trained, fixed), statistics, public)
+                    statistics = _statistics(
+                        network, _joined(state.trained, fixed), statistics, public
+                    )
                 if (now := time.perf_counter()) - told > LOG_SECONDS:
                     log.info("step %d of %d, %.0f s", step, plan.steps, now - started)
                     told = now
             sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
             total = jax.tree.map(jnp.zeros_like, state.trained)
             for index, present in sampled(sample_key, len(labels), plan.sampling_prob, block_size):
-                total = _add_clipped(network, config.clip, total, state.trained, fixed, mask, statistics, records, index, present)
+                total = _add_clipped(
+                    network,
+                    config.clip,
+                    total,
+                    state.trained,
+                    fixed,
+                    mask,
+                    statistics,
+                    records,
+                    index,
+                    present,
+                )
             state = _descend(descent, multiplier, noise_key, state, total, mask)
         if done < plan.steps:
             training.save(plan.steps, (state, statistics))
     params = _joined(state.average, fixed)
     if statistics:
         statistics = _statistics(network, params, statistics, public)
-    return Trained(jax.tree.map(np.asarray, {"params": params} | ({"batch_stats": statistics} if statistics else {})), guarantee)
+    return Trained(
+        jax.tree.map(
+            np.asarray, {"params": params} | ({"batch_stats": statistics} if statistics else {})
+        ),
+        guarantee,
+    )
 
 
-def sampled(key: jax.Array, num_records: int, sampling_prob: float, block_size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def sampled(
+    key: jax.Array, num_records: int, sampling_prob: float, block_size: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Draw a Poisson sample in blocks.
 
     Args:
@@ -309,34 +410,54 @@ def sampled(key: jax.Array, num_records: int, sampling_prob: float, block_size: 
       block_size: records of a block.
 
     Returns:
-      For each block `index`, int32 `[block_size]`, and `present`, bool of the same shape, False where the last block is filled up.
+      For each block `index`, int32 `[block_size]`, and `present`, bool of the same shape, False
+      where the last block is filled up.
     """
-    chosen = np.flatnonzero(jax.random.bernoulli(key, sampling_prob, (num_records,), mode="high"))  # to 2^-45 and not to 2^-23
+    chosen = np.flatnonzero(
+        jax.random.bernoulli(key, sampling_prob, (num_records,), mode="high")
+    )  # to 2^-45 and not to 2^-23
     blocks = -(-len(chosen) // block_size)
     index = np.zeros(blocks * block_size, np.int32)
     index[: len(chosen)] = chosen
     present = np.arange(len(index)) < len(chosen)
-    return list(zip(index.reshape(blocks, block_size), present.reshape(blocks, block_size), strict=True))
+    return list(
+        zip(index.reshape(blocks, block_size), present.reshape(blocks, block_size), strict=True)
+    )
 
 
 def clipped_sum(gradients: Any, clip: float) -> Any:
-    """Sum gradients `[n, ...]` of n examples, each scaled to norm `clip` at most over all leaves; one that is not finite counts as 0."""
+    """Sum gradients `[n, ...]` of n examples, each scaled to norm `clip` at most over all
+    leaves; one that is not finite counts as 0.
+    """
     with jax.numpy_dtype_promotion("standard"):
         total = optax.per_example_global_norm_clip(gradients, clip)[0]
-        whole = functools.reduce(jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(total)))
+        whole = functools.reduce(
+            jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(total))
+        )
         # What is not finite spoils the sum, so only then is it worth the time to look for it.
-        return jax.lax.cond(whole, lambda: total, lambda: optax.per_example_global_norm_clip(_finite(gradients), clip)[0])
+        return jax.lax.cond(
+            whole,
+            lambda: total,
+            lambda: optax.per_example_global_norm_clip(_finite(gradients), clip)[0],
+        )
 
 
 def _finite(gradients: Any) -> Any:
     """Return the gradients of examples with 0 in place of those that are not finite somewhere."""
-    finite = (jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim))) for leaf in jax.tree.leaves(gradients))
+    finite = (
+        jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim)))
+        for leaf in jax.tree.leaves(gradients)
+    )
     kept = functools.reduce(jnp.logical_and, finite)
-    return jax.tree.map(lambda leaf: jnp.where(jnp.expand_dims(kept, tuple(range(1, leaf.ndim))), leaf, 0), gradients)
+    return jax.tree.map(
+        lambda leaf: jnp.where(jnp.expand_dims(kept, tuple(range(1, leaf.ndim))), leaf, 0),
+        gradients,
+    )
 
 
 def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
-    """Return a network's weights that are trained, the others, and which of the first may change: flat, by path.
+    """Return a network's weights that are trained, the others, and which of the first may change:
+    flat, by path.
 
     Raises:
       ValueError: for an unknown part, one that the network lacks, or a density outside (0, 1).
@@ -344,24 +465,43 @@ def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
     if part not in get_args(Part):
         raise ValueError(f"Expected part to be one of {get_args(Part)}, got part={part!r}.")
     if part == "sparse" and not 0 < density < 1:
-        raise ValueError(f"Expected 0 < density < 1, got density={density}; part=all trains all weights.")
+        raise ValueError(
+            f"Expected 0 < density < 1, got density={density}; part=all trains all weights."
+        )
     flat = {path: jnp.asarray(leaf) for path, leaf in flatten_dict(params, sep=".").items()}
     head = {path for path in flat if path.split(".")[0] == head_of(params)}
     norms = {path for path in flat if "Norm_" in path}
     if part != "all" and (not head or (part == "norms" and not norms)):
-        raise ValueError(f"Expected a network with a dense layer and normalisation for part={part}, got none; pass part=all.")
+        raise ValueError(
+            f"Expected a network with a dense layer and normalisation for part={part}, got none; "
+            "pass part=all."
+        )
     chosen = {"all": set(flat), "head": set(), "norms": norms, "sparse": set(flat)}[part] | head
     mask = {path: jnp.ones((), bool) for path in chosen}
     if part == "sparse":
         others = set(flat) - norms - head
-        smallest = np.quantile(np.concatenate([np.abs(flat[path]).ravel() for path in others]), 1 - density) if others else 0
+        smallest = (
+            np.quantile(
+                np.concatenate([np.abs(flat[path]).ravel() for path in others]), 1 - density
+            )
+            if others
+            else 0
+        )
         mask |= {path: jnp.abs(flat[path]) >= smallest for path in others}
-    return {path: flat[path] for path in chosen}, {path: leaf for path, leaf in flat.items() if path not in chosen}, mask
+    return (
+        {path: flat[path] for path in chosen},
+        {path: leaf for path, leaf in flat.items() if path not in chosen},
+        mask,
+    )
 
 
 def head_of(params: Any) -> str | None:
     """Return the name of a network's last dense layer, None where it has none."""
-    return max((name for name in params if name.startswith("Dense_")), default=None, key=lambda name: int(name.removeprefix("Dense_")))
+    return max(
+        (name for name in params if name.startswith("Dense_")),
+        default=None,
+        key=lambda name: int(name.removeprefix("Dense_")),
+    )
 
 
 def _joined(trained: Any, fixed: Any) -> Any:
@@ -389,19 +529,26 @@ def _add_clipped(
     """Add a block's clipped gradients to a step's sum."""
 
     def loss_of(trained: Any, record: jax.Array, label: jax.Array, present: jax.Array) -> jax.Array:
-        variables = {"params": _joined(trained, fixed)} | ({"batch_stats": statistics} if statistics else {})
+        variables = {"params": _joined(trained, fixed)} | (
+            {"batch_stats": statistics} if statistics else {}
+        )
         logits = network.apply(variables, scaled(record)[None], train=False)[0]
         learned = present & (bsvs.voting_labels(label, len(logits)) >= 0)
         return jnp.where(learned, -jax.nn.log_softmax(logits)[label], 0)
 
     inputs, labels = (array[index] for array in records)
     gradients = jax.vmap(jax.grad(loss_of), (None, 0, 0, 0))(trained, inputs, labels, present)
-    allowed = {path: leaf if mask[path].ndim == 0 else jnp.where(mask[path][None], leaf, 0) for path, leaf in gradients.items()}
+    allowed = {
+        path: leaf if mask[path].ndim == 0 else jnp.where(mask[path][None], leaf, 0)
+        for path, leaf in gradients.items()
+    }
     return jax.tree.map(jnp.add, total, clipped_sum(allowed, clip))
 
 
 def _traced(config: Config) -> Config:
-    """Return the settings that `_descend` reads: one program serves every epsilon, length and folder."""
+    """Return the settings that `_descend` reads: one program serves every epsilon, length and
+    folder.
+    """
     return Config(
         clip=config.clip,
         batch_size=config.batch_size,
@@ -412,26 +559,48 @@ def _traced(config: Config) -> Config:
 
 
 @functools.partial(jax.jit, static_argnames="config", donate_argnames="state")
-def _descend(config: Config, multiplier: jax.Array, key: jax.Array, state: State, total: Any, mask: Any) -> State:
+def _descend(
+    config: Config, multiplier: jax.Array, key: jax.Array, state: State, total: Any, mask: Any
+) -> State:
     """Add the noise to a step's sum, and go down by it."""
-    stddev = jnp.asarray(multiplier, jnp.float32) * config.clip * (1 + SLACK + SUMMED * config.batch_size)
+    stddev = (
+        jnp.asarray(multiplier, jnp.float32)
+        * config.clip
+        * (1 + SLACK + SUMMED * config.batch_size)
+    )
     drawn = optax.tree.random_like(key, total)  # a key for every leaf
-    noisy = {path: jnp.where(mask[path], total[path] + stddev * drawn[path], 0) / config.batch_size for path in total}
+    noisy = {
+        path: jnp.where(mask[path], total[path] + stddev * drawn[path], 0) / config.batch_size
+        for path in total
+    }
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-        change, momentum = optax.sgd(config.learning_rate, config.momentum).update(noisy, state.momentum)
+        change, momentum = optax.sgd(config.learning_rate, config.momentum).update(
+            noisy, state.momentum
+        )
     trained = optax.apply_updates(state.trained, change)
-    return State(state.step + 1, trained, students.average(state.average, trained, state.step, config.ema_decay), momentum)
+    return State(
+        state.step + 1,
+        trained,
+        students.average(state.average, trained, state.step, config.ema_decay),
+        momentum,
+    )
 
 
 def _statistics(network: Any, params: Any, statistics: Any, public: Array) -> Any:
     """Learn batch statistics anew, from public inputs alone."""
-    rows = np.arange(STATISTICS_BATCHES * STATISTICS_BATCH_SIZE).reshape(STATISTICS_BATCHES, -1) % len(public)
+    rows = np.arange(STATISTICS_BATCHES * STATISTICS_BATCH_SIZE).reshape(
+        STATISTICS_BATCHES, -1
+    ) % len(public)
     for index in rows:
-        statistics = _updated_statistics(network, params, statistics, jnp.asarray(np.asarray(public)[index]))
+        statistics = _updated_statistics(
+            network, params, statistics, jnp.asarray(np.asarray(public)[index])
+        )
     return statistics
 
 
 @functools.partial(jax.jit, static_argnames="network")
 def _updated_statistics(network: Any, params: Any, statistics: Any, inputs: jax.Array) -> Any:
     variables = {"params": params, "batch_stats": statistics}
-    return network.apply(variables, scaled(inputs), train=True, mutable=["batch_stats"])[1]["batch_stats"]
+    return network.apply(variables, scaled(inputs), train=True, mutable=["batch_stats"])[1][
+        "batch_stats"
+    ]

@@ -1,9 +1,11 @@
-"""A generator of images from noise, which needs no image to learn from: that of data-free distillation.
+"""A generator of images from noise, which needs no image to learn from: that of data-free
+distillation.
 
-It takes no batch statistics, so that images do not depend on each other, and scales each image by itself to a mean and spread of pixels
-that are public knowledge.
+It takes no batch statistics, so that images do not depend on each other, and scales each image by
+itself to a mean and spread of pixels that are public knowledge.
 
-Reference: Chen et al., "Data-Free Learning of Student Networks" (DAFL), 2019, whose generator this is but for the normalisation.
+Reference: Chen et al., "Data-Free Learning of Student Networks" (DAFL), 2019, whose generator this
+is but for the normalisation.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +25,9 @@ UNIFORM = nn.initializers.lecun_uniform()
 
 
 INK = 0.7
-"""Standard deviation of an image's mean pixel, over that of its pixels: a one has less ink than an eight."""
+"""Standard deviation of an image's mean pixel, over that of its pixels: a one has less ink than
+an eight.
+"""
 
 
 class Painter(nn.Module):
@@ -31,7 +35,8 @@ class Painter(nn.Module):
 
         dense; normalise, up 2, conv 3x3 width, normalise, leaky ReLU, up 2, conv 3x3 width / 2, normalise, leaky ReLU, conv 3x3
 
-    as DAFL's, at any size: the first layer has a quarter of the pixels along each axis, rounded up, and what is too much is cut off.
+    as DAFL's, at any size: the first layer has a quarter of the pixels along each axis, rounded up,
+    and what is too much is cut off.
     """
 
     image_shape: tuple[int, int, int]
@@ -44,19 +49,33 @@ class Painter(nn.Module):
     def __call__(self, z: jax.Array) -> jax.Array:
         """Paint."""
         height, width, channels = self.image_shape
-        height, width = height - 2 * self.margin, width - 2 * self.margin
-        rows, columns = -(-height // 4), -(-width // 4)
+        height = height - 2 * self.margin
+        width = width - 2 * self.margin
+        rows = -(-height // 4)
+        columns = -(-width // 4)
 
         def grown(x: jax.Array, channels: int) -> jax.Array:
             x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
-            return nn.leaky_relu(nn.GroupNorm(num_groups=1)(nn.Conv(channels, (3, 3), kernel_init=UNIFORM)(x)), 0.2)
+            return nn.leaky_relu(
+                nn.GroupNorm(num_groups=1)(nn.Conv(channels, (3, 3), kernel_init=UNIFORM)(x)), 0.2
+            )
 
-        x = nn.GroupNorm(num_groups=1)(nn.Dense(rows * columns * self.width, kernel_init=UNIFORM)(z).reshape(-1, rows, columns, self.width))
+        x = nn.GroupNorm(num_groups=1)(
+            nn.Dense(rows * columns * self.width, kernel_init=UNIFORM)(z).reshape(
+                -1, rows, columns, self.width
+            )
+        )
         x = grown(grown(x, self.width), self.width // 2)
         x = nn.Conv(channels, (3, 3), kernel_init=UNIFORM)(x)[:, :height, :width]
-        x = (x - x.mean((1, 2, 3), keepdims=True)) * jax.lax.rsqrt(x.var((1, 2, 3), keepdims=True) + 1e-6)
-        pixels = jnp.clip(self.pixel_mean + self.pixel_stddev * (x + INK * z[:, :1, None, None]), 0, 1)
-        return jnp.pad(pixels, ((0, 0), (self.margin, self.margin), (self.margin, self.margin), (0, 0)))
+        x = (x - x.mean((1, 2, 3), keepdims=True)) * jax.lax.rsqrt(
+            x.var((1, 2, 3), keepdims=True) + 1e-6
+        )
+        pixels = jnp.clip(
+            self.pixel_mean + self.pixel_stddev * (x + INK * z[:, :1, None, None]), 0, 1
+        )
+        return jnp.pad(
+            pixels, ((0, 0), (self.margin, self.margin), (self.margin, self.margin), (0, 0))
+        )
 
 
 @pytree.register
@@ -75,7 +94,10 @@ class Generator:
     latent: int = field(metadata=pytree.STATIC)
 
     def __call__(self, key: jax.Array, num: int) -> np.ndarray:
-        """Return images that it makes up, uint8 `[num, height, width, channels]`. `key` is consumed."""
+        """Return images that it makes up, uint8 `[num, height, width, channels]`.
+
+        `key` is consumed.
+        """
         z = jax.random.normal(key, (num, self.latent))
         return np.asarray(painted(self.painter, self.params, z))
 
@@ -94,7 +116,10 @@ def as_uint8(images: jax.Array) -> jax.Array:
 def save(generator: Generator, folder: str | Path) -> None:
     """Write a generator, whole or not at all. Raises ValueError where `folder` exists."""
     painter = generator.painter
-    told = {name: getattr(painter, name) for name in ("image_shape", "width", "margin", "pixel_mean", "pixel_stddev")}
+    told = {
+        name: getattr(painter, name)
+        for name in ("image_shape", "width", "margin", "pixel_mean", "pixel_stddev")
+    }
     checkpoints.save(folder, generator.params, {"painter": told, "latent": generator.latent})
 
 
@@ -102,4 +127,6 @@ def load(folder: str | Path) -> Generator:
     """Read what `save` wrote. Raises ValueError where it is not there."""
     params, record = checkpoints.load(folder, "generator")
     told = record["painter"]
-    return Generator(params, Painter(**told | {"image_shape": tuple(told["image_shape"])}), record["latent"])
+    return Generator(
+        params, Painter(**told | {"image_shape": tuple(told["image_shape"])}), record["latent"]
+    )

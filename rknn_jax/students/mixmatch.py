@@ -1,14 +1,18 @@
 """Train a student on few labelled public images and many unlabelled ones, by MixMatch.
 
-1. Each labelled image of a batch is augmented once, each unlabelled one `num_guesses` times. The guess for an unlabelled image is the
-   student's mean prediction over its augmentations, sharpened, and stands as the target of all of them.
-2. Every row is mixed with a random other one of the whole batch, images and targets alike: lam own + (1 - lam) other, lam >= 1/2.
-3. The loss is the cross-entropy of the labelled rows, and a multiple of the guesses' squared error that rises from zero over the steps.
+1. Each labelled image of a batch is augmented once, each unlabelled one `num_guesses` times. The
+   guess for an unlabelled image is the student's mean prediction over its augmentations, sharpened,
+   and stands as the target of all of them.
+2. Every row is mixed with a random other one of the whole batch, images and targets alike: lam own
+  + (1 - lam) other, lam >= 1/2.
+3. The loss is the cross-entropy of the labelled rows, and a multiple of the guesses' squared error
+  that rises from zero over the steps.
 
-What MixMatch leaves open is settled so. lam is drawn for each row, as by its authors, and not once for a batch. One pass through the
-network takes the whole mixed batch, so that batch normalisation sees labelled and unlabelled rows together, which is what interleaving
-their batches is for; the guesses use statistics of their own batch and leave no trace in the running ones. What is left of a step is
-that of `rknn_jax.students.semi_supervised`.
+What MixMatch leaves open is settled so. lam is drawn for each row, as by its authors, and not once
+for a batch. One pass through the network takes the whole mixed batch, so that batch normalisation
+sees labelled and unlabelled rows together, which is what interleaving their batches is for; the
+guesses use statistics of their own batch and leave no trace in the running ones. What is left of a
+step is that of `rknn_jax.students.semi_supervised`.
 
 Reference: Berthelot et al., "MixMatch: A Holistic Approach to Semi-Supervised Learning", 2019.
 """
@@ -28,21 +32,31 @@ from rknn_jax.types import Array
 
 @dataclass(frozen=True)
 class Config:
-    """How to train on both kinds of records. The defaults are those of the reverse k-NN paper for SVHN, with 500 labelled images.
+    """How to train on both kinds of records.
+
+    The defaults are those of the reverse k-NN paper for SVHN, with 500 labelled images.
 
     Attributes:
-      student: the network and its optimizer. A batch takes `batch_size` of each kind of records, all of them where there are fewer, and
-        an epoch is one pass over the kind that has more batches, while the other begins again as often as it takes. The 67 epochs are
-        then that paper's 51,200 steps.
+      student: the network and its optimizer. A batch takes `batch_size` of each kind of records,
+        all of them where there are fewer, and an epoch is one pass over the kind that has more
+        batches, while the other begins again as often as it takes. The 67 epochs are then that
+        paper's 51,200 steps.
       num_guesses: K, augmentations of an unlabelled image that share a guess.
       temperature: T of the sharpening; 1 leaves guesses as they are.
       concentration: alpha of the Beta(alpha, alpha) that lam is drawn from.
-      unlabelled_weight: of the squared error at the last step, lambda_u; MixMatch has 75 for CIFAR-10.
+      unlabelled_weight: of the squared error at the last step, lambda_u; MixMatch has 75 for
+        CIFAR-10.
     """
 
     student: students.Config = field(
         default_factory=lambda: students.Config(
-            model="wrn28_2", epochs=67, learning_rate=2e-3, weight_decay=0.02, label_smoothing=0.0, ema_decay=0.999, augmentation="crop"
+            model="wrn28_2",
+            epochs=67,
+            learning_rate=2e-3,
+            weight_decay=0.02,
+            label_smoothing=0.0,
+            ema_decay=0.999,
+            augmentation="crop",
         )
     )
     num_guesses: int = 2
@@ -54,11 +68,19 @@ class Config:
         if self.num_guesses < 1:
             raise ValueError(f"Expected num_guesses >= 1, got num_guesses={self.num_guesses}.")
         if not 0 < self.temperature <= 1:
-            raise ValueError(f"Expected 0 < temperature <= 1, got temperature={self.temperature}; 1 leaves guesses as they are.")
+            raise ValueError(
+                f"Expected 0 < temperature <= 1, got temperature={self.temperature}; 1 leaves "
+                "guesses as they are."
+            )
         if not 0 < self.concentration < np.inf:
-            raise ValueError(f"Expected a finite concentration > 0, got concentration={self.concentration}.")
+            raise ValueError(
+                f"Expected a finite concentration > 0, got concentration={self.concentration}."
+            )
         if not 0 <= self.unlabelled_weight < np.inf:
-            raise ValueError(f"Expected a finite unlabelled_weight >= 0, got unlabelled_weight={self.unlabelled_weight}.")
+            raise ValueError(
+                "Expected a finite unlabelled_weight >= 0, got "
+                f"unlabelled_weight={self.unlabelled_weight}."
+            )
 
 
 def fit(
@@ -71,16 +93,27 @@ def fit(
     weights: Array | None = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Train a student on labelled and unlabelled records by MixMatch; arguments, result and errors are those of `semi_supervised.fit`."""
-    return semi_supervised.fit(key, images, targets, unlabelled, config, objective, weights=weights, on_epoch=on_epoch)
+    """Train a student on labelled and unlabelled records by MixMatch; arguments, result and
+    errors are those of `semi_supervised.fit`.
+    """
+    return semi_supervised.fit(
+        key, images, targets, unlabelled, config, objective, weights=weights, on_epoch=on_epoch
+    )
 
 
 def objective(
-    config: Config, key: jax.Array, apply: semi_supervised.Apply, batch: semi_supervised.Batch, progress: jax.Array
+    config: Config,
+    key: jax.Array,
+    apply: semi_supervised.Apply,
+    batch: semi_supervised.Batch,
+    progress: jax.Array,
 ) -> tuple[jax.Array, Any]:
-    """Return the loss of a batch, and the running statistics after the mixed images; see `semi_supervised.Objective`."""
+    """Return the loss of a batch, and the running statistics after the mixed images; see
+    `semi_supervised.Objective`.
+    """
     augment_key, share_key, other_key = jax.random.split(key, 3)
-    num_labelled, repeats = len(batch.images), config.num_guesses
+    num_labelled = len(batch.images)
+    repeats = config.num_guesses
     images = jnp.concatenate([batch.images, *[batch.unlabelled] * repeats])
     images = augment.AUGMENTATIONS[config.student.augmentation](augment_key, images)
     predicted, _ = apply(images[num_labelled:])
@@ -91,7 +124,14 @@ def objective(
     other = jax.random.permutation(other_key, len(images))
     logits, updates = apply(mix(share, other, images))
     unlabelled_weight = config.unlabelled_weight * progress
-    return loss(logits, mix(share, other, targets), weights, num_labelled, unlabelled_weight, config.student.label_smoothing), updates
+    return loss(
+        logits,
+        mix(share, other, targets),
+        weights,
+        num_labelled,
+        unlabelled_weight,
+        config.student.label_smoothing,
+    ), updates
 
 
 def guess(logits: jax.Array, temperature: float) -> jax.Array:
@@ -108,12 +148,18 @@ def guess(logits: jax.Array, temperature: float) -> jax.Array:
 
 
 def sharpen(probabilities: jax.Array, temperature: float) -> jax.Array:
-    """Return `p_c^(1/T) / sum_d p_d^(1/T)`, float32 `[n, num_classes]`: for T = 1 what came in, for T -> 0 all on the likeliest class."""
-    return jax.nn.softmax(jnp.log(probabilities) / temperature)  # powers of small numbers would be lost
+    """Return `p_c^(1/T) / sum_d p_d^(1/T)`, float32 `[n, num_classes]`: for T = 1 what came in,
+    for T -> 0 all on the likeliest class.
+    """
+    return jax.nn.softmax(
+        jnp.log(probabilities) / temperature
+    )  # powers of small numbers would be lost
 
 
 def own_shares(key: jax.Array, num_rows: int, concentration: float) -> jax.Array:
-    """Draw lam' ~ Beta(alpha, alpha) for each row and return max(lam', 1 - lam'), float32 `[num_rows]`: a row stays nearest to itself."""
+    """Draw lam' ~ Beta(alpha, alpha) for each row and return max(lam', 1 - lam'), float32
+    `[num_rows]`: a row stays nearest to itself.
+    """
     drawn = jax.random.beta(key, concentration, concentration, (num_rows,))
     return jnp.maximum(drawn, 1 - drawn)
 
@@ -134,9 +180,15 @@ def mix(share: jax.Array, other: jax.Array, values: jax.Array) -> jax.Array:
 
 
 def loss(
-    logits: jax.Array, targets: jax.Array, weights: jax.Array, num_labelled: int, unlabelled_weight: jax.Array, label_smoothing: float
+    logits: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    num_labelled: int,
+    unlabelled_weight: jax.Array,
+    label_smoothing: float,
 ) -> jax.Array:
-    """Return the labelled rows' mean cross-entropy + `unlabelled_weight` times the others' mean squared error of probabilities.
+    """Return the labelled rows' mean cross-entropy + `unlabelled_weight` times the others' mean
+    squared error of probabilities.
 
     Args:
       logits: float32 `[n, num_classes]`, labelled rows first.
@@ -149,6 +201,12 @@ def loss(
     Returns:
       float32 scalar. The squared error is a mean over rows and classes.
     """
-    labelled = students.cross_entropy(logits[:num_labelled], targets[:num_labelled], label_smoothing)
-    guessed = jnp.mean((jax.nn.softmax(logits[num_labelled:]) - targets[num_labelled:]) ** 2, axis=1)
-    return jnp.mean(weights[:num_labelled] * labelled) + unlabelled_weight * jnp.mean(weights[num_labelled:] * guessed)
+    labelled = students.cross_entropy(
+        logits[:num_labelled], targets[:num_labelled], label_smoothing
+    )
+    guessed = jnp.mean(
+        (jax.nn.softmax(logits[num_labelled:]) - targets[num_labelled:]) ** 2, axis=1
+    )
+    return jnp.mean(weights[:num_labelled] * labelled) + unlabelled_weight * jnp.mean(
+        weights[num_labelled:] * guessed
+    )

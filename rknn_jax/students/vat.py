@@ -1,6 +1,8 @@
-"""Train a student on few labelled public images and many unlabelled ones, by virtual adversarial training (VAT).
+"""Train a student on few labelled public images and many unlabelled ones, by virtual adversarial
+training (VAT).
 
-What the student says of an image is to stay the same where the image is moved a little, in the direction d that changes it most:
+What the student says of an image is to stay the same where the image is moved a little, in the
+direction d that changes it most:
 
     r = radius argmax_(|d| = 1) KL(p(x) || p(x + radius d)),    loss = cross-entropy + unlabelled_weight KL(p(x) || p(x + r))
                                                                                      + entropy_weight H(p(x))
@@ -9,16 +11,18 @@ with no gradient through r or the divergence's p(x). The direction is found from
 
     d <- g / |g|,    g the gradient of KL(p(x) || p(x + r)) at r = radius d,
 
-which is power iteration for the divergence's second derivative where the radius is small. The paper takes the gradient at 1e-6 d, where
-in float32 it is that of rounding errors, and where an image is constant, as digits are around, rectifiers and maxima have another
-derivative than further away. Of a student of 700 MNIST digits and a radius of 1.5, the divergence is 3.8 in the direction found so, 2.6 by
-the gradient at 0.01 d, 1.8 by that at 1e-6 d, and 0.6 in a random one.
+which is power iteration for the divergence's second derivative where the radius is small. The paper
+takes the gradient at 1e-6 d, where in float32 it is that of rounding errors, and where an image is
+constant, as digits are around, rectifiers and maxima have another derivative than further away. Of
+a student of 700 MNIST digits and a radius of 1.5, the divergence is 3.8 in the direction found so,
+2.6 by the gradient at 0.01 d, 1.8 by that at 1e-6 d, and 0.6 in a random one.
 
-What VAT leaves open is settled so. One pass takes labelled and unlabelled images together and leaves its batch statistics; moved images
-are the same batch and are normalised by statistics of their own, which leave no trace. Divergence and entropy are means over both kinds.
+What VAT leaves open is settled so. One pass takes labelled and unlabelled images together and
+leaves its batch statistics; moved images are the same batch and are normalised by statistics of
+their own, which leave no trace. Divergence and entropy are means over both kinds.
 
-Reference: Miyato, Maeda, Koyama & Ishii, "Virtual Adversarial Training: A Regularization Method for Supervised and Semi-Supervised
-Learning", 2018.
+Reference: Miyato, Maeda, Koyama & Ishii, "Virtual Adversarial Training: A Regularization Method for
+Supervised and Semi-Supervised Learning", 2018.
 """
 
 from collections.abc import Callable
@@ -42,13 +46,16 @@ class Config:
     Attributes:
       student: the network and its optimizer; a batch takes `batch_size` labelled records.
       unlabelled_ratio: unlabelled records of a batch for each labelled one.
-      radius: how far an image is moved, the length over all of its pixels in [0, 1]; VAT has about 3 for SVHN and 10 for CIFAR-10.
+      radius: how far an image is moved, the length over all of its pixels in [0, 1]; VAT has about
+        3 for SVHN and 10 for CIFAR-10.
       iterations: how often the gradient is followed.
       unlabelled_weight: of the divergence.
       entropy_weight: of the entropy.
     """
 
-    student: students.Config = field(default_factory=lambda: students.Config(epochs=25, label_smoothing=0.0))
+    student: students.Config = field(
+        default_factory=lambda: students.Config(epochs=25, label_smoothing=0.0)
+    )
     unlabelled_ratio: int = 2
     radius: float = 1.5
     iterations: int = 1
@@ -60,10 +67,15 @@ class Config:
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
         if not 0 < self.radius < np.inf:
-            raise ValueError(f"Expected a finite radius > 0, got radius={self.radius}; unlabelled_weight=0 leaves the divergence out.")
+            raise ValueError(
+                f"Expected a finite radius > 0, got radius={self.radius}; unlabelled_weight=0 "
+                "leaves the divergence out."
+            )
         for name in ("unlabelled_weight", "entropy_weight"):
             if not 0 <= getattr(self, name) < np.inf:
-                raise ValueError(f"Expected a finite {name} >= 0, got {name}={getattr(self, name)}.")
+                raise ValueError(
+                    f"Expected a finite {name} >= 0, got {name}={getattr(self, name)}."
+                )
 
 
 def fit(
@@ -76,17 +88,33 @@ def fit(
     weights: Array | None = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Train a student on labelled and unlabelled records by VAT; arguments, result and errors are those of `semi_supervised.fit`."""
+    """Train a student on labelled and unlabelled records by VAT; arguments, result and errors
+    are those of `semi_supervised.fit`.
+    """
     ratio = config.unlabelled_ratio
     return semi_supervised.fit(
-        key, images, targets, unlabelled, config, objective, unlabelled_ratio=ratio, weights=weights, on_epoch=on_epoch
+        key,
+        images,
+        targets,
+        unlabelled,
+        config,
+        objective,
+        unlabelled_ratio=ratio,
+        weights=weights,
+        on_epoch=on_epoch,
     )
 
 
 def objective(
-    config: Config, key: jax.Array, apply: semi_supervised.Apply, batch: semi_supervised.Batch, progress: jax.Array
+    config: Config,
+    key: jax.Array,
+    apply: semi_supervised.Apply,
+    batch: semi_supervised.Batch,
+    progress: jax.Array,
 ) -> tuple[jax.Array, Any]:
-    """Return the loss of a batch, and the running statistics after its images, not moved; see `semi_supervised.Objective`."""
+    """Return the loss of a batch, and the running statistics after its images, not moved; see
+    `semi_supervised.Objective`.
+    """
     del progress
     augment_key, start_key = jax.random.split(key)
     num_labelled = len(batch.images)
@@ -98,15 +126,25 @@ def objective(
         return apply(images)[0]
 
     logits, updates = apply(images)
-    labelled = students.cross_entropy(logits[:num_labelled], batch.targets, config.student.label_smoothing)
-    perturbation = adversarial_perturbation(start_key, logits_of, images, config.radius, config.iterations)
-    divergence = semi_supervised.kl_divergence(jax.nn.softmax(logits), logits_of(images + perturbation))
+    labelled = students.cross_entropy(
+        logits[:num_labelled], batch.targets, config.student.label_smoothing
+    )
+    perturbation = adversarial_perturbation(
+        start_key, logits_of, images, config.radius, config.iterations
+    )
+    divergence = semi_supervised.kl_divergence(
+        jax.nn.softmax(logits), logits_of(images + perturbation)
+    )
     spread = config.unlabelled_weight * divergence + config.entropy_weight * entropy(logits)
     return jnp.mean(batch.weights * labelled) + jnp.mean(present * spread), updates
 
 
 def adversarial_perturbation(
-    key: jax.Array, logits_of: Callable[[jax.Array], jax.Array], images: jax.Array, radius: float, iterations: int
+    key: jax.Array,
+    logits_of: Callable[[jax.Array], jax.Array],
+    images: jax.Array,
+    radius: float,
+    iterations: int,
 ) -> jax.Array:
     """Return how each image has to be moved for its prediction to change most. No gradient passes.
 
@@ -123,7 +161,9 @@ def adversarial_perturbation(
     probabilities = jax.nn.softmax(logits_of(images))
 
     def divergence(perturbation: jax.Array) -> jax.Array:
-        return jnp.sum(semi_supervised.kl_divergence(probabilities, logits_of(images + perturbation)))
+        return jnp.sum(
+            semi_supervised.kl_divergence(probabilities, logits_of(images + perturbation))
+        )
 
     direction = unit(jax.random.normal(key, images.shape))
     for _ in range(iterations):
@@ -133,7 +173,9 @@ def adversarial_perturbation(
 
 
 def unit(values: jax.Array) -> jax.Array:
-    """Return each row of float32 `[n, ...]` divided by its length, however small its values are; zeros stay zeros."""
+    """Return each row of float32 `[n, ...]` divided by its length, however small its values are;
+    zeros stay zeros.
+    """
     largest = _largest(values)
     scaled = values / jnp.where(largest > 0, largest, 1)  # squares of small numbers would be lost
     length = jnp.sqrt(jnp.sum(scaled**2, axis=tuple(range(1, values.ndim)), keepdims=True))

@@ -1,4 +1,6 @@
-"""Every data set against its contract: disjoint parts, plain dtypes, a split that the seed alone decides."""
+"""Every data set against its contract: disjoint parts, plain dtypes, a split that the seed alone
+decides.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +25,11 @@ def test_public_private_and_test_share_no_record(make, tmp_path):
     joined = np.concatenate(parts)
     assert len(np.unique(joined)) == len(joined)
     assert joined.min() >= 0
-    assert [len(part) for part in parts] == [len(task.public.images), len(task.private.images), len(task.test.images)]
+    assert [len(part) for part in parts] == [
+        len(task.public.images),
+        len(task.private.images),
+        len(task.test.images),
+    ]
     assert min(map(len, parts)) > 0
 
 
@@ -47,7 +53,11 @@ def test_images_are_uint8_and_labels_name_classes(make, tmp_path):
 
 @each
 def test_the_seed_alone_decides_the_split(make, tmp_path):
-    first, again, other = (make(tmp_path / str(i), seed) for i, seed in enumerate((3, 3, 4)) if (tmp_path / str(i)).mkdir() is None)
+    first, again, other = (
+        make(tmp_path / str(i), seed)
+        for i, seed in enumerate((3, 3, 4))
+        if (tmp_path / str(i)).mkdir() is None
+    )
     np.testing.assert_array_equal(first.public_index, again.public_index)
     np.testing.assert_array_equal(first.public.images, again.public.images)
     assert not np.array_equal(first.public_index, other.public_index)

@@ -1,7 +1,9 @@
-"""Every labeler against its contract: shapes, a guarantee that travels with the answers, and keys that decide the noise.
+"""Every labeler against its contract: shapes, a guarantee that travels with the answers, and keys
+that decide the noise.
 
-All tests look at the same few runs of an example, on the same records and queries. Of a file that trains a network on the private records
-the first example is run in `make test`, and the others in `make test-all` only.
+All tests look at the same few runs of an example, on the same records and queries. Of a file that
+trains a network on the private records the first example is run in `make test`, and the others in
+`make test-all` only.
 """
 
 import dataclasses
@@ -30,7 +32,9 @@ def case(labeler, config):
 
 
 IDS = [f"{module.__name__}-{i}" for i, (module, _) in enumerate(EXAMPLES)]
-each = pytest.mark.parametrize(("labeler", "config"), [case(*example) for example in EXAMPLES], ids=IDS)
+each = pytest.mark.parametrize(
+    ("labeler", "config"), [case(*example) for example in EXAMPLES], ids=IDS
+)
 
 
 def tiny_task(seed=0):
@@ -41,12 +45,22 @@ def tiny_task(seed=0):
         labels = rng.integers(0, 3, n).astype(np.int32)
         images = rng.integers(0, 60, (n, 6, 6, 1)).astype(np.uint8)
         for image, label in zip(images, labels, strict=True):
-            image[3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 180
+            image[
+                3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3
+            ] += 180
         return images, labels
 
-    (public, truth), private, test = draw(40), draw(300), draw(20)
+    (public, truth) = draw(40)
+    private = draw(300)
+    test = draw(20)
     parts = [np.arange(a, b) for a, b in ((0, 40), (40, 340), (340, 360))]
-    return Task(Card("tiny", "made here", "none", ("a", "b", "c")), Public(public, truth), Records(*private), Records(*test), *parts)
+    return Task(
+        Card("tiny", "made here", "none", ("a", "b", "c")),
+        Public(public, truth),
+        Records(*private),
+        Records(*test),
+        *parts,
+    )
 
 
 @functools.cache
@@ -62,7 +76,9 @@ def answers_of(labeler, config, noise=0, blind=False):
     """Run a labeler, `blind` on a task whose public records are all said to be of class 0."""
     task, encode, queries = problem()
     if blind:
-        task = dataclasses.replace(task, public=Public(task.public.images, np.zeros_like(task.public.true_labels)))
+        task = dataclasses.replace(
+            task, public=Public(task.public.images, np.zeros_like(task.public.true_labels))
+        )
     return labelers.label(labeler, jax.random.key(noise), task, encode, queries, config)
 
 
@@ -80,7 +96,9 @@ def test_answers_are_complete_and_carry_their_guarantee(labeler, config):
     assert ((answers.labels >= 0) & (answers.labels < 3))[answers.answered].all()
     assert (answers.labels == -1)[~answers.answered].all()
     assert answers.counts.any(axis=1)[answers.answered].all()
-    assert not answers.counts[~answers.answered].any(), "what was not answered shows nothing of the votes"
+    assert not answers.counts[~answers.answered].any(), (
+        "what was not answered shows nothing of the votes"
+    )
     assert answers.guarantee.epsilon == config.epsilon
     assert answers.guarantee.relation == config.relation
     assert answers.guarantee.sampler == "simulation"
@@ -88,7 +106,9 @@ def test_answers_are_complete_and_carry_their_guarantee(labeler, config):
 
 @each
 def test_labels_are_right_where_the_classes_are_plain(labeler, config):
-    """300 records on 4 queries without noise: those that are answered are right, and nearly all are."""
+    """300 records on 4 queries without noise: those that are answered are right, and nearly all
+    are.
+    """
     task, _, queries = problem()
     answers = answers_of(labeler, dataclasses.replace(config, epsilon=math.inf))
     asked = answers.answered[queries.cluster]
@@ -98,7 +118,9 @@ def test_labels_are_right_where_the_classes_are_plain(labeler, config):
 
 @each
 def test_epsilon_is_what_the_events_cost(labeler, config):
-    """A guarantee names the noise; composed anew by an accountant it costs no more than was promised, and not much less."""
+    """A guarantee names the noise; composed anew by an accountant it costs no more than was
+    promised, and not much less.
+    """
     guarantee = answers_of(labeler, config).guarantee
     cost = min(accounting.epsilons(guarantee.events, config.delta).values())
     assert 0.98 * config.epsilon <= cost <= config.epsilon * (1 + 1e-9)
@@ -108,7 +130,8 @@ def test_epsilon_is_what_the_events_cost(labeler, config):
 @each
 def test_the_public_truth_is_never_used(labeler, config):
     """Nor is anything but the key: the second run begins from the same one."""
-    first, blind = answers_of(labeler, config), answers_of(labeler, config, blind=True)
+    first = answers_of(labeler, config)
+    blind = answers_of(labeler, config, blind=True)
     np.testing.assert_array_equal(first.labels, blind.labels)
     np.testing.assert_array_equal(released(first), released(blind))
 
@@ -116,7 +139,8 @@ def test_the_public_truth_is_never_used(labeler, config):
 @each
 def test_another_key_draws_other_noise(labeler, config):
     """The same key draws the same, as the test before this one shows."""
-    first, other = answers_of(labeler, config), answers_of(labeler, config, noise=1)
+    first = answers_of(labeler, config)
+    other = answers_of(labeler, config, noise=1)
     assert not np.array_equal(released(first), released(other))
 
 

@@ -1,4 +1,6 @@
-"""Every local randomizer: its privacy loss enumerated, its law, its bias, its variance, and what its server makes of messages."""
+"""Every local randomizer: its privacy loss enumerated, its law, its bias, its variance, and what
+its server makes of messages.
+"""
 
 import dataclasses
 import functools
@@ -26,11 +28,17 @@ EXAMPLES = [
 ]
 each = thin(EXAMPLES)
 each_pure = thin([example for example in EXAMPLES if isinstance(example, PureProtocol)])
-HARD = [m for m in EXAMPLES if m.votes_per_record > 1 or isinstance(m, GeneralizedRandomizedResponse)]
+HARD = [
+    m for m in EXAMPLES if m.votes_per_record > 1 or isinstance(m, GeneralizedRandomizedResponse)
+]
 ENUMERATED = [
     *((mechanism, None) for mechanism in EXAMPLES),
     *((mechanism, 1e-6) for mechanism in HARD),
-    *(pytest.param(mechanism, 1e-6, marks=pytest.mark.slow) for mechanism in EXAMPLES if mechanism not in HARD),
+    *(
+        pytest.param(mechanism, 1e-6, marks=pytest.mark.slow)
+        for mechanism in EXAMPLES
+        if mechanism not in HARD
+    ),
     *(pytest.param(mechanism, 4.0, marks=pytest.mark.slow) for mechanism in EXAMPLES),
 ]
 CLIENTS = 100_000
@@ -41,30 +49,40 @@ def full(mechanism):
 
 
 def averages(mechanism):
-    """Whether its total variation is that of an average over the public coins, so that it takes many of them."""
+    """Whether its total variation is that of an average over the public coins, so that it takes
+    many of them.
+    """
     return mechanism.votes_per_record == 1 or isinstance(mechanism, LocalHashing | HadamardResponse)
 
 
 @functools.cache
 def law(mechanism):
-    """Log probability of every message from every input, under 36 or 400 draws of the public coins: `[inputs, coins, messages]`."""
+    """Log probability of every message from every input, under 36 or 400 draws of the public
+    coins: `[inputs, coins, messages]`.
+    """
     coins = 400 if averages(mechanism) else 36
     alphabets = jax.jit(jax.vmap(mechanism.alphabet))(jax.random.split(jax.random.key(0), coins))
     messages = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), alphabets)
-    log_prob = [mechanism.log_prob(messages, cells).reshape(coins, -1) for cells in inputs(mechanism)]
+    log_prob = [
+        mechanism.log_prob(messages, cells).reshape(coins, -1) for cells in inputs(mechanism)
+    ]
     return np.stack(log_prob)
 
 
 def free(mechanism):
     """Let a mechanism choose its own size again for another epsilon."""
     return {
-        name: None for name in ("num_buckets", "subset_size", "arc_length", "query_buckets", "label_buckets") if hasattr(mechanism, name)
+        name: None
+        for name in ("num_buckets", "subset_size", "arc_length", "query_buckets", "label_buckets")
+        if hasattr(mechanism, name)
     }
 
 
 @jax.jit
 def collect(mechanism, keys, cells):
-    """Let every client send a message, add them up, estimate: one program a mechanism, as epsilon and sizes of a message are its leaves."""
+    """Let every client send a message, add them up, estimate: one program a mechanism, as
+    epsilon and sizes of a message are its leaves.
+    """
     messages = jax.vmap(mechanism.randomize)(keys, cells)
     totals = mechanism.aggregate(messages)
     return messages, totals, mechanism.estimate(None, totals, len(cells))
@@ -85,8 +103,14 @@ def collected_of(mechanism, number, seed):
 
 @pytest.mark.parametrize(("mechanism", "epsilon"), ENUMERATED, ids=str)
 def test_the_privacy_loss_of_every_pair_of_inputs_is_at_most_epsilon(mechanism, epsilon):
-    """All inputs and messages, under many draws of the public coins: some votes collide in a bucket and some do not."""
-    mechanism = mechanism if epsilon is None else dataclasses.replace(mechanism, epsilon=epsilon, **free(mechanism))
+    """All inputs and messages, under many draws of the public coins: some votes collide in a
+    bucket and some do not.
+    """
+    mechanism = (
+        mechanism
+        if epsilon is None
+        else dataclasses.replace(mechanism, epsilon=epsilon, **free(mechanism))
+    )
     log_prob = law(mechanism)
     np.testing.assert_allclose(np.exp(log_prob).sum(axis=2), 1, atol=1e-9)
     largest = float((log_prob.max(axis=0) - log_prob.min(axis=0)).max())
@@ -96,20 +120,34 @@ def test_the_privacy_loss_of_every_pair_of_inputs_is_at_most_epsilon(mechanism, 
 
 @each
 def test_messages_follow_the_law(mechanism):
-    """Whatever the public coins, a message weighed by 1 over its probability counts as 1: for each value of its private part.
+    """Whatever the public coins, a message weighed by 1 over its probability counts as 1: for each
+    value of its private part.
 
-    100,000 clients for each of three inputs, 4.5 standard errors a value; together a false alarm in a thousand at other seeds than this.
+    100,000 clients for each of three inputs, 4.5 standard errors a value; together a false alarm in
+    a thousand at other seeds than this.
     """
     last = len(inputs(mechanism)) - 1
-    for number in (last - len(full(mechanism)) + 1, last, 0):  # the first and the last with all votes, and the one without
+    for number in (
+        last - len(full(mechanism)) + 1,
+        last,
+        0,
+    ):  # the first and the last with all votes, and the one without
         messages = collected_of(mechanism, number, seed=1)[0]
         weight = np.exp(-mechanism.log_prob(messages, inputs(mechanism)[number]))
         private = jax.tree.leaves(messages)[-1].reshape(CLIENTS, -1)
-        one_number = private.astype(np.int64) @ np.random.default_rng(0).integers(2**40, size=private.shape[1])
+        one_number = private.astype(np.int64) @ np.random.default_rng(0).integers(
+            2**40, size=private.shape[1]
+        )
         values, value = np.unique(one_number, return_inverse=True)
-        assert len(values) == len(jax.tree.leaves(mechanism.alphabet(jax.random.key(0)))[0]), "some message never came"
-        first, second = (np.bincount(value.ravel(), weights=weight**power) / CLIENTS for power in (1, 2))
-        assert np.all(np.abs(first - 1) < 4.5 * np.sqrt((second - first**2) / CLIENTS)), inputs(mechanism)[number]
+        assert len(values) == len(jax.tree.leaves(mechanism.alphabet(jax.random.key(0)))[0]), (
+            "some message never came"
+        )
+        first, second = (
+            np.bincount(value.ravel(), weights=weight**power) / CLIENTS for power in (1, 2)
+        )
+        assert np.all(np.abs(first - 1) < 4.5 * np.sqrt((second - first**2) / CLIENTS)), inputs(
+            mechanism
+        )[number]
 
 
 @each
@@ -120,17 +158,23 @@ def test_messages_are_those_that_were_recorded(mechanism):
 
 @each_pure
 def test_cells_are_supported_with_probability_p_and_q(mechanism):
-    """300,000 clients of one input, every cell within 4.5 standard errors: a weak hash shows on the cells next to a vote."""
+    """300,000 clients of one input, every cell within 4.5 standard errors: a weak hash shows on
+    the cells next to a vote.
+    """
     number = len(inputs(mechanism)) - 1 - len(full(mechanism)) // 2
     share = sum(collected_of(mechanism, number, seed)[1] for seed in (2, 3, 4)) / (3 * CLIENTS)
-    chance = np.where(np.isin(np.arange(mechanism.num_cells), inputs(mechanism)[number]), mechanism.p, mechanism.q)
+    chance = np.where(
+        np.isin(np.arange(mechanism.num_cells), inputs(mechanism)[number]), mechanism.p, mechanism.q
+    )
     assert np.all(np.abs(share - chance) < 4.5 * np.sqrt(chance * (1 - chance) / (3 * CLIENTS)))
 
 
 @each_pure
 def test_a_client_without_votes_biases_nothing(mechanism):
     share = sum(collected_of(mechanism, 0, seed)[1] for seed in (1, 2, 3)) / (3 * CLIENTS)
-    assert np.all(np.abs(share - mechanism.q) < 4.5 * np.sqrt(mechanism.q * (1 - mechanism.q) / (3 * CLIENTS)))
+    assert np.all(
+        np.abs(share - mechanism.q) < 4.5 * np.sqrt(mechanism.q * (1 - mechanism.q) / (3 * CLIENTS))
+    )
 
 
 @each
@@ -152,33 +196,62 @@ def valid(mechanism, messages):
 
 @each
 def test_what_is_outside_the_alphabet_is_told(mechanism):
-    """Every message of the alphabet, then what clients send, and among them one message that nobody can send."""
+    """Every message of the alphabet, then what clients send, and among them one message that
+    nobody can send.
+    """
     alphabet = jax.tree.map(np.asarray, mechanism.alphabet(jax.random.key(0)))
     sent = collected_of(mechanism, len(inputs(mechanism)) - 1, seed=1)[0]
-    messages = jax.tree.map(lambda some, many: np.concatenate([some, many])[:CLIENTS], alphabet, sent)
+    messages = jax.tree.map(
+        lambda some, many: np.concatenate([some, many])[:CLIENTS], alphabet, sent
+    )
     leaves, structure = jax.tree.flatten(messages)
     wrong = CLIENTS - 3
     leaves[-1][wrong] = -1 if leaves[-1].dtype == np.int32 else leaves[-1][wrong] | np.uint32(2**31)
-    np.testing.assert_array_equal(valid(mechanism, jax.tree.unflatten(structure, leaves)), np.arange(CLIENTS) != wrong)
+    np.testing.assert_array_equal(
+        valid(mechanism, jax.tree.unflatten(structure, leaves)), np.arange(CLIENTS) != wrong
+    )
 
 
 @each
 def test_as_many_votes_as_cells_are_refused(mechanism):
     with pytest.raises(ValueError, match="ask more queries|votes a record"):
-        dataclasses.replace(mechanism, num_queries=2, num_classes=1, num_neighbors=2, labels_per_record=1, **free(mechanism))
+        dataclasses.replace(
+            mechanism,
+            num_queries=2,
+            num_classes=1,
+            num_neighbors=2,
+            labels_per_record=1,
+            **free(mechanism),
+        )
 
 
-@pytest.mark.parametrize("mechanism", [m for m in EXAMPLES if type(m).total_variation is not LocalRandomizer.total_variation], ids=str)
-@pytest.mark.parametrize("epsilon", [None, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(4.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mechanism",
+    [m for m in EXAMPLES if type(m).total_variation is not LocalRandomizer.total_variation],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "epsilon",
+    [None, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(4.0, marks=pytest.mark.slow)],
+)
 def test_no_two_inputs_are_further_apart_than_the_total_variation(mechanism, epsilon):
-    """All pairs, with missing votes and none: under each of 36 seeds or, where it is an average, within 4.5 standard errors of 400."""
-    mechanism = mechanism if epsilon is None else dataclasses.replace(mechanism, epsilon=epsilon, **free(mechanism))
+    """All pairs, with missing votes and none: under each of 36 seeds or, where it is an average,
+    within 4.5 standard errors of 400.
+    """
+    mechanism = (
+        mechanism
+        if epsilon is None
+        else dataclasses.replace(mechanism, epsilon=epsilon, **free(mechanism))
+    )
     laws = np.exp(law(mechanism))
     seeds = laws.shape[1]
-    distance, bound = np.stack([pdist(laws[:, seed], "cityblock") / 2 for seed in range(seeds)]), mechanism.total_variation
+    distance = np.stack([pdist(laws[:, seed], "cityblock") / 2 for seed in range(seeds)])
+    bound = mechanism.total_variation
     assert bound * (1 - 1e-9) <= distance.max()
     if averages(mechanism):
-        variance = max(bound * (distance.max() - bound), 0.0)  # the most that numbers between 0 and the largest have
+        variance = max(
+            bound * (distance.max() - bound), 0.0
+        )  # the most that numbers between 0 and the largest have
         assert distance.mean(axis=0).max() <= bound + 4.5 * math.sqrt(variance / seeds) + 1e-9
     else:
         assert distance.max() <= bound + 1e-9

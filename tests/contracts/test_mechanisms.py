@@ -1,4 +1,6 @@
-"""Every mechanism against its contract: exact counting, unbiased estimates of the stated variance, one trace for all epsilons."""
+"""Every mechanism against its contract: exact counting, unbiased estimates of the stated
+variance, one trace for all epsilons.
+"""
 
 import dataclasses
 import functools
@@ -20,29 +22,55 @@ from rknn_jax.mechanisms.multi_message import MultiMessage
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from tests.conftest import modules, thin
 
-EXAMPLES = [example for module in modules(mechanisms, leave_out=mechanisms.CONTRACTS) for example in module.EXAMPLES]
+EXAMPLES = [
+    example
+    for module in modules(mechanisms, leave_out=mechanisms.CONTRACTS)
+    for example in module.EXAMPLES
+]
 CENTRAL = [example for example in EXAMPLES if isinstance(example, base.CentralMechanism)]
 each = thin(EXAMPLES)
 each_central = pytest.mark.parametrize("mechanism", CENTRAL, ids=str)
 SPEAKS_OF_ONE = HadamardResponse | LocalHashing  # of its votes, chosen at random
-several_votes = thin([m for m in EXAMPLES if m.votes_per_record > 1 and not isinstance(m, base.CentralMechanism | SPEAKS_OF_ONE)])
+several_votes = thin(
+    [
+        m
+        for m in EXAMPLES
+        if m.votes_per_record > 1 and not isinstance(m, base.CentralMechanism | SPEAKS_OF_ONE)
+    ]
+)
 
 
 def thinner(mechanisms):
-    """As `thin`, but in `make test` only that of a mechanism's examples with the most votes a record."""
-    most = {type(mechanism): max(m.votes_per_record for m in mechanisms if type(m) is type(mechanism)) for mechanism in mechanisms}
+    """As `thin`, but in `make test` only that of a mechanism's examples with the most votes a
+    record.
+    """
+    most = {
+        type(mechanism): max(m.votes_per_record for m in mechanisms if type(m) is type(mechanism))
+        for mechanism in mechanisms
+    }
 
     def easy(mechanism):
-        return isinstance(mechanism, base.CalibratedMechanism) and mechanism.votes_per_record < most[type(mechanism)]
+        return (
+            isinstance(mechanism, base.CalibratedMechanism)
+            and mechanism.votes_per_record < most[type(mechanism)]
+        )
 
-    marked = [pytest.param(each, marks=pytest.mark.slow) if easy(each) else each for each in thin(mechanisms).args[1]]
+    marked = [
+        pytest.param(each, marks=pytest.mark.slow) if easy(each) else each
+        for each in thin(mechanisms).args[1]
+    ]
     return pytest.mark.parametrize("mechanism", marked, ids=str)
 
 
 def thin_to(*kinds):
-    """Parametrize by mechanism: in `make test` the last example of some classes, which has the most votes a record."""
+    """Parametrize by mechanism: in `make test` the last example of some classes, which has the
+    most votes a record.
+    """
     hardest = [[example for example in EXAMPLES if type(example) is kind][-1] for kind in kinds]
-    marked = [pytest.param(example, marks=() if example in hardest else pytest.mark.slow) for example in EXAMPLES]
+    marked = [
+        pytest.param(example, marks=() if example in hardest else pytest.mark.slow)
+        for example in EXAMPLES
+    ]
     return pytest.mark.parametrize("mechanism", marked, ids=str)
 
 
@@ -56,9 +84,21 @@ SWEEP = (0.5, 1.0, 2.0)
 
 def some_cells(mechanism, num_records=RECORDS, seed=0):
     rng = np.random.default_rng(seed)
-    near = np.stack([rng.permutation(mechanism.num_queries)[: mechanism.num_neighbors] for _ in range(num_records)])
-    labels = np.stack([rng.permutation(mechanism.num_classes)[: mechanism.labels_per_record] for _ in range(num_records)])
-    return np.sort((near[:, :, None] * mechanism.num_classes + labels[:, None]).reshape(num_records, -1)).astype(np.int32)
+    near = np.stack(
+        [
+            rng.permutation(mechanism.num_queries)[: mechanism.num_neighbors]
+            for _ in range(num_records)
+        ]
+    )
+    labels = np.stack(
+        [
+            rng.permutation(mechanism.num_classes)[: mechanism.labels_per_record]
+            for _ in range(num_records)
+        ]
+    )
+    return np.sort(
+        (near[:, :, None] * mechanism.num_classes + labels[:, None]).reshape(num_records, -1)
+    ).astype(np.int32)
 
 
 def exact_counts(mechanism, cells):
@@ -76,7 +116,9 @@ class Runs(NamedTuple):
 
 
 DRAWN = slice(0, DRAWS)  # as it is, with a key each
-AGAIN, NOISELESS, TWICE, ONCE = range(DRAWS, DRAWS + 4)  # these have the first key: as it is; without noise; with votes named twice or once
+AGAIN, NOISELESS, TWICE, ONCE = range(
+    DRAWS, DRAWS + 4
+)  # these have the first key: as it is; without noise; with votes named twice or once
 SWEPT = slice(DRAWS + 4, DRAWS + 4 + len(SWEEP))
 
 
@@ -94,11 +136,15 @@ def driven(mechanisms, client_keys, noise_keys, cells):
 
 @jax.jit
 def keys_of_clients(keys):
-    """Keys of the clients and of the noise in each run, drawn as `base.estimate_counts` does: the same for all mechanisms."""
+    """Keys of the clients and of the noise in each run, drawn as `base.estimate_counts` does:
+    the same for all mechanisms.
+    """
 
     def one(key):
         client_key, noise_key = jax.random.split(key)
-        return jax.vmap(lambda client: jax.random.fold_in(client_key, client))(np.arange(RECORDS)), noise_key
+        return jax.vmap(lambda client: jax.random.fold_in(client_key, client))(
+            np.arange(RECORDS)
+        ), noise_key
 
     return jax.vmap(one)(keys)
 
@@ -112,17 +158,22 @@ def run_keys():
 
 @functools.cache
 def all_keys():
-    return [np.asarray(jax.random.key_data(keys)) for keys in keys_of_clients(jax.random.wrap_key_data(run_keys()))]
+    return [
+        np.asarray(jax.random.key_data(keys))
+        for keys in keys_of_clients(jax.random.wrap_key_data(run_keys()))
+    ]
 
 
 @functools.cache
 def runs(mechanism):
-    mechanisms, cells = [mechanism] * SWEPT.stop, [some_cells(mechanism)] * SWEPT.stop
+    mechanisms = [mechanism] * SWEPT.stop
+    cells = [some_cells(mechanism)] * SWEPT.stop
     if isinstance(mechanism, base.CentralMechanism):
         mechanisms[NOISELESS] = dataclasses.replace(mechanism, epsilon=math.inf)
     mechanisms[SWEPT] = [dataclasses.replace(mechanism, epsilon=epsilon) for epsilon in SWEEP]
     if mechanism.votes_per_record > 1:
-        cells[TWICE], cells[ONCE] = named_twice(mechanism), named_once(mechanism)
+        cells[TWICE] = named_twice(mechanism)
+        cells[ONCE] = named_once(mechanism)
     stacked = jax.tree.map(lambda *leaves: np.array(leaves), *mechanisms)
     keys = [jax.random.wrap_key_data(keys) for keys in all_keys()]
     return jax.tree.map(np.asarray, driven(stacked, *keys, np.stack(cells)))
@@ -161,7 +212,8 @@ def test_shapes_dtypes_and_hashable_structure(mechanism):
 
 @each_run
 def test_estimates_are_unbiased_with_the_stated_variance(mechanism):
-    """4,000 runs: no cell's mean beyond 5 standard errors, no cell's variance beyond 20% (over 5 errors of the heaviest-tailed noise).
+    """4,000 runs: no cell's mean beyond 5 standard errors, no cell's variance beyond 20% (over 5
+    errors of the heaviest-tailed noise).
 
     Together the false-alarm rate is below 1e-4 at this seed.
     """
@@ -178,7 +230,10 @@ def test_estimates_are_unbiased_with_the_stated_variance(mechanism):
 def test_without_noise_the_estimate_is_the_count(mechanism):
     counts = runs(mechanism).counts[NOISELESS]
     exact = exact_counts(mechanism, some_cells(mechanism))
-    np.testing.assert_array_equal(counts if mechanism.unbiased else counts.argmax(1), exact if mechanism.unbiased else exact.argmax(1))
+    np.testing.assert_array_equal(
+        counts if mechanism.unbiased else counts.argmax(1),
+        exact if mechanism.unbiased else exact.argmax(1),
+    )
     assert dataclasses.replace(mechanism, epsilon=math.inf).guarantee(50).epsilon == math.inf
 
 
@@ -186,7 +241,9 @@ def test_without_noise_the_estimate_is_the_count(mechanism):
 def test_totals_of_parts_add_up_to_the_total(mechanism):
     messages, whole, _ = jax.tree.map(lambda leaf: leaf[0], runs(mechanism))
     assert np.issubdtype(whole.dtype, np.integer)
-    np.testing.assert_array_equal(np.asarray(totals_of_halves(mechanism, messages)).sum(axis=0), whole)
+    np.testing.assert_array_equal(
+        np.asarray(totals_of_halves(mechanism, messages)).sum(axis=0), whole
+    )
 
 
 @each_run
@@ -209,17 +266,26 @@ def test_one_trace_of_the_driver_serves_a_sweep_over_epsilon_and_vmap_agrees(mec
     """With the keys that each client of the runs above has, so that it is known which these are."""
     programs = base._estimate_counts._cache_size()
     for epsilon, expected in zip(SWEEP, runs(mechanism).counts[SWEPT], strict=True):
-        counts = base.estimate_counts(dataclasses.replace(mechanism, epsilon=epsilon), first_key(), some_cells(mechanism))
-        np.testing.assert_allclose(counts, expected, rtol=1e-4, atol=1e-2, err_msg=f"epsilon={epsilon}")
+        counts = base.estimate_counts(
+            dataclasses.replace(mechanism, epsilon=epsilon), first_key(), some_cells(mechanism)
+        )
+        np.testing.assert_allclose(
+            counts, expected, rtol=1e-4, atol=1e-2, err_msg=f"epsilon={epsilon}"
+        )
     assert base._estimate_counts._cache_size() <= programs + 1
 
 
 @each_driven
 def test_a_vote_that_is_named_twice_counts_once(mechanism):
-    """A second one would move a cell by 2, or its bit be kept twice as often, and epsilon is calibrated for neither."""
+    """A second one would move a cell by 2, or its bit be kept twice as often, and epsilon is
+    calibrated for neither.
+    """
     if mechanism.votes_per_record == 1:
         pytest.skip("one vote a record")
-    twice, once = (base.estimate_counts(mechanism, first_key(), cells) for cells in (named_twice(mechanism), named_once(mechanism)))
+    twice, once = (
+        base.estimate_counts(mechanism, first_key(), cells)
+        for cells in (named_twice(mechanism), named_once(mechanism))
+    )
     np.testing.assert_array_equal(twice, once)
 
 
@@ -228,9 +294,13 @@ def test_the_result_does_not_depend_on_the_block_of_clients(mechanism, monkeypat
     """Seven blocks of 7 clients and a rest of one, and two blocks and a rest, against one block."""
     for block in (7, 20):
         monkeypatch.setattr(base, "CLIENTS_PER_BLOCK", block)
-        fresh = jax.jit(lambda *arguments: base.client_totals.__wrapped__(*arguments))  # traced for this block
+        fresh = jax.jit(
+            lambda *arguments: base.client_totals.__wrapped__(*arguments)
+        )  # traced for this block
         totals = fresh(mechanism, jax.random.split(first_key())[0], some_cells(mechanism))
-        np.testing.assert_array_equal(totals, runs(mechanism).totals[0], err_msg=f"blocks of {block}")
+        np.testing.assert_array_equal(
+            totals, runs(mechanism).totals[0], err_msg=f"blocks of {block}"
+        )
 
 
 def first_key():
@@ -254,13 +324,22 @@ def test_votes_of_another_width_than_the_sensitivity_are_refused(mechanism):
     with pytest.raises(ValueError, match="num_neighbors and labels_per_record"):
         base.estimate_counts(mechanism, jax.random.key(0), too_wide)
     with pytest.raises(ValueError, match="num_records > 0"):
-        base.estimate_counts(mechanism, jax.random.key(0), np.zeros((0, mechanism.votes_per_record), np.int32))
+        base.estimate_counts(
+            mechanism, jax.random.key(0), np.zeros((0, mechanism.votes_per_record), np.int32)
+        )
 
 
 @each
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("epsilon", 0.0), ("epsilon", -1.0), ("epsilon", math.nan), ("num_classes", 0), ("num_neighbors", 99), ("labels_per_record", 99)],
+    [
+        ("epsilon", 0.0),
+        ("epsilon", -1.0),
+        ("epsilon", math.nan),
+        ("num_classes", 0),
+        ("num_neighbors", 99),
+        ("labels_per_record", 99),
+    ],
 )
 def test_bad_fields_are_named(mechanism, field, value):
     with pytest.raises(ValueError, match=field):

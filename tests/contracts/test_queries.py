@@ -10,8 +10,16 @@ import pytest
 from rknn_jax import queries
 from tests.conftest import modules
 
-EXAMPLES = [(module.__name__.split(".")[-1], example) for module in modules(queries) for example in module.EXAMPLES]
-each = pytest.mark.parametrize("select", [example for _, example in EXAMPLES], ids=[f"{name}-{i}" for i, (name, _) in enumerate(EXAMPLES)])
+EXAMPLES = [
+    (module.__name__.split(".")[-1], example)
+    for module in modules(queries)
+    for example in module.EXAMPLES
+]
+each = pytest.mark.parametrize(
+    "select",
+    [example for _, example in EXAMPLES],
+    ids=[f"{name}-{i}" for i, (name, _) in enumerate(EXAMPLES)],
+)
 FEATURES = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 
 
@@ -38,14 +46,17 @@ def test_queries_stand_for_public_records(select):
 def test_a_record_belongs_to_its_nearest_query_or_to_none(select):
     chosen = chosen_by(select)
     member = chosen.cluster >= 0
-    centres = np.stack([FEATURES[chosen.cluster == q].mean(0) for q in range(chosen.cluster.max() + 1)])
+    centres = np.stack(
+        [FEATURES[chosen.cluster == q].mean(0) for q in range(chosen.cluster.max() + 1)]
+    )
     distances = ((FEATURES[member][:, None] - centres[None]) ** 2).sum(-1)
     assert (distances.argmin(1) == chosen.cluster[member]).mean() > 0.95
 
 
 @each
 def test_one_key_repeats(select):
-    first, again = chosen_by(select), select(jax.random.key(0), FEATURES, 7)
+    first = chosen_by(select)
+    again = select(jax.random.key(0), FEATURES, 7)
     np.testing.assert_array_equal(first.index, again.index)
     np.testing.assert_array_equal(first.cluster, again.cluster)
     np.testing.assert_array_equal(first.features, again.features)

@@ -1,4 +1,6 @@
-"""Every encoder against its contract: record-local above all, since the privacy proof stands on it."""
+"""Every encoder against its contract: record-local above all, since the privacy proof stands on
+it.
+"""
 
 import functools
 
@@ -30,13 +32,18 @@ def images(count, size=8, seed=0):
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[:size, :size]
     centres = rng.uniform(1, size - 2, (count, 2, 1, 1))
-    made = (255 * np.exp(-((rows - centres[:, 0]) ** 2 + (columns - centres[:, 1]) ** 2) / 3)).astype(np.uint8)
-    made[0], made[1] = 0, 255
+    made = (
+        255 * np.exp(-((rows - centres[:, 0]) ** 2 + (columns - centres[:, 1]) ** 2) / 3)
+    ).astype(np.uint8)
+    made[0] = 0
+    made[1] = 255
     return made[..., None]
 
 
 MANY = images(1001, seed=3)
-"""They cross every size of a block, and the last one is left over: so all tests together need programs for a block and for one image."""
+"""They cross every size of a block, and the last one is left over: so all tests together need
+programs for a block and for one image.
+"""
 
 
 @functools.cache
@@ -75,7 +82,10 @@ def test_features_are_finite_float32_rows(module, config, features):
 
 @each
 def test_a_row_depends_on_its_own_image_alone(module, config, encode, features):
-    """In another order, beside other images: the same features. This is what limits a record's votes to its own k."""
+    """In another order, beside other images: the same features.
+
+    This is what limits a record's votes to its own k.
+    """
     changed = MANY[::-1].copy()
     changed[17] = 255 - changed[17]
     after = np.asarray(encode(changed))
@@ -84,10 +94,14 @@ def test_a_row_depends_on_its_own_image_alone(module, config, encode, features):
 
 @each
 def test_blocks_do_not_show(module, config, encode, features):
-    """Each image must equal itself encoded alone: the first and the last of a block, and the blank and the constant one."""
+    """Each image must equal itself encoded alone: the first and the last of a block, and the
+    blank and the constant one.
+    """
     for row in (0, 1, 31, 32, 499, 500, 999, 1000):
         alone = np.asarray(encode(MANY[row : row + 1]))
-        np.testing.assert_allclose(alone, features[row : row + 1], atol=1e-4, err_msg=f"image {row}")
+        np.testing.assert_allclose(
+            alone, features[row : row + 1], atol=1e-4, err_msg=f"image {row}"
+        )
 
 
 @each
@@ -104,9 +118,13 @@ def test_encoding_images_of_the_public_never_changes_the_encoder(module, config,
 
 
 def test_a_network_describes_each_image_by_itself():
-    """The thin slice of those that train one: with first weights, and statistics of normalisation that no batch has."""
+    """The thin slice of those that train one: with first weights, and statistics of
+    normalisation that no batch has.
+    """
     network = simclr.Network("cnn", 128, hidden=True)
-    drawn = jax.jit(functools.partial(network.init, train=False))(jax.random.key(0), np.zeros((2, 8, 8, 1), np.float32))
+    drawn = jax.jit(functools.partial(network.init, train=False))(
+        jax.random.key(0), np.zeros((2, 8, 8, 1), np.float32)
+    )
     encode = simclr.Encoder(drawn, network, "projection")
     features = encode(MANY)
     test_features_are_finite_float32_rows(simclr, None, features)

@@ -1,4 +1,6 @@
-"""Whoever learns from unlabelled records too: how batches are made, what leaves no trace, how it is stopped and what is refused."""
+"""Whoever learns from unlabelled records too: how batches are made, what leaves no trace, how it
+is stopped and what is refused.
+"""
 
 import chex
 import jax
@@ -13,7 +15,10 @@ from tests.tiny import IMAGES, TARGETS, UNLABELLED, arrays
 
 each = pytest.mark.parametrize(
     "module",
-    [module if module is mixmatch else pytest.param(module, marks=pytest.mark.slow) for module in ensemble.SEMI_SUPERVISED.values()],
+    [
+        module if module is mixmatch else pytest.param(module, marks=pytest.mark.slow)
+        for module in ensemble.SEMI_SUPERVISED.values()
+    ],
     ids=lambda module: module.__name__.removeprefix("rknn_jax.students."),
 )
 
@@ -22,19 +27,31 @@ each = pytest.mark.parametrize(
 def config(module, monkeypatch):
     """One setting, so that its step compiles once, without what would compile for seconds."""
     tiny.use(monkeypatch, tiny.Linear)
-    monkeypatch.setattr(mixmatch, "own_shares", lambda key, num_rows, alpha: 0.5 + 0.5 * jax.random.uniform(key, (num_rows,)))
-    monkeypatch.setitem(augment.STRONG, "digit", lambda key, images: images + 0.1 * jax.random.normal(key, images.shape))
+    monkeypatch.setattr(
+        mixmatch,
+        "own_shares",
+        lambda key, num_rows, alpha: 0.5 + 0.5 * jax.random.uniform(key, (num_rows,)),
+    )
+    monkeypatch.setitem(
+        augment.STRONG,
+        "digit",
+        lambda key, images: images + 0.1 * jax.random.normal(key, images.shape),
+    )
     student = students.Config(epochs=2, batch_size=3, augmentation="none", learning_rate=0.0123)
-    return module.Config(student) if module is mixmatch else module.Config(student, unlabelled_ratio=2)
+    return (
+        module.Config(student) if module is mixmatch else module.Config(student, unlabelled_ratio=2)
+    )
 
 
 @each
 def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkeypatch):
-    """Two batches of 5 labelled records, and of 7 unlabelled ones three, or two of twice the size, two epochs long.
+    """Two batches of 5 labelled records, and of 7 unlabelled ones three, or two of twice the size,
+    two epochs long.
 
     With three, the labelled begin again in the middle of an epoch.
     """
-    step, seen = semi_supervised._step, []
+    step = semi_supervised._step
+    seen = []
 
     def record(*args):
         seen.append(args[-1])
@@ -46,7 +63,9 @@ def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkey
     assert len(seen) == 2 * unlabelled_passes
     for kind, num_records, per_pass in ((0, 5, 2), (1, 7, unlabelled_passes)):
         for start in range(0, len(seen), per_pass):
-            there = [batch[kind][0][batch[kind][1] == 1] for batch in seen[start : start + per_pass]]
+            there = [
+                batch[kind][0][batch[kind][1] == 1] for batch in seen[start : start + per_pass]
+            ]
             assert sorted(np.concatenate(there)) == list(range(num_records))
 
 
@@ -54,16 +73,24 @@ def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkey
 def test_equal_keys_give_equal_students_and_records_of_weight_zero_leave_no_trace(module, config):
     student = module.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config)
     more = np.insert(IMAGES, 2, 9, axis=0), np.insert(TARGETS, 2, TARGETS[0], axis=0)
-    again = module.fit(jax.random.key(1), *more, UNLABELLED, config, weights=3 * np.float32([1, 1, 0, 1, 1, 1]))
+    again = module.fit(
+        jax.random.key(1), *more, UNLABELLED, config, weights=3 * np.float32([1, 1, 0, 1, 1, 1])
+    )
     chex.assert_trees_all_equal(arrays(again), arrays(student))
     other = module.fit(jax.random.key(2), IMAGES, TARGETS, UNLABELLED, config)
     assert not np.allclose(other.params["Dense_0"]["kernel"], student.params["Dense_0"]["kernel"])
-    assert (student.config, student.num_classes, student.image_shape) == (config.student, 3, (2, 2, 1))
+    assert (student.config, student.num_classes, student.image_shape) == (
+        config.student,
+        3,
+        (2, 2, 1),
+    )
     np.testing.assert_allclose(student.predict_proba(IMAGES).sum(axis=1), 1, atol=1e-5)
 
 
 @each
-def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised(module, config, monkeypatch):
+def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised(
+    module, config, monkeypatch
+):
     told = []
 
     def stop(epoch, epochs, metrics, student):
@@ -87,21 +114,43 @@ def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised
 
 @each
 def test_an_ensemble_trains_its_members_so_and_counts_their_epochs(module, config):
-    key, told = jax.random.key(3), []
+    key = jax.random.key(3)
+    told = []
     both = ensemble.fit(
-        jax.random.clone(key), IMAGES, TARGETS, config, 2, unlabelled=UNLABELLED, on_epoch=lambda *report: told.append(report[:2])
+        jax.random.clone(key),
+        IMAGES,
+        TARGETS,
+        config,
+        2,
+        unlabelled=UNLABELLED,
+        on_epoch=lambda *report: told.append(report[:2]),
     )
-    alone = [module.fit(member, IMAGES, TARGETS, UNLABELLED, config) for member in jax.random.split(key, 2)]
-    chex.assert_trees_all_equal([arrays(member) for member in both.members], [arrays(student) for student in alone])
+    alone = [
+        module.fit(member, IMAGES, TARGETS, UNLABELLED, config)
+        for member in jax.random.split(key, 2)
+    ]
+    chex.assert_trees_all_equal(
+        [arrays(member) for member in both.members], [arrays(student) for student in alone]
+    )
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     with pytest.raises(ValueError, match="students.Config without"):
         ensemble.fit(jax.random.key(3), IMAGES, TARGETS, config, 2)
     with pytest.raises(ValueError, match="Expected no start"):
-        ensemble.fit(jax.random.key(3), IMAGES, TARGETS, config, 2, unlabelled=UNLABELLED, start=arrays(alone[0]))
+        ensemble.fit(
+            jax.random.key(3),
+            IMAGES,
+            TARGETS,
+            config,
+            2,
+            unlabelled=UNLABELLED,
+            start=arrays(alone[0]),
+        )
 
 
 @each
-@pytest.mark.parametrize("unlabelled", [UNLABELLED[:0], UNLABELLED[:, :1], UNLABELLED.astype(np.float32), UNLABELLED[0]])
+@pytest.mark.parametrize(
+    "unlabelled", [UNLABELLED[:0], UNLABELLED[:, :1], UNLABELLED.astype(np.float32), UNLABELLED[0]]
+)
 def test_unlabelled_records_are_images_like_the_labelled(module, config, unlabelled):
     with pytest.raises(ValueError, match="Expected unlabelled"):
         module.fit(jax.random.key(0), IMAGES, TARGETS, unlabelled, config)

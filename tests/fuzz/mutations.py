@@ -25,7 +25,9 @@ MOST_BYTES = 2**22
 
 NUMBERS = (0, 1, 2, 127, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63)
 
-DEEP, LONG, LONE = "@deep@", "@long@", "@lone@"
+DEEP = "@deep@"
+LONG = "@long@"
+LONE = "@lone@"
 WRITTEN = {DEEP: b"[" * 100_000, LONG: b"9" * 5000, LONE: b'"\\ud800"'}
 """Placeholders for JSON that Python would not write."""
 
@@ -128,7 +130,11 @@ def _raw(draw: Draw, data: bytes, other: bytes) -> bytes:
             return data[:start]
         case 1:
             bit = 1 << draw(st.integers(0, 7))
-            return data[:start] + bytes(byte ^ bit for byte in data[start : start + 1]) + data[start + 1 :]
+            return (
+                data[:start]
+                + bytes(byte ^ bit for byte in data[start : start + 1])
+                + data[start + 1 :]
+            )
         case 2:
             return data[:start] + draw(st.binary(min_size=1, max_size=8)) + data[end:]
         case 3:
@@ -137,7 +143,11 @@ def _raw(draw: Draw, data: bytes, other: bytes) -> bytes:
             return data[:start] + data[end:]
         case 5:
             times = draw(st.sampled_from((2, 3, 50, 10_000)))
-            return data[:start] + data[start:end] * (times if len(data) < MOST_BYTES else 1) + data[end:]
+            return (
+                data[:start]
+                + data[start:end] * (times if len(data) < MOST_BYTES else 1)
+                + data[end:]
+            )
         case 6:
             return data[:start] + other[draw(st.integers(0, len(other))) :]
     width = draw(st.sampled_from((1, 2, 4, 8)))
@@ -163,7 +173,9 @@ def _zip(draw: Draw, data: bytes, other: bytes) -> bytes:
         case 3:
             members[number] = (name, draw(st.sampled_from(members))[1])
         case 4:
-            method = draw(st.sampled_from((zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)))
+            method = draw(
+                st.sampled_from((zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
+            )
         case 5:
             members[number] = (name, content + bytes(draw(st.sampled_from((1, 10**3, 10**6)))))
         case _:
@@ -181,7 +193,8 @@ def _npy(draw: Draw, data: bytes, other: bytes) -> bytes:
     wide = data[6] > 1
     start = 12 if wide else 10
     length = int.from_bytes(data[8:start], "little")
-    text, body = data[start : start + length], data[start + length :]
+    text = data[start : start + length]
+    body = data[start + length :]
     choice = draw(st.integers(0, 5))
     if choice == 0:
         text = draw(st.sampled_from(HEADERS))
@@ -196,7 +209,9 @@ def _npy(draw: Draw, data: bytes, other: bytes) -> bytes:
         elif choice == 4:
             header["shape"] = draw(st.sampled_from(SHAPES))
         else:
-            header[draw(st.sampled_from(("descr", "shape", "more")))] = draw(st.sampled_from(VALUES))
+            header[draw(st.sampled_from(("descr", "shape", "more")))] = draw(
+                st.sampled_from(VALUES)
+            )
         text = repr(header).encode("latin-1", "replace") + b"\n"
     return data[:8] + len(text).to_bytes(start - 8, "little") + text + body
 
@@ -223,7 +238,9 @@ def _changed_value(draw: Draw, value: Any) -> Any:
             case 1 if isinstance(value, list):
                 value.insert(key, value[key])
             case 1:
-                value[draw(st.sampled_from(("", "x", "class", "array", key.upper())))] = value.pop(key)
+                value[draw(st.sampled_from(("", "x", "class", "array", key.upper())))] = value.pop(
+                    key
+                )
             case _:
                 value[key] = _changed_value(draw, value[key])
         return value
@@ -244,7 +261,9 @@ def _lines(draw: Draw, data: bytes, other: bytes) -> bytes:
         case 2:
             lines[number] = draw(st.sampled_from(other.splitlines(keepends=True)))
         case 3:
-            lines[number] = lines[number].rstrip(b"\n") + draw(st.sampled_from((b"", b" \n", b"\r\n", b"\0")))
+            lines[number] = lines[number].rstrip(b"\n") + draw(
+                st.sampled_from((b"", b" \n", b"\r\n", b"\0"))
+            )
         case _:
             lines[number] = _json(draw, lines[number], b"") + b"\n"
     return b"".join(lines)

@@ -1,6 +1,8 @@
-"""Experiments worth repeating, one a file: `python -m train.distill --preset NAME`; other options take its settings' place.
+"""Experiments worth repeating, one a file: `python -m train.distill --preset NAME`; other options
+take its settings' place.
 
-A file says in its docstring what comes out and how long it takes, and offers its settings as `EXPERIMENT`.
+A file says in its docstring what comes out and how long it takes, and offers its settings as
+`EXPERIMENT`.
 """
 
 import importlib

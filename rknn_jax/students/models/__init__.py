@@ -1,1 +1,4 @@
-"""The students' networks, one a file. A file registers its network under its own name and offers it as `Model`."""
+"""The students' networks, one a file.
+
+A file registers its network under its own name and offers it as `Model`.
+"""

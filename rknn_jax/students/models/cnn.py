@@ -2,8 +2,9 @@
 
     conv 3x3 w/2, max-pool 2, conv w, conv 2w stride 2, conv 2w, conv 4w stride 2, flatten, dense 128, head
 
-Batch normalisation and ReLU follow every layer but the head. Any image size and channel count will do. `nn.max_pool` is left out: on CPU
-its gradient makes a whole step 30% slower than reshape-and-max.
+Batch normalisation and ReLU follow every layer but the head. Any image size and channel count will
+do. `nn.max_pool` is left out: on CPU its gradient makes a whole step 30% slower than
+reshape-and-max.
 """
 
 import flax.linen as nn
@@ -31,7 +32,9 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
-        """Return logits, or with `features` the layer before the head, float32 `[n, num_features]`."""
+        """Return logits, or with `features` the layer before the head, float32 `[n,
+        num_features]`.
+        """
 
         def normalise(x: jax.Array) -> jax.Array:
             return nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9)(x))

@@ -2,12 +2,14 @@
 
     conv 3x3 valid 32, max-pool 2, conv 3x3 valid 64, flatten, dense 64, head
 
-with biases and ReLU after every layer but the head, and without batch normalisation: what an image is mapped to depends on no other one.
-Dropout of 0.2 and 0.25 after the convolutions is left out, as a network is a function of its weights and images here. Odd rows and
-columns are left out by the pooling, and images too small for both convolutions are padded with zeros.
+with biases and ReLU after every layer but the head, and without batch normalisation: what an image
+is mapped to depends on no other one. Dropout of 0.2 and 0.25 after the convolutions is left out, as
+a network is a function of its weights and images here. Odd rows and columns are left out by the
+pooling, and images too small for both convolutions are padded with zeros.
 
-References: Wang et al., "DataLens: Scalable Privacy Preserving Training via Gradient Compression and Aggregation", 2021, whose code has
-the network; Liu et al., "Model Conversion via Differentially Private Data-Free Distillation", 2023.
+References: Wang et al., "DataLens: Scalable Privacy Preserving Training via Gradient Compression
+and Aggregation", 2021, whose code has the network; Liu et al., "Model Conversion via Differentially
+Private Data-Free Distillation", 2023.
 """
 
 import flax.linen as nn
@@ -39,7 +41,9 @@ class DataLens(nn.Module):
         """Return logits, or with `features` the layer before the head, float32 `[n, 64]`."""
         del train
         _, height, width, _ = images.shape
-        x = jnp.pad(images, ((0, 0), (0, max(0, _LEAST - height)), (0, max(0, _LEAST - width)), (0, 0)))
+        x = jnp.pad(
+            images, ((0, 0), (0, max(0, _LEAST - height)), (0, max(0, _LEAST - width)), (0, 0))
+        )
         x = max_pool(nn.relu(nn.Conv(32, (3, 3), padding="VALID")(x)))
         x = nn.relu(nn.Conv(64, (3, 3), padding="VALID")(x))
         x = nn.relu(nn.Dense(64)(x.reshape(len(x), -1)))

@@ -1,14 +1,18 @@
-"""DenseNet-121 of Huang et al. for images of 32x32 pixels: the student of the reverse k-NN paper on CIFAR-10.
+"""DenseNet-121 of Huang et al.
+
+for images of 32x32 pixels: the student of the reverse k-NN paper on CIFAR-10.
 
     conv 3x3 64; dense blocks of 6, 12, 24, 16 layers, a transition between two blocks; normalise; mean over the image; head
     layer: x and conv 3x3 32(normalise(conv 1x1 128(normalise(x)))), side by side
     transition: conv 1x1 to half the channels, of normalise(x); mean over 2x2 pixels
 
-Normalise is batch normalisation and ReLU. Convolutions have no bias, and the input is 2(x - 0.5). The form for ImageNet begins with a 7x7
-convolution of stride 2 and a pooling; this one keeps every pixel to the first transition. It is for accelerators: on a CPU, forward and
-backward take 130 ms of one core an image and a minute to compile.
+Normalise is batch normalisation and ReLU. Convolutions have no bias, and the input is 2(x - 0.5).
+The form for ImageNet begins with a 7x7 convolution of stride 2 and a pooling; this one keeps every
+pixel to the first transition. It is for accelerators: on a CPU, forward and backward take 130 ms of
+one core an image and a minute to compile.
 
-Reference: Huang, Liu, van der Maaten & Weinberger, "Densely Connected Convolutional Networks", 2017.
+Reference: Huang, Liu, van der Maaten & Weinberger, "Densely Connected Convolutional Networks",
+2017.
 """
 
 import flax.linen as nn
@@ -25,7 +29,8 @@ _GROWTH = 32
 
 
 class DenseNet(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1], of 8x8 pixels or more, to logits `[n, num_classes]`.
+    """Maps float32 images `[n, height, width, channels]` in [0, 1], of 8x8 pixels or more, to
+    logits `[n, num_classes]`.
 
     Attributes:
       num_classes: |Y|.
@@ -41,7 +46,9 @@ class DenseNet(nn.Module):
             return nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9)(x))
 
         def conv(x: jax.Array, channels: int, size: int) -> jax.Array:
-            return nn.Conv(channels, (size, size), use_bias=False, kernel_init=nn.initializers.he_normal())(x)
+            return nn.Conv(
+                channels, (size, size), use_bias=False, kernel_init=nn.initializers.he_normal()
+            )(x)
 
         x = conv(2 * (images - 0.5), 2 * _GROWTH, 3)
         for number, layers in enumerate((6, 12, 24, 16)):

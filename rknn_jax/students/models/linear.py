@@ -1,4 +1,6 @@
-"""Softmax regression on whatever it is given, flattened: the Layer-1 head of the noisy SGD that the reverse k-NN paper compares with."""
+"""Softmax regression on whatever it is given, flattened: the Layer-1 head of the noisy SGD that
+the reverse k-NN paper compares with.
+"""
 
 import flax.linen as nn
 import jax

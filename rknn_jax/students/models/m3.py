@@ -2,10 +2,11 @@
 
     conv 3x3 valid 32, 48, 64, ..., 176; flatten; dense; batch normalisation
 
-As M5 otherwise. 173 million multiplications an image forward; forward and backward take 8 ms of one core an image of 28x28 pixels in
-batches of 32, by XLA's own convolution 13 ms.
+As M5 otherwise. 173 million multiplications an image forward; forward and backward take 8 ms of one
+core an image of 28x28 pixels in batches of 32, by XLA's own convolution 13 ms.
 
-Reference: An, Lee, Park, Yang & So, "An Ensemble of Simple Convolutional Neural Network Models for MNIST Digit Recognition", 2020.
+Reference: An, Lee, Park, Yang & So, "An Ensemble of Simple Convolutional Neural Network Models for
+MNIST Digit Recognition", 2020.
 """
 
 from rknn_jax.students.models.m5 import ValidCNN

@@ -1,23 +1,29 @@
-"""M5 of An et al.: five 5x5 convolutions and one dense layer, the student of the reverse k-NN paper on MNIST.
+"""M5 of An et al.: five 5x5 convolutions and one dense layer, the student of the reverse k-NN paper
+on MNIST.
 
     conv 5x5 valid 32, 64, 96, 128, 160; flatten; dense; batch normalisation
 
-without biases, batch normalisation and ReLU after every convolution, input 2(x - 0.5); `ValidCNN` is what M3 and M7 share with it. 137
-million multiplications an image forward make it dear on a CPU, where XLA's own convolution reaches a quarter of the speed of its matrix
-product. So on a CPU the convolutions are Winograd's F(m x m, k x k) with m + k = 9: an 8x8 tile of the input gives m x m outputs by 64
-products a channel pair where the sum itself takes m^2 k^2, which is 400 for 5x5 kernels,
+without biases, batch normalisation and ReLU after every convolution, input 2(x - 0.5); `ValidCNN`
+is what M3 and M7 share with it. 137 million multiplications an image forward make it dear on a CPU,
+where XLA's own convolution reaches a quarter of the speed of its matrix product. So on a CPU the
+convolutions are Winograd's F(m x m, k x k) with m + k = 9: an 8x8 tile of the input gives m x m
+outputs by 64 products a channel pair where the sum itself takes m^2 k^2, which is 400 for 5x5
+kernels,
 
     Y = A' [(G W G') * (B' X B)] A
 
-and all of it is matrix products. In float32 the largest error is 5e-5 of the output's standard deviation (bfloat16: 2e-2). An epoch of
-5,000 images takes a quarter of the time. 28 - 4 - 4 - 4 - 4 - 4 is a multiple of 4 at every layer, so no tile is wasted.
+and all of it is matrix products. In float32 the largest error is 5e-5 of the output's standard
+deviation (bfloat16: 2e-2). An epoch of 5,000 images takes a quarter of the time. 28 - 4 - 4 - 4 - 4
+- 4 is a multiple of 4 at every layer, so no tile is wasted.
 
-Under `vmap`, as noisy SGD takes the gradient of every example apart, images of all examples stay one batch. Only the kernels' gradients are
-apart: in the tiles' form each has 64 numbers a channel pair and in its own 25, and memory decides there, so these are plain products of
-image patches and what came back.
+Under `vmap`, as noisy SGD takes the gradient of every example apart, images of all examples stay
+one batch. Only the kernels' gradients are apart: in the tiles' form each has 64 numbers a channel
+pair and in its own 25, and memory decides there, so these are plain products of image patches and
+what came back.
 
-References: An, Lee, Park, Yang & So, "An Ensemble of Simple Convolutional Neural Network Models for MNIST Digit Recognition", 2020;
-Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks", 2016.
+References: An, Lee, Park, Yang & So, "An Ensemble of Simple Convolutional Neural Network Models for
+MNIST Digit Recognition", 2020; Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks",
+2016.
 """
 
 from collections.abc import Callable
@@ -36,13 +42,22 @@ MIN_SIZE = 21
 """Smallest image height and width: five valid 5x5 convolutions leave one pixel."""
 
 _TILE = 8
-_POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)  # and infinity; the usual choice, near the best in float32
+_POINTS = (
+    0.0,
+    1.0,
+    -1.0,
+    2.0,
+    -2.0,
+    0.5,
+    -0.5,
+)  # and infinity; the usual choice, near the best in float32
 
 
 class ValidCNN(nn.Module):
     """Maps float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
 
-    A subclass says how many channels each convolution has, and the size of its kernels. The image must be large enough to leave one pixel.
+    A subclass says how many channels each convolution has, and the size of its kernels. The image
+    must be large enough to leave one pixel.
 
     Attributes:
       num_classes: |Y|.
@@ -54,7 +69,9 @@ class ValidCNN(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
-        """Return logits, or with `features` the last convolution's output averaged over the image, float32 `[n, channels[-1]]`."""
+        """Return logits, or with `features` the last convolution's output averaged over the
+        image, float32 `[n, channels[-1]]`.
+        """
 
         def normalise(x: jax.Array) -> jax.Array:
             return nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
@@ -90,15 +107,21 @@ def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _direct(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    return jax.lax.conv_general_dilated(images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return jax.lax.conv_general_dilated(
+        images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
 
 def _one_batch(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
-    """Let `function(images, kernel)` take images of many examples that share a kernel as one batch, when it is vmapped."""
+    """Let `function(images, kernel)` take images of many examples that share a kernel as one
+    batch, when it is vmapped.
+    """
     batched_function = jax.custom_batching.custom_vmap(function)
 
     @batched_function.def_vmap
-    def rule(axis_size: int, batched: Any, images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, bool]:
+    def rule(
+        axis_size: int, batched: Any, images: jax.Array, kernel: jax.Array
+    ) -> tuple[jax.Array, bool]:
         if batched[1]:
             return jax.vmap(function, [0 if one else None for one in batched])(images, kernel), True
         out = batched_function(images.reshape(-1, *images.shape[2:]), kernel)
@@ -107,7 +130,8 @@ def _one_batch(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
     return batched_function
 
 
-# Three maps, linear in each argument. The gradients of each are the other two, so that gradients may be taken of gradients.
+# Three maps, linear in each argument. The gradients of each are the other two, so that gradients
+# may be taken of gradients.
 
 
 @jax.custom_vjp
@@ -121,7 +145,9 @@ def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
 def _of_images(back: jax.Array, kernel: jax.Array) -> jax.Array:
     """Return the gradient of the images."""
     n, rows, columns, _ = back.shape
-    images = jax.ShapeDtypeStruct((n, rows + len(kernel) - 1, columns + len(kernel) - 1, kernel.shape[2]), back.dtype)
+    images = jax.ShapeDtypeStruct(
+        (n, rows + len(kernel) - 1, columns + len(kernel) - 1, kernel.shape[2]), back.dtype
+    )
     return jax.linear_transpose(lambda images: _tiled(images, kernel), images)(back)[0]
 
 
@@ -133,14 +159,20 @@ def _summed(images: jax.Array, back: jax.Array) -> jax.Array:
 
 
 @_summed.def_vmap
-def _each_apart(axis_size: int, batched: Any, images: jax.Array, back: jax.Array) -> tuple[jax.Array, bool]:
+def _each_apart(
+    axis_size: int, batched: Any, images: jax.Array, back: jax.Array
+) -> tuple[jax.Array, bool]:
     images, back = (
         array if one else jnp.broadcast_to(array[None], (axis_size, *array.shape))
         for array, one in zip((images, back), batched, strict=True)
     )
     size = images.shape[2] - back.shape[2] + 1
-    patches = jax.vmap(lambda images: _patches(images, size))(images).reshape(axis_size, -1, size**2 * images.shape[-1])
-    sums = jax.lax.dot_general(patches, back.reshape(axis_size, -1, back.shape[-1]), (((1,), (1,)), ((0,), (0,))))
+    patches = jax.vmap(lambda images: _patches(images, size))(images).reshape(
+        axis_size, -1, size**2 * images.shape[-1]
+    )
+    sums = jax.lax.dot_general(
+        patches, back.reshape(axis_size, -1, back.shape[-1]), (((1,), (1,)), ((0,), (0,)))
+    )
     return sums.reshape(axis_size, size, size, images.shape[-1], back.shape[-1]), True
 
 
@@ -154,15 +186,23 @@ def _keep(function: Any) -> Any:
     return lambda *arguments: (function(*arguments), arguments)
 
 
-_winograd.defvjp(_keep(_winograd), lambda kept, out: (_of_images(out, kept[1]), _of_kernel(kept[0], out)))
-_of_images.defvjp(_keep(_of_images), lambda kept, out: (_winograd(out, kept[1]), _of_kernel(out, kept[0])))
-_of_kernel.defvjp(_keep(_of_kernel), lambda kept, out: (_of_images(kept[1], out), _winograd(kept[0], out)))
+_winograd.defvjp(
+    _keep(_winograd), lambda kept, out: (_of_images(out, kept[1]), _of_kernel(kept[0], out))
+)
+_of_images.defvjp(
+    _keep(_of_images), lambda kept, out: (_winograd(out, kept[1]), _of_kernel(out, kept[0]))
+)
+_of_kernel.defvjp(
+    _keep(_of_kernel), lambda kept, out: (_of_images(kept[1], out), _winograd(kept[0], out))
+)
 
 
 def _patches(images: jax.Array, size: int) -> jax.Array:
     """Return what a kernel of `size` sees at each place, `[n, rows, columns, size^2, c]`."""
     rows, columns = (length - size + 1 for length in images.shape[1:3])
-    return jnp.stack([images[:, i : i + rows, j : j + columns] for i in range(size) for j in range(size)], 3)
+    return jnp.stack(
+        [images[:, i : i + rows, j : j + columns] for i in range(size) for j in range(size)], 3
+    )
 
 
 def _tiled(images: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -172,34 +212,56 @@ def _tiled(images: jax.Array, kernel: jax.Array) -> jax.Array:
     to_outputs, to_spectrum, to_filters = _transforms(size)
     tiles = _tiles(images, out)  # [8, 8, n, rows, columns, c]
     rows, columns = tiles.shape[3:5]
-    spectrum = jnp.matmul(to_spectrum, tiles.reshape(_TILE**2, -1)).reshape(_TILE**2, n * rows * columns, -1)
+    spectrum = jnp.matmul(to_spectrum, tiles.reshape(_TILE**2, -1)).reshape(
+        _TILE**2, n * rows * columns, -1
+    )
     filters = jnp.matmul(to_filters, kernel.reshape(size**2, -1)).reshape(_TILE**2, -1, channels)
     products = jax.lax.dot_general(spectrum, filters, (((2,), (1,)), ((0,), (0,))))
-    outputs = jnp.matmul(to_outputs, products.reshape(_TILE**2, -1)).reshape(out, out, n, rows, columns, channels)
+    outputs = jnp.matmul(to_outputs, products.reshape(_TILE**2, -1)).reshape(
+        out, out, n, rows, columns, channels
+    )
     outputs = outputs.transpose(2, 3, 0, 4, 1, 5).reshape(n, rows * out, columns * out, channels)
     return outputs[:, : height - size + 1, : width - size + 1]
 
 
 def _tiles(images: jax.Array, stride: int) -> jax.Array:
-    """Cut images into 8x8 tiles that begin `stride` pixels apart, zeros after the end: `[8, 8, n, rows, columns, c]`."""
+    """Cut images into 8x8 tiles that begin `stride` pixels apart, zeros after the end: `[8, 8,
+    n, rows, columns, c]`.
+    """
     n, height, width, c = images.shape
     overlap = _TILE - stride
     rows, columns = (-(-(size - overlap) // stride) for size in (height, width))
-    parts = -(-_TILE // stride)  # blocks of stride x stride pixels that a tile reaches into, along each axis
-    tall, wide = rows + parts - 1, columns + parts - 1
-    padding = ((0, 0), (0, max(0, tall * stride - height)), (0, max(0, wide * stride - width)), (0, 0))
-    blocks = jnp.pad(images, padding)[:, : tall * stride, : wide * stride].reshape(n, tall, stride, wide, stride, c)
-    strips = jnp.concatenate([blocks[:, part : part + rows] for part in range(parts)], 2)[:, :, :_TILE]
-    tiles = jnp.concatenate([strips[:, :, :, part : part + columns] for part in range(parts)], 4)[:, :, :, :, :_TILE]
+    parts = -(
+        -_TILE // stride
+    )  # blocks of stride x stride pixels that a tile reaches into, along each axis
+    tall = rows + parts - 1
+    wide = columns + parts - 1
+    padding = (
+        (0, 0),
+        (0, max(0, tall * stride - height)),
+        (0, max(0, wide * stride - width)),
+        (0, 0),
+    )
+    blocks = jnp.pad(images, padding)[:, : tall * stride, : wide * stride].reshape(
+        n, tall, stride, wide, stride, c
+    )
+    strips = jnp.concatenate([blocks[:, part : part + rows] for part in range(parts)], 2)[
+        :, :, :_TILE
+    ]
+    tiles = jnp.concatenate([strips[:, :, :, part : part + columns] for part in range(parts)], 4)[
+        :, :, :, :, :_TILE
+    ]
     return tiles.transpose(2, 4, 0, 1, 3, 5)
 
 
 @cache
 def _transforms(size: int) -> tuple[np.ndarray, ...]:
-    """Return A', B' and G of Toom and Cook's algorithm, each for both axes at once: float32 `[m^2, 64]`, `[64, 64]` and `[64, size^2]`.
+    """Return A', B' and G of Toom and Cook's algorithm, each for both axes at once: float32 `[m^2,
+    64]`, `[64, 64]` and `[64, size^2]`.
 
-    Polynomials of degree < d are given by their values at the 7 points and their leading coefficient (infinity): V(d) evaluates. A
-    product is a product of values, and correlation is the transpose of that in one factor: A = V(m)', G = V(size), B = V(8)^-1'.
+    Polynomials of degree < d are given by their values at the 7 points and their leading
+    coefficient (infinity): V(d) evaluates. A product is a product of values, and correlation is the
+    transpose of that in one factor: A = V(m)', G = V(size), B = V(8)^-1'.
     """
 
     def evaluate(degree: int) -> np.ndarray:

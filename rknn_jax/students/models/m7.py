@@ -2,10 +2,11 @@
 
     conv 7x7 valid 48, 96, 144, 192; flatten; dense; batch normalisation
 
-As M5 otherwise. 148 million multiplications an image forward; forward and backward take 7 ms of one core an image of 28x28 pixels in
-batches of 32, by XLA's own convolution 29 ms.
+As M5 otherwise. 148 million multiplications an image forward; forward and backward take 7 ms of one
+core an image of 28x28 pixels in batches of 32, by XLA's own convolution 29 ms.
 
-Reference: An, Lee, Park, Yang & So, "An Ensemble of Simple Convolutional Neural Network Models for MNIST Digit Recognition", 2020.
+Reference: An, Lee, Park, Yang & So, "An Ensemble of Simple Convolutional Neural Network Models for
+MNIST Digit Recognition", 2020.
 """
 
 from rknn_jax.students.models.m5 import ValidCNN

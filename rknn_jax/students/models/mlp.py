@@ -1,4 +1,6 @@
-"""One hidden layer on whatever it is given, flattened: the Layer-2 head of the noisy SGD that the reverse k-NN paper compares with."""
+"""One hidden layer on whatever it is given, flattened: the Layer-2 head of the noisy SGD that
+the reverse k-NN paper compares with.
+"""
 
 import flax.linen as nn
 import jax

@@ -1,10 +1,13 @@
-"""ResNet-18 for images of about 32x32 pixels: a 3x3 stem of stride 1 and no pooling after it, the backbone of SimCLR and SCAN on CIFAR-10.
+"""ResNet-18 for images of about 32x32 pixels: a 3x3 stem of stride 1 and no pooling after it, the
+backbone of SimCLR and SCAN on CIFAR-10.
 
     conv 3x3 64; two blocks each of 64, 128, 256 and 512 channels, strides 1, 2, 2, 2; mean over the image; head
 
-A block is two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes. Batch normalisation follows every
-convolution, ReLU all but the last of a block, which is added to the shortcut first. An image takes 0.56 billion multiplications forward,
-so this is one for an accelerator. There it computes in bfloat16; parameters, batch statistics and results are float32 everywhere.
+A block is two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape
+changes. Batch normalisation follows every convolution, ReLU all but the last of a block, which is
+added to the shortcut first. An image takes 0.56 billion multiplications forward, so this is one for
+an accelerator. There it computes in bfloat16; parameters, batch statistics and results are float32
+everywhere.
 
 Reference: He, Zhang, Ren & Sun, "Deep Residual Learning for Image Recognition", 2016.
 """
@@ -40,11 +43,28 @@ class ResNet18(nn.Module):
 
         def conv(x: jax.Array, channels: int, size: int = 3, stride: int = 1) -> jax.Array:
             kernel = nn.initializers.he_normal()
-            x = nn.Conv(channels, (size, size), stride, padding=size // 2, use_bias=False, kernel_init=kernel, dtype=dtype)(x)
+            x = nn.Conv(
+                channels,
+                (size, size),
+                stride,
+                padding=size // 2,
+                use_bias=False,
+                kernel_init=kernel,
+                dtype=dtype,
+            )(x)
             return nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=dtype)(x)
 
         x = nn.relu(conv(images.astype(dtype), 64))
-        for channels, stride in ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)):
+        for channels, stride in (
+            (64, 1),
+            (64, 1),
+            (128, 2),
+            (128, 1),
+            (256, 2),
+            (256, 1),
+            (512, 2),
+            (512, 1),
+        ):
             shortcut = x if x.shape[-1] == channels else conv(x, channels, 1, stride)
             x = nn.relu(shortcut + conv(nn.relu(conv(x, channels, stride=stride)), channels))
         x = x.astype(jnp.float32).mean((1, 2))

@@ -1,15 +1,17 @@
-"""The small network of private training on MNIST: 26,010 parameters, tanh, and no batch normalisation, which would mix records.
+"""The small network of private training on MNIST: 26,010 parameters, tanh, and no batch
+normalisation, which would mix records.
 
     conv 8x8 16 stride 2, max-pool 2 stride 1, conv 4x4 32 stride 2 valid, max-pool 2 stride 1, flatten, dense 32, head
 
-tanh follows both convolutions and the dense layer, whose output is the features; the input is 2(x - 0.5). Bounded activations suit clipped
-gradients better than ReLU.
+tanh follows both convolutions and the dense layer, whose output is the features; the input is 2(x -
+0.5). Bounded activations suit clipped gradients better than ReLU.
 
-Convolutions are products of patches and a matrix, and poolings the larger of neighbouring slices: the gradient of each example by itself
-would otherwise be convolutions of as many groups, which XLA is slow at on a CPU.
+Convolutions are products of patches and a matrix, and poolings the larger of neighbouring slices:
+the gradient of each example by itself would otherwise be convolutions of as many groups, which XLA
+is slow at on a CPU.
 
-References: the tutorials of TensorFlow Privacy; Papernot, Thakurta, Song, Chien & Erlingsson, "Tempered Sigmoid Activations for Deep
-Learning with Differential Privacy", 2020.
+References: the tutorials of TensorFlow Privacy; Papernot, Thakurta, Song, Chien & Erlingsson,
+"Tempered Sigmoid Activations for Deep Learning with Differential Privacy", 2020.
 """
 
 import flax.linen as nn
@@ -24,7 +26,8 @@ MIN_SIZE = 13
 
 
 class TanhCNN(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1], of 13x13 pixels or more, to logits `[n, num_classes]`.
+    """Maps float32 images `[n, height, width, channels]` in [0, 1], of 13x13 pixels or more, to
+    logits `[n, num_classes]`.
 
     Attributes:
       num_classes: |Y|.
@@ -43,18 +46,36 @@ class TanhCNN(nn.Module):
 
 
 def _padded(x: jax.Array, size: int) -> jax.Array:
-    """Put zeros around images, so that patches of stride 2 are half as many as rows, and columns, rounded up: padding `SAME`."""
+    """Put zeros around images, so that patches of stride 2 are half as many as rows, and
+    columns, rounded up: padding `SAME`.
+    """
     lacking = [max(0, 2 * (-(-length // 2) - 1) + size - length) for length in x.shape[1:3]]
     return jnp.pad(x, [(0, 0), *((few // 2, few - few // 2) for few in lacking), (0, 0)])
 
 
 def _patches(x: jax.Array, size: int) -> jax.Array:
-    """Return patches of `size` x `size` pixels, which is even, and stride 2: `[n, rows, columns, size^2 c]`."""
+    """Return patches of `size` x `size` pixels, which is even, and stride 2: `[n, rows, columns,
+    size^2 c]`.
+    """
     n, height, width, c = x.shape
-    rows, columns = (height - size) // 2 + 1, (width - size) // 2 + 1
-    tall, wide = rows + size // 2 - 1, columns + size // 2 - 1
-    blocks = x[:, : 2 * tall, : 2 * wide].reshape(n, tall, 2, wide, 2, c).transpose(0, 1, 3, 2, 4, 5).reshape(n, tall, wide, 4 * c)
-    return jnp.concatenate([blocks[:, i : i + rows, j : j + columns] for i in range(size // 2) for j in range(size // 2)], axis=-1)
+    rows = (height - size) // 2 + 1
+    columns = (width - size) // 2 + 1
+    tall = rows + size // 2 - 1
+    wide = columns + size // 2 - 1
+    blocks = (
+        x[:, : 2 * tall, : 2 * wide]
+        .reshape(n, tall, 2, wide, 2, c)
+        .transpose(0, 1, 3, 2, 4, 5)
+        .reshape(n, tall, wide, 4 * c)
+    )
+    return jnp.concatenate(
+        [
+            blocks[:, i : i + rows, j : j + columns]
+            for i in range(size // 2)
+            for j in range(size // 2)
+        ],
+        axis=-1,
+    )
 
 
 def _max_pool(x: jax.Array) -> jax.Array:

@@ -1,15 +1,17 @@
-"""WRN-28-2 of Zagoruyko & Komodakis, the network of MixMatch: the student of the reverse k-NN paper on SVHN.
+"""WRN-28-2 of Zagoruyko & Komodakis, the network of MixMatch: the student of the reverse k-NN paper
+on SVHN.
 
     conv 3x3 16; 3 groups of 4 blocks of 32, 64, 128 channels, the last two groups of stride 2; normalise; mean over the image; head
     block: x + conv 3x3(normalise(conv 3x3(normalise(x))))
 
-Normalise is batch normalisation and LeakyReLU of slope 0.1. Where a block changes the channels, a 1x1 convolution of its normalised
-input stands for x. Convolutions have no bias, and the input is 2(x - 0.5). The running statistics forget a thousandth a step, as MixMatch
-has it: predictions are those of the weights only after some thousands of steps. On a CPU, forward and backward take 17 ms of one core
-an image of 32x32 pixels.
+Normalise is batch normalisation and LeakyReLU of slope 0.1. Where a block changes the channels, a
+1x1 convolution of its normalised input stands for x. Convolutions have no bias, and the input is
+2(x - 0.5). The running statistics forget a thousandth a step, as MixMatch has it: predictions are
+those of the weights only after some thousands of steps. On a CPU, forward and backward take 17 ms
+of one core an image of 32x32 pixels.
 
-References: Zagoruyko & Komodakis, "Wide Residual Networks", 2016; Oliver et al., "Realistic Evaluation of Deep Semi-Supervised Learning
-Algorithms", 2018.
+References: Zagoruyko & Komodakis, "Wide Residual Networks", 2016; Oliver et al., "Realistic
+Evaluation of Deep Semi-Supervised Learning Algorithms", 2018.
 """
 
 import flax.linen as nn
@@ -38,7 +40,9 @@ class WideResNet(nn.Module):
         """Return logits, or with `features` the layer before the head, float32 `[n, 128]`."""
 
         def normalise(x: jax.Array) -> jax.Array:
-            return nn.leaky_relu(nn.BatchNorm(use_running_average=not train, momentum=0.999)(x), 0.1)
+            return nn.leaky_relu(
+                nn.BatchNorm(use_running_average=not train, momentum=0.999)(x), 0.1
+            )
 
         def conv(x: jax.Array, channels: int, size: int = 3, stride: int = 1) -> jax.Array:
             return nn.Conv(channels, (size, size), stride, use_bias=False, kernel_init=_INIT)(x)

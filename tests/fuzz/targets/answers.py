@@ -12,11 +12,14 @@ CLIENTS = 6
 
 
 def seeds():
-    round, folder = a_round(), workplace() / "stopped"
+    round = a_round()
+    folder = workplace() / "stopped"
     if not folder.exists():
         collector = Collector(folder, round)
         for first in range(0, CLIENTS, 2):
-            collector.receive([Reply(number, round.id, payload(round, 1)) for number in (first, first + 1)])
+            collector.receive(
+                [Reply(number, round.id, payload(round, 1)) for number in (first, first + 1)]
+            )
         collector.receive([Reply(0, round.id, payload(round, 1)), Reply(9, "another", b"")])
         collector.close()
     files = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -15,7 +15,11 @@ def seeds():
     texts = np.array(["ant", "bee", ""])[LABELS]
     return [
         {"x.npz": npz(embeddings=ROWS, labels=LABELS)},
-        {"x.npz": npz(compress=True, embeddings=ROWS.astype(">f8"), labels=texts, classes=["ant", "bee"])},
+        {
+            "x.npz": npz(
+                compress=True, embeddings=ROWS.astype(">f8"), labels=texts, classes=["ant", "bee"]
+            )
+        },
         {"x.npz": npz(embeddings=np.asfortranarray(ROWS), labels=LABELS / 2, classes=3)},
     ]
 

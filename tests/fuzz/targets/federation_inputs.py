@@ -1,4 +1,6 @@
-"""`federation.inputs.read_inputs` and `read_labels`: what `rknn serve` and `rknn join` are given."""
+"""`federation.inputs.read_inputs` and `read_labels`: what `rknn serve` and `rknn join` are
+given.
+"""
 
 from pathlib import Path
 

@@ -11,11 +11,16 @@ DATA = "sha256:of-some-records"
 
 
 def released(epsilon, delta=0.0):
-    return Guarantee(epsilon, delta, "replace-one", "central", (Event("pure", epsilon),), sampler="release")
+    return Guarantee(
+        epsilon, delta, "replace-one", "central", (Event("pure", epsilon),), sampler="release"
+    )
 
 
 def _written(path, torn):
-    """Write a ledger with a line of every kind. Return what remains after each line, by its hash."""
+    """Write a ledger with a line of every kind.
+
+    Return what remains after each line, by its hash.
+    """
     remains = {}
     ledger = Ledger.create(path, DATA, 2, "0.01")
 

@@ -14,7 +14,8 @@ def seeds():
 
 def sealed(files):
     """Compute the hash of every line anew."""
-    lines, previous = [], ""
+    lines = []
+    previous = ""
     for line in files.get("ledger", b"").split(b"\n"):
         try:
             record = {name: value for name, value in json.loads(line).items() if name != "hash"}

@@ -13,7 +13,8 @@ from tests.fuzz.targets.question import LABELS, RECORDS, a_round
 @functools.cache
 def _answered():
     """Return the note, the answer and the ledger of a client that has answered."""
-    folder, round = workplace() / "client", a_round()
+    folder = workplace() / "client"
+    round = a_round()
     ledger = Ledger.create(workplace() / "client.ledger", fingerprint(RECORDS), 3)
     kept = []
     real = clients._messages

@@ -25,7 +25,11 @@ def _account():
 
 
 def seeds():
-    note = {"request": REQUEST, "purpose": PURPOSE, "ledger": Ledger.open(_account()[0]).entries()[0].hash}
+    note = {
+        "request": REQUEST,
+        "purpose": PURPOSE,
+        "ledger": Ledger.open(_account()[0]).entries()[0].hash,
+    }
     name = f"new/{release_folder.STAGING}"
     return [
         {
