@@ -1,5 +1,4 @@
-"""Measurements.
+"""Benchmarks: each file is one program that writes `benchmarks/results/<name>.json`.
 
-Each file is one program that writes `benchmarks/results/<name>.json`; `tables` puts them into the
-README.
+`tables` puts the results into the README and the documentation.
 """

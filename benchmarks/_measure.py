@@ -1,4 +1,4 @@
-"""What every benchmark shares: how to time, and how to keep what was measured."""
+"""Timing and saving, shared by all benchmarks."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def mnist_folder() -> Path:
-    """Return the folder of MNIST's idx files that the environment names, as for the slow tests."""
+    """Return the folder of MNIST's idx files from the environment, as for the slow tests."""
     if "RKNN_MNIST_DIR" not in os.environ:
         sys.exit(
             "Expected RKNN_MNIST_DIR to name a folder of MNIST's four idx files, got nothing; "
@@ -29,8 +29,9 @@ def mnist_folder() -> Path:
 def seconds(
     run: Callable[[], Any], repeats: int = 5, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return the median time of `run`, after one call that compiles; by `time.process_time` that
-    of all threads together.
+    """Return the median time of `run`, after one call that compiles.
+
+    With `time.process_time`, this is the CPU time of all threads together.
     """
     jax.block_until_ready(run())
     times = []
@@ -42,7 +43,7 @@ def seconds(
 
 
 def peak_memory() -> int:
-    """Return the greatest resident size of this process so far, in bytes."""
+    """Return the peak resident size of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -56,8 +57,9 @@ def summary(values: list[float]) -> dict[str, Any]:
 
 
 def save(name: str, results: Any, **about: Any) -> None:
-    """Write `benchmarks/results/<name>.json`: the results, with device, date, versions and
-    command.
+    """Write `benchmarks/results/<name>.json`.
+
+    The file holds the results, with device, date, versions, and command.
     """
     RESULTS.mkdir(exist_ok=True)
     command = f"python -m benchmarks.{Path(sys.argv[0]).stem} {' '.join(sys.argv[1:])}".strip()

@@ -1,5 +1,6 @@
-"""The peers' side of `benchmarks.neighbors`, in an interpreter that has them: a line of JSON in,
-seconds and the first ids out.
+"""The peers' side of `benchmarks.neighbors`, in the interpreter that has the peers installed.
+
+A line of JSON goes in; seconds and the first ids come out.
 """
 
 import json
@@ -29,8 +30,9 @@ def with_faiss(records: np.ndarray, queries: np.ndarray, count: int) -> np.ndarr
 
 
 def with_torch(records, queries, count: int):  # type: ignore[no-untyped-def]
-    """Multiply and take the top k, 65,536 records at a time, which is kinder than the whole
-    matrix; where tensors lie, or on the CPU.
+    """Multiply and take the top k, on the tensors' device or on the CPU.
+
+    Blocks of 65,536 records are faster for torch than the whole matrix.
     """
     import torch
 
@@ -65,7 +67,7 @@ MODULES = {"faiss-cpu": "faiss", "torch": "torch", "scikit-learn": "sklearn"}
 
 
 def on(device: str, arrays: tuple[np.ndarray, np.ndarray]) -> tuple:
-    """Return the arrays, as tensors on the GPU where that is asked for."""
+    """Return the arrays, as tensors on the GPU if `device` asks for one."""
     if device == "cpu":
         return arrays
     import torch

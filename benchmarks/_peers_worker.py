@@ -1,5 +1,6 @@
-"""The peers' side of `benchmarks.peers`, in an interpreter that has them: a line of JSON in,
-what was measured out.
+"""The peers' side of `benchmarks.peers`, in the interpreter that has the peers installed.
+
+A line of JSON goes in; measurements come out.
 """
 
 import json
@@ -29,7 +30,7 @@ def pure_ldp(mechanism: str, d: int, values: list[int]) -> np.ndarray:
 
 
 def multi_freq_ldpy(mechanism: str, d: int, values: list[int]) -> np.ndarray:
-    """Randomize and estimate with multi-freq-ldpy, compiled by numba before."""
+    """Randomize and estimate with multi-freq-ldpy, already compiled by numba."""
     if mechanism == "local_hashing":
         return LH.LH_Aggregator_MI(
             [LH.LH_Client(value, d, EPSILON, True) for value in values], d, EPSILON, True
@@ -49,7 +50,7 @@ if __name__ == "__main__":
         run = PEERS[asked["peer"]]
         d = asked["d"]
         values = np.random.default_rng(0).integers(0, d, asked["clients"]).tolist()
-        run(asked["mechanism"], d, values[:10])  # compiles
+        run(asked["mechanism"], d, values[:10])  # compile before the clock starts
         wall = time.perf_counter()
         cpu = time.process_time()
         estimates = run(asked["mechanism"], d, values)

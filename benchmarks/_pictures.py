@@ -1,7 +1,7 @@
-"""Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis, all
-methods on two, and bought labels.
+"""Pictures of the documentation, drawn from `benchmarks/results/*.json`.
 
-They are drawn from `benchmarks/results/*.json`.
+They are Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis,
+all methods on two, and bought labels.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ DISTILLED = (
     "epsilon 2.0",
     "epsilon 5.0",
 )
-"""Rows of DPDFD's forms with a guarantee, one for each epsilon."""
+"""Rows of DPDFD's variants with a guarantee, one per epsilon."""
 
 DOCS = Path(__file__).parent.parent / "docs"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#666666", "#e69f00", "#56b4e9", "#000000")
@@ -35,7 +35,7 @@ def picture(num_columns: int) -> tuple[Figure, list[Axes]]:
 
 
 def figure5(found: dict[str, Any]) -> None:
-    """Accuracy of MNIST's labels by epsilon and by who is trusted."""
+    """Accuracy of MNIST's labels by epsilon and trust model."""
     figure, (ax,) = picture(1)
     kinds = list(dict.fromkeys((row["trust"], row["mechanism"]) for row in found["results"]))
     for colour, (trust, mechanism) in zip(COLOURS, kinds, strict=False):
@@ -65,8 +65,9 @@ def figure5(found: dict[str, Any]) -> None:
 
 
 def figure6(found: dict[str, Any]) -> None:
-    """Error of a cell by epsilon for one client and for a million, and the labels that a million
-    find.
+    """Error of a cell by epsilon for one client and for a million.
+
+    The last axis shows the correct labels from a million clients.
     """
     figure, axes = picture(3)
     one, many = (
@@ -109,8 +110,9 @@ def figure6(found: dict[str, Any]) -> None:
 def labelers(
     found: dict[str, Any], noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]
 ) -> None:
-    """Accuracy of the public labels by epsilon for every labeler, on both data sets; of bought
-    labels that of the network.
+    """Accuracy of the public labels by epsilon for every labeler, on both data sets.
+
+    Methods that train a network show the network's accuracy.
     """
     figure, axes = picture(2)
     for ax, (dataset, rows) in zip(axes, found["results"].items(), strict=True):
@@ -146,7 +148,7 @@ def labelers(
 def _networks(
     ax: Axes, noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]
 ) -> None:
-    """Mark on MNIST's axis what networks say that were trained on the private records."""
+    """Mark on MNIST's axis the accuracy of networks trained on the private records."""
     heads = [
         row
         for row in noisy_sgd["results"]["accuracy"]
@@ -186,8 +188,10 @@ def _networks(
 
 
 def compare(found: dict[str, Any]) -> None:
-    """All methods of `train.compare` on MNIST: their public labels, and what each one's paper
-    tells, student or private network.
+    """All methods of `train.compare` on MNIST.
+
+    The first axis shows public labels. The second shows the output of each method's paper, which is
+    a student or a private network.
     """
     figure, axes = picture(2)
     for ax, told, what in zip(
@@ -222,7 +226,7 @@ def screening(found: dict[str, Any]) -> None:
 
 
 def buying(found: dict[str, Any]) -> None:
-    """Accuracy against labels bought, in polluted pools, and by the selectors' settings."""
+    """Accuracy by number of bought labels, in polluted pools, and by the selectors' settings."""
     figure, axes = picture(4)
     colours = dict(
         zip(

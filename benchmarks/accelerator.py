@@ -1,9 +1,9 @@
-"""The Pallas kernels on a GPU: right at full size, and how fast, against the XLA forms, torch, and
-what the GPU reaches by itself.
+"""Pallas kernels on a GPU: correctness at full size, and speed.
 
-The ceilings are measured in the same run: a large product of the type that the kernel multiplies,
-and a chain of integer additions. torch runs in the interpreter that RKNN_PEERS_PYTHON names, if
-that sees the GPU. `--tiny` runs the same path on a CPU, interpreted, to test it, and keeps nothing.
+The speed is compared with the XLA forms, torch, and the GPU's own ceilings. The same run measures
+the ceilings: a large product of the type that the kernel multiplies, and a chain of integer
+additions. torch runs in the interpreter that RKNN_PEERS_PYTHON names, if that interpreter sees the
+GPU. `--tiny` tests the same path on a CPU, interpreted, and saves nothing.
 """
 
 import argparse
@@ -26,20 +26,21 @@ from rknn_jax.kernels import Implementation, shapes
 from rknn_jax.mechanisms import collision
 
 REPEATS = 20
-OPERATIONS = 12  # of a hash, its comparison and its addition, in 32-bit integers
+OPERATIONS = 12  # operations of a hash, its comparison, and its addition, in 32-bit integers
 FORMS: tuple[Implementation, ...] = ("pallas", "xla")
 
 
 def matrix_ceiling(side: int, repeats: int) -> float:
-    """Return the operations a second of a product in bfloat16 with float32 sums."""
+    """Return the operations per second of a product in bfloat16 with float32 sums."""
     square = jnp.ones((side, side), jnp.bfloat16)
     product = jax.jit(lambda a: jnp.matmul(a, a, preferred_element_type=jnp.float32))
     return 2 * side**3 / seconds(lambda: product(square), repeats)
 
 
 def integer_ceiling(lanes: int, repeats: int, rounds: int = 4096) -> float:
-    """Return the 32-bit multiplications and additions a second, in chains that stay in
-    registers.
+    """Return the 32-bit multiplications and additions per second.
+
+    The chains of operations stay in registers.
     """
 
     def chain(words: jax.Array) -> jax.Array:
@@ -55,7 +56,7 @@ def integer_ceiling(lanes: int, repeats: int, rounds: int = 4096) -> float:
 def assignment(
     size: tuple[int, int, int], num_neighbors: int, repeats: int, ceiling: float, torch: Any
 ) -> dict[str, Any]:
-    """Compare the forms to the bit up to ties, and time them."""
+    """Compare the forms bit by bit up to ties, and time them."""
     points, references = jax.device_put(data(*size))
     found = {
         form: neighbors.nearest(points, references, num_neighbors, implementation=form)
@@ -118,7 +119,7 @@ def decoding(num_messages: int, num_cells: int, repeats: int, ceiling: float) ->
 
 
 def torch_on_cuda() -> Any:
-    """Start the peers' interpreter where there is one."""
+    """Start the peers' interpreter if there is one."""
     if "RKNN_PEERS_PYTHON" not in os.environ or jax.default_backend() != "gpu":
         return None
     worker = subprocess.Popen(

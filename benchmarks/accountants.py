@@ -1,8 +1,7 @@
-"""What Private-kNN's and PATE's stated parameters cost, beside what was claimed, and Figure 5 of
-the Private-kNN paper.
+"""Cost of the stated parameters of Private-kNN and PATE, beside the claims.
 
-Relations are the papers': a record added or removed for Private-kNN, a teacher's vote replaced for
-PATE.
+The results also hold Figure 5 of the Private-kNN paper. Relations are the papers': add-remove of a
+record for Private-kNN, replacement of a teacher's vote for PATE.
 """
 
 import math
@@ -21,7 +20,7 @@ FIGURE5 = {
     "Theorem 7": (Event("gaussian", 85.0, screen=(210, 300)), 4.438),
     "Theorem 7, sampled": (Event("gaussian", 85.0, sampling_prob=0.25, screen=(210, 300)), 1.042),
 }
-"""The events of one screen, and what the paper prints for 8,192 of them at delta = 1e-5."""
+"""The events of one screen, and the paper's epsilon for 8,192 of them at delta = 1e-5."""
 
 STATED = (
     ("Private-kNN, MNIST", 0.47, 1e-5, (75.0, 1000, (180, 300)), (25.0, 735), 0.15),
@@ -30,15 +29,17 @@ STATED = (
     ("Confident-GNMax, MNIST", 1.97, 1e-5, (150.0, 640, (200, 250)), (40.0, 286), 1.0),
     ("Confident-GNMax, SVHN", 4.96, 1e-6, (200.0, 8500, (300, 250)), (40.0, 3098), 1.0),
 )
-"""Name, epsilon as claimed, delta, screens (sigma, number, (T, most votes)), answers (sigma,
-number), sampling probability.
+"""Stated parameters of the papers.
+
+A row holds the name, the claimed epsilon, delta, screens (sigma, number, (T, most votes)), answers
+(sigma, number), and the sampling probability.
 """
 
 
 def events(
     screens: tuple[float, int, tuple[int, int]], answers: tuple[float, int], sampling_prob: float
 ) -> list[Event]:
-    """Return the two steps' events, the screens with no more than one bit each."""
+    """Return the two steps' events; each screen releases no more than one bit."""
     (s1, asked, screen) = screens
     (s2, answered) = answers
     first = Event("gaussian", s1, asked, sampling_prob, screen=screen)
@@ -46,7 +47,7 @@ def events(
 
 
 def stated() -> list[dict[str, object]]:
-    """Account for the stated parameters, and tell how long it took."""
+    """Account for the stated parameters, and time the accounting."""
     rows: list[dict[str, object]] = []
     for name, claimed, delta, screens, answers, sampling_prob in STATED:
         screen, counts = events(screens, answers, sampling_prob)
@@ -89,7 +90,7 @@ def stated() -> list[dict[str, object]]:
 
 
 def figure5() -> list[dict[str, object]]:
-    """Return epsilon by number of screens for every accountant of the figure, and of PLD."""
+    """Return epsilon by number of screens for every accountant of the figure, and for PLD."""
     rows: list[dict[str, object]] = []
     for name, (event, printed) in FIGURE5.items():
         values = [

@@ -1,9 +1,9 @@
-"""Figure 6 of the paper, and what it leaves out: the error of Collision, Separation and
-Concatenation for one client, and for a million.
+"""Figure 6 of the paper: error of Collision, Separation, and Concatenation.
 
-For one client the published Concatenation looks best beyond ε = 3.4, and so would an answer of
-zeros. Summed over clients its bias stays, and its arg max is wrong; the labels that each finds are
-counted over clients who really randomize.
+The paper shows one client; this benchmark adds a million. For one client, the published
+Concatenation looks best beyond ε = 3.4, and so would an answer of zeros. Summed over clients its
+bias stays, and its arg max is wrong. The correct labels of each mechanism are counted over clients
+that really randomize.
 """
 
 import sys
@@ -35,7 +35,7 @@ CLIENTS = (1, 100, 10_000, 1_000_000)
 
 
 def expected(mechanism: LocalRandomizer, counts: np.ndarray, clients: int) -> float:
-    """Return the mean squared error of a cell, bias and all, as the exact moments say."""
+    """Return the mean squared error of a cell by the exact moments, including bias."""
     bias = counts * (getattr(mechanism, "mean", 1.0) - 1)
     return float(np.mean(mechanism.stddev(counts, clients) ** 2 + bias**2))
 
@@ -43,8 +43,10 @@ def expected(mechanism: LocalRandomizer, counts: np.ndarray, clients: int) -> fl
 def collect(
     mechanism: LocalRandomizer, votes: np.ndarray, voters: np.ndarray, counts: np.ndarray
 ) -> dict[str, float]:
-    """Let every client randomize; return the mean squared error and the share of queries whose
-    arg max is one of the exact counts.
+    """Randomize every client's message, and measure the estimate.
+
+    Returns:
+      The mean squared error, and the share of queries whose arg max is one of the exact counts.
     """
     cells = jnp.asarray(np.repeat(votes, voters, axis=0))
     clients = int(voters.sum())

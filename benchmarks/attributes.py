@@ -1,9 +1,9 @@
-"""Private-kNN on records of several attributes: which MNIST digits are even, above 4, have a loop,
-and were written by a student.
+"""Private-kNN on records of several attributes, on MNIST.
 
-The last one is of the writer's series: NIST's employees wrote up to number 2099, students of a
-school those after. Attributes are asked about held-out images, in the features of `spectral` and of
-`pixels`, for clips around and beyond what a digit has on average.
+The attributes are: even, above 4, has a loop, and written by a student. The last one follows from
+the writer's series. Numbers up to 2099 are NIST employees; later numbers are students of a school.
+The queries are held-out images, in the features of `spectral` and of `pixels`. The clips lie around
+and beyond a digit's average number of attributes.
 """
 
 import sys
@@ -27,11 +27,11 @@ SEEDS = (5, 6, 7)
 QUERIES = 800
 EPSILONS = (0.2, 0.5, 1.0, 2.0, np.inf)
 CLIPS = (1.0, 2.0, 4.0)
-CONFIG = private_knn.Config(num_neighbors=300, sampling_prob=0.1)
+CONFIG = private_knn.PrivateKNN(num_neighbors=300, sampling_prob=0.1)
 
 
 def attributes(records: Records) -> np.ndarray:
-    """Return what holds of each digit, int32 `[n, 4]`."""
+    """Return the attributes of each digit, int32 `[n, 4]`."""
     assert records.clients is not None
     digit = records.labels
     return np.stack(
@@ -40,7 +40,7 @@ def attributes(records: Records) -> np.ndarray:
 
 
 def measure(seed: int) -> list[dict[str, object]]:
-    """Return the accuracy of each attribute by representation, epsilon and clip, on one split."""
+    """Return the accuracy of each attribute by representation, epsilon, and clip, on one split."""
     task = data.load("mnist", seed, mnist_folder())
     root = jax.random.key(seed)
     rows = []

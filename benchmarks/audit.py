@@ -1,4 +1,4 @@
-"""What `rknn audit` finds of every mechanism and labeler, and its power against half the noise."""
+"""Audits of every mechanism and labeler by `rknn audit`, and their power against half the noise."""
 
 import time
 from typing import Any
@@ -17,7 +17,7 @@ AUDITS = (
 
 
 def measure(settings: Audit) -> dict[str, Any]:
-    """Return what an audit finds, and how long it takes."""
+    """Return the findings of an audit, and its time."""
     start = time.perf_counter()
     told = run(settings)
     names = (

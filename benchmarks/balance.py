@@ -1,10 +1,9 @@
-"""Labels of MNIST under balanced connections: what prices do to the degrees of the queries, and
-what that does to the labels.
+"""MNIST labels under balanced connections: effect of prices on query degrees and labels.
 
-`plain` is the arg max alone; `shared` lets queries borrow votes, with sizes that count public
-records as they connect under the prices. `part` and `full` take 0.3 and all of the prices.
-Histogram prices spend a fifth of epsilon on degrees and label with the rest. Private records are
-like the public ones, or `shifted`: 3% of the digits 0 to 4 are kept.
+`plain` is the arg max alone. `shared` lets queries borrow votes; its sizes count public records as
+they connect under the prices. `part` and `full` take 0.3 and all of the prices. Histogram prices
+spend a fifth of epsilon on degrees and label with the rest. Private records are like the public
+ones, or `shifted`: only 3% of the digits 0 to 4 are kept.
 """
 
 import importlib
@@ -30,10 +29,10 @@ SEEDS = (42, 0, 1, 2, 3)
 REPRESENTATIONS = ("pca", "spectral")
 QUERIES = 100
 EPSILONS = (0.01, 0.04, 0.1)
-DRAWS = 5  # of the noise, on each split
+DRAWS = 5  # noise draws on each split
 SHARES = {"part": 0.3, "full": 1.0}
-FOR_DEGREES = 0.2  # of epsilon
-KEPT = 0.03  # of the digits 0 to 4 in the shifted population
+FOR_DEGREES = 0.2  # share of epsilon
+KEPT = 0.03  # share of the digits 0 to 4 in the shifted population
 NAMES = ("representation", "population", "prices", "amount", "epsilon")
 MEASURED = ("plain", "shared", "purity", "least", "greatest", "harmonic_mean")
 
@@ -41,15 +40,18 @@ MEASURED = ("plain", "shared", "purity", "least", "greatest", "harmonic_mean")
 def label(
     key: jax.Array, near: Array, labels: Array, queries: Queries, true_labels: Array, epsilon: float
 ) -> tuple[dict, Guarantee]:
-    """Return the accuracy of the public labels, the spread of the private degrees, and what the
-    labels cost.
+    """Label the public records in both forms.
+
+    Returns:
+      The accuracy of the labels, the spread of the private degrees, and the guarantee of the
+      labels.
     """
     cells = bsvs.cells(near, labels, 10)
     kinds = {
-        "plain": rknn.Config(epsilon=epsilon, smoothing="none"),
-        "shared": rknn.Config(epsilon=epsilon),
+        "plain": rknn.ReverseKNN(epsilon=epsilon, smoothing="none"),
+        "shared": rknn.ReverseKNN(epsilon=epsilon),
     }
-    answers = {name: rknn.tally(key, cells, queries, 10, config) for name, config in kinds.items()}
+    answers = {name: config.release(key, cells, queries, 10) for name, config in kinds.items()}
     votes = np.asarray(bsvs.sum_votes(cells, 10 * QUERIES)).reshape(QUERIES, 10)
     degrees = votes.sum(axis=1)
     found = {
@@ -65,7 +67,7 @@ def label(
 
 
 def measure(seed: int, representation: str) -> Iterator[dict[str, object]]:
-    """Label the public records of one split by every form, for both populations."""
+    """Label the public records of one split in every form, for both populations."""
     task = data.load("mnist", seed, mnist_folder())
     root = jax.random.key(seed)
     encode = importlib.import_module(f"rknn_jax.representations.{representation}").fit(
@@ -100,8 +102,9 @@ def forms(
     free: Array,
     epsilon: float,
 ) -> Iterator[dict[str, object]]:
-    """Label once by every form; the `images` of the private records are features, and `free` are
-    the public prices.
+    """Label once in every form.
+
+    The `images` of the private records are features, and `free` are the public prices.
     """
     degree_key, label_key = jax.random.split(key)
     plain, _ = nearest(private.images, queries.features, 1)
@@ -130,7 +133,7 @@ def forms(
 
 
 def averaged(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return mean and standard deviation over the seeds, of means over the draws of the noise."""
+    """Return mean and standard deviation over the seeds, of means over noise draws."""
     groups: dict[tuple[object, ...], dict[object, list[dict[str, object]]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in NAMES), {}).setdefault(

@@ -1,13 +1,15 @@
-"""Labels that are bought for a privately trained network on MNIST: accuracy by their number, in a
-polluted pool, and by settings.
+"""Bought labels for a privately trained network on MNIST.
 
-One network is trained by noisy SGD for each split and shared by all rows. Half of the training
-images are private and half public, and the benchmark sells the public ones' true labels. A polluted
-pool has records of none of the classes in place of a share of its own: `glued`, the upper half of
-one digit on the lower half of another, which is near digits, or `quarters` of one digit that
-changed places, which is farther. The oracle says so, and the purchase is wasted.
+The results are accuracy by number of labels, in a polluted pool, and by settings. One network per
+split is trained by noisy SGD and shared by all rows. Half of the training images are private and
+half public. The benchmark sells the true labels of the public half.
 
-Stopped, the same command goes on.
+In a polluted pool, records of no class replace a share of the public images. `glued` joins the
+upper half of one digit and the lower half of another, which is close to digits. `quarters` swaps
+the quarters of one digit, which is farther from digits. The oracle reports such records, and their
+purchase is wasted.
+
+If stopped, the same command resumes.
 """
 
 import itertools
@@ -34,10 +36,10 @@ from rknn_jax.types import Array, Public, Task
 from train import buy
 from train.experiment import write_json
 
-SEEDS = (0, 1)  # the second one for labels bought from a clean pool alone
+SEEDS = (0, 1)  # the second seed is only for labels bought from a clean pool
 DELTA = 1e-5
 SELECTORS: tuple[buy.Selector, ...] = get_args(buy.Selector)
-TRAINING = noisy_sgd.Config(
+TRAINING = noisy_sgd.NoisySGD(
     epsilon=2.0, delta=DELTA, relation="replace-one", network="tanh_cnn", epochs=10
 )
 RUNS = Path(f"runs/buying/epsilon={TRAINING.epsilon:g}-epochs={TRAINING.epochs:g}")
@@ -56,11 +58,11 @@ ABLATIONS: dict[tuple[Any, float], dict[str, tuple[Any, ...]]] = {
         "private_uncertain": ("threshold",),
     },
 }
-"""What is varied, by the selector and the share of the pool that is polluted."""
+"""Varied settings, by the selector and the polluted share of the pool."""
 
 
 class Setting(NamedTuple):
-    """One row: what is bought, and the share of the pool that is of none of the classes."""
+    """One row: what is bought, and the polluted share of the pool."""
 
     figure: str
     config: buy.Config
@@ -70,7 +72,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Remembering(students.Student):
-    """A network that looks at every array of images once, which is most of what choosing takes."""
+    """A network that predicts every array of images once, which is most of the work of choosing."""
 
     seen: dict[Any, Any] = field(default_factory=dict)
 
@@ -80,12 +82,12 @@ class Remembering(students.Student):
             self.seen[key] = (
                 images,
                 super()._apply(images, features),
-            )  # with the array, so that its number stays its own
+            )  # the array is stored too, so that its id stays unique
         return self.seen[key][1]
 
 
 def settings() -> Iterator[Setting]:
-    """Yield all rows; what several figures share is run once."""
+    """Yield all rows; a row that several figures share is run once."""
     for select, labels in itertools.product(SELECTORS, (250, 500, 1000, 2000)):
         yield Setting("labels", replace(BUYING, select=select, labels=labels))
     for polluted, select in itertools.product((0.0, 0.25, 0.5, 0.75), SELECTORS):
@@ -104,8 +106,9 @@ def settings() -> Iterator[Setting]:
 
 
 def polluted(task: Task, setting: Setting, seed: int) -> Task:
-    """Return the task with a share of its public images spoiled, whose label is -1; see the
-    module's words.
+    """Return the task with a share of its public images polluted, whose label is -1.
+
+    The module docstring states the two kinds of pollution.
     """
     random = np.random.RandomState(seed)
     images = task.public.images.copy()
@@ -124,7 +127,7 @@ def polluted(task: Task, setting: Setting, seed: int) -> Task:
 
 
 def private_network(task: Task, seed: int) -> tuple[students.Student, Guarantee]:
-    """Train by noisy SGD, or read what it gave."""
+    """Train by noisy SGD, or read the saved network."""
     folder = RUNS / f"network-{seed}"
     guarantee = dpsgd.noise(TRAINING, len(task.private.labels))[1]
     if folder.exists():
@@ -135,17 +138,17 @@ def private_network(task: Task, seed: int) -> tuple[students.Student, Guarantee]
     )
     queries = replace(queries, images=task.public.images[queries.index])
     num_classes = task.card.num_classes
-    votes = noisy_sgd.votes(
-        stage_key(root, Stage.SAMPLING), task.private, np.asarray, queries, num_classes, TRAINING
+    votes = TRAINING.contribute(
+        stage_key(root, Stage.SAMPLING), task.private, np.asarray, queries, num_classes
     )
-    answers = noisy_sgd.tally(stage_key(root, Stage.NOISE), votes, queries, num_classes, TRAINING)
-    assert isinstance(answers.model, students.Student)  # that is what networks on images are
+    answers = TRAINING.release(stage_key(root, Stage.NOISE), votes, queries, num_classes)
+    assert isinstance(answers.model, students.Student)  # networks on images are students
     students.save(answers.model, folder)
     return answers.model, answers.guarantee
 
 
 def accuracy(student: students.Student, task: Task) -> float:
-    """Return the share of the test images that are told right."""
+    """Return the accuracy on the test images."""
     return float(
         np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels)
     )
@@ -154,7 +157,7 @@ def accuracy(student: students.Student, task: Task) -> float:
 def run(
     seed: int, setting: Setting, task: Task, network: students.Student, trained: Guarantee
 ) -> dict[str, Any]:
-    """Buy and fine-tune, or read what it gave."""
+    """Buy and fine-tune, or read the saved result."""
     changed = [
         f"{name}={value}"
         for name, value in asdict(setting.config).items()

@@ -1,10 +1,10 @@
-"""Confidence against truth: of labels said to be right with some probability, the part that noise
-left alone.
+"""Calibration of label confidences: the stated probability against the measured accuracy.
 
-The models of `rknn_jax.labelers._confidence` were chosen on scikit-learn's digits, breast cancer
-and wine and on drawn blobs (`DEVELOPMENT`). The others judge them. A label is true here if the same
-votes, shared in the same way, give it without noise. `RKNN_MNIST_DIR` and `RKNN_CIFAR10_DIR` name
-the folders of the images.
+The confidence is the probability that noise left a label unchanged. The models of
+`rknn_jax.labelers._confidence` were chosen on scikit-learn's digits, breast cancer and wine data,
+and on synthetic blobs (`DEVELOPMENT`). The other data sets test the models. A label is true here if
+the same votes, shared in the same way, give it without noise. `RKNN_MNIST_DIR` and
+`RKNN_CIFAR10_DIR` name the folders of the images.
 """
 
 import os
@@ -36,7 +36,7 @@ Split = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def split(rows: np.ndarray, labels: np.ndarray, share: float) -> Split:
-    """Return public rows, private rows and private labels."""
+    """Return public rows, private rows, and private labels."""
     order = np.random.default_rng(0).permutation(len(rows))
     public, private = np.split(order, [int(share * len(rows))])
     return (
@@ -47,7 +47,7 @@ def split(rows: np.ndarray, labels: np.ndarray, share: float) -> Split:
 
 
 def blobs(num_rows: int, num_classes: int, spread: float, seed: int) -> Split:
-    """Return drawn clusters that overlap."""
+    """Return synthetic clusters that overlap."""
     rows, labels = datasets.make_blobs(
         num_rows, centers=num_classes, n_features=10, cluster_std=spread, random_state=seed
     )
@@ -84,19 +84,17 @@ def load(name: str) -> Split:
 def releases(
     split: Split, num_queries: int, decode: str, smoothing: str, epsilon: float
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield what is said of each query, and whether its label is that without noise, of one
-    release after another.
-    """
+    """Yield each release's confidences, and a mask of the labels that noise left unchanged."""
     public, private, labels = split
     num_classes = int(labels.max()) + 1
     queries = kmeans.select(stage_key(jax.random.key(0), Stage.QUERIES), public, num_queries)
-    config = rknn.Config(epsilon=epsilon, decode=decode, smoothing=smoothing)  # type: ignore[arg-type]
+    config = rknn.ReverseKNN(epsilon=epsilon, decode=decode, smoothing=smoothing)  # type: ignore[arg-type]
     cells = rknn.connect(private, labels, queries, num_classes, config)
     exact = np.bincount(np.asarray(cells).ravel(), minlength=num_queries * num_classes).reshape(
         num_queries, num_classes
     )
     for run in range(RUNS):
-        answers = rknn.tally(jax.random.key(run), cells, queries, num_classes, config)
+        answers = config.release(jax.random.key(run), cells, queries, num_classes)
         yield (
             answers.confidence,
             answers.labels == without_noise(exact, answers.counts, answers.stddev, queries, config),
@@ -104,7 +102,11 @@ def releases(
 
 
 def without_noise(
-    exact: np.ndarray, noisy: np.ndarray, stddev: np.ndarray, queries: Queries, config: rknn.Config
+    exact: np.ndarray,
+    noisy: np.ndarray,
+    stddev: np.ndarray,
+    queries: Queries,
+    config: rknn.ReverseKNN,
 ) -> np.ndarray:
     """Return the labels of exact counts, shared as the noisy ones were."""
     heard = exact.astype(np.float32)
@@ -124,7 +126,7 @@ def without_noise(
 
 
 def calibration(said: np.ndarray, true: np.ndarray) -> dict[str, object]:
-    """Return means, the expected calibration error, and the part that is said too much."""
+    """Return means, the expected calibration error, and its overconfident part."""
     where = np.clip(np.digitize(said, BINS) - 1, 0, len(BINS) - 2)
     errors = [
         np.sum(said[where == bin] - true[where == bin]) / len(said) for bin in range(len(BINS) - 1)

@@ -1,10 +1,13 @@
-"""CIFAR-10 end to end, by a split as that of Li et al.: general queries at epsilon = 1 and 0.29,
-SCAN's clusters at 0.01 and 0.005.
+"""CIFAR-10 end to end, with a split like that of Li et al.
 
-    RKNN_CIFAR10_DIR=DIR python -m benchmarks.cifar10          # on an accelerator; writes benchmarks/results/cifar10.json
-    RKNN_CIFAR10_DIR=DIR python -m benchmarks.cifar10 --tiny   # the same path in minutes on two cores; writes no results
+General queries are asked at epsilon = 1 and 0.29, SCAN's clusters at 0.01 and 0.005. Without
+`--tiny`, use an accelerator; the results go to `benchmarks/results/cifar10.json`. `--tiny` takes
+the same path in minutes on two cores and writes no results:
 
-Stopped, the same command goes on: a run that is there is kept, and the training of SimCLR and SCAN,
+    RKNN_CIFAR10_DIR=DIR python -m benchmarks.cifar10
+    RKNN_CIFAR10_DIR=DIR python -m benchmarks.cifar10 --tiny
+
+If stopped, the same command resumes. Finished runs are kept, and the training of SimCLR and SCAN,
 which all runs share, is saved every few epochs. With `--standard` the private and public images are
 CIFAR-10's training images, and its 10,000 test images test the student.
 """
@@ -41,7 +44,7 @@ KEPT = (
 
 
 def tiny(experiment: Experiment) -> Experiment:
-    """Return the same path with a small network that is hardly trained."""
+    """Return the same path with a small network and hardly any training."""
     pretraining = SimCLR(epochs=2, augmentation="photo")
     clusters = SCAN(pretraining, epochs=1, self_label_epochs=1)
     return replace(
@@ -55,7 +58,7 @@ def tiny(experiment: Experiment) -> Experiment:
 
 
 def measure(folder: Path, data_dir: Path, split: str, scaled_down: bool) -> list[dict[str, Any]]:
-    """Run what has not been run yet, and return all results."""
+    """Run the missing runs, and return all results."""
     rows = []
     for name, epsilons in EPSILONS.items():
         for epsilon in epsilons[:1] if scaled_down else epsilons:

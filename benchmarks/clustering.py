@@ -1,5 +1,6 @@
-"""k-means++ with Lloyd: scikit-learn, which `queries/kmeans.py` uses, against ott-jax, where
-that is installed (`pip install ott-jax`).
+"""k-means++ with Lloyd's iterations: scikit-learn against ott-jax.
+
+`queries/kmeans.py` uses scikit-learn. ott-jax is measured if installed (`pip install ott-jax`).
 """
 
 import importlib.util
@@ -52,7 +53,7 @@ def ott(points: np.ndarray, num_clusters: int, seed: int) -> float:
 
 
 def measure(name: str, points: np.ndarray, num_clusters: int) -> list[dict[str, object]]:
-    """Time the first call, with compilation, and the second, with another seed."""
+    """Time the first call, with compilation, and later calls with other seeds."""
     rows = []
     for fit in (scikit_learn, ott) if importlib.util.find_spec("ott") else (scikit_learn,):
         times = []

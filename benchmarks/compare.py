@@ -1,9 +1,7 @@
 """Every method on the same splits of MNIST at a grid of epsilon, by `train.compare`.
 
-Stopped, the same command goes on.
-
-Cells are those of `python -m train.compare --dataset mnist` and lie in the same folder,
-`runs/compare-mnist`. The page itself is kept beside the JSON.
+If stopped, the same command resumes. The cells are those of `python -m train.compare --dataset
+mnist`, in the same folder, `runs/compare-mnist`. The page itself is kept beside the JSON.
 """
 
 import shutil

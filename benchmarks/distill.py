@@ -1,6 +1,6 @@
-"""The whole of Algorithm 1 over seeds: labels, student and time.
+"""The whole of Algorithm 1 over seeds: labels, student, and time.
 
-Runs that are there already are kept, so it can be stopped and started.
+Finished runs are kept, so the benchmark can be stopped and resumed.
 """
 
 import re

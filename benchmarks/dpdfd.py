@@ -1,9 +1,9 @@
-"""DPDFD on MNIST: forms, budgets, the generator's losses and the bound (Tables 4 to 6 and Figure 2
-of its paper).
+"""DPDFD on MNIST: variants, budgets, the generator's losses, and the bound.
 
-Every row is one student, trained on made-up images and tested on real ones, with epsilon as Theorem
-3 prints it beside the true one. Stopped, the same command goes on, within a row from its last saved
-step. Noisy SGD, the other row of Table 4, is in `noisy_sgd`.
+The results are Tables 4 to 6 and Figure 2 of the DPDFD paper. Every row is one student, trained on
+generated images and tested on real ones. A row shows the epsilon of Theorem 3 beside the true one.
+If stopped, the same command resumes, within a row from its last saved step. Noisy SGD, the other
+row of Table 4, is in `noisy_sgd`.
 """
 
 import json
@@ -21,17 +21,17 @@ from benchmarks._measure import mnist_folder, save
 from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import dpdfd
-from rknn_jax.labelers.dpdfd import Config
+from rknn_jax.labelers.dpdfd import DPDFD
 from rknn_jax.types import Queries, Task
 from train.experiment import write_json
 
 RUNS = Path("runs/dpdfd")
 SEED = 6  # settings were chosen on 2,000 test images of another split, which no epsilon covers
-HONEST = Config()
+HONEST = DPDFD()
 LITERAL = replace(
     HONEST, clip=1e-3, gamma=1.2e4
-)  # C of the paper's studies, and gamma C that of ours
-ROWS: dict[str, dict[str, Config]] = {
+)  # C is that of the paper's studies, gamma C that of ours
+ROWS: dict[str, dict[str, DPDFD]] = {
     "Table 4": {
         "teachers on disjoint parts, epsilon 1": replace(HONEST, epsilon=1.0, gamma=2.0),
         "teachers on disjoint parts, epsilon 10": replace(HONEST, epsilon=10.0),
@@ -71,7 +71,7 @@ ROWS: dict[str, dict[str, Config]] = {
 }
 
 
-def measure(task: Task, config: Config) -> dict[str, Any]:
+def measure(task: Task, config: DPDFD) -> dict[str, Any]:
     """Train one student and test it."""
     root = jax.random.key(SEED)
     started = time.perf_counter()
@@ -81,17 +81,12 @@ def measure(task: Task, config: Config) -> dict[str, Any]:
     queries = Queries(
         jax.numpy.zeros((len(images), 1)), index, index, np.ones(len(images), np.int64), images
     )
-    votes = dpdfd.votes(
-        stage_key(root, Stage.SAMPLING),
-        task.private,
-        lambda array: array,
-        queries,
-        num_classes,
-        config,
+    votes = config.contribute(
+        stage_key(root, Stage.SAMPLING), task.private, lambda array: array, queries, num_classes
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # both epsilons are in the row
-        answers = dpdfd.tally(stage_key(root, Stage.NOISE), votes, queries, num_classes, config)
+        answers = config.release(stage_key(root, Stage.NOISE), votes, queries, num_classes)
     noise = dpdfd.noise(config)
     return {
         "test_accuracy": float(np.mean(answers.labels == task.test.labels)),
@@ -102,8 +97,8 @@ def measure(task: Task, config: Config) -> dict[str, Any]:
     }
 
 
-def row(task: Task, name: str, config: Config) -> dict[str, Any]:
-    """Return what `measure` finds, or read it."""
+def row(task: Task, name: str, config: DPDFD) -> dict[str, Any]:
+    """Measure a row, or read the saved one."""
     place = RUNS / f"{dpdfd.folder_of(replace(config, folder=RUNS), (28, 28, 1), 10).name}.json"  # type: ignore[union-attr]
     if not place.exists():
         found = measure(task, replace(config, folder=RUNS))

@@ -1,12 +1,11 @@
-"""The federation: MNIST's writers as parties, a million messages through the server, a thousand
-virtual clients in one round.
+"""Federation: MNIST's writers as parties, a million messages, and a thousand virtual clients.
 
     RKNN_MNIST_DIR=... python -m benchmarks.federation [mnist|replay|clients]
 
-`mnist` lets every party answer by `Client` with a ledger and sealed randomness of its own, and
-counts by `Collector`, without processes between them; sums of trust=central are taken without their
-masks, which cancel exactly. `replay` is the server alone. `clients` is Flower's simulation engine,
-with all processes that it starts.
+`mnist` lets every party answer by `Client`, each with its own ledger and sealed randomness.
+`Collector` counts the answers, without processes between them. Sums of trust=central are taken
+without their masks, which cancel exactly. `replay` measures the server alone. `clients` measures
+one round in Flower's simulation engine, with all processes that the engine starts.
 """
 
 import gc
@@ -68,9 +67,7 @@ PARTIES: tuple[dict[str, Any], ...] = (
 
 
 def mnist() -> list[dict[str, Any]]:
-    """Return the share of public labels that is right, for every way to take part, over three
-    splits.
-    """
+    """Return the accuracy of public labels for every way to take part, over three splits."""
     found: list[list[float]] = [[] for _ in PARTIES]
     sizes: list[dict[str, Any]] = [{} for _ in PARTIES]
     for seed in SEEDS:
@@ -92,7 +89,7 @@ def mnist() -> list[dict[str, Any]]:
                 "trust": party["trust"],
                 "amplification": "general",
             }
-            config = rknn.Config(epsilon=party["epsilon"], delta=1e-6, **named)
+            config = rknn.ReverseKNN(epsilon=party["epsilon"], delta=1e-6, **named)
             unit = party.get("unit", "record")
             round = Round(
                 np.asarray(queries.features),
@@ -130,8 +127,9 @@ def mnist() -> list[dict[str, Any]]:
 def answered(
     folder: Path, round: Round, party: dict[str, Any], features: np.ndarray, private: Any
 ) -> tuple[Collector | Sum, int]:
-    """Return what all parties have answered, each with a ledger of its own, and the bytes of the
-    longest answer.
+    """Return the aggregate of all parties' answers, and the bytes of the longest answer.
+
+    Each party has its own ledger.
     """
     writers = np.unique(private.clients, return_inverse=True)[1]
     owner = writers * party["parties"] // (writers.max() + 1)
@@ -163,8 +161,9 @@ def answered(
 
 
 def replay() -> list[dict[str, Any]]:
-    """Return messages a second through validation, the disk and aggregation, and the ratio to a
-    loop that takes them one by one.
+    """Return messages per second through validation, the disk, and aggregation.
+
+    The rows also hold the ratio to a loop that takes messages one by one.
     """
     rows = []
     for name in (
@@ -177,7 +176,7 @@ def replay() -> list[dict[str, Any]]:
         round = Round(
             rng.normal(size=(40, 10)).astype(np.float32),
             tuple("0123456789"),
-            rknn.Config(epsilon=0.4, mechanism=name, trust="local"),
+            rknn.ReverseKNN(epsilon=0.4, mechanism=name, trust="local"),
         )
         mechanism = round.mechanism
         size = wire.message_bytes(round.mechanism)
@@ -187,7 +186,7 @@ def replay() -> list[dict[str, Any]]:
         )
         payload = (made * (MESSAGES * size // len(made) + 1))[: MESSAGES * size]
         replies = [Reply(i, round.id, payload[i * size : (i + 1) * size]) for i in range(MESSAGES)]
-        gc.freeze()  # a million answers at a time are this benchmark's, not a server's
+        gc.freeze()  # a million answers in memory belong to this benchmark, not to a server
         with tempfile.TemporaryDirectory() as folder:
             Collector(Path(folder) / "compiles", round).receive(replies[:BATCH])
             collector = Collector(Path(folder) / "server", round)
@@ -196,7 +195,7 @@ def replay() -> list[dict[str, Any]]:
                 collector.receive(replies[start : start + BATCH])
             seconds = time.perf_counter() - started
             collector.close()
-            for _ in range(2):  # the first one compiles
+            for _ in range(2):  # the first pass compiles
                 started = time.perf_counter()
                 again = Collector(Path(folder) / "server", round)
                 resumed = time.perf_counter() - started
@@ -220,9 +219,7 @@ def replay() -> list[dict[str, Any]]:
 
 
 def one_by_one(round: Round, replies: list[Reply]) -> float:
-    """Return messages a second of the same work for one message after the other, without the
-    disk.
-    """
+    """Return messages per second of the same work, one message at a time and without the disk."""
     mechanism = round.mechanism
     seen = set()
     totals = np.zeros(round.mechanism.num_totals, np.int64)
@@ -241,8 +238,9 @@ def one_by_one(round: Round, replies: list[Reply]) -> float:
 
 
 def clients() -> list[dict[str, Any]]:
-    """Return the time of one round of virtual one-record clients, each with a ledger of its own,
-    and the memory of all processes.
+    """Return the time of one round of virtual one-record clients, and the memory of all processes.
+
+    Each client has its own ledger.
     """
     with tempfile.TemporaryDirectory() as folder:
         digits = load_digits()
@@ -261,7 +259,7 @@ def clients() -> list[dict[str, Any]]:
 
 
 def virtual(folder: Path, nodes: int) -> dict[str, Any]:
-    """Run Flower's simulation engine and return seconds, peak memory and what was counted."""
+    """Run Flower's simulation engine and return seconds, peak memory, and counts."""
     home = folder / f"home{nodes}"
     out = folder / f"out{nodes}"
     home.mkdir()
@@ -299,7 +297,10 @@ def virtual(folder: Path, nodes: int) -> dict[str, Any]:
             config = (
                 " ".join(f'{name}="{value}"' for name, value in settings.items()) + " epsilon=1.0"
             )
-            engine = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={os.cpu_count()}"
+            engine = (
+                f"num-supernodes={nodes} client-resources-num-cpus=1 "
+                f"init-args-num-cpus={os.cpu_count()}"
+            )
             app = Path(__file__).parent.parent / "rknn_jax" / "federation" / "app"
             command = [
                 commands / "flwr",
@@ -331,7 +332,7 @@ def virtual(folder: Path, nodes: int) -> dict[str, Any]:
 
 
 def watch(root: int, peak: list[int], over: threading.Event) -> None:
-    """Keep the greatest memory of a process and all below it, shared pages counted once (PSS)."""
+    """Track the peak memory of a process and all below it, shared pages counted once (PSS)."""
     while not over.wait(2):
         parents = {}
         for path in Path("/proc").glob("[0-9]*/stat"):
@@ -356,7 +357,7 @@ def watch(root: int, peak: list[int], over: threading.Event) -> None:
 
 if __name__ == "__main__":
     parts = {"mnist": mnist, "replay": replay, "clients": clients}
-    # parts that are measured apart are one result
+    # Parts that are measured separately are merged into one result.
     chosen = sys.argv[1:] or list(parts)
     sys.argv[1:] = []
     path = RESULTS / "federation.json"

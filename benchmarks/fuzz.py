@@ -1,9 +1,13 @@
-"""Fuzz every reader of bytes: mutated files end in a value or in a sentence.
+"""Fuzz every reader of bytes: mutated files end in a value or in a helpful error.
 
-A target of `tests/fuzz/targets` fails on an exception that `rknn` would not turn into a sentence,
-on a message that does not name the file, on a broken promise such as budget that comes back, after
-5 seconds, and at 1 GiB of memory. Hypothesis draws the inputs. Each target runs in a process of its
-own, which is replaced when it dies or stops answering.
+Hypothesis draws the inputs. A target of `tests/fuzz/targets` fails in these cases:
+
+- an exception that `rknn` would not turn into a readable error,
+- a message that does not name the file,
+- a broken promise, such as budget that comes back,
+- a call of more than 5 seconds, or 1 GiB of memory.
+
+Each target runs in its own process, which is replaced when it dies or stops answering.
 
     make fuzz                                         # 20 seconds for each target
     make fuzz SECONDS=3600                            # fresh inputs each time
@@ -53,16 +57,16 @@ MOST_MEMORY = 2**30
 """Bytes that the process may grow by while it reads."""
 
 ADDRESS_SPACE = 2**34
-"""Bytes of address space beyond what the process has at the start, so that the machine is safe."""
+"""Bytes of address space beyond the process's initial size, to protect the machine."""
 
 SILENCE = 60.0
-"""Seconds without a word after which a process is taken for dead: it hangs outside Python."""
+"""Seconds without a report after which a process counts as dead: it hangs outside Python."""
 
 BATCH = 200
 """Inputs that Hypothesis draws from one seed."""
 
 MOST_KEPT = 20
-"""Failing inputs that are kept of one kind."""
+"""Failing inputs of one kind that are kept."""
 
 REPORT_EVERY = 1.0
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
@@ -71,7 +75,7 @@ MARK = "read"
 
 
 class Slow(BaseException):
-    """A reader took too long; no `except Exception` of its own takes this for damage."""
+    """Error of a reader that took too long, which no `except Exception` catches."""
 
 
 @dataclass
@@ -122,10 +126,10 @@ def write_files(folder: Path, files: Files) -> None:
 
 
 def attempt(target: ModuleType, files: Files, folder: Path, tally: Tally) -> dict[str, str]:
-    """Let each reader of a target read the files, and count what becomes of it.
+    """Let each reader of a target read the files, and count the outcomes.
 
     Returns:
-      The failures: what is shown of each, by kind and place.
+      Failures: the shown text of each, by kind and place.
     """
     failures: dict[str, str] = {}
     tally.inputs += 1
@@ -134,7 +138,8 @@ def attempt(target: ModuleType, files: Files, folder: Path, tally: Tally) -> dic
     write_files(folder, files)
     for number in range(len(target.readers(folder))):
         error, seconds = _read(target, files, folder, number, tally)
-        if isinstance(error, Slow):  # once more, because other programs may have had the machine
+        # Try once more, because other programs may have slowed the machine.
+        if isinstance(error, Slow):
             error, seconds = _read(target, files, folder, number, tally)
         tally.worst = max(tally.worst, seconds)
         tally.outcomes[MARK if error is None else type(error).__name__] += 1
@@ -173,7 +178,7 @@ def _read(
 def _fault(
     error: BaseException, folder: Path, pathless: tuple[type[BaseException], ...]
 ) -> str | None:
-    """Return what is wrong with an error, or None if a user would read a sentence that helps."""
+    """Return the fault of an error, or None if its message helps a user."""
     if not isinstance(error, ValueError | OSError):
         return type(error).__name__
     words = str(error)
@@ -197,7 +202,7 @@ def _place(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise `Slow` in what takes longer."""
+    """Raise `Slow` in a block that takes longer."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise Slow(f"more than {seconds:g} s")
@@ -216,7 +221,7 @@ def _peak_memory() -> int:
 
 
 def _forget_peak() -> None:
-    """Begin a new peak at what the process holds now, on Linux."""
+    """Reset the peak to the current memory of the process, on Linux."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
@@ -241,14 +246,14 @@ def _work(
     failures: Path,
     told: Connection,
 ) -> None:
-    """Try inputs of one target, and send counts every second; a process does this."""
+    """Try inputs of one target in a process, and send counts every second."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import seed as with_seed
 
     target = named(name)
     seeds = target.seeds()
     folder = scratch / name
-    attempt(target, seeds[0], folder, Tally())  # compiles, and imports what is imported late
+    attempt(target, seeds[0], folder, Tally())  # compile, and import lazily imported modules
     _limit_address_space()
     told.send(Tally())
     end = time.monotonic() + seconds
@@ -296,14 +301,14 @@ def fuzz(
     failures: Path = FAILURES,
     inputs: float = math.inf,
 ) -> Tally:
-    """Fuzz one target in processes of its own.
+    """Fuzz one target in its own processes.
 
     Args:
-      name: Target.
+      name: Name of the target.
       seconds: Time to try inputs for, not counting imports.
       seed: Seed of the inputs.
-      failures: Folder to keep failing inputs in. Defaults to `runs/fuzz`.
-      inputs: Most inputs to try. Those of one seed are always the same.
+      failures: Folder of failing inputs. Defaults to `runs/fuzz`.
+      inputs: Maximum number of inputs; those of one seed are always the same. Defaults to no limit.
     """
     context = multiprocessing.get_context("spawn")
     total = Tally()
@@ -330,7 +335,7 @@ def fuzz(
 
 
 def _listen(process: Any, mine: Connection, total: Tally) -> str | None:
-    """Add up what a process sends. Return how it died, or None if it came to its end."""
+    """Add up a process's counts. Return how the process died, or None if it finished."""
     with contextlib.suppress(EOFError):
         while mine.poll(SILENCE):
             total.add(mine.recv())
@@ -349,7 +354,7 @@ def _files(folder: Path) -> Files:
 
 
 def replay(place: Path) -> bool:
-    """Try kept inputs again and print what becomes of them. Return whether all are well."""
+    """Try kept inputs again and print the outcomes. Return True if none fails."""
     well = True
     found = [place] if (place / ERROR).exists() else [path.parent for path in place.rglob(ERROR)]
     for kept in sorted(found):
@@ -388,12 +393,12 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def num_failures(rows: list[dict[str, Any]]) -> int:
-    """Return how often a reader failed."""
+    """Return the number of failed calls of readers."""
     return sum(sum(one["failures"].values()) for one in rows)
 
 
 def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows, and the saved ones of targets that were not run."""
+    """Return the rows, and the saved rows of targets that were not run."""
     path = ROOT / "benchmarks" / "results" / "fuzz.json"
     saved = json.loads(path.read_text())["results"] if path.exists() else []
     every = {one["target"]: one for one in (*saved, *rows)}

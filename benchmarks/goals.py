@@ -1,11 +1,11 @@
-"""MNIST end to end on splits that no setting was chosen on: labels and students by self-trained
-clusters, by who is trusted and epsilon.
+"""MNIST end to end on splits that no setting was chosen on.
 
-Every row asks the same ten clusters and gives each another class (`assignment`). So the labels of
-two draws of the noise differ by the classes' names alone, and so do the students that learn them:
-one ensemble a split learns the clusters' numbers, and is scored by the names of every draw. Another
-one learns the true labels, which is the ceiling. Each split is written when it is done, and with
-`--resume` a later call goes on with the next.
+The rows are labels and students from self-trained clusters, by trust model and epsilon. Every row
+asks the same ten clusters and gives each another class (`assignment`). The labels of two noise
+draws therefore differ only by the classes' names, and so do the students that learn them. One
+ensemble per split learns the clusters' numbers, and is scored by the names of every draw. Another
+ensemble learns the true labels, which is the ceiling. Each split is written when it is done. With
+`--resume`, a later call continues with the next split.
 """
 
 import json
@@ -27,7 +27,7 @@ from rknn_jax.students import fit as students
 
 SEEDS = (5, 6, 7, 8, 9)
 DRAWS = 50
-DELTA = 1e-6  # of what is shuffled
+DELTA = 1e-6  # delta of shuffled messages
 MEMBERS = 3
 ROWS = {
     "central": ("discrete_laplace", (0.1, 0.01, 0.002)),
@@ -46,17 +46,15 @@ def measure(seed: int) -> list[dict[str, Any]]:
     public = encode(task.public.images)
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, 10)
     cells = rknn.connect(
-        encode(task.private.images), task.private.labels, queries, 10, rknn.Config()
+        encode(task.private.images), task.private.labels, queries, 10, rknn.ReverseKNN()
     )
     graph = postprocessing.public_graph(public, 10)
     number = postprocessing.public_labels(
         graph, np.eye(10, dtype=np.float32)[queries.cluster], 10
-    ).argmax(axis=1)  # of each record's cluster
+    ).argmax(axis=1)  # class of each record's cluster
 
     def predictions(labels: np.ndarray) -> np.ndarray:
-        """Return what the ensemble says of the test images, and what each member says, int `[1 +
-        MEMBERS, n]`.
-        """
+        """Return predictions of the ensemble and of each member, int `[1 + MEMBERS, n]`."""
         targets = np.eye(10, dtype=np.float32)[labels]
         trained = ensemble.fit(
             stage_key(root, Stage.STUDENT), task.public.images, targets, students.Config(), MEMBERS
@@ -87,10 +85,10 @@ def measure(seed: int) -> list[dict[str, Any]]:
                 "trust": trust,
                 "amplification": "general",
             }
-            config = rknn.Config(epsilon=epsilon, delta=DELTA, decode="assignment", **named)
+            config = rknn.ReverseKNN(epsilon=epsilon, delta=DELTA, decode="assignment", **named)
             keys = jax.random.split(stage_key(root, Stage.NOISE), DRAWS)
             draws = [
-                scored(number, predicted, rknn.tally(key, cells, queries, 10, config).labels)
+                scored(number, predicted, config.release(key, cells, queries, 10).labels)
                 for key in keys
             ]
             means = {name: float(np.mean([draw[name] for draw in draws])) for name in MEASURED}

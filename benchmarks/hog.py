@@ -1,9 +1,9 @@
-"""HOG of many images against scikit-image, which takes one image at a time and so is measured on
-the first of them.
+"""HOG of many images against scikit-image.
 
-In random colour images a feature may differ by some hundredths: where two channels have gradients
-of equal length, ours takes the first, and scikit-image the one whose root was rounded up (64 of the
-21,860 lengths that integer gradients have).
+scikit-image takes one image at a time, so it is measured on the first images. In random color
+images a feature may differ by some hundredths. If two channels have gradients of equal length, this
+package takes the first. scikit-image takes the one whose root was rounded up (64 of the 21,860
+lengths that integer gradients have).
 """
 
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from benchmarks._measure import save, seconds
 from rknn_jax.representations import hog
 
 PEER_IMAGES = 5_000
-# images, shape, side of a cell in pixels, side of a block in cells
+# Images, shape, side of a cell in pixels, side of a block in cells.
 SETTINGS = (
     (60_000, (28, 28, 1), 4, 2),
     (60_000, (28, 28, 1), 7, 2),
@@ -26,7 +26,7 @@ SETTINGS = (
 def measure(
     num_images: int, shape: tuple[int, int, int], cell: int, block: int
 ) -> dict[str, object]:
-    """Time both an image and compare their features."""
+    """Time an image in both libraries and compare the features."""
     images = np.random.default_rng(0).integers(0, 256, (num_images, *shape), np.uint8)
     some = images[:PEER_IMAGES].astype(np.float64)
     encode = hog.Encoder(hog.Config(cells=(cell,), block=block))

@@ -1,11 +1,10 @@
-"""Kills of `rknn label`: SIGKILL at lines of the program, and what the same command makes of what
-is left.
+"""Kills of `rknn label`: SIGKILL at lines of the program, and recovery by the same command.
 
 A process is forked for each kill. It traces the lines of the release (`TRACED`) and kills itself at
-one of them. Another one then runs the same command. Nothing may be forgotten (a result without its
-spend), overspent (two spends for one release) or lost (a spend whose release cannot be finished).
-XLA's threads do not survive a fork, so neighbors, sums and the arg max are NumPy's here; each
-process gets its own noise by OpenDP.
+one of them. Another process then runs the same command. Nothing may be forgotten (a result without
+its spend), overspent (two spends for one release), or lost (a spend whose release cannot be
+finished). XLA's threads do not survive a fork, so neighbors, sums, and the arg max use NumPy here.
+Each process gets its own noise by OpenDP.
 """
 
 import argparse
@@ -58,7 +57,7 @@ def make_files(folder: Path) -> None:
 
 
 def without_xla() -> None:
-    """Let a release run on NumPy alone, in a process that was forked."""
+    """Let a release run on NumPy alone, in a forked process."""
 
     def connect(
         features: Any, labels: Any, queries: Any, num_classes: int, config: Any
@@ -75,8 +74,10 @@ def without_xla() -> None:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """Run `work` in a process of its own, and return its status: 0, 1 after an exception, or
-    minus a signal.
+    """Run `work` in a forked process.
+
+    Returns:
+      The status: 0, 1 after an exception, or minus a signal.
     """
     number = os.fork()
     if number == 0:
@@ -91,8 +92,9 @@ def forked(work: Callable[[], None]) -> int:
 
 
 def run(plan: label.Plan, kill_at: int | None, count: Any = None) -> None:
-    """Release, and stop at the traced line of this number; write how many lines there were into
-    `count`.
+    """Release, and stop at the traced line of number `kill_at`.
+
+    The number of traced lines is written to `count`.
     """
     lines = 0
 
@@ -114,7 +116,7 @@ def run(plan: label.Plan, kill_at: int | None, count: Any = None) -> None:
 
 
 def release_of(plan: label.Plan) -> None:
-    """Release with a ledger and a folder that are looked at anew."""
+    """Release with a ledger and a folder that are opened anew."""
     wanted = label.request(plan.settings, plan.data)
     paid = release_folder.is_paid(plan.folder, wanted, plan.settings.ledger_path)
     ledger = label.open_ledger(plan.settings, plan.data.dataset, paid=paid)
@@ -124,7 +126,7 @@ def release_of(plan: label.Plan) -> None:
 
 
 def fate(folder: Path) -> dict[str, Any]:
-    """Return what is on the disk after a kill."""
+    """Return the state of the disk after a kill."""
     path = folder / "R.npz.ledger.jsonl"
     kinds = (
         Counter(entry.kind for entry in Ledger.open(path).entries()) if path.exists() else Counter()
@@ -144,10 +146,10 @@ def main() -> None:
         os.chdir(folder)
         make_files(folder)
         plan = label.prepare(SETTINGS)
-        features = np.asarray(plan.queries.features)  # no array of JAX's, which a fork cannot read
+        features = np.asarray(plan.queries.features)  # a fork cannot read JAX arrays
         plan = replace(plan, queries=replace(plan.queries, features=features))
         without_xla()
-        exact_noise.safe_scale(2, 1.0)  # loads OpenDP, which a fork may not be able to
+        exact_noise.safe_scale(2, 1.0)  # load OpenDP, which a fork may be unable to load
         inputs = {path.name for path in folder.iterdir()}
         assert forked(lambda: run(plan, None, "lines")) == 0
         lines = int(Path("lines").read_text())
@@ -158,9 +160,8 @@ def main() -> None:
             at = 1 + number * lines // kills if kills <= lines else 1 + number % lines
             status = forked(lambda at=at: run(plan, at))  # type: ignore[misc]
             if status != -signal.SIGKILL:
-                told["forks that hung"] += (
-                    1  # in a lock that another thread held, before the line was reached
-                )
+                # The fork waits for a lock that another thread held before the line was reached.
+                told["forks that hung"] += 1
                 continue
             before = fate(folder)
             told["killed"] += 1

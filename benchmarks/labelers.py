@@ -1,8 +1,8 @@
-"""Accuracy of the public labels against epsilon for every labeler, on MNIST and digits, at one
-delta and one neighbouring relation.
+"""Accuracy of the public labels against epsilon for every labeler, on MNIST and digits.
 
-Same data, same features, same neighbour graph; what differs is `labeler.votes` and `labeler.tally`.
-Private-kNN and PATE pay for every query, so each is asked few queries and many.
+All labelers have the same delta, neighboring relation, data, features, and neighbor graph. They
+differ only in the contributions of records and their release. Private-kNN and PATE pay for every
+query, so each is asked few queries and many.
 """
 
 import sys
@@ -13,13 +13,13 @@ import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import labelers, postprocessing
+from rknn_jax import postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.labelers.pate import Config as PATE
-from rknn_jax.labelers.private_knn import Config as PrivateKNN
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.private_knn import PrivateKNN
+from rknn_jax.labels import Labels
 from train import distill, truth
 from train.experiment import Experiment
-from train.labels import Labels
 
 SEEDS = (5, 6, 7)
 DRAWS = 5
@@ -52,8 +52,9 @@ STUDIES = (
 def measure(
     experiment: Experiment, kinds: tuple[tuple[str, int | None], ...]
 ) -> list[dict[str, Any]]:
-    """Return the accuracy of one split's labels by labeler, queries and epsilon, as a mean over
-    draws of the noise.
+    """Return the accuracy of one split's labels by labeler, queries, and epsilon.
+
+    The accuracy is a mean over noise draws.
     """
     task, encode, _ = distill.prepare(experiment)
     features = encode(task.public.images)
@@ -63,12 +64,11 @@ def measure(
     nothing = Labels.none(len(features), task.card.num_classes)
     for labeler_name, asked in kinds:
         chosen = replace(experiment, labeler=labeler_name)
-        labeler = labelers.named(labeler_name)
         votes: dict[int, Any] = {}
         for epsilon in EPSILONS:
-            config = replace(distill.round_config(chosen), epsilon=epsilon)
+            config = replace(distill.labeler_of(chosen), epsilon=epsilon)
             num_queries = asked or distill.default_num_queries(task, config, chosen)
-            if num_queries not in votes:  # they do not depend on epsilon
+            if num_queries not in votes:  # the votes do not depend on epsilon
                 queries = distill.select_queries(
                     stage_key(root, Stage.QUERIES),
                     task,
@@ -79,8 +79,8 @@ def measure(
                     chosen,
                 )
                 key = stage_key(root, Stage.SAMPLING)
-                found = labeler.votes(
-                    key, task.private, lambda _: private, queries, task.card.num_classes, config
+                found = config.contribute(
+                    key, task.private, lambda _: private, queries, task.card.num_classes
                 )
                 votes[num_queries] = (
                     queries,
@@ -91,12 +91,11 @@ def measure(
             accuracies = []
             answered = []
             for draw in range(DRAWS):
-                answers = labeler.tally(
+                answers = config.release(
                     jax.random.fold_in(stage_key(root, Stage.NOISE), draw),
                     found,
                     queries,
                     task.card.num_classes,
-                    config,
                 )
                 labels = nothing.updated(queries, answers, 0)
                 labels = labels.spread(

@@ -1,8 +1,8 @@
-"""Accuracy of MNIST's public labels over representations, queries and epsilons, with and without
-what public data add for free.
+"""Accuracy of MNIST's public labels over representations, queries, and epsilons.
 
-`plain` is the paper's arg max; `shared` lets queries borrow votes; `spread`, the default, spreads
-labels over the public graph as well.
+The rows compare labels with and without free post-processing by public data. `plain` is the paper's
+arg max. `shared` lets queries borrow votes. `spread`, the default, also spreads labels over the
+public graph.
 """
 
 import importlib
@@ -38,13 +38,12 @@ def measure(seed: int, representation: str) -> list[dict[str, object]]:
     for num_queries in QUERIES:
         queries = kmeans.select(stage_key(root, Stage.QUERIES), public, num_queries)
         graph = postprocessing.public_graph(public, num_queries)
-        cells = rknn.connect(private, task.private.labels, queries, 10, rknn.Config())
+        cells = rknn.connect(private, task.private.labels, queries, 10, rknn.ReverseKNN())
         for step, epsilon in enumerate(EPSILONS):
-            auto = rknn.Config(epsilon=epsilon)
+            auto = rknn.ReverseKNN(epsilon=epsilon)
             key = jax.random.fold_in(stage_key(root, Stage.NOISE), step)
             plain, shared = (
-                rknn.tally(key, cells, queries, 10, c)
-                for c in (replace(auto, smoothing="none"), auto)
+                c.release(key, cells, queries, 10) for c in (replace(auto, smoothing="none"), auto)
             )
             labels = {
                 "plain": plain.labels[queries.cluster],

@@ -1,5 +1,6 @@
-"""MNIST's labels where nobody is trusted (Figure 5 of the paper): every private record
-randomizes its own message, and really does.
+"""MNIST's labels without a trusted curator (Figure 5 of the paper).
+
+Every private record really randomizes its own message.
 """
 
 import sys
@@ -30,7 +31,7 @@ KINDS = (
 
 
 def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
-    """Return accuracies of the public labels by trust, mechanism and epsilon, for one split."""
+    """Return accuracies of the public labels by trust, mechanism, and epsilon, for one split."""
     task = data.load("mnist", seed, mnist_folder())
     root = jax.random.key(seed)
     encode = spectral.fit(
@@ -40,7 +41,7 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, QUERIES)
     graph = postprocessing.public_graph(public, QUERIES)
     cells = rknn.connect(
-        encode(task.private.images), task.private.labels, queries, 10, rknn.Config()
+        encode(task.private.images), task.private.labels, queries, 10, rknn.ReverseKNN()
     )
     found: dict[tuple[str, str, float], list[float]] = {}
     for step, (trust, mechanism) in enumerate(KINDS):
@@ -49,13 +50,13 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
                 "mechanism": mechanism,
                 "trust": trust,
                 "amplification": "general",
-            }  # as the paper counts
-            config = rknn.Config(epsilon=epsilon, delta=1e-6, **named)
+            }  # the paper counts this way
+            config = rknn.ReverseKNN(epsilon=epsilon, delta=1e-6, **named)
             for draw in range(DRAWS):
                 key = jax.random.fold_in(
                     jax.random.fold_in(stage_key(root, Stage.NOISE), step), draw
                 )
-                answers = rknn.tally(key, cells, queries, 10, config)
+                answers = config.release(key, cells, queries, 10)
                 labels = postprocessing.public_labels(
                     graph, answers.probabilities[queries.cluster], QUERIES
                 ).argmax(axis=1)

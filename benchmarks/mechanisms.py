@@ -1,5 +1,7 @@
-"""Local mechanisms side by side: exact variance of a cell, size of a message, and clients
-simulated a second.
+"""Comparison of local mechanisms.
+
+The columns are the exact variance of a cell, the size of a message, and the simulated clients per
+second.
 """
 
 import sys
@@ -22,7 +24,7 @@ CLIENTS = {"message": 100_000, "count": 10**9}
 
 
 def measure(name: str, fields: dict[str, int]) -> dict[str, object] | None:
-    """Return one mechanism's numbers for one problem; None where it does not fit."""
+    """Return one mechanism's numbers for one problem; None if it does not fit."""
     try:
         variance = {
             str(e): mechanisms.make(name, epsilon=e, **fields).mean_variance for e in EPSILONS

@@ -1,13 +1,13 @@
-"""Mutation testing of the modules that privacy stands on: how many small faults do the tests of
-`make test` notice?
+"""Mutation testing of the modules that privacy depends on.
 
-Cosmic Ray proposes the faults: another comparison, another operator, another number, a loop that
-never runs. Each module gets a fixed sample of them, at most one a line, drawn by a hash, so that a
-later run tries the same faults again where the line is the same. Each fault is planted in a copy of
-the project, in a fresh process, and the tests named for the module run until the first failure.
+The result is the share of small faults that the tests of `make test` notice. Cosmic Ray proposes
+the faults: another comparison, another operator, another number, a loop that never runs. Each
+module gets a fixed sample of faults, at most one per line, drawn by a hash. A later run therefore
+tries the same faults again if the line is the same. Each fault is planted in a copy of the project,
+in a fresh process. The tests named for the module run until the first failure.
 
-A fault that no test can notice, because nothing that is promised changes, is listed with its reason
-in `equivalent_mutants.json`.
+`equivalent_mutants.json` lists faults that no test can notice because no promise changes, each with
+its reason.
 
 `make mutants` runs all of it, about an hour on two cores. `python -m benchmarks.mutants --only
 ledger` runs one module.
@@ -48,10 +48,10 @@ OUTCOMES = {
     2: "killed",
     3: "killed",
     4: "killed",
-}  # pytest's: failed, or could not even begin
+}  # statuses of pytest: a test failed, or pytest could not even begin
 OUTCOMES |= {-signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}
 UNFIT = 99  # status of a process in which a fault cannot be planted
-CPU_SECONDS = 100  # more than the tests of any module need; a fault that loops for ever is noticed
+CPU_SECONDS = 100  # more than the tests of any module need, to notice a fault that loops forever
 WORKERS = 2
 
 CONTRACTS = ("tests/contracts/test_mechanisms.py", "tests/contracts/test_local.py")
@@ -116,7 +116,7 @@ TESTS = {
     ),
     "rknn_jax/federation/collector.py": ("tests/test_federation.py",),
 }
-"""The tests that are run for a module, in this order: those of it, and those of its contract."""
+"""Tests that run for a module, in this order: the module's own, and those of its contract."""
 
 OPERATORS = (
     *(
@@ -163,8 +163,9 @@ OPERATORS = (
     "ReplaceContinueWithBreak",
     "ZeroIterationForLoop",
 )
-"""Cosmic Ray's operators that make another program of the same types, so that few faults are
-noticed by a crash alone.
+"""Cosmic Ray's operators that keep the types of a program.
+
+Few of these faults are noticed by a crash alone.
 """
 
 PRELOADED = (
@@ -179,13 +180,17 @@ PRELOADED = (
     "tyro",
     "chex",
 )
-"""Imported once for all processes. None of them starts JAX's threads, so that forks are safe."""
+"""Modules imported once for all processes.
+
+None of them starts JAX's threads, so that forks are safe.
+"""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: `line` of `path` reads `after` where it read `before`; `code` is the whole
-    file.
+    """One fault: `line` of `path` reads `after` instead of `before`.
+
+    `code` is the whole file.
     """
 
     path: str
@@ -201,8 +206,9 @@ class Mutant:
 
 
 def mutants(root: Path, path: str, count: int) -> list[Mutant]:
-    """Return a module's sample of faults: `count` lines, the first by hash, and of each line its
-    first fault by hash.
+    """Return a module's sample of faults: `count` lines, the first by hash.
+
+    Each line contributes its first fault by hash.
     """
     source = (root / path).read_text()
     lines = source.splitlines()
@@ -228,7 +234,7 @@ def mutants(root: Path, path: str, count: int) -> list[Mutant]:
 
 
 def _lines_of(source: str, operator: str) -> list[int]:
-    """Return the line of each place where an operator can be used, in Cosmic Ray's order."""
+    """Return the line of each place at which an operator can be used, in Cosmic Ray's order."""
     mutated = plugins.get_operator(f"core/{operator}")()
     return [
         position[0][0]
@@ -242,8 +248,9 @@ def _hash(*words: str) -> bytes:
 
 
 class _Promised(ast.NodeTransformer):
-    """Leaves out what no test should pin down: annotations, decorators, the words of errors, and
-    examples for tests.
+    """Transformer that leaves out what no test should fix.
+
+    These are annotations, decorators, texts of errors, and examples for tests.
     """
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
@@ -278,7 +285,7 @@ class _Promised(ast.NodeTransformer):
 
 
 def _meaning(code: str) -> str | None:
-    """Return what a file does, as text; None if it is no Python."""
+    """Return the meaning of a file as text; None if the file is not Python."""
     try:
         return ast.dump(_Promised().visit(ast.parse(code)))
     except SyntaxError:
@@ -286,7 +293,7 @@ def _meaning(code: str) -> str | None:
 
 
 def _copy(root: Path, folder: Path) -> Path:
-    """Copy what tests need of the project."""
+    """Copy the parts of the project that tests need."""
     target = folder / "project"
     ignored = shutil.ignore_patterns(
         ".git", ".venv", "runs", "site", "__pycache__", ".*_cache", ".hypothesis"
@@ -296,7 +303,7 @@ def _copy(root: Path, folder: Path) -> Path:
 
 
 def _child(project: str, arguments: list[str], log: str) -> None:
-    """Run pytest in the copy, in a process group of its own, and exit with its status."""
+    """Run pytest in the copy, in its own process group, and exit with pytest's status."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -315,11 +322,11 @@ def _child(project: str, arguments: list[str], log: str) -> None:
 
 
 def run(context: Any, project: Path, mutant: Mutant) -> dict[str, Any]:
-    """Plant a fault, run the tests, and take it out again.
+    """Plant a fault, run the tests, and remove the fault again.
 
     Returns:
-      The fault, `outcome` (killed, timeout or survived), the test that failed, and the seconds that
-      it took.
+      The fault, `outcome` (killed, timeout, or survived), the failed test, and the seconds of the
+      run.
     """
     file = project / mutant.path
     original = file.read_text()
@@ -336,7 +343,7 @@ def run(context: Any, project: Path, mutant: Mutant) -> dict[str, Any]:
         process.join()
         outcome = OUTCOMES[process.exitcode]
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what tests have started
+            os.killpg(process.pid, signal.SIGKILL)  # end the processes that tests have started
     finally:
         _replace(file, original)
     killer = [
@@ -358,17 +365,16 @@ def run(context: Any, project: Path, mutant: Mutant) -> dict[str, Any]:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file and forget what was compiled of it: two faults may have one size and one
-    second.
+    """Write a file and delete its compiled code.
+
+    Two faults may have the same size and time stamp in seconds.
     """
     file.write_text(text)
     shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
 
 
 def scores(rows: list[dict[str, Any]], equivalent: dict[str, str]) -> dict[str, Any]:
-    """Return each module's share of faults that were noticed, of those that change what is
-    promised.
-    """
+    """Return each module's share of noticed faults, among those that change a promise."""
     found: dict[str, Any] = {}
     for path in dict.fromkeys(row["path"] for row in rows):
         mine = [row for row in rows if row["path"] == path]
@@ -418,7 +424,7 @@ def main() -> None:
     settings = parser.parse_args()
     from benchmarks._measure import (
         save,
-    )  # late: a process that is forked for a fault must not have the project's modules
+    )  # imported late, because a process forked for a fault must not hold the project's modules
 
     os.environ["XLA_FLAGS"] = XLA_FLAGS
     context = multiprocessing.get_context("forkserver")

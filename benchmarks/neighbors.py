@@ -1,10 +1,10 @@
-"""The k nearest queries of many records: time against FAISS, torch and scikit-learn on the same
-cores, growth, and memory over the inputs.
+"""The k nearest queries of many records: time, growth, and memory.
 
-Peers run in an interpreter of their own, named by RKNN_PEERS_PYTHON. Everybody is measured once in
-turn, several times, so that a machine that others use too slows them all; the least time counts.
-Everyone's ids of the first thousand records are compared with float64's, where an id of another
-query counts as the same if their distances agree to 1e-5.
+Time is compared with FAISS, torch, and scikit-learn on the same cores; memory counts beyond the
+inputs. Peers run in their own interpreter, named by RKNN_PEERS_PYTHON. All libraries are measured
+in turn, several times, so that other load on the machine slows all of them. The least time counts.
+Each library's ids of the first thousand records are compared with float64's. An id of another query
+counts as the same if the distances agree to 1e-5.
 """
 
 import json
@@ -28,26 +28,31 @@ from rknn_jax.kernels import shapes
 WORKER = Path(__file__).parent / "_neighbors_worker.py"
 PEERS = ("faiss-cpu", "torch", "scikit-learn")
 REPEATS = 5
-COMPILING: list[float] = []  # seconds of tracing, lowering and compiling
+COMPILING: list[float] = []  # seconds of tracing, lowering, and compiling
 GROWTH = (100_000, 1_000_000, 10_000_000)  # records
 GROWTH_REPEATS = 9
 GROWTH_QUERIES = 500
 GROWTH_WIDTH = 64
 GROWTH_NEIGHBORS = 4
 GROWTH_CLASSES = 10
-HOW = "make one with `python3 -m venv PEERS && PEERS/bin/pip install faiss-cpu torch scikit-learn` and name PEERS/bin/python."
+HOW = (
+    "make one with `python3 -m venv PEERS && PEERS/bin/pip install faiss-cpu torch scikit-learn` "
+    "and name PEERS/bin/python."
+)
 
 
 @jax.monitoring.register_event_duration_secs_listener
 def listen(event: str, duration: float, **about: Any) -> None:
-    """Keep what JAX says that it took to compile."""
+    """Record the compile times that JAX reports."""
     if event.startswith("/jax/core/compile/"):
         COMPILING.append(duration)
 
 
 def growth(num_records: int) -> dict[str, float]:
-    """Sum the votes of the records: seconds, and bytes of peak resident memory over what the
-    inputs take.
+    """Sum the votes of the records.
+
+    Returns:
+      Seconds, and bytes of peak resident memory beyond the inputs.
     """
     labels = jnp.arange(num_records, dtype=jnp.int32) % GROWTH_CLASSES
     points, references = jax.block_until_ready(
@@ -65,7 +70,7 @@ def growth(num_records: int) -> dict[str, float]:
 
 
 def speed(peers: subprocess.Popen[str], name: str, num_neighbors: int) -> dict[str, Any]:
-    """Measure everybody at one size."""
+    """Measure all libraries at one size."""
     size = shapes.NEAREST[name]
     points, references = data(*size)
     sample = points[:1000].astype(np.float64)
@@ -74,7 +79,7 @@ def speed(peers: subprocess.Popen[str], name: str, num_neighbors: int) -> dict[s
         + (references.astype(np.float64) ** 2).sum(1)[None]
         - 2 * sample @ references.T.astype(np.float64)
     )
-    device = jax.device_put((points, references))  # where an encoder leaves them
+    device = jax.device_put((points, references))  # arrays are on the device, as after an encoder
     jax.clear_caches()
     COMPILING.clear()
     index = neighbors.nearest(*device, num_neighbors)[0]
@@ -102,7 +107,7 @@ def speed(peers: subprocess.Popen[str], name: str, num_neighbors: int) -> dict[s
 
 
 def agreement(distances: np.ndarray, index: np.ndarray) -> float:
-    """Return the share of rows whose neighbours, in order, are as near as those of float64."""
+    """Return the share of rows whose neighbors, in order, are as close as those of float64."""
     near = np.take_along_axis(distances, index, axis=1)
     return float(
         np.isclose(near, np.sort(distances, axis=1)[:, : index.shape[1]], rtol=1e-5, atol=0)

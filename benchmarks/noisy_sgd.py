@@ -1,9 +1,8 @@
-"""Noisy SGD: what it costs beside training without privacy, and how accurate its networks are on
-MNIST.
+"""Noisy SGD on MNIST: time relative to training without privacy, and accuracy of its networks.
 
-Stopped, the same command goes on. The accuracies are those of the networks themselves on the test
-set, at replace-one unless a row says otherwise; the speeds are ratios in one run, of the time that
-passes on both cores and of their CPU time. jax-privacy is measured where it is installed.
+If stopped, the same command resumes. The accuracies are those of the networks themselves on the
+test set, under replace-one unless a row says otherwise. The speeds are ratios in one run, of wall
+time on both cores and of their CPU time. jax-privacy is measured if installed.
 """
 
 import importlib.util
@@ -29,7 +28,10 @@ HEADS = "--noisy-sgd.learning-rate 4 --noisy-sgd.clip 0.3 --noisy-sgd.epochs 10"
 PUBLISHED = (
     "--relation add-remove --noisy-sgd.batch-size 256 --noisy-sgd.sampling-prob 0.0042666667"
 )
-TUNED = "--representation self_trained --noisy-sgd.network encoder --noisy-sgd.epochs 2 --noisy-sgd.part"
+TUNED = (
+    "--representation self_trained --noisy-sgd.network encoder --noisy-sgd.epochs 2 "
+    "--noisy-sgd.part"
+)
 NETWORK = (
     "--representation pixels --noisy-sgd.network tanh_cnn --noisy-sgd.epochs 15 --noisy-sgd.clip"
 )
@@ -68,7 +70,7 @@ KINDS: dict[str, tuple[str, tuple[float, ...], tuple[int, ...]]] = {
 
 
 def run(name: str, epsilon: float, seed: int, prepared: Any) -> dict[str, Any]:
-    """Run one kind on one split, or read what it gave."""
+    """Run one kind on one split, or read the saved result."""
     words = [
         "--dataset",
         "mnist",
@@ -93,8 +95,9 @@ def run(name: str, epsilon: float, seed: int, prepared: Any) -> dict[str, Any]:
 
 
 def speed(model: str, batch_size: int) -> dict[str, Any]:
-    """Return the time of per-example gradients, clipped and summed, and of whole steps, over
-    that of training without privacy.
+    """Return the time relative to training without privacy.
+
+    The rows are per-example gradients, clipped and summed, and whole steps.
     """
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch_size, 28, 28, 1)).astype(np.uint8)

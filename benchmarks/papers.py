@@ -1,9 +1,9 @@
-"""Private-kNN and PATE on MNIST with the noise that their papers state, at the epsilon that it
-costs, and the students that they name.
+"""Private-kNN and PATE on MNIST with the noise of their papers.
 
-Stopped, the same command goes on. `as stated` are the papers' features, or none, and
-semi-supervised students; the other rows give both labelers what reverse k-NN labeling has:
-`spectral` features, and labels that spread over the graph of the public records.
+Epsilon is the true cost of that noise, and the students are those of the papers. `as stated` means
+the papers' features, if any, and semi-supervised students. The other rows give both labelers the
+additions of reverse k-NN labeling. These are `spectral` features, and labels that spread over the
+graph of the public records. If stopped, the same command resumes.
 """
 
 import functools
@@ -17,11 +17,8 @@ from rknn_jax.privacy.guarantee import Event
 from train import distill
 
 RUNS = Path("runs/papers")
-SEEDS = (
-    5,
-    6,
-    7,
-)  # of runs that take two minutes; semi-supervised students take many, and see the first one alone
+# Runs of two minutes use all seeds; semi-supervised students take longer and use the first only.
+SEEDS = (5, 6, 7)
 DELTA = 1e-5
 UDA = "--smoothing none --semi-supervised uda --epochs 35"
 KINDS = {
@@ -54,8 +51,9 @@ KINDS = {
 
 @functools.cache
 def stated_epsilon(labeler: str, rounds: int) -> float:
-    """Return the epsilon for `train.distill` at which it draws the stated noise: of one round,
-    times the number of rounds.
+    """Return the epsilon at which `train.distill` draws the stated noise.
+
+    The epsilon is that of one round, times the number of rounds.
     """
     if labeler == "pate":
         events = [
@@ -72,7 +70,7 @@ def stated_epsilon(labeler: str, rounds: int) -> float:
 
 
 def run(name: str, seed: int) -> dict[str, Any]:
-    """Run one kind on one split, or read what it gave."""
+    """Run one kind on one split, or read the saved result."""
     labeler, student = KINDS[name]
     words = [
         "--dataset",

@@ -1,12 +1,11 @@
-"""Against pure-ldp and multi-freq-ldpy, and against what the machine allows: kr = 1, epsilon = 1,
-ratios in one run.
+"""Local mechanisms against pure-ldp, multi-freq-ldpy, and the limits of the machine.
 
-The work is the same: n clients randomize one vote each and a server makes d estimates of them.
-Peers run in an interpreter of their own, named by RKNN_PEERS_PYTHON, on as many clients as take
-them seconds: they are linear in n. Decoding is held against C that keeps a tile of cells in
-registers (`_bound.c`), and random bits against `jax.random.bernoulli`. Each repeat measures
-everybody once, so that a machine that others use too slows them all; the best of the repeats
-counts.
+All rows have kr = 1, epsilon = 1, and ratios in one run. The work is the same: n clients randomize
+one vote each, and a server makes d estimates from the votes. Peers run in their own interpreter,
+named by RKNN_PEERS_PYTHON. Their time is linear in n, so they run on as many clients as take them
+seconds. Decoding is compared with C that keeps a tile of cells in registers (`_bound.c`). Random
+bits are compared with `jax.random.bernoulli`. Each repeat measures all libraries once, so that
+other load on the machine slows all of them. The best of the repeats counts.
 """
 
 import ctypes
@@ -45,17 +44,17 @@ NUM_CLASSES = 10
 REPEATS = 3
 LEAST_SECONDS = 0.02
 
-OPERATIONS = 16  # of a message and a cell, see _bound.c
+OPERATIONS = 16  # operations of a message and a cell, as in _bound.c
 TILES = (4, 6, 7, 8)
-WIDTHS = (256, 512)  # bits of a vector register that XLA may use: its default, and what AVX-512 has
+WIDTHS = (256, 512)  # bits of a vector register that XLA may use: its default, and that of AVX-512
 DECODE_REPEATS = 15
 
 
 def best(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str, float]]:
     """Return each run's least seconds and CPU seconds of this process, measured in turn.
 
-    Short runs are repeated at once. Nobody pays for compiling, nor for freeing what the run before
-    left behind.
+    Short runs are repeated within a measurement. No time includes compilation, or freeing the
+    memory of the run before.
     """
     times = {}
     for name, run in runs.items():
@@ -79,7 +78,7 @@ def best(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str
 
 
 class Peers:
-    """The interpreter that has the peers."""
+    """Process of the interpreter that has the peers."""
 
     def __init__(self, python: str) -> None:
         command = [python, str(HERE / "_peers_worker.py")]
@@ -111,7 +110,7 @@ class Peers:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self.process.communicate()
 
 
@@ -123,7 +122,7 @@ def make(name: str, d: int) -> LocalRandomizer:
 
 
 def throughput(peers: Peers, name: str, d: int) -> list[dict[str, Any]]:
-    """Measure one mechanism at one d: rows for each n, with what each peer does a second."""
+    """Measure one mechanism at one d: rows for each n, with each peer's clients per second."""
     mechanism = make(name, d)
     key = jax.random.key(0)
     rng = np.random.default_rng(0)
@@ -182,8 +181,9 @@ def throughput(peers: Peers, name: str, d: int) -> list[dict[str, Any]]:
 
 
 def linearity(peers: Peers) -> list[dict[str, Any]]:
-    """Return how a peer's time a client changes with four times the clients; 1 where it is
-    linear.
+    """Return the ratio of a peer's time per client with four times the clients.
+
+    The ratio is 1 if the time is linear.
     """
     rows = []
     for peer in PEERS:
@@ -223,12 +223,13 @@ def pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 
 def decode_and_bits(cores: int) -> dict[str, list[dict[str, Any]]]:
-    """Measure decoding against the bound, and random bits against `jax.random.bernoulli`, on
-    some of this machine's cores.
+    """Measure decoding against the bound, and random bits against `jax.random.bernoulli`.
+
+    Only some of this machine's cores are used.
     """
     os.sched_setaffinity(
         0, sorted(os.sched_getaffinity(0))[:cores]
-    )  # before JAX starts its threads
+    )  # set before JAX starts its threads
     with tempfile.TemporaryDirectory() as folder:
         tiles = {tile: bound(Path(folder), tile) for tile in TILES}
         return {
@@ -269,7 +270,7 @@ def decode(tiles: dict[int, ctypes.CDLL], d: int, cores: int) -> dict[str, Any]:
     took = best(runs, DECODE_REPEATS)
     kind = (
         "cpu_seconds" if cores == 1 else "seconds"
-    )  # those of one core do not count what others do on it
+    )  # CPU seconds of one core do not count the work of other programs
     rate = {run: messages * d / took[run][kind] / 1e9 for run in runs if run != "additions"}
     operations = runs["additions"]() / took["additions"]["cpu_seconds"] / 1e9 * cores
     fastest = max((rate[f"tile {tile}"], tile) for tile in tiles)
@@ -288,7 +289,7 @@ def decode(tiles: dict[int, ctypes.CDLL], d: int, cores: int) -> dict[str, Any]:
 
 
 def bits(d: int, cores: int) -> dict[str, Any]:
-    """Draw 1e7 bits at the q of unary encoding: by themselves, and as whole messages."""
+    """Draw 1e7 bits at the q of unary encoding: alone, and as whole messages."""
     clients = 10_000_000 // d
     q = make("optimized_unary_encoding", d).q
     keys = jax.random.split(jax.random.key(0), clients)

@@ -1,7 +1,7 @@
-"""How many runs it takes to find each planted bug, at the default sizes of `rknn audit`.
+"""Number of runs that find each planted bug, at the default sizes of `rknn audit`.
 
-The bugs of mechanisms are those of `tests/plants.py`. Half of noisy SGD's noise is looked for by
-one-run auditing, at more and more runs.
+The bugs of mechanisms are those of `tests/plants.py`. One-run auditing looks for half of noisy
+SGD's noise, with more and more runs.
 """
 
 import time
@@ -26,7 +26,7 @@ SEEDS = 5
 
 
 def measure_plant(plant: Plant) -> dict[str, Any]:
-    """Return the first of `RUNS` at which a bug is found, and by what."""
+    """Return the first of `RUNS` at which a bug is found, and the game that finds it."""
     played = games.of_mechanism(plant.mechanism)
     guarantee = plant.honest.guarantee(CLIENTS)
     start = time.process_time()

@@ -1,9 +1,7 @@
-"""A fence for CI: the hot functions against peers that every checkout has, at small sizes.
+"""Speed check for CI: hot functions against peers that every checkout has, at small sizes.
 
-Ratios of CPU time of one run, never seconds.
-
-A floor is about half of what a machine with two cores and AVX512-BF16 measured, so that only a real
-loss falls through it.
+Results are ratios of CPU time in one run, never seconds. A floor is about half of the ratio on a
+machine with two cores and AVX512-BF16. Only a real loss falls below it.
 """
 
 import functools
@@ -26,7 +24,7 @@ cpu_seconds = functools.partial(seconds, repeats=7, clock=time.process_time)
 
 
 def assignment(num_neighbors: int) -> float:
-    """Return the ratio to scikit-learn's brute force."""
+    """Return the speed ratio to scikit-learn's brute force."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((20_000, 324), np.float32)
     queries = rng.standard_normal((500, 324), np.float32)
@@ -38,7 +36,7 @@ def assignment(num_neighbors: int) -> float:
 
 
 def decoding() -> float:
-    """Return the ratio to asking every message for the cells that it supports."""
+    """Return the speed ratio to a test of every cell in every message."""
     mechanism = collision.Collision(1.0, 100, 10)
     made = jax.vmap(mechanism.randomize)(
         jax.random.split(jax.random.key(0), 20_000), jnp.zeros((20_000, 1), jnp.int32)
@@ -52,7 +50,7 @@ def decoding() -> float:
 
 
 def description() -> float:
-    """Return the ratio of HOG to scikit-image."""
+    """Return the speed ratio of HOG to scikit-image."""
     images = np.random.default_rng(0).integers(0, 256, (500, 32, 32, 3)).astype(np.float64)
     settings = {"pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
     device = jnp.asarray(images, jnp.float32)

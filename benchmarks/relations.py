@@ -1,5 +1,6 @@
-"""What replacing a record costs in noisy SGD, beside removing one and beside twice the
-sensitivity, by PLD at delta = 1e-5.
+"""Cost of replacing a record in noisy SGD, by PLD at delta = 1e-5.
+
+The cost is shown beside those of removing a record and of twice the sensitivity.
 """
 
 from benchmarks._measure import save
@@ -16,8 +17,9 @@ SETTINGS = (
     (4.0, 0.1, 500),
     (8.0, 0.3, 200),
 )
-"""Noise multiplier, sampling probability, steps: from little noise on small samples to much on
-large ones.
+"""Noise multiplier, sampling probability, steps.
+
+The rows go from little noise on small samples to much noise on large ones.
 """
 
 

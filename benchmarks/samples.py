@@ -1,9 +1,9 @@
-"""Private-kNN's neighbours, k of a fresh Poisson sample for each of two steps, against what FAISS
-must find for the same.
+"""Neighbor search of Private-kNN against FAISS: the k nearest of a fresh Poisson sample.
 
-FAISS knows no samples of one query, so it is asked for as many of the nearest as such a sample
-needs to hold k of them: k/g and eight standard deviations more. With g = 1 both look for the k
-nearest of all. Both are measured in turn, and the least time counts.
+There is one sample for each of two steps. FAISS has no samples per query, so it searches for enough
+neighbors that such a sample holds k of them. That number is k/g plus eight standard deviations.
+With g = 1 both search for the k nearest of all. Both are measured in turn, and the least time
+counts.
 """
 
 import math
@@ -22,7 +22,7 @@ from benchmarks.neighbors import HOW, WORKER, ask
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 
 SIZE = (6_000, 600_000, 324)
-KINDS = ((800, 0.03, 2), (300, 0.15, 2), (300, 1.0, 1))  # k, g, samples of each query
+KINDS = ((800, 0.03, 2), (300, 0.15, 2), (300, 1.0, 1))  # k, g, and samples of each query
 REPEATS = 2
 
 

@@ -1,5 +1,6 @@
-"""Shuffled messages by the general bound and by the one that looks at the mechanism: their ε₀, ε
-and noise.
+"""Shuffled messages by the general bound and by the mechanism's own bound.
+
+The results are ε₀, ε, and noise under both bounds.
 """
 
 import time
@@ -17,12 +18,13 @@ MECHANISMS = ("collision", "subset_selection", "wheel", "local_hashing", "random
 EPSILONS = (0.1, 1.0)
 CROWD = 10_000
 MESSAGES = (1.0, 3.0)
-"""Clients whose messages of a fixed ε₀ are shuffled, and these ε₀."""
+"""Values of ε₀ of the shuffled messages; `CROWD` is their number of clients."""
 
 
 def calibrated() -> list[dict[str, Any]]:
-    """Return the messages that each bound allows for a given ε, and the noise of all of them on
-    a count.
+    """Return the ε₀ that each bound allows for a given ε.
+
+    The rows also hold the standard deviation of all messages' noise on a count.
     """
     rows = []
     for name in MECHANISMS:
@@ -34,7 +36,7 @@ def calibrated() -> list[dict[str, Any]]:
                     "trust": "shuffle",
                     "amplification": bound,
                 }
-                config = rknn.Config(epsilon=epsilon, delta=DELTA, **named)
+                config = rknn.ReverseKNN(epsilon=epsilon, delta=DELTA, **named)
                 start = time.perf_counter()
                 found: Any = rknn.mechanism(*SIZES.values(), CLIENTS, config)
                 seconds = time.perf_counter() - start
@@ -45,7 +47,7 @@ def calibrated() -> list[dict[str, Any]]:
 
 
 def amplified() -> list[dict[str, Any]]:
-    """Return what both bounds say that messages of a given ε₀ cost once they are shuffled."""
+    """Return the ε by both bounds for shuffled messages of a given ε₀."""
     rows = []
     for name in MECHANISMS:
         for local in MESSAGES:

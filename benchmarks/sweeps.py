@@ -1,8 +1,7 @@
-"""Studies by `train.sweep`: queries and neighbours on MNIST (Figure 2 of Li et al.), several
-rounds, and what students should learn.
+"""Studies by `train.sweep` on MNIST: queries and neighbors, rounds, and students' targets.
 
-Stopped, the same command goes on. Figures 3 and 4 are the same study on SVHN and CIFAR-10, which
-want an accelerator for their students.
+Queries and neighbors are Figure 2 of Li et al. If stopped, the same command resumes. Figures 3 and
+4 are the same study on SVHN and CIFAR-10, whose students need an accelerator.
 """
 
 import shutil

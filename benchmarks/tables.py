@@ -1,4 +1,4 @@
-"""Put what was measured, `benchmarks/results/*.json`, into README.md and docs: tables and pictures.
+"""Put `benchmarks/results/*.json` into README.md and docs, as tables and pictures.
 
 A table goes to every place between `<!-- name -->` and `<!-- end -->`.
 """
@@ -23,17 +23,20 @@ def load(name: str) -> dict[str, Any]:
 
 
 def percent(values: dict[str, Any]) -> str:
-    """Show a mean and standard deviation of shares; of one value there is none."""
+    """Format a mean and standard deviation of shares; a single value has no deviation."""
     return f"{values['mean']:.2%}" + (
         f" ± {100 * values['stddev']:.2f}" if values["stddev"] is not None else ""
     )
 
 
 def table(header: list[str], rows: list[list[str]], name: str) -> str:
-    """Return a Markdown table with a line that says where it comes from."""
+    """Return a Markdown table with a line that states its source."""
     found = load(name)
     lines = [header, ["---"] * len(header), *rows]
-    source = f"`{found['command']}`, {found['date'][:10]}, {found['device']} with {found['cores']} cores, jax {found['versions']['jax']}."
+    source = (
+        f"`{found['command']}`, {found['date'][:10]}, {found['device']} with {found['cores']} "
+        f"cores, jax {found['versions']['jax']}."
+    )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source}"
 
 
@@ -105,7 +108,7 @@ def studies() -> str:
 
 
 def labels() -> str:
-    """Labels by representation, epsilon and post-processing."""
+    """Labels by representation, epsilon, and post-processing."""
     rows = [
         [
             row["representation"],
@@ -152,7 +155,7 @@ def balance() -> str:
 
 
 def accountants() -> str:
-    """What stated parameters cost."""
+    """Cost of stated parameters."""
     rows = []
     for row in load("accountants")["results"]["stated"]:
         other = f"{row['PLD, replace-one']:.3g}" if "PLD, replace-one" in row else "the same"
@@ -208,7 +211,7 @@ def noisy_sgd() -> str:
 
 
 def per_example() -> str:
-    """What gradients of every example apart cost."""
+    """Cost of per-example gradients."""
     rows = [
         [
             f"`{row['model']}`",
@@ -228,7 +231,7 @@ def per_example() -> str:
 
 
 def buying() -> str:
-    """Accuracy against labels bought, and in a polluted pool."""
+    """Accuracy by number of bought labels, and in a polluted pool."""
     found = load("buying")
     rows = []
     for select in ("random", "entropy", "difference", "diverse_public", "near_private"):
@@ -242,7 +245,7 @@ def buying() -> str:
         cells = [percent(bought[number]["test_accuracy"]) for number in sorted(bought)]
         cells += [f"{polluted[share]['test_accuracy']['mean']:.2%}" for share in (0.25, 0.5)]
         cells += [
-            f"{next(row for row in mine if row['figure'] == 'quarters')['test_accuracy']['mean']:.2%}"
+            f"{next(row for row in mine if row['figure'] == 'quarters')['test_accuracy']['mean']:.2%}"  # noqa: E501
         ]
         rows.append([f"`{select}`", f"{bought[1000]['epsilon']:.3g}", *cells])
     numbers = sorted({row["labels"] for row in found["results"] if row["figure"] == "labels"})
@@ -292,7 +295,7 @@ def attributes() -> str:
 
 
 def speed() -> str:
-    """HOG and neighbours."""
+    """HOG and neighbors."""
     rows = []
     for row in load("hog")["results"]:
         shape = "{} × {} × {}".format(*row["shape"])
@@ -329,7 +332,7 @@ def speed() -> str:
 
 
 def growth() -> str:
-    """Votes of more and more records."""
+    """Votes of growing numbers of records."""
     rows = [
         [
             f"{row['records']:,}",
@@ -480,7 +483,7 @@ def federation() -> str:
 
 
 def replay() -> str:
-    """The server's speed."""
+    """Speed of the server."""
     rows = [
         [
             f"`{row['mechanism']}`",
@@ -523,7 +526,7 @@ def virtual() -> str:
 
 
 def relations() -> str:
-    """What replacing a record costs in noisy SGD."""
+    """Cost of replacing a record in noisy SGD."""
     rows = [
         [
             f"{row['noise_multiplier']:g}",
@@ -552,7 +555,7 @@ def relations() -> str:
 
 
 def compare() -> str:
-    """Every method of `train.compare`, as far as it was measured."""
+    """Every method of `train.compare`, as far as measured."""
     rows = [
         list(comparison.line(row)) for row in load("compare")["results"]["rows"] if row["seeds"]
     ]
@@ -587,7 +590,7 @@ def mutants() -> str:
 
 
 def kills() -> str:
-    """Kills of a release, and what the same command made of them."""
+    """Kills of a release, and recovery by the same command."""
     found = load("kills")["results"]
     names = (
         "killed",
@@ -603,8 +606,9 @@ def kills() -> str:
 
 
 def calibration() -> str:
-    """Confidence that is said, and the part of labels that noise left alone, by data set and
-    epsilon.
+    """Stated confidence, and the share of labels that noise left unchanged.
+
+    The rows are data sets and epsilons.
     """
     found = load("calibration")["results"]
     rows = []
@@ -641,7 +645,7 @@ def calibration() -> str:
 
 
 def fuzz() -> str:
-    """Mutated inputs that each reader was given, and what became of them."""
+    """Mutated inputs of each reader, and their outcomes."""
     rows = []
     for row in load("fuzz")["results"]:
         outcomes = dict(row["outcomes"])
@@ -708,8 +712,9 @@ def documents() -> list[Path]:
 
 
 def with_tables(text: str) -> str:
-    """Return a document with all its tables made anew; raises KeyError for a place whose table
-    does not exist.
+    """Return a document with all its tables made anew.
+
+    Raises KeyError for a place whose table does not exist.
     """
     return PLACE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
 

@@ -1,14 +1,53 @@
 """Private knowledge distillation by reverse k-NN labeling.
 
-Reading order: `types` (what flows), `neighbors` and `bsvs` (who votes for what, and the sum),
-`mechanisms.base` and `mechanisms.discrete_laplace` (the private step), `labelers.rknn` (the
-labels), `privacy.guarantee` (what it cost). Where nobody is trusted: `mechanisms.local` and
-`mechanisms.collision`, `privacy.amplification`, `simulate`. What one would pick instead:
-`labelers.private_knn` and `labelers.pate`, `screening`, `subsampling`, `privacy.pate`; and with a
-network in the place of votes `students.dpsgd`, `labelers.noisy_sgd`, `labelers.dpdfd`,
-`queries.near_private`, `dp_pca`. What tries to break them: `privacy.audit`, `games`,
-`games_release`, `privacy.one_run`. For tables `tabular`, for other programs `interchange`.
-`train/distill.py`, in a checkout, is Algorithm 1 from data to report.
+Private records vote for their nearest public queries. The votes are summed under differential
+privacy, the arg max of each query labels the public records, and a student learns the labels.
+
+The names below are the usual ones; each comes with its module when it is first used, so that
+`import rknn_jax` takes no time. Reading order of the modules: `types` (what flows), `neighbors` and
+`bsvs` (who votes for what, and the sum), `mechanisms.discrete_laplace` (the private step),
+`labelers.rknn` (the labels), `privacy.guarantee` (what it cost), `algorithm` (Algorithm 1). Without
+a trusted curator: `mechanisms.collision`, `privacy.amplification`, `simulate`. Rivals: the other
+files of `labelers`. A real release: `release`. Attempts to break it: `audit`.
 """
 
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Answers": "types",
+    "Collision": "mechanisms.collision",
+    "DiscreteLaplace": "mechanisms.discrete_laplace",
+    "Guarantee": "privacy.guarantee",
+    "Keys": "algorithm",
+    "Labels": "labels",
+    "Ledger": "privacy.ledger",
+    "Queries": "types",
+    "ReverseKNN": "labelers.rknn",
+    "ReverseKNNLabeler": "release.estimator",
+    "Round": "algorithm",
+    "Task": "types",
+    "cells": "bsvs",
+    "compose": "privacy.accounting",
+    "distill": "algorithm",
+    "fresh_noise_key": "_internal.keys",
+    "label": "labelers",
+    "load": "data",
+    "nearest": "neighbors",
+    "nearest_votes": "neighbors",
+    "sum_votes": "bsvs",
+}
+
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

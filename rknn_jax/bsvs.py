@@ -1,13 +1,12 @@
-"""Bucketized sparse vector summation (BSVS): the votes of the private records, summed per query and
-label.
+"""Bucketized sparse vector summation (BSVS): private votes, summed per query and label.
 
-A record that is connected to k queries and carries r labels adds 1 to k·r of the d = s·|Y| cells
-`query · |Y| + label`. Votes stay sparse (`cells`, int32 `[num_records, k·r]`) and counts stay
-int32: float32 stops counting at 2^24.
+A record with k queries and r labels adds 1 to k·r of the d = s·|Y| cells `query · |Y| + label`.
+Votes stay sparse (`cells`, int32 `[num_records, k·r]`) and counts stay int32: float32 stops
+counting at 2^24.
 
-**Sensitivity.** Replacing one record moves at most 2kr cells by at most 1 each, adding or removing
-one at most kr, because the cells of a record depend on that record and on public data alone.
-Everything in `rknn_jax.mechanisms` stands on this.
+**Sensitivity.** Replacing one record changes at most 2kr cells by at most 1 each. Adding or
+removing one changes at most kr. The reason is that a record's cells depend on that record and on
+public data alone. Everything in `rknn_jax.mechanisms` stands on this.
 
 References: Li et al., "Fine-grained Private Knowledge Distillation", Definition 2, Proposition 1,
 Remark 1 and Theorems 1 and 2.
@@ -24,36 +23,42 @@ import numpy as np
 from rknn_jax.types import Array
 
 NO_CELL = -1
-"""A vote that is not cast: a missing neighbor or label. It is dropped by `sum_votes`."""
+"""Mark of a vote that is not cast: a missing neighbor or label. `sum_votes` drops it."""
 
 MARGIN = 4
-"""Average votes of a query over the gap that it needs alone: clusters differ in size, and impure
-ones have smaller gaps.
+"""Average votes per query, in units of the required gap, if queries do not share votes.
+
+The margin is above 1 because clusters differ in size and impure clusters have smaller gaps.
 """
 
 SHARED_MARGIN = 1
-"""The same where similar queries share votes: at epsilon 0.01 MNIST's pixels and HOG gain 18 and
-14 points by 40 queries instead of 10.
+"""Average votes per query, in units of the required gap, if similar queries share votes.
+
+At epsilon 0.01, MNIST's pixels and HOG gain 18 and 14 points by 40 queries instead of 10.
 """
 
 MOST_QUERIES = 200
-"""More gave less than a point on MNIST's pixels, and cost as much of what better representations
-have. The paper asks up to 500.
+"""Largest number of queries that is suggested.
+
+More queries gained less than a point on MNIST's pixels, and lost as much on better representations.
+The paper asks up to 500.
 """
 
 LARGE_SCALE = 1000.0
-"""Noise beyond this many votes is scale free to 0.1%, and enumerating it vote by vote would only
-cost memory.
+"""Noise scale, in votes, above which several votes are counted as one.
+
+Larger noise is scale free to 0.1%, and enumerating it vote by vote would only cost memory.
 """
 
 
 def voting_labels(labels: Array, num_classes: Any) -> Any:
-    """Replace each label that no class has by `NO_CELL`: its record casts no vote, and changes no
-    other's.
+    """Replace each label outside [0, num_classes) by `NO_CELL`.
+
+    A record with such a label casts no vote, and other records' votes stay the same.
 
     Args:
       labels: Integers of any shape, private.
-      num_classes: |Y|.
+      num_classes: Number of classes |Y|.
     """
     where = jnp.where if isinstance(labels, jax.Array) else np.where
     return where((labels >= 0) & (labels < num_classes), labels, NO_CELL)
@@ -63,14 +68,14 @@ def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
     """Return the cells that every record votes for.
 
     Args:
-      near: int32 `[n, k]`, queries of each record; negative where a record has fewer than k.
-      labels: int32 `[n]` or, for several labels a record, `[n, r]`; negative where a record has
+      near: int32 `[n, k]`, queries of each record; negative if a record has fewer than k.
+      labels: int32 `[n]` or, for several labels per record, `[n, r]`; negative if a record has
         fewer than r.
-      num_classes: |Y|. A label that no class has casts no vote.
+      num_classes: Number of classes |Y|. A label outside [0, |Y|) casts no vote.
 
     Returns:
-      int32 `[n, k·r]`, ascending in each row; `NO_CELL` where a query or a label is missing or
-      named twice, because a record may add at most 1 to a cell.
+      int32 `[n, k·r]`, ascending in each row. `NO_CELL` stands for a query or a label that is
+      missing or repeated, because a record may add at most 1 to a cell.
     """
     return _cells(jnp.asarray(near, jnp.int32), jnp.asarray(labels, jnp.int32), num_classes)
 
@@ -85,11 +90,10 @@ def _cells(near: jax.Array, labels: jax.Array, num_classes: Any) -> jax.Array:
 
 
 def once(cells: jax.Array) -> jax.Array:
-    """Leave one of equal cells in each row, int32 `[..., k·r]`, ascending: `NO_CELL` first, in
-    place of the others.
+    """Keep one of equal cells in each row, int32 `[..., k·r]`, ascending.
 
-    Mechanisms are calibrated for votes of at most 1 a cell, so it is done wherever cells may come
-    from elsewhere.
+    `NO_CELL` replaces the repeats and comes first. Mechanisms are calibrated for votes of at most 1
+    per cell, so every path whose cells may come from elsewhere calls this function.
     """
     return cells if cells.shape[-1] == 1 else _once(cells)
 
@@ -109,7 +113,7 @@ def sum_votes(cells: Array, num_cells: int) -> jax.Array:
 
     Args:
       cells: int32, any shape.
-      num_cells: d.
+      num_cells: Number of cells d.
 
     Returns:
       int32 `[num_cells]`; cells outside [0, num_cells) are not counted.
@@ -122,8 +126,13 @@ def sum_votes(cells: Array, num_cells: int) -> jax.Array:
 
 @jax.jit
 def gap(counts: Array) -> jax.Array:
-    """Return how far each query's first label leads its second: `[num_queries]` from
-    `[num_queries, num_classes]`.
+    """Return each query's lead of the first label over the second.
+
+    Args:
+      counts: `[num_queries, num_classes]`.
+
+    Returns:
+      `[num_queries]`, in votes.
     """
     top = jax.lax.top_k(jnp.asarray(counts), 2)[0]
     return top[:, 0] - top[:, 1]
@@ -133,30 +142,30 @@ def error_radius(scale: float, num_classes: int, failure_prob: float) -> int:
     """Bound discrete Laplace noise on all cells of one query (Proposition 1).
 
     Args:
-      scale: b of the noise, in votes.
-      num_classes: |Y|.
-      failure_prob: beta.
+      scale: Scale b of the noise, in votes.
+      num_classes: Number of classes |Y|.
+      failure_prob: Failure probability beta.
 
     Returns:
       The least m such that all |Y| noises are below m in absolute value with probability at least 1
-      - beta. The paper's real-valued b·ln(|Y|/beta) fails for integer noise: it reaches .050041 for
-      beta = .05, |Y| = 2, b = 20.
+      - beta. The paper's real-valued b·ln(|Y|/beta) fails for integer noise: its failure
+      probability is .050041 for beta = .05, |Y| = 2, b = 20.
     """
     alpha = math.exp(-1 / scale)
     return max(1, math.ceil(scale * math.log(2 * num_classes / (failure_prob * (1 + alpha)))))
 
 
 def flip_prob(gap: float, scale: float, num_classes: int) -> float:
-    """Return how probably discrete Laplace noise changes a query's label, in the worst case.
+    """Return the probability that discrete Laplace noise changes a query's label, at worst.
 
-    Every rival trails by `gap`, which is the worst case for a given gap, and a tie counts as a
-    flip. Remark 1's sufficient condition, gap >= 2·error_radius, asks for about twice the gap that
-    this needs.
+    In the worst case for a given gap, every rival trails by exactly `gap`. A tie counts as a flip.
+    Remark 1's sufficient condition, gap >= 2·error_radius, asks for about twice the gap that this
+    probability needs.
 
     Args:
-      gap: lead of the true label, in votes.
-      scale: b of the noise, in votes.
-      num_classes: |Y|.
+      gap: Lead of the true label, in votes.
+      scale: Scale b of the noise, in votes.
+      num_classes: Number of classes |Y|.
     """
     coarse = max(1.0, scale / LARGE_SCALE)  # votes that are counted as one
     gap = gap / coarse
@@ -165,7 +174,7 @@ def flip_prob(gap: float, scale: float, num_classes: int) -> float:
     reach = math.ceil(40 * scale) + 1
     noise = np.arange(-reach, reach + 1)
     pmf = (1 - alpha) / (1 + alpha) * alpha ** np.abs(noise)
-    below = noise + math.ceil(gap) - 1  # a rival must stay at or below this to lose strictly
+    below = noise + math.ceil(gap) - 1  # a rival's noise must not exceed this to lose strictly
     cdf = np.where(
         below < 0,
         alpha ** (-np.minimum(below, 0).astype(float)) / (1 + alpha),
@@ -191,18 +200,18 @@ def required_gap(scale: float, num_classes: int, failure_prob: float) -> int:
 def suggested_num_queries(
     num_records: int, num_classes: int, scale: float, num_neighbors: int, *, shared: bool
 ) -> int:
-    """Suggest s: as many queries as leave each an average share of votes a margin times the gap
-    that flips 1% of the labels.
+    """Suggest the number of queries s.
 
-    More queries follow the data more finely and are answered less surely. Never fewer than the
-    classes.
+    Each query gets, on average, a margin times the gap at which noise flips 1% of the labels. More
+    queries follow the data more finely, but their answers are less certain. The result is never
+    below the number of classes.
 
     Args:
-      num_records: n.
-      num_classes: |Y|.
-      scale: b of the noise, in votes.
-      num_neighbors: k.
-      shared: whether similar queries share their votes, `SHARED_MARGIN`, or not, `MARGIN`.
+      num_records: Number of private records n.
+      num_classes: Number of classes |Y|.
+      scale: Scale b of the noise, in votes.
+      num_neighbors: Number of neighbors k.
+      shared: Choice of margin: `SHARED_MARGIN` if similar queries share their votes, else `MARGIN`.
     """
     gap = required_gap(scale, num_classes, 0.01) if scale > 0 else 1
     return int(
@@ -219,25 +228,25 @@ def theorem_1_radius(
 ) -> float:
     """Bound the errors of randomized response on all cells of one query, as published (Theorem 1).
 
-    sqrt(3·n·q·ln(|Y|/beta))/(1 - 2q) with q = 1/(e^(ε/2kr) + 1). The proof bounds one tail, around
-    n·q. By exact tails of both sides the claim held in every case tried, with a factor of 2 to
-    spare, where n·q >= 3·ln(|Y|/beta). Elsewhere it can fail: at n = 100, ε = 12 and 50 voters a
-    cell errs by more with probability .0123 instead of .005. `bernstein_radius` is proved without a
-    condition, and smaller at n = 60000 by a fifth to two fifths.
+    The radius is sqrt(3·n·q·ln(|Y|/beta))/(1 - 2q) with q = 1/(e^(ε/2kr) + 1). The proof bounds one
+    tail, around n·q. By exact tails of both sides, the claim held in every case tried with n·q >=
+    3·ln(|Y|/beta), with a factor of 2 to spare. Elsewhere the claim can fail: at n = 100, ε = 12
+    and 50 voters, a cell errs by more with probability .0123 instead of .005. `bernstein_radius` is
+    proved without a condition, and is smaller at n = 60000 by a fifth to two fifths.
 
     Args:
-      epsilon: ε of one message.
-      votes_per_record: k·r.
-      num_records: n.
-      num_classes: |Y|.
-      failure_prob: beta.
+      epsilon: Privacy loss ε of one message.
+      votes_per_record: Votes of a record k·r.
+      num_records: Number of private records n.
+      num_classes: Number of classes |Y|.
+      failure_prob: Failure probability beta.
 
     Returns:
-      Votes that all |Y| estimates are closer to their counts than, with probability at least 1 -
-      beta.
+      Radius in votes. All |Y| estimates are closer than that to their counts, with probability at
+      least 1 - beta.
 
     Raises:
-      ValueError: where n·q < 3·ln(|Y|/beta); it names the least n.
+      ValueError: If n·q < 3·ln(|Y|/beta); the message names the least n.
     """
     half = epsilon / (2 * votes_per_record)
     q = math.exp(-half) / (1 + math.exp(-half))
@@ -259,14 +268,15 @@ def theorem_2_radius_as_published(
     failure_prob: float,
     num_buckets: float | None = None,
 ) -> float:
-    """Return the radius published for Collision (Theorem 2), which is **too small** where many
-    clients vote for a cell.
+    """Return the radius published for Collision (Theorem 2), **too small** for popular cells.
 
-    It fails from ε = 1.5 on, with two votes a record from ε = 0.9.
+    It fails when many clients vote for a cell, from ε = 1.5 on, and with two votes per record from
+    ε = 0.9 on.
 
-    sqrt(2·n·ln(|Y|/beta)/l)/(p - q): one tail, with the constant of the lower one, and without the
-    larger variance v1 of those who vote. At n = 60000 and beta/|Y| = .005, a cell that a share of
-    the clients votes for fails with probability
+    The radius is sqrt(2·n·ln(|Y|/beta)/l)/(p - q). It covers one tail, with the constant of the
+    lower tail, and omits the larger variance v1 of the clients that vote for the cell. The table
+    shows failure probabilities at n = 60000 and beta/|Y| = .005, by the share of the clients that
+    vote for a cell:
 
         ε   k·r   none     a tenth  half     all
         1   1     .00014   .00017   .00035   .00074
@@ -278,15 +288,15 @@ def theorem_2_radius_as_published(
     For comparison with the paper only; `bernstein_radius` holds everywhere.
 
     Args:
-      epsilon: ε of one message.
-      votes_per_record: k·r.
-      num_records: n.
-      num_classes: |Y|.
-      failure_prob: beta.
-      num_buckets: l; where it is not given, the published kr·e^ε + 2kr - 1, not rounded.
+      epsilon: Privacy loss ε of one message.
+      votes_per_record: Votes of a record k·r.
+      num_records: Number of private records n.
+      num_classes: Number of classes |Y|.
+      failure_prob: Failure probability beta.
+      num_buckets: Number of buckets l. Defaults to the published kr·e^ε + 2kr - 1, not rounded.
 
     Returns:
-      Votes.
+      Radius in votes.
     """
     odds = math.exp(epsilon)
     buckets = votes_per_record * (odds + 2) - 1 if num_buckets is None else num_buckets
@@ -297,29 +307,29 @@ def theorem_2_radius_as_published(
 def bernstein_radius(
     p: float, q: float, num_voters: int, num_records: int, num_classes: int, failure_prob: float
 ) -> float:
-    """Bound the error of a pure local protocol's estimate of one cell: what Theorems 1 and 2 are
-    for, at any p, q and n.
+    """Bound the error of a pure local protocol's estimate of one cell, at any p, q and n.
 
-    The estimate errs by a sum of n independent terms of mean 0, variance V = a·v1 + (n - a)·v0
-    together, and size at most M = max(p, 1 - q)/(p - q). Bernstein: P(|error| >= η) <=
-    2·exp(-η²/(2V + 2Mη/3)), which is beta/|Y| at the root η = ML/3 + sqrt((ML/3)² + 2VL), where L =
-    ln(2|Y|/beta).
+    Use it in place of Theorems 1 and 2. The estimate errs by a sum of n independent terms of mean
+    0. Their total variance is V = a·v1 + (n - a)·v0. Each is at most M = max(p, 1 - q)/(p - q) in
+    size. Bernstein: P(|error| >= η) <= 2·exp(-η²/(2V + 2Mη/3)). This bound is beta/|Y| at the root
+    η = ML/3 + sqrt((ML/3)² + 2VL), with L = ln(2|Y|/beta).
 
     Args:
-      p: probability that a message supports a cell that its client votes for; see
+      p: Probability that a message supports a cell that its client votes for, as in
         `rknn_jax.mechanisms.local`.
-      q: the same for any other cell.
-      num_voters: a, clients that vote for the cell.
-      num_records: n.
-      num_classes: |Y|.
-      failure_prob: beta.
+      q: Probability that a message supports any other cell.
+      num_voters: Number a of clients that vote for the cell.
+      num_records: Number of private records n.
+      num_classes: Number of classes |Y|.
+      failure_prob: Failure probability beta.
 
     Returns:
-      Votes that the estimate is closer to its count than, with probability at least 1 - beta/|Y|;
-      thus all cells of a query, each within its own radius, with probability at least 1 - beta.
+      Radius in votes. The estimate is closer than that to its count with probability at least 1 -
+      beta/|Y|. So all cells of a query are within their own radii with probability at least 1 -
+      beta.
 
     Raises:
-      ValueError: unless 0 <= q < p <= 1 and 0 <= num_voters <= num_records.
+      ValueError: Unless 0 <= q < p <= 1 and 0 <= num_voters <= num_records.
     """
     if not 0 <= q < p <= 1:
         raise ValueError(f"Expected 0 <= q < p <= 1, got p={p}, q={q}.")

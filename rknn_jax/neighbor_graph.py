@@ -1,4 +1,4 @@
-"""Neighbour graphs of public records, along which labels spread."""
+"""Neighbor graphs of public records, along which labels spread."""
 
 import numpy as np
 import scipy.sparse
@@ -14,8 +14,10 @@ def self_graph(
     *,
     metric: Metric = "sqeuclidean",
 ) -> scipy.sparse.csr_matrix:
-    """Join each of m points `[m, f]` to its nearest others by `neighbor_graph`; fewer points
-    have fewer neighbours.
+    """Join each of m points `[m, f]` to its nearest others by `neighbor_graph`.
+
+    Fewer points than `num_neighbors` have fewer neighbors. Each point's scale is its distance to
+    its `tuning_neighbor`-th neighbor.
     """
     count = min(max(num_neighbors, tuning_neighbor) + 1, len(features))
     index, distance = without_itself(
@@ -26,8 +28,9 @@ def self_graph(
 
 
 def without_itself(index: np.ndarray, distance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop each of m points from its own neighbours `[m, k]`, or the last one where a duplicate
-    took its place; `[m, k - 1]`.
+    """Drop each of m points from its own neighbors `[m, k]`; the result is `[m, k - 1]`.
+
+    If a duplicate took a point's place, its last neighbor is dropped.
     """
     own = index == np.arange(len(index))[:, None]
     drop = np.where(own.any(axis=1), own.argmax(axis=1), index.shape[1] - 1)
@@ -39,9 +42,10 @@ def neighbor_graph(index: Array, distance: Array, scale: Array) -> scipy.sparse.
     """Join every point to its nearest ones with self-tuned weights, symmetrically.
 
     Args:
-      index: int32 `[m, k]`, each point's neighbours, without itself.
+      index: int32 `[m, k]`, each point's neighbors, without itself.
       distance: float32 `[m, k]`, squared distances.
-      scale: float32 `[m]`, each point's own distance scale, say to its 7th neighbour.
+      scale: float32 `[m]`, each point's own distance scale, such as its distance to its 7th
+        neighbor.
 
     Returns:
       `[m, m]`, the mean of W and its transpose, with W_ij = exp(-d²_ij / (scale_i·scale_j)).

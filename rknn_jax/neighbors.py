@@ -1,23 +1,23 @@
-"""Distances, and the k nearest references of every point, exactly and in memory that does not grow
-with their product.
+"""Exact k nearest references of every point, and distances, in bounded memory.
 
-Reverse k-NN labeling and k-NN are one function with its arguments swapped: `nearest(private,
-queries, k)` connects every private record to its k nearest queries, `nearest(queries, private, k)`
-every query to its k nearest records. Points are streamed in blocks, so the `[num_points,
-num_references]` matrix never exists, and `nearest_votes` sums the votes in the same pass.
+Reverse k-NN labeling and k-NN are one function with its arguments swapped. `nearest(private,
+queries, k)` connects every private record to its k nearest queries. `nearest(queries, private, k)`
+connects every query to its k nearest records. Points are streamed in blocks, so the `[num_points,
+num_references]` matrix never exists. `nearest_votes` sums the votes in the same pass.
 
-A block is solved in three steps, each of which hands on what it cannot decide:
+A block is solved in three steps. Each step hands on the points that it cannot decide:
 
-1. `_smallest_keys`: |x - q|² = |x|² - 2<x,q> + |q|² from one matrix product, of bfloat16 where the
-   hardware multiplies them faster. As the bits of a positive float order it, the reference's number
-   takes the lowest of them, and the few smallest are integer minima.
-2. `_refine`: the distances of these few candidates, from differences. They are the nearest if the
-   farthest of them is closer than the bound that step 1's rounding leaves for all others.
-3. The rows without that certificate are solved again, with a product of float32, and then by
-  differences to all references.
+1. `_smallest_keys`: |x - q|² = |x|² - 2<x,q> + |q|² from one matrix product, in bfloat16 if the
+   hardware multiplies bfloat16 faster. The bits of a positive float sort as an integer. The
+   reference's number replaces the lowest bits, so the smallest distances are integer minima.
+2. `_refine`: the distances of these few candidates, from differences. The candidates are the
+   nearest if the farthest of the k is closer than a bound for all others. The bound allows for the
+   rounding of step 1.
+3. Rows without that certificate are solved again with a float32 product, and then by differences to
+   all references.
 
-So the answer is that of the differences whatever found it, and a record's neighbours depend on no
-other record.
+So the answer always equals that of the differences, and a record's neighbors depend on no other
+record.
 """
 
 import contextlib
@@ -37,15 +37,15 @@ from rknn_jax.types import Array
 
 Metric = Literal["sqeuclidean", "cosine"]
 
-BLOCK_SIZE = {"cpu": 64}  # points at a time, whose tile of distances stays in the cache of a core
-LARGE_BLOCK = 8192  # the same on an accelerator
-LARGEST_GROUP = 1024  # references whose number is packed into a key; more are taken in groups
-# of a tile, whose minimum is taken lane by lane; XLA's CPU compiler fuses so many, but not 16
+BLOCK_SIZE = {"cpu": 64}  # points per block: their tile of distances stays in a core's cache
+LARGE_BLOCK = 8192  # points per block on an accelerator
+LARGEST_GROUP = 1024  # references whose number fits into a key; more are split into groups
+# Slabs of a tile, whose minimum is taken lane by lane. XLA's CPU compiler fuses 8, but not 16.
 SLABS = 8
-UNROLLED = 32  # candidates that are found and ordered without a sort
-FEW_DIFFERENCES = 2**24  # of features: so many are taken one by one, which compiles faster
-ROWS_OF_TILE = 64  # at least those of a tile of XLA's product of a matrix and a vector
-SMALLEST_PART = 4096  # points that are worth a thread
+UNROLLED = 32  # most candidates that are found and ordered without a sort
+FEW_DIFFERENCES = 2**24  # most feature differences taken directly, which compiles faster
+ROWS_OF_TILE = 64  # at least the rows of a tile of XLA's matrix-vector product
+SMALLEST_PART = 4096  # fewest points that are worth a thread
 LARGEST_KEY = np.int32(2**31 - 1)
 
 _T = TypeVar("_T")
@@ -59,8 +59,8 @@ def pairwise_sq_distances(points: Array, references: Array) -> jax.Array:
       references: float32 `[s, f]`.
 
     Returns:
-      float32 `[n, s]`, at least 0. Both sides are centred on the references' mean first, which
-      keeps |x|^2 - 2<x,q> + |q|^2 from cancelling where features sit far from the origin.
+      float32 `[n, s]`, at least 0. Both sides are centered on the references' mean first. Otherwise
+      |x|^2 - 2<x,q> + |q|^2 would cancel for features far from the origin.
     """
     centre = jnp.mean(references, axis=0, keepdims=True)
     points = points - centre
@@ -87,19 +87,21 @@ def nearest(
     Args:
       points: float32 `[n, f]`.
       references: float32 `[s, f]`.
-      num_neighbors: k, between 1 and s.
-      metric: squared Euclidean distance, or 1 - cosine similarity, by which a zero vector is at
-        distance 1 from everything.
-      implementation: of the first step; see `kernels.chosen`.
+      num_neighbors: Number of neighbors k, between 1 and s.
+      metric: Squared Euclidean distance, or 1 - cosine similarity. A zero vector is at cosine
+        distance 1 from everything. Defaults to squared Euclidean.
+      implementation: Implementation of the first step, as in `kernels.chosen`. Defaults to its
+        choice for the platform.
 
     Returns:
       `(index, distance)`, int32 and float32 `[n, k]`, nearest first; ties go to the lowest index.
       Distances are sums of squared differences in float32, and the indices are those of the
-      smallest of them.
+      smallest sums.
 
     Raises:
-      ValueError: for k outside [1, s], features of different width, fewer than two dimensions, and,
-        outside of `jax.jit`, for features that are not finite or overflow.
+      ValueError: If k is outside [1, s], the features differ in width or do not have two
+        dimensions. Outside of `jax.jit` also if features are not finite or their distances
+        overflow.
     """
     points, references = _checked(points, references, num_neighbors)
     how = _how(points, references, num_neighbors, metric, implementation)
@@ -122,25 +124,25 @@ def nearest_votes(
     metric: Metric = "sqeuclidean",
     implementation: kernels.Implementation | None = None,
 ) -> jax.Array:
-    """Sum every point's labels over its nearest references: `nearest`, `bsvs.cells` and
-    `bsvs.sum_votes` in one pass.
+    """Sum every point's labels over its nearest references.
 
-    The memory beyond the inputs does not grow with n.
+    The result is that of `nearest`, `bsvs.cells` and `bsvs.sum_votes`, in one pass. The memory
+    beyond the inputs does not grow with n.
 
     Args:
       points: float32 `[n, f]`, private records.
       references: float32 `[s, f]`, queries.
       labels: int32 `[n]` or `[n, r]`, as in `bsvs.cells`.
-      num_neighbors: k, between 1 and s.
-      num_classes: |Y|.
-      metric: as in `nearest`.
-      implementation: as in `nearest`.
+      num_neighbors: Number of neighbors k, between 1 and s.
+      num_classes: Number of classes |Y|.
+      metric: Metric, as in `nearest`.
+      implementation: Implementation, as in `nearest`.
 
     Returns:
       int32 `[s, num_classes]`, private.
 
     Raises:
-      ValueError: as in `nearest`, and for labels of another number than points.
+      ValueError: As in `nearest`, and if the numbers of labels and points differ.
     """
     points, references = _checked(points, references, num_neighbors)
     labels = jnp.asarray(labels, jnp.int32)
@@ -162,9 +164,7 @@ def nearest_votes(
 
 
 def check_finite(name: str, features: Array) -> None:
-    """Raise ValueError, naming the first bad row, where `features` `[n, f]` hold NaN or
-    infinity.
-    """
+    """Raise ValueError if features `[n, f]` hold NaN or infinity, naming the first bad row."""
     bad = ~np.isfinite(np.asarray(features)).all(axis=1)
     if bad.any():
         row = int(np.argmax(bad))
@@ -175,7 +175,7 @@ def check_finite(name: str, features: Array) -> None:
 
 
 class _How(NamedTuple):
-    """What is decided before tracing: `dtypes` are those of the products that are tried in turn."""
+    """Static settings, decided before tracing; `dtypes` are the product types to try in turn."""
 
     num_neighbors: int
     metric: Metric
@@ -185,8 +185,10 @@ class _How(NamedTuple):
 
 
 class _References(NamedTuple):
-    """`rows` `[s, f]`, and in g groups of G, centred and padded: `doubled`, -2q, `[g, G, f]` of
-    each dtype, and |q|² `[g, G]`.
+    """References, prepared for the products.
+
+    `rows` are `[s, f]`. `doubled` is -2q, centered, padded and split into g groups of G: `[g, G,
+    f]` of each dtype. `sq_norms` are |q|² `[g, G]`.
     """
 
     rows: jax.Array
@@ -194,7 +196,7 @@ class _References(NamedTuple):
     doubled: tuple[jax.Array, ...]
     sq_norms: jax.Array
     reach: jax.Array  # the greatest |q|
-    residuals: tuple[jax.Array, ...]  # of each dtype, the greatest norm of what it loses of q
+    residuals: tuple[jax.Array, ...]  # per dtype, the greatest norm of the rounding error of q
 
 
 def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[jax.Array, jax.Array]:
@@ -228,9 +230,8 @@ def _all_finite(arrays: list[jax.Array]) -> jax.Array:
 def _check_finite_distances(
     distances: list[jax.Array], points: jax.Array, references: jax.Array
 ) -> None:
-    if not bool(
-        _all_finite([*distances, references])
-    ):  # an infinite reference is nobody's neighbour
+    # An infinite reference has infinite distances and is found by no point, so check it too.
+    if not bool(_all_finite([*distances, references])):
         check_finite("points", points)
         check_finite("references", references)
         raise ValueError(
@@ -249,9 +250,10 @@ def _how(
     block = BLOCK_SIZE.get(jax.default_backend(), LARGE_BLOCK)
     if points.size * len(references) <= FEW_DIFFERENCES:
         return _How(num_neighbors, metric, kernels.chosen(implementation), (), block)
+    # References of a larger set lie closer together, and bfloat16 would decide too few points.
     halves = (
         (jnp.bfloat16,) if multiplies_halves(platform) and len(references) <= LARGEST_GROUP else ()
-    )  # more are nearer to each other
+    )
     return _How(
         num_neighbors, metric, kernels.chosen(implementation), (*halves, jnp.float32), block
     )
@@ -259,7 +261,7 @@ def _how(
 
 @functools.cache
 def multiplies_halves(platform: str) -> bool:
-    """Return whether products of bfloat16 are faster than of float32."""
+    """Return whether bfloat16 products are faster than float32 products."""
     if platform != "cpu":
         return True
     with contextlib.suppress(OSError):
@@ -270,17 +272,18 @@ def multiplies_halves(platform: str) -> bool:
 def _on_every_core(
     points: jax.Array, run: Callable[[int, int, int, int], _T]
 ) -> list[tuple[_T, int]]:
-    """Run parts of the points side by side, one on each core of a CPU, which XLA would use only
-    within single products.
+    """Run parts of the points side by side, one on each core of a CPU.
+
+    XLA alone would use the cores only within single products.
 
     Args:
       points: `[n, f]`.
-      run: called as `run(start, first, stop, size)` of a part of `size` points from `start` on, of
-        which `first` to `stop` are wanted.
+      run: Function called as `run(start, first, stop, size)` on the `size` points from `start` on.
+        Only its points `first` to `stop` are wanted.
 
     Returns:
-      `(result, first)` of each part. All parts are of one size, and `first` is not 0 where one
-      overlaps the one before.
+      `(result, first)` of each part. All parts have the same size, and `first` is not 0 if a part
+      overlaps the previous one.
     """
     n = len(points)
     parts = 1
@@ -296,7 +299,7 @@ def _on_every_core(
     if parts == 1:
         return [(run(0, 0, n, n), 0)]
     size = -(-n // parts)
-    run(0, 0, 0, size)  # nothing: it compiles, once for all threads
+    run(0, 0, 0, size)  # an empty slice: all threads then share one compiled program
 
     def part(number: int) -> tuple[_T, int]:
         start = min(number * size, n - size)
@@ -376,10 +379,10 @@ def _over_blocks(
     visit: Callable[..., _T],
     state: _T,
 ) -> _T:
-    """Fold `visit(state, at, index, distance)` over blocks of points `start + first` to `start +
-    stop`, where `at` counts from `start`.
+    """Fold `visit(state, at, index, distance)` over blocks of points.
 
-    Blocks are of one size, and the last one begins earlier where it would pass the end.
+    The points are `start + first` to `start + stop`, and `at` counts from `start`. All blocks have
+    the same size. The last one begins earlier if it would pass the end.
     """
     if not size:
         return state
@@ -424,8 +427,8 @@ def _solve(
         state: tuple[jax.Array, jax.Array, jax.Array],
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         index, distance, unsure = state
+        # Rows that are already sure fill the block, and keep their results.
         rows = jax.lax.top_k(unsure.astype(jnp.int32), few)[1]
-        # rows that are sure fill up, and stay
         better = _solve(points[rows], references, how, tried + 1)
         open_ = unsure[rows][None]
         index, distance = (
@@ -449,8 +452,11 @@ def _by_differences(points: jax.Array, rows: jax.Array, count: int) -> tuple[jax
 def _refine(
     points: jax.Array, references: _References, how: _How, tried: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the nearest candidates, their distances `[k, B]`, and for which points no other
-    reference can be nearer `[B]`.
+    """Return the nearest candidates, their distances and their certificates.
+
+    Returns:
+      `(index, distance, sure)`: `[k, B]`, `[k, B]` and bool `[B]`. `sure` holds for the points to
+      which no other reference can be nearer.
     """
     rows = references.rows
     k = how.num_neighbors
@@ -471,11 +477,11 @@ def _refine(
 
 
 def _sum_last(terms: jax.Array) -> jax.Array:
-    """Sum `[m, B, f]` over f: on a CPU by a product with ones, which XLA vectorizes, unlike sums
-    along the last axis.
+    """Sum `[m, B, f]` over f.
 
-    Rows are filled up to whole tiles of that product, whose order of summation then is the same for
-    all of them.
+    On a CPU the sum is a product with ones, which XLA vectorizes, unlike sums along the last axis.
+    Rows are padded to whole tiles of that product, so that every row has the same order of
+    summation.
     """
     if jax.default_backend() != "cpu":
         return jnp.sum(terms, axis=-1)
@@ -488,8 +494,9 @@ def _sum_last(terms: jax.Array) -> jax.Array:
 
 
 def _num_candidates(num_neighbors: int) -> int:
-    """Return how many are refined: with four more and half of k, rounding to bfloat16 leaves one
-    point in a hundred undecided.
+    """Return the number of candidates to refine, k + 4 + k/2.
+
+    With so many, rounding to bfloat16 leaves one point in a hundred undecided.
     """
     return num_neighbors + 4 + num_neighbors // 2
 
@@ -497,11 +504,11 @@ def _num_candidates(num_neighbors: int) -> int:
 def _rounding(centred: jax.Array, references: _References, tried: int) -> jax.Array:
     """Bound the errors `[B]` of |x|² - 2<x,q> + |q|² and of a sum of squared differences together.
 
-    With operands that are rounded, to x' and q', <x,q> errs by |x - x'||q| + |x'||q - q'| at most,
-    by Cauchy and Schwarz. Products that leave float32's range below are lost. Sums of f terms in
-    float32 err by less than 8·sqrt(f)·2^-24 of the sum of sizes in any order but with probability
+    If the operands are rounded to x' and q', <x,q> errs by |x - x'||q| + |x'||q - q'| at most, by
+    Cauchy and Schwarz. Products that underflow float32 are lost. In any order, sums of f terms in
+    float32 err by less than 8·sqrt(f)·2^-24 of the sum of sizes. The exception has probability
     f·e^-31 (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, Theorem
-    3.1), and all sizes add up to (|x| + |q|)². One percent covers the rounding of the bound itself.
+    3.1). All sizes add up to (|x| + |q|)². One percent covers the rounding of the bound itself.
     """
     width = centred.shape[1]
     reach = references.reach
@@ -521,15 +528,17 @@ def _candidates(
     count: int,
     implementation: kernels.Implementation,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the references of the smallest keys `[m, B]`, and what no other's approximate
-    distance is below `[B]`.
+    """Return the references of the smallest keys, and a bound for all others.
+
+    Returns:
+      `(number, floor)`: `[m, B]` and `[B]`. No other reference's approximate distance is below
+      `floor`.
     """
     groups, size, _ = doubled.shape
     smallest = _smallest_keys
     if implementation == "pallas":
-        from rknn_jax.kernels.nearest import (
-            smallest_keys as smallest,
-        )  # late: Pallas takes a second to import
+        # A late import, because Pallas takes a second to import.
+        from rknn_jax.kernels.nearest import smallest_keys as smallest
     keys = smallest(points, doubled, sq_norms, min(count, size))
     number = (keys & _number_mask(size)) + size * jnp.arange(groups)[:, None, None]
     keys = keys.reshape(-1, len(points))
@@ -544,21 +553,22 @@ def _candidates(
 
 
 def _number_mask(size: int) -> int:
-    """Return the lowest bits of a key, which hold one of `size` numbers."""
+    """Return the mask of a key's lowest bits, which hold one of `size` numbers."""
     return 2 ** (size - 1).bit_length() - 1
 
 
 def _smallest_keys(
     points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
 ) -> jax.Array:
-    """Find the smallest keys of each point in each group: bits of its approximate distances, which
-    carry the reference's number.
+    """Find the smallest keys of each point in each group.
+
+    A key holds the bits of an approximate distance, with the reference's number in the lowest ones.
 
     Args:
-      points: float32 `[B, f]`, centred.
+      points: float32 `[B, f]`, centered.
       doubled: bfloat16 or float32 `[g, G, f]`, -2q.
       sq_norms: float32 `[g, G]`, |q|².
-      count: m.
+      count: Number of keys m.
 
     Returns:
       int32 `[g, m, B]`.
@@ -585,15 +595,16 @@ def _smallest_keys(
 
 
 def pack(distances: jax.Array) -> jax.Array:
-    """Put the row's number into the lowest bits of each distance `[G, B]`, which as int32 order
-    as they do where they are not negative.
+    """Put the row's number into the lowest bits of each distance `[G, B]`.
+
+    As int32, the results sort as the distances do, if the distances are not negative.
     """
     bits = jax.lax.bitcast_convert_type(distances, jnp.int32)
     return bits & ~_number_mask(len(bits)) | jax.lax.broadcasted_iota(jnp.int32, bits.shape, 0)
 
 
 def _smallest(keys: jax.Array, count: int) -> jax.Array:
-    """Return the smallest of each column of different keys: int32 `[count, B]` from `[G, B]`."""
+    """Return the smallest keys of each column, int32 `[count, B]` from distinct keys `[G, B]`."""
     if count > UNROLLED:
         return ~jax.lax.top_k(~keys.T, count)[0].T
     slabs = jnp.split(jax.lax.optimization_barrier(keys), SLABS)
@@ -605,10 +616,11 @@ def _smallest(keys: jax.Array, count: int) -> jax.Array:
 
 
 def _order(index: jax.Array, distance: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Return the `count` nearest of each column, ties by index, from `[m, B]`: each goes where
-    as many others come before it.
+    """Return the `count` nearest of each column of `[m, B]`; ties go by index.
+
+    For few rows, the rank of an entry is the number of entries before it.
     """
-    bits = jax.lax.bitcast_convert_type(distance, jnp.int32)  # as whole numbers NaN has a place too
+    bits = jax.lax.bitcast_convert_type(distance, jnp.int32)  # integers, so that NaN has a rank too
     if len(index) > UNROLLED:
         bits, index = jax.lax.sort((bits, index), dimension=0, num_keys=2)
         return index[:count], jax.lax.bitcast_convert_type(bits[:count], jnp.float32)
@@ -624,14 +636,14 @@ def _order(index: jax.Array, distance: jax.Array, count: int) -> tuple[jax.Array
 
 
 def _unit(vectors: jax.Array, side: int) -> jax.Array:
-    """Scale vectors `[n, f]` to length 1, at half whose squared distance is 1 - cosine: `[n, f +
-    2]`.
+    """Scale vectors `[n, f]` to length 1 and add two columns: `[n, f + 2]`.
 
-    A zero vector becomes one that is at a right angle to all, also to those of the other side.
+    1 - cosine is half the squared distance of the results. A zero vector becomes one at a right
+    angle to all others, including those of the other side.
     """
     scale = jnp.max(jnp.abs(vectors), axis=1, keepdims=True)
     zero = (scale == 0).astype(jnp.float32)
-    vectors = vectors / (scale + zero)  # so that no square leaves float32's range
+    vectors = vectors / (scale + zero)  # keeps the squares within float32's range
     sides = [zero, jnp.zeros_like(zero)]
     return jnp.concatenate(
         [

@@ -1,9 +1,9 @@
-"""From noisy counts to answers: arg max, soft labels, and what public data alone can add for free.
+"""Labels from noisy counts: arg max, soft labels, and smoothing by public data.
 
-`noisy_screen` sees counts and releases one noisy bit of each query. Everything else here takes
-noisy counts, so by post-processing it costs no privacy, as long as its strength is chosen from n,
-s, epsilon and public data only. `smoothing_weights` borrows votes from similar queries;
-`public_labels` spreads labels over the public neighbour graph.
+`noisy_screen` reads private counts and releases one noisy bit per query. Everything else here takes
+noisy counts, so by post-processing it costs no privacy. The condition is that its strength is
+chosen from n, s, epsilon and public data only. `smoothing_weights` borrows votes from similar
+queries; `public_labels` spreads labels over the public neighbor graph.
 
 References: Zhou et al., "Learning with Local and Global Consistency", 2003 (`propagate`).
 """
@@ -23,55 +23,70 @@ from rknn_jax.neighbors import Metric, pairwise_sq_distances
 from rknn_jax.types import Array
 
 BANDWIDTHS = (0.0, *np.geomspace(0.01, 0.35, 14))
-"""Kernel widths that `smoothing_weights` chooses from, in units of the median squared distance
-between queries; wider ones mix labels.
+"""Kernel widths that `smoothing_weights` chooses from; wider ones mix labels.
+
+The unit is the median squared distance between queries.
 """
 
 STANDS_OUT = 5.0
-"""Expected votes over the noise's standard deviation, for the difference of two cells, at which
-a query needs no more help.
+"""Signal-to-noise ratio at which a query needs no more votes from others.
+
+The ratio is a query's expected votes over the standard deviation of the noise of the difference of
+two cells.
 """
 
 REACH = 6.0
 GRID = 200
-"""Standard deviations around the greatest count that `posterior` looks at, and its points."""
+"""Half width in standard deviations, and number of points, of the grid of `posterior`."""
 
 LARGEST_GRAPH = 100_000
-"""Public records between which labels are spread; the graph of more would take hours."""
+"""Most public records between which labels are spread; a larger graph would take hours."""
 
 LARGEST_GRID = 10**7
-"""Numbers that it holds at a time."""
+"""Most numbers that `posterior` holds at a time."""
 
 
 def noisy_max(counts: Array) -> np.ndarray:
-    """Return the label of each query, int32 `[num_queries]`: the arg max of its noisy counts
-    `[num_queries, num_classes]`.
+    """Return the label of each query: the arg max of its noisy counts.
+
+    Args:
+      counts: `[num_queries, num_classes]`, noisy.
+
+    Returns:
+      int32 `[num_queries]`.
     """
     return np.asarray(jnp.argmax(jnp.asarray(counts), axis=1), np.int32)
 
 
 def noisy_screen(key: jax.Array, counts: Array, threshold: float, stddev: float) -> np.ndarray:
-    """Return which queries' greatest count reaches the threshold once it is noisy, in simulation,
-    bool `[num_queries]`.
+    """Return which queries' greatest count, once noisy, reaches the threshold, in simulation.
 
     Args:
-      key: is consumed.
+      key: Random key, consumed.
       counts: `[num_queries, num_classes]`, private.
-      threshold: T.
-      stddev: of the Gaussian noise.
+      threshold: Threshold T, in votes.
+      stddev: Standard deviation of the Gaussian noise, in votes.
+
+    Returns:
+      bool `[num_queries]`.
     """
     largest = np.asarray(counts, np.float32).max(axis=1)
     return largest + stddev * np.asarray(jax.random.normal(key, largest.shape)) >= threshold
 
 
 def assignment(counts: Array) -> np.ndarray:
-    """Return another label for each query, int32 `[num_classes]`, such that their noisy counts
-    `[num_classes, num_classes]` sum to most.
+    """Give each query a different label, such that their noisy counts have the greatest sum.
 
-    Where every query is a cluster of one class, the counts of the others help to tell which.
+    If every query is a cluster of one class, the counts of the other queries help to tell which.
+
+    Args:
+      counts: `[num_classes, num_classes]`, noisy.
+
+    Returns:
+      int32 `[num_classes]`.
 
     Raises:
-      ValueError: for another number of queries than classes.
+      ValueError: If the numbers of queries and classes differ.
     """
     counts = np.asarray(counts)
     if counts.shape[0] != counts.shape[1]:
@@ -84,16 +99,16 @@ def assignment(counts: Array) -> np.ndarray:
 
 
 def posterior(counts: Array, stddev: Array) -> np.ndarray:
-    """Return how probably each class has the most votes of all, given its noisy counts.
+    """Return the probability that each class has the most votes of all, given its noisy counts.
 
-    Noise is taken as normal and independent between cells, and before anything was heard all counts
-    were as likely, so that count j is normal around what was heard. The integral over it of the
-    probability that all others are less is summed over a grid.
+    Noise is taken as normal and independent between cells, and the prior of the counts as flat. So
+    count j is normal around its noisy count. Its density, times the probability that all other
+    counts are less, is summed over a grid.
 
     Args:
       counts: float32 `[num_queries, num_classes]`, noisy.
-      stddev: of the noise, `[num_queries, num_classes]`; where a query has none, its arg max is
-        certain.
+      stddev: Standard deviation of the noise, in votes, `[num_queries, num_classes]`. If a query
+        has a 0 here, its arg max is certain.
 
     Returns:
       float32 `[num_queries, num_classes]`, rows summing to 1.
@@ -110,13 +125,11 @@ def posterior(counts: Array, stddev: Array) -> np.ndarray:
 def _posterior(counts: np.ndarray, stddev: np.ndarray) -> np.ndarray:
     certain = np.arange(counts.shape[1]) == counts.argmax(axis=1)[:, None]
     scale = np.where(stddev > 0, stddev, 1)
-    points = round(
-        GRID * float((scale.max(axis=1) / scale.min(axis=1)).max())
-    )  # as fine as the sharpest cell asks for
+    # As fine as the sharpest cell needs.
+    points = round(GRID * float((scale.max(axis=1) / scale.min(axis=1)).max()))
+    # Below `low` some other count is almost surely greater.
     low, high = ((counts + reach * scale).max(axis=1) for reach in (-REACH, REACH))
-    values = np.linspace(low, high, points, axis=1)[
-        :, None
-    ]  # below `low` some other count is almost surely greater
+    values = np.linspace(low, high, points, axis=1)[:, None]
     standard = (values - counts[..., None]) / scale[..., None]
     log_below = scipy.special.log_ndtr(standard)
     log_density = -0.5 * standard**2 - np.log(scale)[..., None]
@@ -139,22 +152,22 @@ def soft_labels(counts: Array) -> np.ndarray:
 
 
 def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float) -> np.ndarray:
-    """Choose how much each query listens to similar ones, from public quantities only.
+    """Choose the weight of each query's votes for each other query, from public quantities only.
 
     A query's votes should be about in proportion to the public records that it stands for. Each
-    query takes the narrowest kernel exp(-|q_i - q_j|² / width) that gathers enough of them to stand
-    out of the noise that it gathers along (`STANDS_OUT`), since more smoothing would only blur
-    labels; where none does, the one that comes nearest.
+    query takes the narrowest kernel exp(-|q_i - q_j|² / width) whose expected votes stand out of
+    the gathered noise (`STANDS_OUT`). More smoothing would only blur labels. If no kernel suffices,
+    the query takes the one that comes nearest.
 
     Args:
       features: float32 `[num_queries, f]`.
       sizes: `[num_queries]`, public records of each query.
-      votes: how many votes were cast, as the noisy counts tell.
-      stddev: of the noise of one cell, in votes; 0 needs no help.
+      votes: Total number of votes cast, as the noisy counts tell.
+      stddev: Standard deviation of one cell's noise, in votes; at 0 no query needs help.
 
     Returns:
-      float32 `[num_queries, num_queries]`, the weight of query j's votes in query i's label; the
-      identity where no query needs help.
+      float32 `[num_queries, num_queries]`, the weight of query j's votes in query i's label. It is
+      the identity if no query needs help.
     """
     if stddev <= 0:
         return np.eye(len(sizes), dtype=np.float32)
@@ -162,10 +175,9 @@ def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float
     sizes = np.asarray(sizes, np.float64)
     distances = np.asarray(pairwise_sq_distances(features, features), np.float64)
     others = distances[~np.eye(len(distances), dtype=bool)]
+    # No query is more similar than another, as when queries are prototypes.
     if np.any(others > 0) and np.ptp(others) <= 1e-6 * others.max():
-        return np.eye(
-            len(sizes), dtype=np.float32
-        )  # none is more similar than another, as where queries are prototypes
+        return np.eye(len(sizes), dtype=np.float32)
     unit = np.median(others[others > 0]) if np.any(others > 0) else 1.0
     expected = votes * sizes / sizes.sum()
     chosen = np.eye(len(sizes))
@@ -182,17 +194,17 @@ def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float
 def public_graph(
     features: Array, num_queries: int, *, metric: Metric = "sqeuclidean", smoothing: str = "auto"
 ) -> scipy.sparse.csr_matrix | None:
-    """Return the neighbour graph along which `public_labels` spreads.
+    """Return the neighbor graph along which `public_labels` spreads.
 
     Args:
       features: float32 `[m, f]`, of the public records.
-      num_queries: s.
-      metric: of the features.
-      smoothing: `none` spreads nothing.
+      num_queries: Number of queries s.
+      metric: Metric of the features. Defaults to squared Euclidean.
+      smoothing: Choice of smoothing; `none` spreads nothing. Defaults to `auto`.
 
     Returns:
-      `[m, m]`, or None where nothing is to be spread: with `smoothing` none, where every record is
-      a query, and beyond `LARGEST_GRAPH` records.
+      `[m, m]`, or None if nothing is to be spread: if `smoothing` is `none`, if every record is a
+      query, and beyond `LARGEST_GRAPH` records.
     """
     if smoothing == "none" or not num_queries < len(features) <= LARGEST_GRAPH:
         return None
@@ -202,13 +214,13 @@ def public_graph(
 def public_labels(
     graph: scipy.sparse.csr_matrix | None, probabilities: Array, num_queries: int
 ) -> np.ndarray:
-    """Spread the public records' labels over their neighbour graph, by post-processing alone.
+    """Spread the public records' labels over their neighbor graph, by post-processing alone.
 
     Args:
-      graph: from `public_graph`; None leaves the labels as they are.
-      probabilities: float32 `[m, num_classes]`, each record's own query's soft label; 0 where none
-        was answered.
-      num_queries: answered ones, from which the strength follows.
+      graph: Graph from `public_graph`; None leaves the labels as they are.
+      probabilities: float32 `[m, num_classes]`, the soft label of each record's own query; 0 if
+        that query was not answered.
+      num_queries: Number of answered queries, which sets the strength.
 
     Returns:
       float32 `[m, num_classes]`.
@@ -220,22 +232,23 @@ def public_labels(
 
 
 def propagation_strength(num_queries: int, num_public: int) -> float:
-    """Return how far labels should travel, 1 - (s/m)^0.6: the farther, the more public records
-    share a query.
+    """Return the strength of propagation, 1 - (s/m)^0.6.
 
-    The exponent was chosen on MNIST; what it gives there is in `benchmarks/results/labels.json`.
+    Labels travel farther when more public records share a query. The exponent was chosen on MNIST;
+    `benchmarks/results/labels.json` holds its results there.
     """
     return 1 - (num_queries / num_public) ** 0.6
 
 
 def propagate(graph: scipy.sparse.spmatrix, probabilities: Array, strength: float) -> np.ndarray:
-    """Spread soft labels over a public neighbour graph: solve F = (1 - strength)·Y + strength·S·F,
-    S = D^-1/2 W D^-1/2.
+    """Spread soft labels over a public neighbor graph.
+
+    Solves F = (1 - strength)·Y + strength·S·F with S = D^-1/2 W D^-1/2.
 
     Args:
-      graph: symmetric non-negative similarities `[m, m]` of the public records.
+      graph: Symmetric non-negative similarities W `[m, m]` of the public records.
       probabilities: float32 `[m, num_classes]`, Y, each public record's soft label from its query.
-      strength: in [0, 1); 0 returns Y.
+      strength: Strength in [0, 1); 0 returns Y.
 
     Returns:
       float32 `[m, num_classes]`, rows summing to 1.

@@ -1,12 +1,11 @@
-"""Millions of one-record clients against the exact answer: what error a local mechanism really
-makes, and how fast it is simulated.
+"""Error and speed of a local mechanism, measured on millions of one-record clients.
 
-Clients vote for k neighbouring queries, for the class that most of the query's clients have or for
-any. At the `message` level every client really randomizes, in blocks and constant memory; at the
-`count` level the totals are drawn from their exact joint law (`LocalRandomizer.sample_totals`), and
-a billion clients take no time. Both estimate the same counts in distribution. Both run on all
-devices of all processes (`rknn_jax._internal.distributed`), and one seed gives one result on any
-number of them.
+Clients vote for k neighboring queries. Most vote for their query's majority class, the others for
+any class. At the `message` level every client randomizes its votes, in blocks and constant memory.
+At the `count` level the totals are drawn from their exact joint law
+(`LocalRandomizer.sample_totals`), and a billion clients take no time. Both levels estimate the same
+counts in distribution. Both run on all devices of all processes (`rknn_jax._internal.distributed`),
+and one seed gives one result on any number of them.
 """
 
 import functools
@@ -26,26 +25,26 @@ from rknn_jax._internal import distributed
 from rknn_jax.mechanisms.local import LocalRandomizer
 
 CLIENTS_AT_ONCE = 2**20  # on each device
-# of the clients at the count level; the result depends on their number, so it is not that of the
-# devices
+# Parts of the clients at the count level. The result depends on the number of parts, so it is
+# fixed and not the number of devices.
 PARTS = 8
 MOST_MESSAGES = 2**31 - 1
-MAJORITY = 0.7  # of a query's clients that have its class
+MAJORITY = 0.7  # share of a query's clients that vote for its majority class for certain
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What came out.
+    """Results of a simulation.
 
     Attributes:
-      clients: n.
-      level: message or count.
-      seconds: of randomizing and aggregating, compilation left out.
-      clients_per_second: n over that.
-      mse: mean squared error of a cell's count.
-      predicted_mse: as the exact variances say.
-      bias_z: mean error over cells in standard errors of independent cells; within 4 of 0 unless
-        something is wrong.
+      clients: Number of clients n.
+      level: Level of the simulation, message or count.
+      seconds: Time of randomizing and aggregating, in seconds, without compilation.
+      clients_per_second: Number of clients per second of that time.
+      mse: Mean squared error of a cell's count.
+      predicted_mse: Mean squared error that the exact variances predict.
+      bias_z: Mean error over cells, in standard errors of independent cells. A value beyond 4 from
+        0 means that something is wrong.
     """
 
     clients: int
@@ -68,16 +67,17 @@ def simulate(
     """Simulate one collection.
 
     Args:
-      mechanism: local.
-      clients: n, one record each.
-      level: see above.
-      seed: of votes and messages.
-      mesh: devices of the message level; all of them where it is not given.
-      on_progress: is told the share that is done, at the message level.
+      mechanism: Local mechanism.
+      clients: Number of clients n, one record each.
+      level: Level of the module's docstring, message or count. Defaults to message.
+      seed: Seed of votes and messages. Defaults to 0.
+      mesh: Devices of the message level. Defaults to all.
+      on_progress: Function that is called with the share done, at the message level. Defaults to
+        none.
 
     Raises:
-      ValueError: for fewer than one client, for more than fit a message's number, and for
-        mechanisms without an exact law at the count level.
+      ValueError: If there are fewer than one client, or more than a message's number can hold. Also
+        if a mechanism has no exact law at the count level.
     """
     if clients < 1:
         raise ValueError(f"Expected clients >= 1, got clients={clients}.")
@@ -103,15 +103,16 @@ def _messages(
     mesh: Mesh,
     on_progress: Callable[[float], None],
 ) -> Simulation:
-    """Let all clients vote and randomize: blocks of as many as fit all devices, then what is
-    left for each, then the last few.
+    """Let all clients vote and randomize, in three kinds of blocks.
+
+    The first blocks fill all devices. The next one holds an equal share of the rest for each
+    device, and the last one holds the few left.
     """
     block = CLIENTS_AT_ONCE * mesh.size
     left = clients % block
     spread = left // mesh.size * mesh.size
-    mine = Mesh(
-        np.array(jax.local_devices()[:1]), mesh.axis_names
-    )  # every process adds the last few by itself
+    # Every process adds the last few clients by itself.
+    mine = Mesh(np.array(jax.local_devices()[:1]), mesh.axis_names)
     totals = np.zeros(mechanism.num_totals, np.int64)
     counts = np.zeros(mechanism.num_cells, np.int64)
     seconds = 0.0
@@ -123,7 +124,7 @@ def _messages(
     ):
         for i in range(times if size else 0):
             cells = jax.block_until_ready(_votes(mechanism, votes_key, first, size, devices))
-            if i == 0:  # compiles
+            if i == 0:  # compile before the clock starts
                 jax.block_until_ready(
                     distributed.client_totals(mechanism, message_key, cells, first, mesh=devices)
                 )
@@ -139,8 +140,9 @@ def _messages(
 
 
 def _counts(mechanism: LocalRandomizer, clients: int, rng: np.random.Generator) -> Simulation:
-    """Draw the totals of parts of the clients, each with its own generator, over the processes
-    and their threads, and add them.
+    """Draw the totals of parts of the clients, and add them.
+
+    Each part has its own generator, and the parts are spread over the processes and their threads.
     """
     votes, groups = population(mechanism)
     voters = rng.multinomial(clients, groups)
@@ -165,8 +167,11 @@ def _counts(mechanism: LocalRandomizer, clients: int, rng: np.random.Generator) 
 
 
 def population(mechanism: LocalRandomizer) -> tuple[np.ndarray, np.ndarray]:
-    """Return all ways to vote, int `[s·|Y|, k·r]`, and the share of clients that vote so: query
-    and class of the first vote.
+    """Return all ways to vote, and the share of clients that vote so.
+
+    Returns:
+      `(votes, share)`, int `[s·|Y|, k·r]` and float `[s·|Y|]`, in the order of the first vote's
+      cell.
     """
     s = mechanism.num_queries
     num_classes = mechanism.num_classes
@@ -193,9 +198,7 @@ def _votes(
 
 @jax.jit
 def _cells(mechanism: LocalRandomizer, query: Any, label: Any) -> jax.Array:
-    """Return the cells of k queries from the first on, in a ring, with r classes from the first
-    on.
-    """
+    """Return the cells of k queries and r classes, counted on from the given ones in a ring."""
     near = (
         jnp.asarray(query)[:, None] + jnp.arange(mechanism.num_neighbors)[None]
     ) % mechanism.num_queries
@@ -230,7 +233,7 @@ def make(name: str, **fields: Any) -> LocalRandomizer:
     """Return the local mechanism `name`.
 
     Raises:
-      ValueError: for a name that is none.
+      ValueError: If no local mechanism has that name.
     """
     if name not in mechanisms.names("local"):
         raise ValueError(

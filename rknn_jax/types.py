@@ -1,6 +1,6 @@
-"""The four records that flow down the pipe: a task, its encoder, the queries and the answers.
+"""Core records of the pipeline: a task, its encoder, the queries and the answers.
 
-All are frozen. Arrays are host NumPy or JAX arrays; images are uint8 `[n, height, width,
+All are frozen. Arrays are host NumPy or JAX arrays. Images are uint8 `[n, height, width,
 channels]`, so that no loader, encoder or student has to ask about scale.
 """
 
@@ -16,23 +16,29 @@ from rknn_jax.privacy.guarantee import Guarantee
 
 Array = jax.Array | np.ndarray
 Encoder = Callable[[Array], Array]
-"""Record-local map of images to features: row i of the result depends on image i and on public
-data alone.
+"""Record-local map of images to features.
+
+Row i of the result depends on image i and on public data alone.
 """
 
 
 class Classifier(Protocol):
-    """What tells the class of an image: a student, or a network that a labeler has trained."""
+    """Classifier of images: a student, or a network that a labeler has trained."""
 
     def predict_proba(self, images: Array) -> np.ndarray:
-        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height,
-        width, channels]`.
+        """Return the class probabilities of images.
+
+        Args:
+          images: uint8 `[n, height, width, channels]`.
+
+        Returns:
+          float32 `[n, num_classes]`.
         """
 
 
 @dataclass(frozen=True)
 class Card:
-    """Where a data set comes from."""
+    """Source, license and classes of a data set."""
 
     name: str
     source: str
@@ -41,18 +47,19 @@ class Card:
 
     @property
     def num_classes(self) -> int:
-        """|Y|."""
+        """Number of classes |Y|."""
         return len(self.classes)
 
 
 @dataclass(frozen=True)
 class Records:
-    """Labelled records.
+    """Labeled records.
 
     Attributes:
       images: uint8 `[n, height, width, channels]`.
       labels: int32 `[n]` in `[0, num_classes)`.
-      clients: int32 `[n]`, the owner of each record, or None where the data set knows of none.
+      clients: int32 `[n]`, the owner of each record. Defaults to None, for a data set without known
+        owners.
     """
 
     images: np.ndarray
@@ -62,12 +69,12 @@ class Records:
 
 @dataclass(frozen=True)
 class Public:
-    """Unlabelled public records.
+    """Unlabeled public records.
 
     Attributes:
       images: uint8 `[m, height, width, channels]`.
-      true_labels: int32 `[m]`. A benchmark knows them; they score a labeler and are never given to
-        one. They may be bought (train/buy.py).
+      true_labels: int32 `[m]`, known in benchmarks. These labels score a labeler and are never
+        given to one, but they may be bought (train/buy.py).
     """
 
     images: np.ndarray
@@ -76,11 +83,13 @@ class Public:
 
 @dataclass(frozen=True)
 class Task:
-    """One experiment's data: public, private and test are disjoint by construction.
+    """Data of one experiment: public, private and test are disjoint by construction.
 
     Attributes:
-      card: the data set.
-      public, private, test: see `Public` and `Records`.
+      card: Description of the data set.
+      public: Public records, whose true labels are used for scores alone.
+      private: Private records.
+      test: Test records.
       public_index, private_index, test_index: int64 positions in the data set's pool, which prove
         the disjointness. A pool is the whole data set with its official parts joined in order,
         train before test.
@@ -97,16 +106,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Queries:
-    """What the private records are asked to vote on.
+    """Queries that the private records vote on.
 
     Attributes:
-      features: float32 `[num_queries, f]`, what private records are compared with.
+      features: float32 `[num_queries, f]`, compared with the features of private records.
       index: int32 `[num_queries]`, the public record that stands for each query.
       cluster: int32 `[m]`, the query whose label each public record takes, -1 for none.
-      size: int64 `[num_queries]`, public records nearest to each query, from which its share of the
-        votes can be told beforehand.
-      images: uint8 `[num_queries, height, width, channels]`, those records themselves, where a
-        labeler looks at images.
+      size: int64 `[num_queries]`, the number of public records nearest to each query. The sizes
+        predict each query's share of the votes before any vote is cast.
+      images: uint8 `[num_queries, height, width, channels]`, the records that stand for the
+        queries. Defaults to None, for labelers that do not read images.
     """
 
     features: jax.Array
@@ -117,8 +126,11 @@ class Queries:
 
     @classmethod
     def alone(cls, features: Array, index: np.ndarray) -> "Queries":
-        """Return queries about the public records `index`, each of which stands for itself
-        alone; `features` `[m, f]` are of all.
+        """Return queries about public records, each of which stands for itself alone.
+
+        Args:
+          features: `[m, f]`, of all public records.
+          index: Positions of the records to ask about, `[num_queries]`.
         """
         index = np.asarray(index, np.int32)
         cluster = np.full(len(features), -1, np.int32)
@@ -133,21 +145,21 @@ class Queries:
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back for the queries, with what it cost.
+    """Answers to the queries, with their privacy guarantee.
 
     Attributes:
       labels: int32 `[num_queries]`.
-      answered: bool `[num_queries]`; a labeler that screens leaves some queries without an answer.
+      answered: bool `[num_queries]`. A labeler that screens leaves some queries without an answer.
       probabilities: float32 `[num_queries, num_classes]`, soft labels.
-      confidence: float32 `[num_queries]`, the posterior probability that the label is the one
-        without noise; 1 where it is not known.
-      counts: float32 `[num_queries, num_classes]`, the noisy counts; one-hot where the mechanism
+      confidence: float32 `[num_queries]`, the posterior probability that the label equals the label
+        without noise; 1 if unknown.
+      counts: float32 `[num_queries, num_classes]`, the noisy counts; one-hot if the mechanism
         releases labels only.
-      stddev: float32 `[num_queries, num_classes]`, the noise's standard deviation; 0 where the
+      stddev: float32 `[num_queries, num_classes]`, the standard deviation of the noise; 0 if the
         mechanism releases labels only.
-      guarantee: the privacy of everything here together.
-      model: the network that answered, released too, of a labeler that trains one on the private
-        records; None of those that count votes.
+      guarantee: Privacy guarantee of everything here together.
+      model: Released network that answered, for a labeler that trains one on the private records.
+        Defaults to None, for labelers that count votes.
     """
 
     labels: np.ndarray
@@ -163,8 +175,12 @@ class Answers:
     def predicted(
         cls, probabilities: np.ndarray, guarantee: Guarantee, model: Classifier
     ) -> "Answers":
-        """Return what a network predicts of all queries, float32 `[num_queries, num_classes]`,
-        as answers: there are no counts.
+        """Return a network's predictions for all queries as answers, without counts.
+
+        Args:
+          probabilities: float32 `[num_queries, num_classes]`.
+          guarantee: Privacy guarantee of the network.
+          model: Network that made the predictions.
         """
         labels = probabilities.argmax(axis=1).astype(np.int32)
         said = np.eye(probabilities.shape[1], dtype=np.float32)[labels]

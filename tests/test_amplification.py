@@ -14,10 +14,18 @@ from rknn_jax.privacy import amplification
 
 @pytest.mark.parametrize(
     ("n", "local", "closed", "general"),
-    [(1e4, 1, 0.214026, 0.043206), (1e4, 2, 0.500920, 0.114400), (1e4, 3, 0.824114, 0.226079), (1e4, 4, None, 0.410812),
-     (6e4, 1, 0.092750, 0.016408), (6e4, 2, 0.234575, 0.043702), (6e4, 4, 0.649241, 0.155431), (1e6, 1, 0.023497, 0.003514),
-     (1e6, 4, 0.200985, 0.034280)],
-)  # fmt: skip
+    [
+        (1e4, 1, 0.214026, 0.043206),
+        (1e4, 2, 0.500920, 0.114400),
+        (1e4, 3, 0.824114, 0.226079),
+        (1e4, 4, None, 0.410812),
+        (6e4, 1, 0.092750, 0.016408),
+        (6e4, 2, 0.234575, 0.043702),
+        (6e4, 4, 0.649241, 0.155431),
+        (1e6, 1, 0.023497, 0.003514),
+        (1e6, 4, 0.200985, 0.034280),
+    ],
+)
 def test_epsilon_agrees_with_the_tables(n, local, closed, general):
     assert amplification.epsilon(local, int(n), 1e-6) == pytest.approx(general, abs=5e-6)
     if closed is None:
@@ -33,10 +41,14 @@ def test_epsilon_agrees_with_the_tables(n, local, closed, general):
 
 @pytest.mark.parametrize(
     ("n", "delta", "closed", "general"),
-    [(1e4, 1e-5, (0.5645, 2.1035, 3.6470), (2.0573, 4.5994, 5.7149)), (1e4, 1e-6, (0.5281, 1.9970, 3.5037), (1.8300, 4.3364, 5.4700)),
-     (6e4, 1e-5, (1.1250, 3.5252, 5.3548), (3.5425, 6.3659, 7.4983)), (6e4, 1e-6, (1.0598, 3.3811, 5.1986), (3.2413, 6.0955, 7.2511)),
-     (1e6, 1e-6, (2.6985, 6.0683, 7.9915), (5.9444, 8.9026, 10.0625))],
-)  # fmt: skip
+    [
+        (1e4, 1e-5, (0.5645, 2.1035, 3.6470), (2.0573, 4.5994, 5.7149)),
+        (1e4, 1e-6, (0.5281, 1.9970, 3.5037), (1.8300, 4.3364, 5.4700)),
+        (6e4, 1e-5, (1.1250, 3.5252, 5.3548), (3.5425, 6.3659, 7.4983)),
+        (6e4, 1e-6, (1.0598, 3.3811, 5.1986), (3.2413, 6.0955, 7.2511)),
+        (1e6, 1e-6, (2.6985, 6.0683, 7.9915), (5.9444, 8.9026, 10.0625)),
+    ],
+)
 def test_local_epsilon_agrees_with_the_tables_and_is_never_optimistic(n, delta, closed, general):
     for central, by_formula, by_sum in zip((0.1, 0.5, 1.0), closed, general, strict=True):
         for bound, expected in (("closed form", by_formula), ("general", by_sum)):
@@ -53,10 +65,13 @@ def binary_views(n, local, epsilon):
     others = [
         math.comb(n - 1, ones) * (1 - keep) ** ones * keep ** (n - 1 - ones) for ones in range(n)
     ]
-    view = lambda one: [
-        one * (others[k - 1] if k else 0) + (1 - one) * (others[k] if k < n else 0)
-        for k in range(n + 1)
-    ]  # noqa: E731
+
+    def view(one):
+        return [
+            one * (others[k - 1] if k else 0) + (1 - one) * (others[k] if k < n else 0)
+            for k in range(n + 1)
+        ]
+
     zero = np.array(view(1 - keep))
     one = np.array(view(keep))
     return max(
@@ -177,9 +192,18 @@ def reduced_views(n, local, epsilon, variation):
 
 @pytest.mark.parametrize(
     ("n", "local", "variation"),
-    [(1, 1.0, 0.3), (2, 1.0, 0.1), (8, 1.0, 0.2), (9, 0.01, 0.003), (9, 5.0, 0.98), (9, 5.0, 0.4), (25, 3.0, 0.7), (25, 12.0, 0.9),
-     (40, 2.0, 0.5)],
-)  # fmt: skip
+    [
+        (1, 1.0, 0.3),
+        (2, 1.0, 0.1),
+        (8, 1.0, 0.2),
+        (9, 0.01, 0.003),
+        (9, 5.0, 0.98),
+        (9, 5.0, 0.4),
+        (25, 3.0, 0.7),
+        (25, 12.0, 0.9),
+        (40, 2.0, 0.5),
+    ],
+)
 def test_the_variation_ratio_bound_is_the_sum_over_all_counts_in_both_directions(
     n, local, variation
 ):
@@ -265,13 +289,27 @@ def mechanism_variation(name, **fields):
 
 @pytest.mark.parametrize(
     ("variation", "golden"),
-    [(mechanism_variation("wheel"), {1: 0.029746, 2: 0.078978, 3: 0.156375}),
-     (mechanism_variation("randomized_response"), {1: 0.030696, 2: 0.087596, 3: 0.187278, 4: 0.362832}),
-     (lambda local: math.expm1(local) / (2 * math.exp(local)), {1: 0.035218, 2: 0.084529, 3: 0.160468, 4: 0.287709}),
-     (lambda local: 4 * math.expm1(local) / (4 * math.exp(local) + math.floor(4 * math.exp(local) + 7) - 4),
-      {1: 0.033491, 2: 0.082717, 3: 0.159074, 4: 0.286806})],
+    [
+        (mechanism_variation("wheel"), {1: 0.029746, 2: 0.078978, 3: 0.156375}),
+        (
+            mechanism_variation("randomized_response"),
+            {1: 0.030696, 2: 0.087596, 3: 0.187278, 4: 0.362832},
+        ),
+        (
+            lambda local: math.expm1(local) / (2 * math.exp(local)),
+            {1: 0.035218, 2: 0.084529, 3: 0.160468, 4: 0.287709},
+        ),
+        (
+            lambda local: (
+                4
+                * math.expm1(local)
+                / (4 * math.exp(local) + math.floor(4 * math.exp(local) + 7) - 4)
+            ),
+            {1: 0.033491, 2: 0.082717, 3: 0.159074, 4: 0.286806},
+        ),
+    ],
     ids=["wheel", "randomized response", "wheel, worst hash", "collision of 4 votes, published l"],
-)  # fmt: skip
+)
 def test_variation_ratio_epsilon_agrees_with_the_tables(variation, golden):
     for local, epsilon in golden.items():
         assert amplification.epsilon(
@@ -349,9 +387,14 @@ def test_shuffling_never_costs_more_than_one_message_and_helps_more_in_a_larger_
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [((0.0, 10, 1e-6), "got 0.0"), ((math.nan, 10, 1e-6), "got nan"), ((1.0, 0, 1e-6), "num_clients=0"), ((1.0, 10, 0.0), "delta=0.0"),
-     ((1.0, 10, 1.0), "delta=1.0")],
-)  # fmt: skip
+    [
+        ((0.0, 10, 1e-6), "got 0.0"),
+        ((math.nan, 10, 1e-6), "got nan"),
+        ((1.0, 0, 1e-6), "num_clients=0"),
+        ((1.0, 10, 0.0), "delta=0.0"),
+        ((1.0, 10, 1.0), "delta=1.0"),
+    ],
+)
 def test_bad_arguments_are_named(arguments, words):
     for function in (amplification.epsilon, amplification.local_epsilon):
         with pytest.raises(ValueError, match=words):

@@ -566,7 +566,6 @@ def labeler_games(name, epsilon=1.0, **given):
     return games_labeler.of_labeler(
         task,
         *games_labeler.small_queries(task),
-        name,
         games_labeler.telling(name, epsilon=epsilon, **given),
     )
 
@@ -641,7 +640,11 @@ def test_joint_balancing_is_found():
 
     def alone(records):
         return rknn.connect(
-            encode(records.images), records.labels, queries, task.card.num_classes, rknn.Config()
+            encode(records.images),
+            records.labels,
+            queries,
+            task.card.num_classes,
+            rknn.ReverseKNN(),
         )
 
     assert not found_in(played(alone), mechanism.guarantee(24), 10_000).broken

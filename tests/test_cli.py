@@ -738,7 +738,7 @@ def test_raising_keeps_delta_unless_it_is_given(copy, rknn):
     ] == {"epsilon": 30, "delta": 1e-4}
 
 
-WITHOUT_JAX ="""
+WITHOUT_JAX = """
 import sys
 from importlib.metadata import entry_points
 [script] = entry_points(group="console_scripts", name="rknn")

@@ -490,7 +490,7 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
         assert compare.bytes_sent(run, experiment) == expected
         if experiment.trust != "central":
             assert expected == wire.message_bytes(
-                rknn.mechanism(40, CLASSES, 1000, distill.round_config(experiment))
+                rknn.mechanism(40, CLASSES, 1000, distill.reverse_knn(experiment))
             )
 
 

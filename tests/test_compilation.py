@@ -9,7 +9,7 @@ import pytest
 
 from rknn_jax._internal import compilation
 
-PROGRAM ="""
+PROGRAM = """
 import sys
 import jax, jax.numpy as jnp
 from rknn_jax import compilation

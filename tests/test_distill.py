@@ -15,7 +15,8 @@ import pytest
 
 from rknn_jax import bsvs, data, mechanisms
 from rknn_jax.labelers import rknn
-from rknn_jax.labelers.pate import Config as PATE
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
 from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
@@ -25,7 +26,6 @@ from rknn_jax.students import fit as students
 from tests import recorded, tiny
 from train import distill, truth
 from train.experiment import Experiment, Mechanism
-from train.labels import Labels
 
 # Every run has the shapes of the first, and so compiles next to nothing.
 TINY = Experiment(
@@ -125,9 +125,14 @@ def once(tmp_path_factory, small_runs):
 def twice(tmp_path_factory, small_runs):
     """A run of two rounds, and the votes of each."""
     cells = []
-    votes = rknn.votes
+    votes = rknn.ReverseKNN.contribute
+
+    def remembered(*given):
+        cells.append(votes(*given))
+        return cells[-1]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rknn, "votes", lambda *given: cells.append(votes(*given)) or cells[-1])
+        patch.setattr(rknn.ReverseKNN, "contribute", remembered)
         folder = run(tmp_path_factory.mktemp("twice") / "run", rounds=2, uncertain=0.3)
     return folder, tuple(cells)
 
@@ -227,7 +232,7 @@ def test_private_records_enter_by_their_votes_alone(twice, tmp_path, monkeypatch
     )
     monkeypatch.setattr(data, "load", lambda *_: dataclasses.replace(task, private=private))
     held = iter(cells)
-    monkeypatch.setattr(rknn, "votes", lambda *_: next(held))
+    monkeypatch.setattr(rknn.ReverseKNN, "contribute", lambda *_: next(held))
     run(tmp_path / "other", rounds=2, uncertain=0.3)
     assert len(cells) == 2
     for name in ("labels.npz", "queries.npz"):
@@ -298,9 +303,9 @@ def test_every_mechanism_that_can_label_is_offered():
 def test_33_rounds_of_a_delta_of_their_own_add_up_to_no_more_than_it():
     experiment = Experiment(epsilon=1.0, delta=1e-6, rounds=33, trust="shuffle")
     one = rknn.guarantee(
-        rknn.mechanism(4, 4, 1000, distill.round_config(experiment)),
+        rknn.mechanism(4, 4, 1000, distill.labeler_of(experiment)),
         1000,
-        distill.round_config(experiment),
+        distill.labeler_of(experiment),
     )
     assert accounting.compose([one] * 33, experiment.delta).delta <= 1e-6
 
@@ -308,14 +313,15 @@ def test_33_rounds_of_a_delta_of_their_own_add_up_to_no_more_than_it():
 def test_the_default_number_of_queries_follows_the_noise():
     task = digits(42)
     few, many = (
-        distill.default_num_queries(task, rknn.Config(epsilon=e), TINY) for e in (1e-9, 100.0)
+        distill.default_num_queries(task, rknn.ReverseKNN(epsilon=e), TINY) for e in (1e-9, 100.0)
     )
     assert few == 10, "never fewer than the classes"
     assert many > 100
     shuffled, local = (
-        rknn.Config(2.0, 1e-6, mechanism="collision", trust=trust) for trust in ("shuffle", "local")
+        rknn.ReverseKNN(2.0, 1e-6, mechanism="collision", trust=trust)
+        for trust in ("shuffle", "local")
     )
-    central = distill.default_num_queries(task, rknn.Config(epsilon=2.0), TINY)
+    central = distill.default_num_queries(task, rknn.ReverseKNN(epsilon=2.0), TINY)
     assert (
         10
         <= distill.default_num_queries(task, local, TINY)
@@ -523,12 +529,14 @@ def test_targets_are_as_sure_as_the_noise_leaves_the_label():
 
 
 def test_settings_reach_the_mechanism_and_the_student():
-    config = distill.round_config(
+    config = distill.labeler_of(
         dataclasses.replace(
             TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", neighbors=3
         )
     )
-    assert config == rknn.Config(2.0, config.delta, 3, "gaussian", "central", relation="add-remove")
+    assert config == rknn.ReverseKNN(
+        2.0, config.delta, 3, "gaussian", "central", relation="add-remove"
+    )
     assert config.delta == pytest.approx(5e-7)
     assert distill.student_config(dataclasses.replace(TINY, student="m5", epochs=None)).epochs == 6
     uda = distill.student_config(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rknn_jax import data, labelers
-from rknn_jax.labelers.pate import Config as PATE
-from rknn_jax.labelers.private_knn import Config as PrivateKNN
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.private_knn import PrivateKNN
 from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401 (a fixture)
 from train import distill, truth
 
@@ -21,33 +21,36 @@ import dataclasses
 import jax
 import numpy as np
 
+from rknn_jax.labelers import Labeler
 from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
 from rknn_jax.types import Answers
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Commonest(Labeler):
     epsilon: float = 1.0
     delta: float = 0.0
     relation: Relation = "replace-one"
 
+    def contribute(self, key, private, encode, queries, num_classes):
+        return np.bincount(private.labels, minlength=num_classes)
 
-def votes(key, private, encode, queries, num_classes, config):
-    return np.bincount(private.labels, minlength=num_classes)
+    def release(self, key, contribution, queries, num_classes, predicted=None):
+        scale = (2 if self.relation == "replace-one" else 1) / self.epsilon
+        noise = scale * np.asarray(jax.random.laplace(key, contribution.shape))
+        counts = np.float32(contribution + noise)
+        size = len(queries.index)
+        every = np.tile(counts, (size, 1))
+        likely = np.tile(np.eye(num_classes, dtype=np.float32)[counts.argmax()], (size, 1))
+        events = (Event("laplace", scale, 2),)
+        guarantee = Guarantee(self.epsilon, 0.0, self.relation, "central", events)
+        ones = np.ones(size, np.float32)
+        labels = every.argmax(1).astype(np.int32)
+        stddev = np.full_like(every, scale)
+        return Answers(labels, ones > 0, likely, ones, every, stddev, guarantee)
 
 
-def tally(key, votes, queries, num_classes, config, predicted=None):
-    scale = (2 if config.relation == "replace-one" else 1) / config.epsilon
-    counts = np.float32(votes + scale * np.asarray(jax.random.laplace(key, votes.shape)))
-    size = len(queries.index)
-    every = np.tile(counts, (size, 1))
-    likely = np.tile(np.eye(num_classes, dtype=np.float32)[counts.argmax()], (size, 1))
-    guarantee = Guarantee(config.epsilon, 0.0, config.relation, "central", (Event("laplace", scale, 2),))
-    ones = np.ones(size, np.float32)
-    return Answers(every.argmax(1).astype(np.int32), ones > 0, likely, ones, every, np.full_like(every, scale), guarantee)
-
-
-EXAMPLES = (Config(),)
+EXAMPLES = (Commonest(),)
 '''
 
 

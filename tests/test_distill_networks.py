@@ -13,7 +13,7 @@ import pytest
 
 from rknn_jax import data
 from rknn_jax.labelers import dpdfd
-from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
+from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.students import dpsgd
 from rknn_jax.students import fit as students
 from rknn_jax.students import generator as generators

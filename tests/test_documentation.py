@@ -4,10 +4,13 @@ and the API leaves no module out.
 Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Python and bash is
 **run**, in order, in one folder a document:
 
-    python                         in one namespace a document; a block with a title is written to that file of the package instead
-    rknn                           in this process, by `rknn_jax.cli.main`, but for `serve` and `join`; `audit` with `AUDIT_RUNS` runs
+    python                         in one namespace a document; a block with a title is written
+                                   to that file of the package instead
+    rknn                           in this process, by `rknn_jax.cli.main`, but for `serve` and
+                                   `join`; `audit` with `AUDIT_RUNS` runs
     python -m train.parties        in this process
-    python -m train.distill        in this process, of the data set that extending.md adds, and in `make test-all` the demo of README.md
+    python -m train.distill        in this process, of the data set that extending.md adds, and
+                                   in `make test-all` the demo of README.md
     DIR                            is a folder of scikit-learn's digits in MNIST's format
 
 and these are **parsed** only, by their own parsers, as they would take minutes or wait for
@@ -369,12 +372,12 @@ def keeps_the_mechanisms(module: ModuleType, mechanism) -> None:
     assert module.__name__.split(".")[-1] in mechanisms.names("local")
 
 
-def keeps_the_labelers(module: ModuleType, config) -> None:
-    test_labelers.test_answers_are_complete_and_carry_their_guarantee(module, config)
-    test_labelers.test_labels_are_right_where_the_classes_are_plain(module, config)
-    test_labelers.test_epsilon_is_what_the_events_cost(module, config)
-    test_labelers.test_the_public_truth_is_never_used(module, config)
-    test_labelers.test_another_key_draws_other_noise(module, config)
+def keeps_the_labelers(module: ModuleType, labeler) -> None:
+    test_labelers.test_answers_are_complete_and_carry_their_guarantee(labeler)
+    test_labelers.test_labels_are_right_where_the_classes_are_plain(labeler)
+    test_labelers.test_epsilon_is_what_the_events_cost(labeler)
+    test_labelers.test_the_public_truth_is_never_used(labeler)
+    test_labelers.test_another_key_draws_other_noise(labeler)
 
 
 def keeps_the_data(module: ModuleType, make) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 
 from rknn_jax.labelers import _distillation, dpdfd
-from rknn_jax.labelers.dpdfd import Config
+from rknn_jax.labelers.dpdfd import DPDFD
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
 from rknn_jax.students import fit
@@ -56,8 +56,8 @@ bounded = functools.partial(jax.jit, static_argnames=("clip", "bound"))(_distill
 
 
 def voted(config, images=IMAGES, labels=LABELS):
-    return dpdfd.votes(
-        jax.random.key(0), Records(images, labels), lambda x: x, QUERIES, CLASSES, config
+    return config.contribute(
+        jax.random.key(0), Records(images, labels), lambda x: x, QUERIES, CLASSES
     )
 
 
@@ -79,7 +79,7 @@ def test_nobody_learns_from_a_record_whose_label_no_class_has():
 
 
 def told(config, votes):
-    return dpdfd.tally(jax.random.key(0), votes, QUERIES, CLASSES, config)
+    return config.release(jax.random.key(0), votes, QUERIES, CLASSES)
 
 
 def same(first, second):
@@ -191,7 +191,7 @@ EXTREME = st.sampled_from([-1e4, -30.0, -1.0, 0.0, 1.0, 30.0, 1e4])
 def test_a_teacher_that_changes_altogether_moves_the_sum_by_twice_the_bound(
     bound, student, before, after
 ):
-    config = Config(bound=bound, clip=0.5)
+    config = DPDFD(bound=bound, clip=0.5)
     others = np.random.default_rng(0).normal(size=(6, 1, 4)).astype(np.float32)
     first, second = (
         np.concatenate([others, np.float32(mine)[None, None]]) for mine in (before, after)
@@ -210,7 +210,7 @@ def test_that_much_is_reached_and_by_no_image_more(bound):
     classes = np.eye(4, dtype=np.float32)
     sayings = np.concatenate([20 * classes, -20 * classes, 0 * classes[:1]])
     student = np.random.default_rng(0).normal(0, 0.1, (3, 4)).astype(np.float32)
-    config = Config(bound=bound, clip=0.5)
+    config = DPDFD(bound=bound, clip=0.5)
     each = np.stack([sums(student, np.tile(said, (1, 3, 1)), config) for said in sayings]).astype(
         np.float64
     )
@@ -236,7 +236,7 @@ def test_that_much_is_reached_and_by_no_image_more(bound):
 
 def test_a_record_reaches_its_own_teacher_alone():
     part = dpdfd.pate.parts_of(
-        jax.random.key(0), Records(IMAGES, LABELS), dpdfd.pate.Config(num_teachers=20)
+        jax.random.key(0), Records(IMAGES, LABELS), dpdfd.pate.PATE(num_teachers=20)
     )
     images = IMAGES.copy()
     labels = LABELS.copy()
@@ -318,7 +318,7 @@ def test_theorem_3_and_what_it_costs(
         assert costs["RDP"] == pytest.approx(expected, rel=5e-3 if expected < 1e5 else 0.03)
         assert 0.85 * costs["RDP"] < costs["analytic Gaussian"] < costs["RDP"]
     for form, epsilon in (("single_teacher", shared), ("single_teacher_per_sample", each)):
-        config = Config(epsilon=found, clip=clip, batch_size=batch, steps=steps, as_published=form)
+        config = DPDFD(epsilon=found, clip=clip, batch_size=batch, steps=steps, as_published=form)
         if num_teachers == 1:
             made = dpdfd.noise(config)
             assert made.multiplier == pytest.approx(sigma, rel=1e-6)
@@ -331,7 +331,7 @@ def test_epsilon_asks_for_the_noise_that_it_costs():
     """By two accountants; sigma for two runs of the paper's size, worked out elsewhere."""
     for batch, steps, sigmas in ((64, 100, (597, 80)), (256, 1000, (3775, 506))):
         for epsilon, sigma in zip((1.0, 10.0), sigmas, strict=True):
-            config = Config(epsilon=epsilon, batch_size=batch, steps=steps)
+            config = DPDFD(epsilon=epsilon, batch_size=batch, steps=steps)
             made = dpdfd.noise(config)
             assert made.multiplier == pytest.approx(sigma, abs=0.6)
             costs = accounting.epsilons(made.guarantee.events, 1e-5)
@@ -345,7 +345,7 @@ def test_epsilon_does_not_depend_on_the_bound():
     """Noise grows with C as the gradients do; Theorem 3 would have a C of a tenth cost a
     hundredth.
     """
-    made = [dpdfd.noise(Config(clip=clip)) for clip in (1e-4, 1.0, 1e3)]
+    made = [dpdfd.noise(DPDFD(clip=clip)) for clip in (1e-4, 1.0, 1e3)]
     assert len({(noise.multiplier, noise.guarantee) for noise in made}) == 1
     printed = [dpdfd.theorem_3_as_published(100.0, clip, 1, 64, 100, 1e-5) for clip in (1.0, 0.1)]
     assert printed[0] > 10 * printed[1]
@@ -371,10 +371,11 @@ def test_what_is_as_published_tells_both_numbers(form):
     votes = voted(config)
     with pytest.warns(
         UserWarning,
-        match=r"Theorem 3 prints epsilon = 1, and the true one is (inf|\d+\.?\d*).*cannot be released",
+        match=r"Theorem 3 prints epsilon = 1, and the true one is (inf|\d+\.?\d*)"
+        r".*cannot be released",
     ):
         answers = told(config, votes=votes)
-    numbers = dpdfd.not_covered(jax.random.key(0), votes, answers, config)
+    numbers = config.not_covered(jax.random.key(0), votes, answers)
     assert numbers["epsilon_as_published"] == pytest.approx(1.0)
     assert numbers["epsilon"] == answers.guarantee.epsilon > 100
     assert answers.guarantee.sampler == "simulation"
@@ -525,7 +526,7 @@ def test_the_students_network_is_that_of_datalens():
 )
 def test_settings_that_mean_nothing_are_refused(changed, words):
     with pytest.raises(ValueError, match=words):
-        Config(**changed)
+        DPDFD(**changed)
 
 
 def test_teachers_and_queries_that_do_not_fit_are_refused():
@@ -533,26 +534,22 @@ def test_teachers_and_queries_that_do_not_fit_are_refused():
     with pytest.raises(
         ValueError, match="num_classes=4 for images .* got num_classes=3; train them"
     ):
-        dpdfd.tally(jax.random.key(0), votes, QUERIES, 4, QUICK)
+        QUICK.release(jax.random.key(0), votes, QUERIES, 4)
     with pytest.raises(ValueError, match="num_teachers=7 .*got num_teachers=20"):
-        dpdfd.tally(
-            jax.random.key(0), votes, QUERIES, CLASSES, dataclasses.replace(QUICK, num_teachers=7)
+        dataclasses.replace(QUICK, num_teachers=7).release(
+            jax.random.key(0), votes, QUERIES, CLASSES
         )
     larger = dataclasses.replace(QUERIES, images=np.zeros((40, 12, 12, 1), np.uint8))
     with pytest.raises(ValueError, match="8x8 pixels or more with margin=3, got .*smaller margin"):
-        dpdfd.tally(
-            jax.random.key(0), votes, QUERIES, CLASSES, dataclasses.replace(QUICK, margin=3)
-        )
+        dataclasses.replace(QUICK, margin=3).release(jax.random.key(0), votes, QUERIES, CLASSES)
     with pytest.raises(ValueError, match="features="):
-        dpdfd.tally(jax.random.key(0), votes, larger, CLASSES, QUICK)
+        QUICK.release(jax.random.key(0), votes, larger, CLASSES)
     with pytest.raises(ValueError, match=r"images=None; set Queries.images"):
-        dpdfd.tally(
-            jax.random.key(0), votes, dataclasses.replace(QUERIES, images=None), CLASSES, QUICK
-        )
+        QUICK.release(jax.random.key(0), votes, dataclasses.replace(QUERIES, images=None), CLASSES)
     direct = dataclasses.replace(QUICK, epsilon=1.0, as_published="direct_training")
     alone = voted(dataclasses.replace(QUICK, num_teachers=1))
     with pytest.raises(ValueError, match="private images with as_published=direct_training"):
-        dpdfd.tally(jax.random.key(0), alone, QUERIES, CLASSES, direct)
+        direct.release(jax.random.key(0), alone, QUERIES, CLASSES)
     with pytest.raises(ValueError, match="num_teachers=301 with 300 private records"):
         voted(dataclasses.replace(QUICK, num_teachers=301))
     with pytest.raises(ValueError, match="folder of a saved generator"):

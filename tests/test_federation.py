@@ -67,7 +67,7 @@ def a_round(
     amplification="general",
     **fields,
 ):
-    config = rknn.Config(
+    config = rknn.ReverseKNN(
         epsilon, 1e-5, neighbors, mechanism, trust, amplification=amplification, metric=metric
     )
     return Round(QUERIES, CLASSES, config, **fields)
@@ -573,7 +573,7 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
         (a_round(epsilon=0.5, simulated=1).data, "simulated noise"),
         (a_round(epsilon=0.5, trust="shuffle", honest=500).data, "trusts nobody"),
         (b"nonsense", "Expected a question"),
-        (wire.pack(rknn.Config()), "Expected a round"),
+        (wire.pack(rknn.ReverseKNN()), "Expected a round"),
         (wide.data, "embed with one model"),
         (
             dataclasses.replace(a_round(epsilon=0.5), encode=pixels.Encoder()).data,
@@ -634,7 +634,7 @@ def test_a_client_is_bounded_unless_its_owner_says_otherwise():
     ask = functools.partial(
         Round,
         classes=classes,
-        config=rknn.Config(mechanism="optimized_unary_encoding", trust="local"),
+        config=rknn.ReverseKNN(mechanism="optimized_unary_encoding", trust="local"),
     )
     heavy, usual = (ask(np.zeros((count, 5), np.float32)) for count in (10_000, 10))
     few, many, digits = (
@@ -669,7 +669,7 @@ def test_the_bounds_do_not_tell_how_many_records_a_client_has(tmp_path):
 
 
 def test_coins_of_a_sum_count_as_work():
-    config = rknn.Config(epsilon=0.05, delta=1e-9, mechanism="binomial", trust="central")
+    config = rknn.ReverseKNN(epsilon=0.05, delta=1e-9, mechanism="binomial", trust="central")
     round = Round(QUERIES, CLASSES, config, honest=3)
     assert round.work(6) == 12 * -(-round.shares.coins_per_share // 64) > 12 * 500
     assert round.work(10**6) == 12 * 10**6

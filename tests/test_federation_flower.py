@@ -278,9 +278,10 @@ def test_an_app_in_one_process_keeps_virtual_clients_apart(tmp_path, heard):
     round = a_round()
     parties = {1: a_client(tmp_path / "1", seed=1), 2: a_client(tmp_path / "2", seed=2)}
     app = flower.client_app(lambda context: parties[context.node_id])
-    one = lambda message: app(
-        message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
-    )  # noqa: E731
+
+    def one(message):
+        return app(message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))
+
     collector = Collector(tmp_path / "server", round)
     collect(Grid({1: one, 2: one}), collector, 2, heard)
     assert len(collector.clients) == 2

@@ -35,7 +35,7 @@ HERE = "127.0.0.1"
 CLIENTS = 3
 RECORDS = 40
 
-RUN ="""
+RUN = """
 import os, sys, time
 from pathlib import Path
 def die(*arguments, **named):
@@ -48,7 +48,7 @@ from rknn_jax.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
-TEMPLATE ="""
+TEMPLATE = """
 import json, os, sys
 import flwr.superlink.cli.flower_superlink, flwr.supernode.cli.flower_supernode, flwr.supernode.main
 from rknn_jax.cli import main as cli
@@ -75,7 +75,7 @@ for line in sys.stdin:
     print(json.dumps(forked(*asked) if isinstance(asked, list) else status_of(asked)), flush=True)
 """
 
-NOT_ON_DISK ="""
+NOT_ON_DISK = """
 from rknn_jax.federation import client
 write = client._write
 client._write = lambda path, data: die() if path.suffix == ".answer" else write(path, data)
@@ -100,7 +100,7 @@ CLIENT_DIES = {  # where: how, and what its ledger says then
     ),
 }
 
-PLACE_NOT_NOTED ="""
+PLACE_NOT_NOTED = """
 from flwr.supernode.fleet_http_client import FleetHttpClient
 activate = FleetHttpClient.ActivateNode
 FleetHttpClient.ActivateNode = lambda *arguments: die(activate(*arguments))
@@ -111,7 +111,7 @@ SUM_DIES = {  # where: how, and what each ledger says then
     "opened": ("from rknn_jax.federation import publish; publish.publish = die", [1]),
 }
 
-AT_WORK ="""
+AT_WORK = """
 from rknn_jax.federation.rounds import Round
 connect = Round.connect
 def wait_and_connect(*arguments):
@@ -121,7 +121,7 @@ def wait_and_connect(*arguments):
 Round.connect = wait_and_connect
 """
 
-COUNTED_ONE ="""
+COUNTED_ONE = """
 from rknn_jax.federation.collector import Collector
 receive = Collector.receive
 def receive_and_die(self, replies, **named):
@@ -130,7 +130,7 @@ def receive_and_die(self, replies, **named):
 Collector.receive = receive_and_die
 """
 
-HALF_A_FRAME ="""
+HALF_A_FRAME = """
 from rknn_jax.federation.collector import Collector
 append = Collector._append
 def append_half_and_die(self, *arguments):
@@ -141,7 +141,7 @@ def append_half_and_die(self, *arguments):
 Collector._append = append_half_and_die
 """
 
-SHIPS_CODE ="""
+SHIPS_CODE = """
 import flwr.cli.build as build
 plain = build.build_fab_from_disk
 def with_code(folder):
@@ -320,7 +320,9 @@ def serve(start, port, tmp_path):
             embeddings=(centers[labels] + rng.normal(size=(RECORDS, 4))).astype(np.float32),
             labels=labels,
         )
-    words = "serve --public public.npz --epsilon 1 --classes 3 --out out --student none --json --port".split()
+    words = (
+        "serve --public public.npz --epsilon 1 --classes 3 --out out --student none --json --port"
+    ).split()
     return lambda *more, patch="": start(
         "server", [*words, port, "--clients", CLIENTS, *more], patch
     )
@@ -500,7 +502,7 @@ def said_again(folder, number):
 
 @pytest.mark.slow  # half a minute of processes: make processes, which CI runs
 @pytest.mark.usefixtures("template")
-def test_a_client_killed_between_noise_and_sending_is_counted_once_and_its_server_lets_nobody_else_in(
+def test_a_client_killed_between_noise_and_sending_is_counted_once_and_nobody_else_is_let_in(
     serve, join, secured, port, tmp_path
 ):
     theirs, ours = secured

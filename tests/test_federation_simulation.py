@@ -121,7 +121,10 @@ def test_the_simulation_engine_runs_the_app(settings, tmp_path):
     )
     try:
         time.sleep(10)
-        config = f'public="{settings["public"]}" private="{settings["private"]}" out="{settings["out"]}" epsilon=2.0 classes="3" queries=3'
+        config = (
+            f'public="{settings["public"]}" private="{settings["private"]}" '
+            f'out="{settings["out"]}" epsilon=2.0 classes="3" queries=3'
+        )
         run = [
             commands / "flwr",
             "run",

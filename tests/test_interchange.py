@@ -169,7 +169,7 @@ def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path):
     distill.main(Experiment(**{**vars(TINY), "out": tmp_path / "distill"}))
     mine = publish.Public(blobs(60, 0)[0])
     asked = publish.Asked(
-        labeler.Config(epsilon=2.0, mechanism="randomized_response", trust="local"),
+        labeler.ReverseKNN(epsilon=2.0, mechanism="randomized_response", trust="local"),
         ("x", "y", "z"),
         4,
         student="none",
@@ -270,7 +270,7 @@ MODELS = {
     "linear head": lambda: head(linear.Model(4), 3),
     "mlp head": lambda: head(mlp.Model(4, 5), 4),
 }
-PROGRAM ="""
+PROGRAM = """
 import sys
 for name in ("flax", "orbax", "orbax.checkpoint", "rknn_jax"):
     sys.modules[name] = None  # an import of it fails

@@ -60,7 +60,8 @@ def test_ten_tenths_are_one_and_nothing_is_left(ledger, path):
     assert list(ledger.entries()[1:]) == entries
     with pytest.raises(
         BudgetExceededError,
-        match=r"costs epsilon=1e-09.*has epsilon=0\.0, delta=0\.0 left of epsilon=1\.0.*raise the budget",
+        match=r"costs epsilon=1e-09.*has epsilon=0\.0, delta=0\.0 left of epsilon=1\.0"
+        r".*raise the budget",
     ):
         ledger.charge(released(1e-9), "one too many")
     assert Ledger.open(path, DATA).spent == (1, 0)
@@ -330,13 +331,14 @@ def test_the_head_commits_to_the_history_and_says_nothing_of_the_data(path):
 
 # Processes
 
-COMMON ="""
+COMMON = """
 import json, os, random, signal, sys, time
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
 PATH, DATA = sys.argv[1:]
 def release(percent):
-    return Guarantee(percent / 100, 0.0, "replace-one", "central", (Event("pure", percent / 100),), sampler="release")
+    events = (Event("pure", percent / 100),)
+    return Guarantee(percent / 100, 0.0, "replace-one", "central", events, sampler="release")
 def fork(work):
     child = os.fork()
     if not child:
@@ -345,13 +347,16 @@ def fork(work):
     return child
 """
 
-RACE ="""
+RACE = """
 Ledger.create(PATH, DATA, "0.75")
 def charge_a_hundred():
     ledger, accepted = Ledger.open(PATH, DATA), 0
     for _ in range(100):
         try:
-            ledger.charge(Guarantee(0.005, 0.0, "replace-one", "central", (), sampler="release"), str(os.getpid()))
+            ledger.charge(
+                Guarantee(0.005, 0.0, "replace-one", "central", (), sampler="release"),
+                str(os.getpid()),
+            )
             accepted += 1
         except BudgetExceededError:
             pass
@@ -363,7 +368,7 @@ for child in children:
 print(json.dumps([int(n) for n in os.read(read, 100).split()]))
 """
 
-KILLS ="""
+KILLS = """
 Ledger.create(PATH, DATA, 4)
 delays = random.Random(0)
 read, write = os.pipe()
@@ -384,10 +389,11 @@ for _ in range(25):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 os.close(write)
-print(json.dumps(acknowledged + sum(len(chunk) for chunk in iter(lambda: os.read(read, 65536), b""))))
+rest = iter(lambda: os.read(read, 65536), b"")
+print(json.dumps(acknowledged + sum(len(chunk) for chunk in rest)))
 """
 
-CREATES ="""
+CREATES = """
 delays, half, made = random.Random(0), 0, 0
 for i in range(25):
     path = f"{PATH}.{i}"

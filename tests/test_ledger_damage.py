@@ -223,7 +223,7 @@ def test_a_line_that_is_no_object_or_too_deep_is_corrupt(ledger, path):
             Ledger.open(path, DATA)
 
 
-HOLD ="""
+HOLD = """
 import fcntl, sys, time
 file = open(sys.argv[1], "r+b")
 fcntl.flock(file, fcntl.LOCK_EX)

@@ -22,9 +22,16 @@ from rknn_jax.mechanisms.subset_selection import SubsetSelection, smallest
 
 @pytest.mark.parametrize(
     ("epsilon", "c", "variance", "flip"),
-    [(0.1, 1, 399.91667708, 0.4875026035), (0.4, 1, 24.91683307, None), (1, 1, 3.91769809, 0.3775406688), (2, 1, 0.92067359, None),
-     (1, 2, 15.91692644, None), (1, 4, 63.91673173, 0.4687906266), (4, 4, 3.91769809, None)],
-)  # fmt: skip
+    [
+        (0.1, 1, 399.91667708, 0.4875026035),
+        (0.4, 1, 24.91683307, None),
+        (1, 1, 3.91769809, 0.3775406688),
+        (2, 1, 0.92067359, None),
+        (1, 2, 15.91692644, None),
+        (1, 4, 63.91673173, 0.4687906266),
+        (4, 4, 3.91769809, None),
+    ],
+)
 def test_randomized_response_has_the_golden_variance_for_votes_and_others_alike(
     epsilon, c, variance, flip
 ):

@@ -108,10 +108,10 @@ def test_tight_flooding_has_the_least_mean_that_hides_a_vote(extra, count, delta
 )
 def test_no_other_shape_of_the_flooding_is_two_percent_smaller(extra, count, delta):
     def mean(log_decay):
-        excess = lambda shape: math.log(
-            cell_deltas(extra + count, count, Flooding(math.exp(shape), math.exp(log_decay)))[0]
-            / delta
-        )  # noqa: E731
+        def excess(shape):
+            flooding = Flooding(math.exp(shape), math.exp(log_decay))
+            return math.log(cell_deltas(extra + count, count, flooding)[0] / delta)
+
         return math.exp(optimize.brentq(excess, 0, 8, xtol=1e-4)) / math.expm1(math.exp(log_decay))
 
     best = optimize.minimize_scalar(
@@ -147,10 +147,17 @@ def test_published_flooding_is_far_more_than_is_needed_and_refused_where_it_is_t
 
 @pytest.mark.parametrize(
     ("cells", "votes", "epsilon", "gamma", "stddev", "published", "tight"),
-    [(100, 1, 1.0, 0.5, 5.642, 4.037, 1.462), (100, 1, 1.0, 0.2, 3.512, 8.684, 2.069), (100, 1, 1.0, 0.1, 3.116, 16.437, 2.982),
-     (100, 1, 1.0, 0.05, 2.949, 31.945, 4.636), (100, 1, 0.1, 0.5, 56.57, 32.07, 4.618), (100, 1, 0.1, 0.1, 31.42, 156.1, 14.91),
-     (400, 1, 1.0, 0.5, 5.642, 13.15, None), (10_000, 4, 1.0, 0.5, 22.6, 1352, None)],
-)  # fmt: skip
+    [
+        (100, 1, 1.0, 0.5, 5.642, 4.037, 1.462),
+        (100, 1, 1.0, 0.2, 3.512, 8.684, 2.069),
+        (100, 1, 1.0, 0.1, 3.116, 16.437, 2.982),
+        (100, 1, 1.0, 0.05, 2.949, 31.945, 4.636),
+        (100, 1, 0.1, 0.5, 56.57, 32.07, 4.618),
+        (100, 1, 0.1, 0.1, 31.42, 156.1, 14.91),
+        (400, 1, 1.0, 0.5, 5.642, 13.15, None),
+        (10_000, 4, 1.0, 0.5, 22.6, 1352, None),
+    ],
+)
 def test_messages_and_noise_are_those_of_the_table(
     cells, votes, epsilon, gamma, stddev, published, tight
 ):
@@ -350,13 +357,17 @@ def test_too_few_clients_get_no_guarantee():
 
 @pytest.mark.parametrize(
     ("field", "value", "words"),
-    [("delta", 0.0, "0 < delta < 1, got delta=0.0"), ("delta", 1.0, "got delta=1.0"), ("gamma", 0.0, "0 < gamma < 1, got gamma=0.0"),
-     ("gamma", 1.0, "got gamma=1.0"), ("honest_share", 0.0, "0 < honest_share <= 1, got "
-                                                            "honest_share=0.0"),
-     ("honest_share", 1.1, "honest_share=1.1"), ("num_clients", 0, "num_clients >= 1, got "
-                                                                   "num_clients=0"),
-     ("flooding", "none", "one of .'tight', 'published'., got flooding='none'")],
-)  # fmt: skip
+    [
+        ("delta", 0.0, "0 < delta < 1, got delta=0.0"),
+        ("delta", 1.0, "got delta=1.0"),
+        ("gamma", 0.0, "0 < gamma < 1, got gamma=0.0"),
+        ("gamma", 1.0, "got gamma=1.0"),
+        ("honest_share", 0.0, "0 < honest_share <= 1, got honest_share=0.0"),
+        ("honest_share", 1.1, "honest_share=1.1"),
+        ("num_clients", 0, "num_clients >= 1, got num_clients=0"),
+        ("flooding", "none", "one of .'tight', 'published'., got flooding='none'"),
+    ],
+)
 def test_bad_fields_are_named(field, value, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(multi_message.EXAMPLES[0], **{field: value})
@@ -365,7 +376,7 @@ def test_bad_fields_are_named(field, value, words):
 
 
 def test_the_labeler_gives_it_the_budget_of_the_release_and_amplifies_local_mechanisms_alone():
-    config = rknn.Config(epsilon=1.0, delta=1e-6, mechanism="multi_message", trust="shuffle")
+    config = rknn.ReverseKNN(epsilon=1.0, delta=1e-6, mechanism="multi_message", trust="shuffle")
     mechanism = rknn.mechanism(10, 10, 5000, config)
     assert mechanism == MultiMessage(1.0, 10, 10, delta=1e-6, num_clients=5000)
     guarantee = rknn.guarantee(mechanism, 5000, config)

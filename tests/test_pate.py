@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rknn_jax.labelers import pate
-from rknn_jax.labelers.pate import Config
+from rknn_jax.labelers.pate import PATE
 from rknn_jax.privacy import accounting
 from rknn_jax.types import Queries, Records
 
-QUICK = Config(epsilon=math.inf, num_teachers=12, steps=120, hidden=8)
+QUICK = PATE(epsilon=math.inf, num_teachers=12, steps=120, hidden=8)
 
 
 def blobs(n, seed=0):
@@ -35,13 +35,13 @@ def records(labels=LABELS, clients=None):
 
 
 def voted(config, features=FEATURES, labels=LABELS, clients=None):
-    return pate.votes(
-        jax.random.key(0), records(labels, clients), lambda _: features, QUERIES, 3, config
+    return config.contribute(
+        jax.random.key(0), records(labels, clients), lambda _: features, QUERIES, 3
     )
 
 
 def tallied(votes, config, predicted=None, seed=0):
-    return pate.tally(jax.random.key(seed), votes, QUERIES, 3, config, predicted)
+    return config.release(jax.random.key(seed), votes, QUERIES, 3, predicted)
 
 
 @pytest.mark.parametrize("hidden", [pytest.param(0, marks=pytest.mark.slow), 8])
@@ -167,10 +167,10 @@ def agreeing(share, num_teachers=250):
 
 @pytest.mark.parametrize("aggregator", ["lnmax", "gnmax", "confident_gnmax", "interactive"])
 def test_without_noise_the_majority_answers(aggregator):
-    answers = tallied(agreeing(0.9), Config(epsilon=math.inf, aggregator=aggregator))
+    answers = tallied(agreeing(0.9), PATE(epsilon=math.inf, aggregator=aggregator))
     assert answers.answered.all()
     np.testing.assert_array_equal(answers.labels, TRUTH)
-    declined = tallied(agreeing(0.7), Config(epsilon=math.inf, aggregator=aggregator))
+    declined = tallied(agreeing(0.7), PATE(epsilon=math.inf, aggregator=aggregator))
     assert declined.answered.all() == (aggregator in ("lnmax", "gnmax"))
 
 
@@ -181,7 +181,7 @@ def test_the_teachers_answer_only_what_is_news_to_the_student():
     """
     predicted = np.full((50, 3), 1 / 3, np.float32)
     predicted[::2] = np.eye(3, dtype=np.float32)[TRUTH[::2]]
-    config = Config(epsilon=math.inf, aggregator="interactive", threshold=0.4)
+    config = PATE(epsilon=math.inf, aggregator="interactive", threshold=0.4)
     answers = tallied(agreeing(0.9), config, predicted)
     released = answers.counts.any(axis=1)
     assert not released[::2].any()
@@ -199,7 +199,7 @@ def test_the_noise_is_what_the_guarantee_says(aggregator):
     """150 counts: their noise's standard deviation is right to 5 standard errors, 35% for
     Laplace's heavier tails.
     """
-    config = Config(epsilon=6.0, aggregator=aggregator, threshold=-1e6)
+    config = PATE(epsilon=6.0, aggregator=aggregator, threshold=-1e6)
     votes = agreeing(0.9)
     answers = tallied(votes, config)
     noise = pate.noise(50, 250, config)
@@ -219,12 +219,12 @@ def test_the_papers_noise_comes_back_at_what_it_costs():
     """150 and 40 at the 2.5426 that 640 screens and 286 answers cost, and Lap(20) at 11.3478 for
     1000 queries.
     """
-    noise = pate.noise(640, 250, Config(epsilon=2.5426, max_answers=286))
+    noise = pate.noise(640, 250, PATE(epsilon=2.5426, max_answers=286))
     assert noise.screening_stddev == pytest.approx(150, rel=2e-3)
     assert noise.aggregation_stddev == pytest.approx(40, rel=2e-3)
-    laplace = pate.noise(1000, 250, Config(epsilon=11.3478, aggregator="lnmax"))
+    laplace = pate.noise(1000, 250, PATE(epsilon=11.3478, aggregator="lnmax"))
     assert laplace.aggregation_stddev == pytest.approx(20 * math.sqrt(2), rel=2e-3)
-    pure = pate.noise(1000, 250, Config(epsilon=100.0, delta=0.0, aggregator="lnmax"))
+    pure = pate.noise(1000, 250, PATE(epsilon=100.0, delta=0.0, aggregator="lnmax"))
     assert pure.aggregation_stddev == pytest.approx(20 * math.sqrt(2))
     assert pure.guarantee.delta == 0
 
@@ -232,15 +232,14 @@ def test_the_papers_noise_comes_back_at_what_it_costs():
 def test_both_relations_cost_the_same():
     """One record more, less or another is one teacher that may change its mind."""
     noises = [
-        pate.noise(100, 250, Config(relation=relation))
-        for relation in ("replace-one", "add-remove")
+        pate.noise(100, 250, PATE(relation=relation)) for relation in ("replace-one", "add-remove")
     ]
     assert noises[0].aggregation_stddev == noises[1].aggregation_stddev
     assert [noise.guarantee.relation for noise in noises] == ["replace-one", "add-remove"]
 
 
 def test_a_cap_is_kept_and_charged():
-    config = Config(epsilon=10.0, max_answers=9)
+    config = PATE(epsilon=10.0, max_answers=9)
     answers = tallied(agreeing(1.0), config)
     assert answers.answered.sum() == 9
     assert [event.count for event in answers.guarantee.events] == [50, 9]
@@ -261,7 +260,7 @@ def test_a_cap_is_kept_and_charged():
 )
 def test_bad_settings_are_named(change, words):
     with pytest.raises(ValueError, match=words):
-        Config(**change)
+        PATE(**change)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +268,7 @@ def test_bad_settings_are_named(change, words):
 )
 def test_noise_that_cannot_be_calibrated_is_refused(change, words):
     with pytest.raises(ValueError, match=words):
-        pate.noise(10, 250, Config(**change))
+        pate.noise(10, 250, PATE(**change))
     if "epsilon" in change:
         with pytest.raises(ValueError, match=words):
-            pate.noise(10, 250, Config(**change, aggregator="lnmax"))
+            pate.noise(10, 250, PATE(**change, aggregator="lnmax"))

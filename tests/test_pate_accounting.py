@@ -357,9 +357,12 @@ def test_the_weaker_condition_of_the_script_for_lnmax_never_wins():
 
 @pytest.mark.parametrize(
     ("most", "threshold", "stddev", "expected"),
-    [(300, 210, 85, {2: 8.811328e-5, 16: 7.053187e-4, 64: 2.848177e-3}), (300, 180, 75, {2: 1.131765e-4, 32: 1.816554e-3}),
-     (800, 480, 200, {16: 1.273373e-4})],
-)  # fmt: skip
+    [
+        (300, 210, 85, {2: 8.811328e-5, 16: 7.053187e-4, 64: 2.848177e-3}),
+        (300, 180, 75, {2: 1.131765e-4, 32: 1.816554e-3}),
+        (800, 480, 200, {16: 1.273373e-4}),
+    ],
+)
 def test_whether_a_query_passes_is_a_bernoulli_variable(most, threshold, stddev, expected):
     mechanism = pate.GNMax(1e9, pate.Screen(threshold, stddev))  # whose answers are free
     np.testing.assert_allclose(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.labelers import private_knn
-from rknn_jax.labelers.private_knn import Config
+from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.privacy import accounting
 from rknn_jax.types import Queries, Records
 
@@ -29,8 +29,8 @@ def questions(features):
 
 def asked(features, labels, queries, config, seed=0):
     images = np.zeros((len(labels), 1, 1, 1), np.uint8)
-    return private_knn.votes(
-        jax.random.key(seed), Records(images, labels), lambda _: features, queries, 3, config
+    return config.contribute(
+        jax.random.key(seed), Records(images, labels), lambda _: features, queries, 3
     )
 
 
@@ -38,7 +38,7 @@ def test_all_records_are_asked_without_sampling():
     features = RNG.normal(size=(60, 2)).astype(np.float32)
     labels = RNG.integers(0, 3, 60).astype(np.int32)
     queries = questions(RNG.normal(size=(20, 2)))
-    votes = asked(features, labels, queries, Config(num_neighbors=9, sampling_prob=1.0))
+    votes = asked(features, labels, queries, PrivateKNN(num_neighbors=9, sampling_prob=1.0))
     near = np.argsort(((queries.features[:, None] - features[None]) ** 2).sum(-1), axis=1)[:, :9]
     expected = [np.bincount(labels[row], minlength=3) for row in near]
     np.testing.assert_array_equal(votes.screened, expected)
@@ -57,7 +57,7 @@ def sampled_votes():
         features,
         labels,
         questions(RNG.normal(size=(20, 2))),
-        Config(num_neighbors=18, sampling_prob=0.3),
+        PrivateKNN(num_neighbors=18, sampling_prob=0.3),
     )
 
 
@@ -114,14 +114,14 @@ def test_one_record_moves_one_vote(relation):
                 worst = max(worst, float(np.linalg.norm(one - other)))
                 assert abs(int(one.max()) - int(other.max())) <= 1
     assert worst == pytest.approx(math.sqrt(2))
-    released = private_knn.release(10, Config(relation=relation))
+    released = private_knn.release(10, PrivateKNN(relation=relation))
     assert released.change == pytest.approx(worst)
     assert released.replaced == (relation == "replace-one")
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_noise_is_charged_for_every_screen_and_every_answer(relation):
-    config = Config(epsilon=0.7, delta=1e-6, relation=relation, max_answers=40)
+    config = PrivateKNN(epsilon=0.7, delta=1e-6, relation=relation, max_answers=40)
     noise = private_knn.noise(100, config)
     screen, counts = noise.guarantee.events
     assert (screen.count, counts.count) == (100, 40)
@@ -138,14 +138,16 @@ def test_noise_is_charged_for_every_screen_and_every_answer(relation):
 
 def test_the_papers_noise_comes_back_at_what_it_costs():
     """sigma 75 and 25 at the epsilon that 1000 screens and 735 answers really cost."""
-    noise = private_knn.noise(1000, Config(epsilon=0.8833, relation="add-remove", max_answers=735))
+    noise = private_knn.noise(
+        1000, PrivateKNN(epsilon=0.8833, relation="add-remove", max_answers=735)
+    )
     assert noise.screening_stddev == pytest.approx(75, rel=2e-3)
     assert noise.aggregation_stddev == pytest.approx(25, rel=2e-3)
 
 
 def tallied(votes, config, seed=0):
     queries = questions(np.zeros((len(votes.screened), 2)))
-    return private_knn.tally(jax.random.key(seed), votes, queries, 3, config)
+    return config.release(jax.random.key(seed), votes, queries, 3)
 
 
 def clear_votes(num_queries, share):
@@ -157,7 +159,7 @@ def clear_votes(num_queries, share):
 
 
 def test_queries_without_agreement_are_declined_and_tell_nothing():
-    config = Config(epsilon=math.inf, num_neighbors=30)
+    config = PrivateKNN(epsilon=math.inf, num_neighbors=30)
     answers = tallied(clear_votes(6, 0.5), config)
     assert not answers.answered.any()
     assert (answers.labels == -1).all()
@@ -168,7 +170,7 @@ def test_queries_without_agreement_are_declined_and_tell_nothing():
 def test_no_more_are_answered_than_were_paid_for():
     answers = tallied(
         clear_votes(50, 0.9),
-        Config(epsilon=20.0, num_neighbors=30, sampling_prob=1.0, max_answers=7),
+        PrivateKNN(epsilon=20.0, num_neighbors=30, sampling_prob=1.0, max_answers=7),
     )
     assert answers.answered.sum() == 7
     assert answers.guarantee.events[1].count == 7
@@ -178,7 +180,7 @@ def test_the_noise_has_the_calibrated_spread():
     """600 counts that pass by a low threshold: the standard deviation is right to 6 standard
     errors, 17%.
     """
-    config = Config(epsilon=1.0, num_neighbors=30, threshold=-1e6)
+    config = PrivateKNN(epsilon=1.0, num_neighbors=30, threshold=-1e6)
     votes = clear_votes(200, 0.9)
     answers = tallied(votes, config)
     noise = private_knn.noise(200, config)
@@ -208,7 +210,7 @@ def test_attributes_are_those_of_the_neighbours():
     features = np.repeat(np.float32([[0, 0], [9, 9]]), 40, axis=0)
     attributes = np.repeat([[1, 1, 0, 0], [0, 0, 0, 1]], 40, axis=0)
     queries = questions(np.tile([[1, 0], [8, 9]], (150, 1)))
-    config = Config(epsilon=math.inf, num_neighbors=20, sampling_prob=0.8)
+    config = PrivateKNN(epsilon=math.inf, num_neighbors=20, sampling_prob=0.8)
     found = private_knn.multi_label(
         jax.random.key(0), features, attributes, queries, config, clip=4
     )
@@ -243,7 +245,7 @@ def test_attributes_are_those_of_the_neighbours():
 )
 def test_bad_settings_are_named(change, words):
     with pytest.raises(ValueError, match=words):
-        Config(**change)
+        PrivateKNN(**change)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ def test_bad_settings_are_named(change, words):
 )
 def test_noise_that_cannot_be_calibrated_is_refused(change, words):
     with pytest.raises(ValueError, match=words):
-        private_knn.noise(10, dataclasses.replace(Config(), **change))
+        private_knn.noise(10, dataclasses.replace(PrivateKNN(), **change))
 
 
 def test_more_neighbours_than_records_are_refused():
@@ -266,14 +268,14 @@ def test_more_neighbours_than_records_are_refused():
             np.zeros((20, 2), np.float32),
             np.zeros(20, np.int32),
             questions(np.zeros((1, 2))),
-            Config(),
+            PrivateKNN(),
         )
     with pytest.raises(ValueError, match="num_neighbors=2 with 3 classes"):
         asked(
             np.zeros((20, 2), np.float32),
             np.zeros(20, np.int32),
             questions(np.zeros((1, 2))),
-            Config(num_neighbors=2),
+            PrivateKNN(num_neighbors=2),
         )
     with pytest.raises(ValueError, match="0 and 1"):
         private_knn.multi_label(
@@ -281,7 +283,7 @@ def test_more_neighbours_than_records_are_refused():
             np.zeros((4, 2)),
             np.full((4, 3), 2),
             questions(np.zeros((1, 2))),
-            Config(),
+            PrivateKNN(),
             1.0,
         )
     with pytest.raises(ValueError, match="clip=0"):

@@ -21,7 +21,7 @@ from rknn_jax.types import Queries
 from tests import reference
 from train.experiment import Experiment
 
-NOISELESS = rknn.Config(epsilon=math.inf, smoothing="none")
+NOISELESS = rknn.ReverseKNN(epsilon=math.inf, smoothing="none")
 NEIGHBORS = st.sampled_from([1, 3])  # few, as each is compiled
 
 
@@ -39,8 +39,8 @@ def data(seed, n=40, s=6, num_classes=4):
 def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
     features, labels, queries = data(seed)
     config = dataclasses.replace(NOISELESS, num_neighbors=k)
-    answers = rknn.tally(
-        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4, config
+    answers = config.release(
+        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4
     )
     counts, expected = reference.label(features, labels, np.asarray(queries.features), 4, k)
     np.testing.assert_array_equal(answers.counts, counts)
@@ -87,16 +87,12 @@ def test_a_record_that_comes_or_goes_moves_no_vote_of_another():
 def test_more_queries_cost_no_more_privacy():
     features, labels, few = data(0)
     public = np.random.default_rng(9).normal(size=(150, 5)).astype(np.float32)
-    config = rknn.Config(epsilon=0.3, smoothing="none")
+    config = rknn.ReverseKNN(epsilon=0.3, smoothing="none")
     costs = []
     for queries in (few, Queries.alone(public, np.arange(150))):
         costs.append(
-            rknn.tally(
-                jax.random.key(1),
-                rknn.connect(features, labels, queries, 4, config),
-                queries,
-                4,
-                config,
+            config.release(
+                jax.random.key(1), rknn.connect(features, labels, queries, 4, config), queries, 4
             )
         )
     assert costs[0].guarantee == costs[1].guarantee
@@ -109,9 +105,9 @@ def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
     """
     _, _, queries = data(0)
     counts = np.random.default_rng(0).normal(size=(6, 4)) * 10
-    guarantee = rknn.mechanism(6, 4, 1, rknn.Config()).guarantee(1)
+    guarantee = rknn.mechanism(6, 4, 1, rknn.ReverseKNN()).guarantee(1)
     first, second = (
-        rknn.answer(counts, np.full((6, 4), 28.0), guarantee, queries, rknn.Config())
+        rknn.answer(counts, np.full((6, 4), 28.0), guarantee, queries, rknn.ReverseKNN())
         for _ in range(2)
     )
     np.testing.assert_array_equal(first.labels, second.labels)
@@ -121,9 +117,9 @@ def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
 
 def test_permute_and_flip_answers_are_its_winners():
     features, labels, queries = data(2)
-    config = rknn.Config(epsilon=1.0, mechanism="permute_and_flip")
-    answers = rknn.tally(
-        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4, config
+    config = rknn.ReverseKNN(epsilon=1.0, mechanism="permute_and_flip")
+    answers = config.release(
+        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4
     )
     np.testing.assert_array_equal(answers.counts.sum(1), 1)
     np.testing.assert_array_equal(answers.labels, answers.counts.argmax(1))
@@ -133,7 +129,7 @@ def test_permute_and_flip_answers_are_its_winners():
 def test_more_neighbours_than_queries_is_refused_before_any_vote():
     features, labels, queries = data(0)
     with pytest.raises(ValueError, match="num_neighbors=9"):
-        rknn.connect(features, labels, queries, 4, rknn.Config(num_neighbors=9))
+        rknn.connect(features, labels, queries, 4, rknn.ReverseKNN(num_neighbors=9))
 
 
 def test_public_labels_spread_only_where_they_may():
@@ -153,14 +149,10 @@ def test_public_labels_spread_only_where_they_may():
 
 def test_whom_the_records_trust_decides_what_epsilon_means():
     features, labels, queries = data(0)
-    cells = rknn.connect(features, labels, queries, 4, rknn.Config())
+    cells = rknn.connect(features, labels, queries, 4, rknn.ReverseKNN())
     local, shuffled = (
-        rknn.tally(
-            jax.random.key(0),
-            cells,
-            queries,
-            4,
-            rknn.Config(epsilon=1.0, delta=1e-6, mechanism="collision", trust=trust),
+        rknn.ReverseKNN(epsilon=1.0, delta=1e-6, mechanism="collision", trust=trust).release(
+            jax.random.key(0), cells, queries, 4
         )
         for trust in ("local", "shuffle")
     )
@@ -186,13 +178,13 @@ def test_the_tighter_bound_is_the_default_and_the_general_one_can_be_named():
     """Golden: 60,000 messages of Collision for ten queries and ten classes at (0.1, 1e-6)."""
     shuffled = {"epsilon": 0.1, "delta": 1e-6, "mechanism": "collision", "trust": "shuffle"}
     for config, local, spread in (
-        (rknn.Config(**shuffled), 3.8742, 76.14),
-        (rknn.Config(**shuffled, amplification="general"), 3.2413, 103.82),
+        (rknn.ReverseKNN(**shuffled), 3.8742, 76.14),
+        (rknn.ReverseKNN(**shuffled, amplification="general"), 3.2413, 103.82),
     ):
         found = rknn.mechanism(10, 10, 60_000, config)
         assert found.epsilon == pytest.approx(local, abs=1e-4)
         assert found.mean_variance * 60_000 == pytest.approx(spread**2, rel=1e-3)
-    assert Experiment().amplification == rknn.Config().amplification == "variation ratio"
+    assert Experiment().amplification == rknn.ReverseKNN().amplification == "variation ratio"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +198,7 @@ def test_the_tighter_bound_is_the_default_and_the_general_one_can_be_named():
     ],
 )
 def test_a_guarantee_tells_whether_its_bound_takes_the_hash_for_ideal(name, neighbors, words):
-    config = rknn.Config(
+    config = rknn.ReverseKNN(
         epsilon=0.5, delta=1e-6, num_neighbors=neighbors, mechanism=name, trust="shuffle"
     )
     cost = rknn.guarantee(rknn.mechanism(6, 4, 1000, config), 1000, config)
@@ -221,7 +213,9 @@ def test_a_guarantee_tells_whether_its_bound_takes_the_hash_for_ideal(name, neig
 @pytest.mark.parametrize("name", ["collision", "wheel", "randomized_response"])
 def test_the_variation_ratio_bound_lets_messages_say_more_for_the_same_guarantee(name):
     general, tighter = (
-        rknn.Config(epsilon=0.5, delta=1e-6, mechanism=name, trust="shuffle", amplification=bound)
+        rknn.ReverseKNN(
+            epsilon=0.5, delta=1e-6, mechanism=name, trust="shuffle", amplification=bound
+        )
         for bound in ("general", "variation ratio")
     )
     one, other = (rknn.mechanism(6, 4, 10_000, config) for config in (general, tighter))
@@ -235,7 +229,7 @@ def test_the_variation_ratio_bound_lets_messages_say_more_for_the_same_guarantee
 
 @pytest.mark.parametrize("bound", ["general", "variation ratio"])
 def test_fewer_records_than_the_messages_were_calibrated_for_are_refused(bound):
-    config = rknn.Config(
+    config = rknn.ReverseKNN(
         epsilon=1.0, delta=1e-6, mechanism="collision", trust="shuffle", amplification=bound
     )
     found = rknn.mechanism(6, 4, 60_000, config)
@@ -245,12 +239,12 @@ def test_fewer_records_than_the_messages_were_calibrated_for_are_refused(bound):
 
 
 def test_messages_that_only_shuffling_protects_need_no_amplification():
-    config = rknn.Config(epsilon=0.5, delta=1e-6, mechanism="multi_message", trust="shuffle")
+    config = rknn.ReverseKNN(epsilon=0.5, delta=1e-6, mechanism="multi_message", trust="shuffle")
     found = rknn.mechanism(6, 4, 10_000, config)
     assert (found.epsilon, found.delta, found.num_clients) == (0.5, 1e-6, 10_000)
     assert rknn.guarantee(found, 10_000, config) == found.guarantee(10_000)
     with pytest.raises(ValueError, match="trust=local, got mechanism=multi_message"):
-        rknn.mechanism(6, 4, 40, rknn.Config(mechanism="multi_message", trust="local"))
+        rknn.mechanism(6, 4, 40, rknn.ReverseKNN(mechanism="multi_message", trust="local"))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +260,7 @@ def test_messages_that_only_shuffling_protects_need_no_amplification():
 )
 def test_a_mechanism_of_another_trust_model_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        rknn.mechanism(6, 4, 40, rknn.Config(**changes))
+        rknn.mechanism(6, 4, 40, rknn.ReverseKNN(**changes))
 
 
 def test_the_assignment_gives_each_query_another_label():
@@ -281,7 +275,7 @@ def test_the_assignment_gives_each_query_another_label():
             np.ones((3, 3)),
             guarantee,
             queries,
-            rknn.Config(smoothing="none", decode=decode),
+            rknn.ReverseKNN(smoothing="none", decode=decode),
         )
         for decode in ("argmax", "assignment")
     )

@@ -28,7 +28,7 @@ def a_round(epsilon=1.0, honest=3, **fields):
     return Round(
         QUERIES,
         CLASSES,
-        rknn.Config(epsilon=epsilon, mechanism="binomial", trust="central", delta=1e-4),
+        rknn.ReverseKNN(epsilon=epsilon, mechanism="binomial", trust="central", delta=1e-4),
         honest=honest,
         **fields,
     )

@@ -55,9 +55,14 @@ def test_totals_have_the_law_of_messages_jointly_over_cells(mechanism):
 
 @pytest.mark.parametrize(
     ("mechanism", "golden"),
-    [(Collision(1.0, 9, 9, num_neighbors=3, num_buckets=8), (0.45434836, 0.47462006, 0.06780287, 0.00322871)),
-     (Collision(1.0, 9, 9, num_buckets=3), (0.42388312, 0.57611688))],
-)  # fmt: skip
+    [
+        (
+            Collision(1.0, 9, 9, num_neighbors=3, num_buckets=8),
+            (0.45434836, 0.47462006, 0.06780287, 0.00322871),
+        ),
+        (Collision(1.0, 9, 9, num_buckets=3), (0.42388312, 0.57611688)),
+    ],
+)
 def test_the_number_of_supported_votes_has_the_golden_law(mechanism, golden):
     width = mechanism.votes_per_record
     hits = (np.arange(2**width)[:, None] >> np.arange(width)[None]) & 1 == 1

@@ -104,15 +104,30 @@ def test_the_published_local_sensitivities_are_met():
 
 def gaussian_divergence(order, mean, ratio):
     """D(N(0, 1) || N(mean, ratio²)) by integration."""
-    log_p = lambda x: -(x**2) / 2  # noqa: E731
-    log_q = lambda x: -((x - mean) ** 2) / (2 * ratio**2) - math.log(ratio)  # noqa: E731
+
+    def log_p(x):
+        return -(x**2) / 2
+
+    def log_q(x):
+        return -((x - mean) ** 2) / (2 * ratio**2) - math.log(ratio)
+
     width = order + (1 - order) / ratio**2
     peak = (1 - order) * mean / ratio**2 / width
     spread = 40 / math.sqrt(width)
     total, _ = integrate.quad(
-        lambda x: math.exp(order * log_p(x) + (1 - order) * log_q(x) - order * log_p(peak) - (1 - order) * log_q(peak)),
-        peak - spread, peak + spread, epsabs=0, epsrel=1e-10, limit=400, points=[peak],
-    )  # fmt: skip
+        lambda x: math.exp(
+            order * log_p(x)
+            + (1 - order) * log_q(x)
+            - order * log_p(peak)
+            - (1 - order) * log_q(peak)
+        ),
+        peak - spread,
+        peak + spread,
+        epsabs=0,
+        epsrel=1e-10,
+        limit=400,
+        points=[peak],
+    )
     return (
         math.log(total / math.sqrt(2 * math.pi)) + order * log_p(peak) + (1 - order) * log_q(peak)
     ) / (order - 1)
@@ -158,8 +173,13 @@ def test_the_published_cost_of_that_noise_is_too_little_where_the_scripts_use_it
 def test_the_bound_fails_as_rarely_as_it_says(spread, failure):
     multiplier = smooth._multiplier(spread, failure)
     fails, _ = integrate.quad(
-        lambda z: stats.norm.pdf(z) * stats.norm.cdf(-multiplier * math.exp(spread * z)), -12, 12, epsabs=0, epsrel=1e-10, limit=400,
-    )  # fmt: skip
+        lambda z: stats.norm.pdf(z) * stats.norm.cdf(-multiplier * math.exp(spread * z)),
+        -12,
+        12,
+        epsabs=0,
+        epsrel=1e-10,
+        limit=400,
+    )
     assert fails == pytest.approx(failure, rel=1e-6)
 
 
@@ -308,7 +328,10 @@ def test_what_is_told_of_a_release_names_what_is_private():
 
 def test_neither_module_imports_jax_or_dp_accounting():
     slow = ("jax", "dp_accounting", "scipy.optimize", "scipy.stats")
-    code = f"import sys, rknn_jax.privacy.smooth_sensitivity; print([name for name in {slow} if name in sys.modules])"
+    code = (
+        "import sys, rknn_jax.privacy.smooth_sensitivity; "
+        f"print([name for name in {slow} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

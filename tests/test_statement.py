@@ -473,7 +473,7 @@ def test_an_experiment_calls_itself_a_simulation(epsilon, tmp_path):
 def test_a_round_among_clients_leaves_its_page(simulated, tmp_path):
     rng = np.random.default_rng(0)
     mine = publish.Public(rng.normal(size=(30, 5)).astype(np.float32))
-    config = labeler.Config(epsilon=2.0, mechanism="randomized_response", trust="local")
+    config = labeler.ReverseKNN(epsilon=2.0, mechanism="randomized_response", trust="local")
     asked = publish.Asked(config, ("ant", "<b>bee</b>"), 3, simulated=simulated, student="none")
     round, queries = publish.prepare(tmp_path / "out", mine, asked, lambda *_: None)
     collector = Collector(tmp_path / "out", round)

@@ -552,7 +552,8 @@ def test_the_words_of_a_refusal_keep_the_command_that_helps(table, make):
     estimator.label(private, labels)
     with pytest.raises(
         ValueError,
-        match=r"Expected budget 2.0 as .* got budget 3; .* rknn budget raise .* --epsilon E --reason TEXT",
+        match=r"Expected budget 2.0 as .* got budget 3; .* rknn budget raise .* "
+        r"--epsilon E --reason TEXT",
     ):
         estimator.set_params(budget=3).label(private, labels)
 
@@ -577,9 +578,10 @@ def test_tables_that_cannot_be_used_are_refused(table, make, change, words):
 
 def test_tables_with_names_and_missing_values_go_in_as_they_are(table, make):
     public, private, labels = table
-    frame = lambda X, names="abcd": pa.table(
-        {name: X[:, i].astype(np.float64) for i, name in enumerate(names)}
-    )  # noqa: E731
+
+    def frame(X, names="abcd"):
+        return pa.table({name: X[:, i].astype(np.float64) for i, name in enumerate(names)})
+
     estimator = make(classes=[0, 1, 2], epsilon=ALMOST_NO_NOISE).fit(frame(public))
     np.testing.assert_array_equal(estimator.feature_names_in_, list("abcd"))
     with pytest.raises(ValueError, match="feature names should match"):
@@ -694,7 +696,7 @@ def test_breast_cancer_at_epsilon_3(tmp_path, monkeypatch):
     said = pipeline[-1].label(pipeline[:-1].transform(X[private]), y[private])
     (plan,) = plans
     cells = labelers.connect(
-        plan.data.private, plan.data.labels, plan.queries, 2, labelers.Config()
+        plan.data.private, plan.data.labels, plan.queries, 2, labelers.ReverseKNN()
     )
     counts = np.bincount(np.asarray(cells).ravel(), minlength=12).reshape(6, 2)
     flips = np.array(
@@ -724,7 +726,9 @@ def test_the_notebook_is_clean():
 
 SHORTER = {  # six epsilons ask six numbers of queries; a hundred trees are scikit-learn's
     "epsilons = [0.05, 0.1, 0.2, 0.5, 1, 2]": "epsilons = [1]",
-    "HistGradientBoostingClassifier(random_state=0)": "HistGradientBoostingClassifier(random_state=0, max_iter=2)",
+    "HistGradientBoostingClassifier(random_state=0)": (
+        "HistGradientBoostingClassifier(random_state=0, max_iter=2)"
+    ),
 }
 
 

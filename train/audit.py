@@ -34,13 +34,13 @@ from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.audit import bounds, games_labeler
 from rknn_jax.audit.bounds import Finding, Game
 from rknn_jax.cli.audit import BROKEN
+from rknn_jax.labels import Labels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Records, Task
 from train import distill, sweep
 from train import experiment as runs
 from train.distill import Prepared
 from train.experiment import Experiment
-from train.labels import Labels
 
 RELEASED = {
     "queries.npz": ("label", "noisy_counts", "stddev", "probability"),
@@ -109,7 +109,7 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
     learned from public data.
     """
     task, encode, network = sweep.sharing()(experiment)
-    config = distill.round_config(experiment)
+    config = distill.labeler_of(experiment)
     num_queries = experiment.queries or distill.default_num_queries(task, config, experiment)
     nothing = Labels.none(len(task.public.images), task.card.num_classes)
     key = stage_key(jax.random.key(experiment.seed), Stage.QUERIES, 0)

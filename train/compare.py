@@ -36,10 +36,10 @@ from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import write_text
 from rknn_jax.federation import wire
 from rknn_jax.labelers import dpdfd, rknn
-from rknn_jax.labelers.dpdfd import Config as DPDFD
-from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
-from rknn_jax.labelers.pate import Config as PATE
-from rknn_jax.labelers.private_knn import Config as PrivateKNN
+from rknn_jax.labelers.dpdfd import DPDFD
+from rknn_jax.labelers.noisy_sgd import NoisySGD
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
@@ -624,7 +624,7 @@ def bytes_sent(run: report.Run, experiment: Experiment) -> int:
     if experiment.trust == "central":
         return -(-experiment.neighbors * math.ceil(math.log2(num_queries * num_classes)) // 8)
     mechanism = rknn.mechanism(
-        num_queries, num_classes, run.result["num_private"], distill.round_config(experiment)
+        num_queries, num_classes, run.result["num_private"], distill.reverse_knn(experiment)
     )
     assert isinstance(
         mechanism, LocalRandomizer

@@ -4,12 +4,10 @@ the proof.
     python -m train.distill --dataset digits --epsilon 1
     python -m train.distill --dataset mnist --data-dir DIR --epsilon 0.1
     python -m train.distill --preset mnist-fast --data-dir DIR
-    python -m train.distill --dataset mnist --data-dir DIR --labeler private_knn --epsilon 1 --delta 1e-5
-    python -m train.distill --dataset mnist --data-dir DIR --labeler noisy_sgd --epsilon 1 --delta 1e-5
+    python -m train.distill --preset mnist-fast --data-dir DIR --labeler noisy_sgd --delta 1e-5
 
-`main` is Algorithm 1 of Li et al., "Fine-grained Private Knowledge Distillation": every line needs
-only the lines above it, and private records enter on one line, `labeler.votes`. Everything here is
-a simulation on benchmark data; `rknn label` releases.
+`rknn_jax.algorithm` is Algorithm 1; here are the folder, the words and what only a benchmark knows.
+Everything is a simulation on benchmark data. `rknn label` releases.
 """
 
 import argparse
@@ -28,22 +26,24 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from rknn_jax import bsvs, data, labelers, postprocessing
+from rknn_jax import bsvs, data, labelers
 from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax._internal.keys import Stage, fresh_noise_key, stage_key
-from rknn_jax.labelers import rknn
+from rknn_jax.algorithm import Keys, Round, Student
+from rknn_jax.algorithm import distill as algorithm_1
+from rknn_jax.labelers import Labeler, rknn
+from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans, prototypes, sample, uncertainty
 from rknn_jax.representations import spectral
 from rknn_jax.students import ensemble, mixmatch, uda, vat
 from rknn_jax.students import fit as students
-from rknn_jax.types import Answers, Array, Encoder, Queries, Task
+from rknn_jax.types import Array, Encoder, Queries, Task
 from train import buy, presets, report, truth
 from train import experiment as runs
 from train.experiment import Experiment
-from train.labels import Labels
 
 console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
@@ -118,13 +118,6 @@ def distill(
 ) -> None:
     """Run Algorithm 1 in a folder that is held; see `main`."""
     started = time.perf_counter()
-    root = jax.random.key(experiment.seed)
-    noise = (
-        fresh_noise_key()
-        if experiment.noise_seed is None
-        else stage_key(jax.random.key(experiment.noise_seed), Stage.NOISE, experiment.seed)
-    )
-
     try:
         task, encode, network = (prepared or prepare)(experiment)
         buy.check(task, experiment.buy, experiment.delta)
@@ -132,98 +125,82 @@ def distill(
         if not any(folder.iterdir()):
             folder.rmdir()  # nothing came of it
         raise
-    num_classes = task.card.num_classes
-    labeler = labelers.named(experiment.labeler)
-    config = round_config(experiment, folder)
-    num_queries = experiment.queries or default_num_queries(task, config, experiment)
-    resolved = {
-        "mechanism": experiment.private_step,
-        "resolved_labeler": asdict(config),
-        "resolved_queries": num_queries,
-        "resolved_student": None
-        if experiment.student == "none"
-        else asdict(student_config(experiment)),
-        "classes": task.card.classes,
-    }
-    runs.write_json(
-        folder / "config.json", runs.settings(experiment) | resolved | runs.environment()
-    )
-    labels = Labels.none(len(task.public.images), num_classes)
-    rounds: list[tuple[Queries, Answers]] = []
-    student: ensemble.Ensemble | None = None
-    not_covered: dict[str, Any] = {}
-    for step in range(experiment.rounds):
-        features = encode(task.public.images)
-        queries = select_queries(
-            stage_key(root, Stage.QUERIES, step),
-            task,
-            features,
-            num_queries,
-            labels,
-            student,
-            experiment,
-        )
-        queries = replace(queries, images=task.public.images[queries.index])
-        votes = labeler.votes(
-            stage_key(noise, Stage.SAMPLING, step),
-            task.private,
-            encode,
-            queries,
-            num_classes,
-            config,
-        )
-        predicted = (
-            None if student is None else student.predict_proba(task.public.images[queries.index])
-        )
-        answers = labeler.tally(
-            stage_key(noise, Stage.NOISE, step), votes, queries, num_classes, config, predicted
-        )
-        labels = labels.updated(queries, answers, step * num_queries)
-        graph = postprocessing.public_graph(features, num_queries, smoothing=experiment.smoothing)
-        labels = labels.spread(
-            postprocessing.public_labels(graph, labels.probabilities, int(answers.answered.sum()))
-        )
-        rounds.append((queries, answers))
-        benchmark_key = stage_key(noise, Stage.BENCHMARK)
-        if benchmark and not not_covered:
-            not_covered = truth.not_covered(
-                benchmark_key, task, labeler, votes, queries, answers, graph, config
-            )
-        console.print(
-            f"round {step + 1}: {answers.answered.sum()} of {num_queries} queries answered, "
-            f"{truth.label_accuracy(task, labels):.2%} of the public labels right"
-        )
-        if not labels.known.any():
-            raise ValueError(
-                f"Expected an answer, got none to {num_queries} queries; ask fewer, lower the "
-                "threshold or raise epsilon."
-            )
-        if experiment.student == "none" or experiment.buy.labels:
-            break
-        trained = fit_student(
-            stage_key(root, Stage.STUDENT, step), task, labels, experiment, folder, step, network
-        )
-        student = trained or student
-        if trained is None or trained.interrupted:
-            break
-        encode = trained.features
+    keys = keys_of(experiment)
+    labeler = labeler_of(experiment, folder)
+    num_queries = experiment.queries or default_num_queries(task, labeler, experiment)
+    resolved = resolved_settings(experiment, labeler, num_queries, task)
+    runs.write_json(folder / "config.json", resolved)
 
-    guarantees = [answers.guarantee for _, answers in rounds]
-    chosen: Guarantee | None = None
-    if experiment.buy.labels:
-        noise_key = stage_key(noise, Stage.NOISE, experiment.rounds)
-        student, chosen = buy_labels(
-            stage_key(root, Stage.STUDENT), noise_key, task, answers.model, experiment, folder
+    def ask(
+        key: jax.Array, features: Array, labels: Labels, student: Student | None
+    ) -> Queries:
+        return select_queries(key, task, features, num_queries, labels, student, experiment)
+
+    def fit(key: jax.Array, step: int, labels: Labels) -> ensemble.Ensemble | None:
+        return fit_student(key, task, labels, experiment, folder, step, network)
+
+    without_student = experiment.student == "none" or experiment.buy.labels
+    smoothing = experiment.smoothing
+    rounds: list[Round] = []
+    for one in algorithm_1(
+        labeler,
+        ask,
+        encode,
+        None if without_student else fit,
+        task,
+        keys,
+        experiment.rounds,
+        smoothing,
+    ):
+        rounds.append(one)
+        console.print(
+            f"round {len(rounds)}: {one.answers.answered.sum()} of {num_queries} queries "
+            f"answered, {truth.label_accuracy(task, one.labels):.2%} of the public labels right"
         )
-    guarantees += [chosen] if chosen else []
+    noise_key = stage_key(keys.noise, Stage.BENCHMARK)
+    not_covered = truth.not_covered(noise_key, task, labeler, rounds[0]) if benchmark else {}
+    student, chosen = rounds[-1].student, None
+    if experiment.buy.labels:
+        noise_key = stage_key(keys.noise, Stage.NOISE, experiment.rounds)
+        model = rounds[-1].answers.model
+        tune_key = stage_key(keys.public, Stage.STUDENT)
+        student, chosen = buy_labels(tune_key, noise_key, task, model, experiment, folder)
+    guarantees = [one.answers.guarantee for one in rounds] + ([chosen] if chosen else [])
     guarantee = accounting.compose(guarantees, experiment.delta)
     seconds = time.perf_counter() - started
+    assert student is None or isinstance(student, ensemble.Ensemble)
+    labels = rounds[-1].labels
+    asked = [(one.queries, one.answers) for one in rounds]
     runs.finish(
-        folder, experiment, task, labels, rounds, student, guarantee, chosen, not_covered, seconds
+        folder, experiment, task, labels, asked, student, guarantee, chosen, not_covered, seconds
     )
     console.print(f"\n{guarantee}\n")
     if benchmark:
         console.print(f"The report: {report.write(folder)}")
+
+
+def keys_of(experiment: Experiment) -> Keys:
+    """Return the run's keys: of its seed, and for the noise of entropy or of the noise seed."""
+    if experiment.noise_seed is None:
+        noise = fresh_noise_key()
+    else:
+        noise = stage_key(jax.random.key(experiment.noise_seed), Stage.NOISE, experiment.seed)
+    return Keys(jax.random.key(experiment.seed), noise)
+
+
+def resolved_settings(
+    experiment: Experiment, labeler: Labeler[Any], num_queries: int, task: Task
+) -> dict[str, Any]:
+    """Return what `config.json` says: the settings as they were resolved, versions and device."""
+    student = None if experiment.student == "none" else asdict(student_config(experiment))
+    resolved = {
+        "mechanism": experiment.private_step,
+        "resolved_labeler": asdict(labeler),  # type: ignore[call-overload]
+        "resolved_queries": num_queries,
+        "resolved_student": student,
+        "classes": task.card.classes,
+    }
+    return runs.settings(experiment) | resolved | runs.environment()
 
 
 def run(
@@ -293,24 +270,23 @@ def check(task: Task, experiment: Experiment) -> None:
         )
 
 
-def round_config(experiment: Experiment, folder: Path | None = None) -> Any:
-    """Return one round's settings: an even share of epsilon and, rounded down, of delta: the rounds
-    add up to them however composed.
+def labeler_of(experiment: Experiment, folder: Path | None = None) -> Labeler[Any]:
+    """Return the labeler of one round. A network's training is saved in the run's folder."""
+    if experiment.labeler == "rknn":
+        return reverse_knn(experiment)
+    own = getattr(experiment, experiment.labeler, None)
+    labeler: Any = own or labelers.named(experiment.labeler)()
+    epsilon, delta = budget_of_round(experiment)
+    saved = {"folder": folder and folder / runs.TRAINING} if experiment.trains else {}
+    return replace(labeler, epsilon=epsilon, delta=delta, relation=experiment.relation, **saved)
 
-    A network's training is saved in the run's folder.
-    """
-    epsilon = experiment.epsilon / experiment.rounds
-    delta = experiment.delta * (1 - 1e-12) / experiment.rounds
-    if experiment.labeler != "rknn":
-        config = (
-            getattr(experiment, experiment.labeler, None)
-            or labelers.named(experiment.labeler).Config()
-        )
-        saved = {"folder": folder and folder / runs.TRAINING} if experiment.trains else {}
-        return replace(config, epsilon=epsilon, delta=delta, relation=experiment.relation, **saved)
-    return rknn.Config(
+
+def reverse_knn(experiment: Experiment) -> rknn.ReverseKNN:
+    """Return reverse k-NN labeling as one round of an experiment asks for it."""
+    epsilon, delta = budget_of_round(experiment)
+    return rknn.ReverseKNN(
         epsilon=epsilon,
-        delta=delta or rknn.Config.delta,
+        delta=delta or rknn.ReverseKNN.delta,
         num_neighbors=experiment.neighbors,
         mechanism=experiment.private_step,
         trust=experiment.trust,
@@ -319,6 +295,16 @@ def round_config(experiment: Experiment, folder: Path | None = None) -> Any:
         smoothing=experiment.smoothing,
         decode=experiment.decode,
     )
+
+
+def budget_of_round(experiment: Experiment) -> tuple[float, float]:
+    """Return an even share of epsilon and of delta, which is rounded down.
+
+    However the rounds are composed, they cost no more than the whole.
+    """
+    epsilon = experiment.epsilon / experiment.rounds
+    delta = experiment.delta * (1 - 1e-12) / experiment.rounds
+    return epsilon, delta
 
 
 def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
@@ -388,7 +374,7 @@ def select_queries(
     features: Array,
     num_queries: int,
     labels: Labels,
-    student: ensemble.Ensemble | None,
+    student: Student | None,
     experiment: Experiment,
 ) -> Queries:
     """Cluster all public records in the first round, and those that the student is least sure of in

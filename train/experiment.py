@@ -36,11 +36,11 @@ from rknn_jax import labelers, mechanisms
 from rknn_jax._internal.disk import is_partial, locked, write_arrays, write_whole
 from rknn_jax.images import augment
 from rknn_jax.labelers import rknn
-from rknn_jax.labelers.dpdfd import Config as DPDFD
-from rknn_jax.labelers.noisy_sgd import HEADS, Head
-from rknn_jax.labelers.noisy_sgd import Config as NoisySGD
-from rknn_jax.labelers.pate import Config as PATE
-from rknn_jax.labelers.private_knn import Config as PrivateKNN
+from rknn_jax.labelers.dpdfd import DPDFD
+from rknn_jax.labelers.noisy_sgd import HEADS, Head, NoisySGD
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.private_knn import PrivateKNN
+from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.privacy.statement import Statement, page
@@ -52,7 +52,6 @@ from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Classifier, Queries, Records, Task
 from train.buy import Config as Buy
-from train.labels import Labels
 
 Mechanism = Literal[
     "discrete_laplace",
@@ -346,7 +345,7 @@ class Experiment:
     @property
     def trains(self) -> bool:
         """Whether the labeler trains a network instead of counting votes."""
-        return getattr(labelers.named(self.labeler), "TRAINS", False)
+        return labelers.named(self.labeler).trains
 
     @property
     def private_step(self) -> str:

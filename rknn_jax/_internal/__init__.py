@@ -1,1 +1,1 @@
-"""TODO."""
+"""Internals: files, keys, pytrees, checkpoints, compiled programs and terminal output."""

@@ -1,7 +1,6 @@
-"""What is kept on disk of networks, whole or not at all: trainings that go on where they were, and
-arrays with a record of what they are.
+"""Resumable training checkpoints, and saved arrays with a record of their settings.
 
-The only file that touches orbax.
+Each is on disk whole or not at all. This is the only file that uses orbax.
 """
 
 import hashlib
@@ -18,10 +17,10 @@ S = TypeVar("S")
 
 
 class Training:
-    """A training's latest state, to be used by `with`.
+    """Latest state of a training, to be used by `with`.
 
     Args:
-      folder: where it is kept; with None nothing is, and every training begins anew.
+      folder: Folder of the state. With None, nothing is kept and every training starts anew.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -43,8 +42,9 @@ class Training:
             self._manager.close()
 
     def resumed(self, state: S) -> tuple[S, int]:
-        """Return the state that was saved last and its step, or `state`, which has its
-        structure, and 0.
+        """Return the last saved state and its step, or `state` and 0 if there is none.
+
+        The saved state has the structure of `state`.
         """
         step = self._manager.latest_step() if self._manager else None
         if self._manager is None or step is None:
@@ -52,25 +52,29 @@ class Training:
         saved = jax.tree.map(
             np.asarray, self._manager.restore(step, args=ocp.args.StandardRestore(state))
         )
-        return jax.tree.map(
-            jnp.asarray, saved
-        ), step  # not bound to a device, so that steps are not compiled anew
+        # Arrays that are not bound to a device do not make JAX compile the steps anew.
+        return jax.tree.map(jnp.asarray, saved), step
 
     def save(self, step: int, state: Any) -> None:
-        """Keep the state, a pytree of arrays, after so many steps, and none before it."""
+        """Keep the state, a pytree of arrays, at a step, and delete earlier ones."""
         if self._manager:
             self._manager.save(step, args=ocp.args.StandardSave(state))
 
 
 def named(name: str, settings: object, data: bytes = b"") -> str:
-    """Name a folder by what a training depends on, hashed, so that it never goes on with
-    something else; private data are not told.
+    """Name a folder by a hash of the training's settings and data.
+
+    A training therefore never resumes another's state. The name does not reveal private data.
     """
     return f"{name}-{hashlib.sha256(repr(settings).encode() + data).hexdigest()[:16]}"
 
 
 def save(folder: str | Path, arrays: Any, record: dict[str, Any]) -> None:
-    """Write a pytree of arrays and a JSON-ready record. Raises ValueError where `folder` exists."""
+    """Write a pytree of arrays and a JSON-ready record.
+
+    Raises:
+      ValueError: If `folder` exists.
+    """
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         saved = ocp.args.Composite(
             arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
@@ -79,7 +83,11 @@ def save(folder: str | Path, arrays: Any, record: dict[str, Any]) -> None:
 
 
 def load(folder: str | Path, what: str) -> tuple[Any, dict[str, Any]]:
-    """Read what `save` wrote, of a `what`. Raises ValueError where it is not there."""
+    """Read the arrays and the record that `save` wrote. `what` names them in an error.
+
+    Raises:
+      ValueError: If nothing was saved there.
+    """
     path = Path(folder).absolute()
     if not (path / "record").is_dir():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Programs that JAX has compiled, kept between runs."""
+"""JAX's compiled programs, kept between runs or not."""
 
 import hashlib
 import os
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def keep() -> None:
-    """Keep compiled programs in `~/.cache/rknn_jax`, or in the folder that
-    JAX_COMPILATION_CACHE_DIR names.
+    """Keep compiled programs in `~/.cache/rknn_jax` or `JAX_COMPILATION_CACHE_DIR`.
 
-    They hold the constants of the program, so it is for experiments: `rknn label` and `rknn join`
-    call `keep_none`, lest a record that a function closes over be left on the disk. XLA compiles
-    for the processor at hand, so every kind of processor has a folder of its own.
+    Compiled programs hold the constants of the program, so keep them only for experiments. `rknn
+    label` and `rknn join` call `keep_none`, so that a record in a function's closure is never left
+    on disk. XLA compiles for the current processor, so every kind of processor has a folder of its
+    own.
     """
     import jax
 
@@ -23,8 +23,9 @@ def keep() -> None:
 
 
 def keep_none() -> None:
-    """Keep no compiled program, whatever the environment says: for commands that see private
-    records.
+    """Keep no compiled program, regardless of the environment.
+
+    This is for commands that see private records.
     """
     import jax
 

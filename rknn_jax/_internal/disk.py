@@ -1,4 +1,4 @@
-"""Files that are on disk whole, or not there, and folders that one process writes to."""
+"""Files that are on disk whole or not at all, and folders that one process writes to."""
 
 import fcntl
 import io
@@ -15,18 +15,19 @@ from numpy.typing import ArrayLike
 
 PUBLIC = 0o666
 OWNER = 0o600
-"""Permissions before the umask: of results, and of what is for the owner's eyes alone."""
+"""Permissions before the umask: of results (`PUBLIC`), and of files for the owner alone (`OWNER`).
+"""
 
 
 def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:
-    """Write a file that is on disk, whole, or not there.
+    """Write a file so that it is on disk whole or not at all.
 
-    An earlier file of its name stays until then.
+    An earlier file of the same name stays until the new file is complete.
 
     Args:
-      path: File, in a folder that exists.
-      data: Content.
-      mode: Permissions. Defaults to `PUBLIC`.
+      path: Path of the file, in a folder that exists.
+      data: Content of the file.
+      mode: Permissions of the file. Defaults to `PUBLIC`.
 
     Raises:
       OSError: If the file cannot be written. Nothing new is left in the folder then.
@@ -64,7 +65,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file that `write_whole` wrote.
 
     Raises:
-      ValueError: If it holds something else, because another program or a damaged disk changed it.
+      ValueError: If another program or a damaged disk changed the file's content.
     """
     try:
         return json.loads(path.read_bytes())
@@ -79,17 +80,17 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
     """Read the .npz file that `write_arrays` wrote.
 
     Args:
-      path: File to read.
-      *names: Arrays that it must hold.
+      path: Path of the file.
+      *names: Names of arrays that the file must hold.
 
     Raises:
-      ValueError: If it holds something else, because another program or a damaged disk changed it.
-      OSError: If it cannot be opened.
+      ValueError: If another program or a damaged disk changed the file's content.
+      OSError: If the file cannot be opened.
     """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = dict(archive)
-    except Exception as error:  # a damaged file fails in many ways
+    except Exception as error:  # A damaged file raises errors of many types.
         if isinstance(error, OSError) and error.filename:
             raise
         reason = " ".join(str(error).split())
@@ -111,14 +112,14 @@ def _changed(path: Path, reason: str) -> ValueError:
 def lock(descriptor: int, busy: str) -> None:
     """Lock an open file or folder for this process.
 
-    The lock goes with the process, even on `kill -9`.
+    The lock ends with the process, even on `kill -9`.
 
     Args:
-      descriptor: Open file or folder, which keeps the lock until it is closed.
+      descriptor: Descriptor of an open file or folder, which keeps the lock until it is closed.
       busy: Message of the error.
 
     Raises:
-      ValueError: If somebody else holds the lock.
+      ValueError: If another process holds the lock.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +129,7 @@ def lock(descriptor: int, busy: str) -> None:
 
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Keep other processes out of a folder that exists; see `lock`."""
+    """Keep other processes out of an existing folder; see `lock`."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         lock(descriptor, busy)
@@ -138,7 +139,7 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
 
 
 def is_partial(name: str, whole: str) -> bool:
-    """Return whether a killed process can have left a file of this name when it wrote `whole`."""
+    """Return True if a killed process may have left a file of this name while it wrote `whole`."""
     return re.fullmatch(rf"\.{re.escape(whole)}\.(\d+\.)?new", name) is not None
 
 

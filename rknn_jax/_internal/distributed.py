@@ -1,8 +1,8 @@
-"""Clients spread over the devices of one host or of many.
+"""Clients spread over the devices of one or many hosts.
 
-Client i draws from `fold_in(key, i)` wherever it runs, and totals are integers that just add: one
-seed gives one result, bit for bit, on any number of devices. With several hosts every process calls
-`jax.distributed.initialize` and then the same functions in the same order.
+Client i draws from `fold_in(key, i)` on any device, and totals are integers that add up. One seed
+therefore gives one result, bit for bit, on any number of devices. With several hosts, every process
+calls `jax.distributed.initialize` and then the same functions in the same order.
 """
 
 import functools
@@ -25,7 +25,7 @@ def all_devices() -> Mesh:
 
 
 def over_clients(mesh: Mesh) -> NamedSharding:
-    """Return how an array is laid out whose first axis are clients, as many for each device."""
+    """Return the sharding of an array whose first axis is clients, equally many for each device."""
     return NamedSharding(mesh, PartitionSpec(CLIENTS))
 
 
@@ -36,11 +36,12 @@ def client_totals(
     """Randomize and aggregate on all devices at once; equal to `base.client_totals`.
 
     Args:
-      mechanism: any.
-      key: client i draws from `fold_in(key, i)`.
-      cells: int32 `[num_clients, k·r]`, as many clients for each device of the mesh.
-      first_client: number of the first one.
-      mesh: of one axis, `clients`.
+      mechanism: Any mechanism.
+      key: Key of all clients. Client i draws from `fold_in(key, i)`.
+      cells: Votes as cells, int32 `[num_clients, k·r]`, with equally many clients for each device
+        of the mesh.
+      first_client: Number of the first client.
+      mesh: Mesh of one axis, `clients`.
 
     Returns:
       int32 totals, on every device.
@@ -70,12 +71,12 @@ def count_votes(cells: jax.Array, num_cells: int, *, mesh: Mesh) -> jax.Array:
 
 
 def my_share(parts: list[int]) -> list[int]:
-    """Return which of numbered parts of the work this process does."""
+    """Return the numbered parts of the work that this process does."""
     return parts[jax.process_index() :: jax.process_count()]
 
 
 def sum_over_processes(totals: np.ndarray) -> np.ndarray:
-    """Add int64 totals of all processes; int32, which devices keep, would overflow."""
+    """Add int64 totals of all processes; int32, the devices' integer type, would overflow."""
     if jax.process_count() == 1:
         return totals
     return multihost_utils.process_allgather(totals.view(np.uint32)).view(np.int64).sum(axis=0)

@@ -1,8 +1,8 @@
-"""Random keys: one stream a stage, derived by `fold_in`, so that adding a stage changes no other
-stream.
+"""Random keys: one stream for each stage, derived by `fold_in`.
 
-The experiment's seed never makes release noise: `fresh_noise_key` takes the operating system's
-entropy, and a release does not use `jax.random` at all (`rknn_jax.privacy.exact_noise`).
+A new stage therefore changes no other stream. The experiment's seed never makes release noise.
+`fresh_noise_key` takes the operating system's entropy, and a release does not use `jax.random` at
+all (`rknn_jax.privacy.exact_noise`).
 """
 
 import enum
@@ -12,7 +12,7 @@ import jax
 
 
 class Stage(enum.IntEnum):
-    """What a key is for. Values are part of every recorded result: add, never renumber."""
+    """Purpose of a key. Values are part of every recorded result: add, never renumber."""
 
     SPLIT = 0
     ENCODER = 1
@@ -32,7 +32,8 @@ def stage_key(root: jax.Array, stage: Stage, step: int = 0) -> jax.Array:
 
 
 def fresh_noise_key() -> jax.Array:
-    """Return a key made of the operating system's entropy, for simulated noise that no seed can
-    repeat.
+    """Return a key from the operating system's entropy.
+
+    It makes simulated noise that no seed can repeat.
     """
     return jax.random.fold_in(jax.random.key(secrets.randbits(32)), secrets.randbits(32))

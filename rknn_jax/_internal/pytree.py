@@ -1,9 +1,9 @@
 """Frozen dataclasses as pytrees of their own type.
 
-`jax.tree_util.register_dataclass` and `flax.struct` leave the type out when they compare tree
-structures (jaxlib 0.10.2): two mechanisms of equal fields are equal keys of one jit cache and,
-where their hashes meet, the program traced for one runs for the other. A simulation would then draw
-another mechanism's noise than its guarantee speaks of.
+`jax.tree_util.register_dataclass` and `flax.struct` ignore the type when they compare tree
+structures (jaxlib 0.10.2). Two mechanisms of equal fields are then equal keys of one jit cache. If
+their hashes collide, the program traced for one runs for the other. A simulation would then draw
+the noise of another mechanism than its guarantee states.
 """
 
 from collections.abc import Iterable
@@ -13,14 +13,16 @@ from typing import Any, TypeVar
 import jax
 
 STATIC = {"static": True}
-"""Metadata of a field that is part of the trace and not a leaf."""
+"""Metadata of a field that is part of the pytree's structure and not a leaf."""
 
 T = TypeVar("T")
 
 
 def register(cls: type[T]) -> type[T]:
-    """Register a dataclass as a pytree: fields marked `STATIC` are part of its structure, like
-    its type, and all others are children.
+    """Register a dataclass as a pytree.
+
+    Fields marked `STATIC` are part of the pytree's structure, like its type; all others are
+    children.
     """
     names = [field.name for field in fields(cls) if not field.metadata.get("static")]  # type: ignore[arg-type]
     static = [field.name for field in fields(cls) if field.metadata.get("static")]  # type: ignore[arg-type]

@@ -1,15 +1,14 @@
-"""What the command line writes, and how it reads whole numbers such as 1e6."""
+"""Terminal output of the command line, and parsing of whole numbers such as 1e6."""
 
 from rich.console import Console
 
-err = Console(
-    stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True
-)  # Rich would take "[n, f]" for a style
+# Markup is off because Rich would take "[n, f]" for a style.
+err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
 out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def tell(told: Console, name: str, text: str) -> None:
-    """Print a line under a name; bytes of a file's name that are no text as their numbers."""
+    """Print a line under a name. Bytes of a file name that are no text appear as their numbers."""
     told.print(f"{name:<11} ", style="bold cyan", end="")
     told.print(text.encode(errors="backslashreplace").decode())
 
@@ -18,7 +17,7 @@ def whole(name: str, number: float) -> int:
     """Return a whole number >= 1 that may be written as 1e6.
 
     Raises:
-      ValueError: where it is none.
+      ValueError: If the number is not whole or below 1.
     """
     if not 1 <= number < 2**62 or number != int(number):
         raise ValueError(f"Expected a whole number --{name} >= 1, got --{name} {number:g}.")

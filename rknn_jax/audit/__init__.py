@@ -1,1 +1,1 @@
-"""TODO."""
+"""Audits of privacy guarantees: games, distinguishers, and lower bounds on epsilon."""

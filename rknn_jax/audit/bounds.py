@@ -1,24 +1,23 @@
-"""Try to break a guarantee: a lower bound on epsilon from what a mechanism really puts out.
+"""Audit of a guarantee: a lower bound on epsilon from a mechanism's actual outputs.
 
-A game has two neighboring inputs and shows what an adversary sees of either. (epsilon,
-delta)-differential privacy says of every event E of what is seen, and of both inputs in either
-order,
+A game has two neighboring inputs and shows an adversary's view of either. (epsilon,
+delta)-differential privacy says, for every event E of the view and for both inputs in either order,
 
     P1(E) <= e^epsilon * P0(E) + delta.
 
-An audit looks for inputs and an event that come as near to that as any, and then counts the event
-in fresh runs of both inputs. With Clopper-Pearson intervals of the two probabilities, p1 >= l1 and
-p0 <= u0 but with probability 1 - confidence, so that
+An audit searches for inputs and an event that come closest to that limit. It then counts the event
+in fresh runs of both inputs. Clopper-Pearson intervals of the two probabilities give p1 >= l1 and
+p0 <= u0, except with probability 1 - confidence, so that
 
     epsilon >= ln((l1 - delta) / u0)
 
-whatever was looked for and however it was found: what was chosen on some runs is judged on others.
-An audit that finds nothing proves nothing. Its power is told against one known fault, such as half
-the noise: the probability that it calls a mechanism with that fault broken.
+for any search: a choice made on some runs is judged on others. An audit that finds nothing proves
+nothing. Its power is stated against one known fault, such as half the noise: the probability that
+the audit calls a mechanism with that fault broken.
 
-A guarantee that names its noise promises a whole curve of epsilon against delta, so that an event
-which is too likely for any point of the curve breaks it. At the small delta of a Gaussian rare
-events tell most; at larger ones common events tell more, in fewer runs.
+A guarantee that names its noise promises a whole curve of epsilon against delta. An event that is
+too likely for any point of the curve breaks the guarantee. At a Gaussian's small delta, rare events
+are most telling. At larger deltas, common events are more telling, in fewer runs.
 
 References: Jagielski, Ullman & Oprea, "Auditing Differentially Private Machine Learning: How
 Private is Private SGD?", 2020; Clopper & Pearson, "The Use of Confidence or Fiducial Limits
@@ -45,39 +44,40 @@ from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee
 
 DELTAS = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)
-"""Where the claimed curve is looked at, beside the claimed delta."""
+"""Points of the claimed curve that are tested, beside the claimed delta."""
 
 SEARCH_RUNS = 1000
-"""Runs of each input for a first look at a game."""
+"""Number of runs of each input in the first look at a game."""
 
 GLANCE_ERROR = 0.1
-"""Error of the bounds by which games are ranked at first sight; nothing is concluded from them."""
+"""Error of the bounds that rank games in the first look; no conclusion rests on them."""
 
 FINALISTS = 8
-"""Games that are looked at closely after the first look."""
+"""Number of games that are looked at closely after the first look."""
 
 LEAST_POWER = 0.5
-"""Power, against the control, of an audit that says something."""
+"""Least power, against the control, of a conclusive audit."""
 
 THRESHOLDS = 512
 FEW_THRESHOLDS = 16
-"""Levels at which a score is cut in the search, and a column in the first look."""
+"""Number of levels at which the search cuts a score, and the first look cuts a column."""
 
 BOOTSTRAPS = 10_000
 
 Curve = tuple[tuple[float, float], ...]
-"""Delta and epsilon that are claimed together."""
+"""Pairs of delta and epsilon that are claimed together."""
 
 
 class Game(NamedTuple):
-    """Two neighboring inputs, and what an adversary sees of them.
+    """Two neighboring inputs, and an adversary's view of them.
 
     Attributes:
       inputs: The two inputs, in words.
-      observe: `observe(key, world, runs)` returns what is seen in fresh, independent runs on input
-        0 or 1, `[runs, f]`. `key` is consumed.
-      names: Names of the f columns; none if they have no names.
-      always: Columns that are looked at alone however little they seem to tell: what is rare.
+      observe: Function `observe(key, world, runs)` that returns the view in fresh, independent runs
+        on input 0 or 1, `[runs, f]`. `key` is consumed.
+      names: Names of the f columns. Defaults to none.
+      always: Columns to look at alone even if they seem to tell little, because they show rare
+        events. Defaults to none.
     """
 
     inputs: str
@@ -87,11 +87,11 @@ class Game(NamedTuple):
 
 
 class Control(NamedTuple):
-    """The same games of a mechanism with a known fault, by which power is told.
+    """Same games of a mechanism with a known fault, which measure the audit's power.
 
     Attributes:
-      against: The fault, in words.
-      games: Games of the mechanism that has it.
+      against: Known fault, in words.
+      games: Games of the mechanism with the fault.
     """
 
     against: str
@@ -99,12 +99,12 @@ class Control(NamedTuple):
 
 
 class Power(NamedTuple):
-    """Ability to find one known fault. It says nothing of other faults.
+    """Ability of the audit to find one known fault; other faults may go unseen.
 
     Attributes:
-      against: The fault, in words.
-      probability: Estimated probability that this audit calls a mechanism with it broken.
-      lower_bound: Lower bound of epsilon, at the claimed delta, of the mechanism that has it.
+      against: Known fault, in words.
+      probability: Estimated probability that this audit calls a mechanism with the fault broken.
+      lower_bound: Lower bound of epsilon, at the claimed delta, of the mechanism with the fault.
     """
 
     against: str
@@ -119,9 +119,9 @@ class Bound(NamedTuple):
     """Bound of epsilon at one delta.
 
     Attributes:
-      delta: Delta.
-      claimed: Epsilon that the guarantee promises there.
-      lower: Epsilon that what was seen implies at least.
+      delta: Delta of the bound.
+      claimed: Epsilon that the guarantee promises at that delta.
+      lower: Lower bound of epsilon from the audit's runs.
     """
 
     delta: float
@@ -137,15 +137,16 @@ class Finding:
       claimed_epsilon: Epsilon of the guarantee.
       delta: Delta of the guarantee.
       lower_bound: Lower bound of epsilon at that delta.
-      confidence: Probability, at least, with which all bounds hold; 1 if they are exact.
+      confidence: Least probability with which all bounds hold; 1 if they are exact.
       exact: True if a stated law was enumerated, under a few draws of public coins.
       broken: True if a bound contradicts the guarantee, at its delta or elsewhere on its curve.
-      evidence: Bound that lies farthest above the claim; that at the claimed delta if none does.
-      inputs: The two inputs that told most.
-      event: Event that told them apart, in words.
-      runs: Runs of each input that the bounds rest on; more were spent on the search.
-      games: Pairs of inputs that were tried.
-      power: Power against the control; None without one.
+      evidence: Bound that lies farthest above the claim, or the one at the claimed delta if none
+        does.
+      inputs: The two most telling inputs.
+      event: Event that tells the inputs apart, in words.
+      runs: Number of runs of each input behind the bounds; the search used more.
+      games: Number of pairs of inputs that were tried.
+      power: Power against the control; None without a control.
     """
 
     claimed_epsilon: float
@@ -176,19 +177,28 @@ class Finding:
             if weak
             else "Not broken: "
         )
-        sentence = f"{verdict}epsilon{at} {known} {self.lower_bound:.4g}, and {self.claimed_epsilon:.4g} is claimed."
+        sentence = (
+            f"{verdict}epsilon{at} {known} {self.lower_bound:.4g}, and {self.claimed_epsilon:.4g} "
+            "is claimed."
+        )
         if self.broken and self.lower_bound <= self.claimed_epsilon:
             shown = self.evidence
-            sentence += f" At delta = {shown.delta:g} it is at least {shown.lower:.4g}, where the same noise promises {shown.claimed:.4g}."
+            sentence += (
+                f" At delta = {shown.delta:g} it is at least {shown.lower:.4g}, where the same "
+                f"noise promises {shown.claimed:.4g}."
+            )
         if self.power is not None:
-            sentence += f" Power {self.power.probability:.2g} against {self.power.against}; other faults may go unseen."
+            sentence += (
+                f" Power {self.power.probability:.2g} against {self.power.against}; other faults "
+                "may go unseen."
+            )
         return sentence
 
     def asdict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
         told = asdict(self) | {"evidence": self.evidence._asdict(), "statement": str(self)}
         told["power"] = None if self.power is None else self.power._asdict()
-        if math.isinf(self.lower_bound):  # which JSON lacks
+        if math.isinf(self.lower_bound):  # JSON lacks infinity.
             told |= {
                 "lower_bound": "infinity",
                 "evidence": told["evidence"] | {"lower": "infinity"},
@@ -197,14 +207,14 @@ class Finding:
 
 
 class Event(NamedTuple):
-    """All that scores a threshold or more."""
+    """Event of all views with a score of at least the threshold."""
 
     distinguisher: str
     score: Score
     threshold: float
 
     def hits(self, seen: Sequence[np.ndarray]) -> np.ndarray:
-        """Return how often it happened in the runs of either input, int `[2]`."""
+        """Return the number of runs of either input in which the event happened, int `[2]`."""
         return np.array([np.sum(self.score(rows) >= self.threshold) for rows in seen])
 
 
@@ -218,20 +228,22 @@ def audit(
 ) -> Finding:
     """Try to break a guarantee.
 
-    Half of the runs are spent on the search: a few on each game, more on those that tell more, and
-    most on the best. The other half is looked at once.
+    Half of the runs are spent on the search: a few on each game, more on the more telling games,
+    and most on the best game. The other half is looked at once.
 
     Args:
-      key: Key of the audit's own draws; is consumed.
-      games: Neighboring inputs to try, of one mechanism and one guarantee.
+      key: Key of the audit's own draws, consumed.
+      games: Games with neighboring inputs, of one mechanism and one guarantee.
       guarantee: Guarantee that is claimed.
-      runs: Runs of each input of the best game.
-      confidence: Probability, at least, that an honest mechanism is not called broken.
-      control: Games of a mechanism with a known fault, for the power against it.
+      runs: Number of runs of each input of the best game.
+      confidence: Least probability that an honest mechanism is not called broken. Defaults to
+        0.9999.
+      control: Games of a mechanism with a known fault, which measure the power against it. Defaults
+        to none.
 
     Raises:
-      ValueError: For an infinite epsilon, fewer than 40 runs, no games or a confidence outside
-        (0, 1).
+      ValueError: If epsilon is infinite, there are fewer than 40 runs or no games, or the
+        confidence is outside (0, 1).
     """
     if not games:
         raise ValueError(
@@ -280,11 +292,13 @@ def audit(
 
 
 def claimed_curve(guarantee: Guarantee) -> Curve:
-    """Return `(delta, epsilon)` that a guarantee promises: its own first, and where it names its
-    noise what that costs at other deltas.
+    """Return the pairs `(delta, epsilon)` that a guarantee promises.
+
+    The guarantee's own pair comes first. If the guarantee names its noise, the costs of that noise
+    at other deltas follow.
 
     Raises:
-      ValueError: where epsilon is infinite.
+      ValueError: If epsilon is infinite.
     """
     if not math.isfinite(guarantee.epsilon):
         raise ValueError("Expected a finite epsilon, got infinity; there is no guarantee to break.")
@@ -305,21 +319,21 @@ def claimed_curve(guarantee: Guarantee) -> Curve:
 def lower_bounds(
     hits: np.ndarray, runs: int, error: float, deltas: Sequence[float] | np.ndarray
 ) -> np.ndarray:
-    """Return lower bounds of epsilon from how often an event happened.
+    """Return lower bounds of epsilon from the frequency of an event.
 
     Args:
-      hits: int `[..., 2]`, in the runs of either input.
-      runs: of each input.
-      error: probability, at most, that the bounds of one event do not hold.
-      deltas: at which, each in [0, 1).
+      hits: Numbers of runs with the event, for either input, int `[..., 2]`.
+      runs: Number of runs of each input.
+      error: Largest probability that the bounds of one event do not hold.
+      deltas: Deltas of the bounds, each in [0, 1).
 
     Returns:
-      float64 `[..., num_deltas]`: the largest by the event and its complement, and either order of
-      the inputs. Below 0, where epsilon never is, it still ranks events.
+      float64 `[..., num_deltas]`: the largest bound by the event and its complement, in either
+      order of the inputs. Values below 0, which epsilon never takes, still rank events.
     """
     hits = np.asarray(hits, np.float64)
-    tail = error / 4  # two intervals of two ends
-    with np.errstate(invalid="ignore"):  # of no hits, or of nothing else
+    tail = error / 4  # Two intervals, each with two ends.
+    with np.errstate(invalid="ignore"):  # The formula gives NaN for no hits or for hits only.
         low = np.where(hits > 0, beta.ppf(tail, hits, runs - hits + 1), 0)
         high = np.where(hits < runs, beta.ppf(1 - tail, hits + 1, runs - hits), 1)
     (low0, low1) = np.moveaxis(low, -1, 0)
@@ -334,9 +348,10 @@ def lower_bounds(
 def _search(
     key: jax.Array, games: Sequence[Game], curve: Curve, runs: int, error: float
 ) -> tuple[Game, list[Event]]:
-    """Return the game that tells most, and its best events: at the claimed delta, and on the curve.
+    """Return the most telling game, and its best events at the claimed delta and on the curve.
 
-    All games are looked at once, a few of them closely, and then half of them go in every round.
+    The search looks at all games once, at a few of them closely, and drops half of these in every
+    round.
     """
     first_key, key = jax.random.split(key)
     left = list(games)
@@ -367,7 +382,7 @@ def _search(
 
 
 def _best(games: Sequence[Game], told: Sequence[float], count: int) -> list[Game]:
-    """Return the games that tell most."""
+    """Return the most telling games."""
     return [
         games[number]
         for number in sorted(range(len(games)), key=lambda number: -told[number])[:count]
@@ -375,8 +390,9 @@ def _best(games: Sequence[Game], told: Sequence[float], count: int) -> list[Game
 
 
 def _glance(key: jax.Array, game: Game, runs: int, curve: Curve) -> float:
-    """Return how far above the claim the best cut of a column or a difference of two seems to
-    come.
+    """Return how far the best cut seems to exceed the claim.
+
+    The search covers cuts of single columns and of differences of two.
     """
     seen = [_seen(game, k, world, runs) for world, k in enumerate(jax.random.split(key, 2))]
     a, b = correlated(seen[0], seen[1], most_telling(seen[0], seen[1])[:MOST_CORRELATED])
@@ -394,10 +410,9 @@ def _glance(key: jax.Array, game: Game, runs: int, curve: Curve) -> float:
 def _events(
     key: jax.Array, game: Game, runs: int, curve: Curve, error: float
 ) -> tuple[tuple[Event, ...], float]:
-    """Return the best event at the claimed delta, the best one on the rest of the curve, and a rank
-    of the game.
+    """Return the best events at the claimed delta and on the rest of the curve, and a rank.
 
-    The rank is how far above the claim a bound with `GLANCE_ERROR` comes: at the audit's own error,
+    The rank is the excess over the claim of a bound with `GLANCE_ERROR`. At the audit's own error,
     events that always happen would seem better than events that tell a little.
     """
     keys = jax.random.split(key, 2)
@@ -429,9 +444,7 @@ def _events(
 def _judge(
     key: jax.Array, game: Game, events: Sequence[Event], curve: Curve, runs: int, error: float
 ) -> tuple[list[Bound], list[np.ndarray]]:
-    """Count events that were chosen before in fresh runs, and return the bounds of each at its
-    part of the curve.
-    """
+    """Count previously chosen events in fresh runs, and return each event's bounds."""
     fresh = runs - runs // 2
     seen = [_seen(game, k, world, fresh) for world, k in enumerate(jax.random.split(key, 2))]
     hits = [event.hits(seen) for event in events]
@@ -439,9 +452,7 @@ def _judge(
 
 
 def _bounds(hits: np.ndarray, runs: int, curve: Curve, error: float) -> list[Bound]:
-    """Return the bound at the claimed delta, and of the other events, or the same if it is
-    alone, that on the curve which tells most.
-    """
+    """Return the bound at the claimed delta, and the most telling bound elsewhere on the curve."""
     deltas = [delta for delta, _ in curve]
     lower = np.maximum(lower_bounds(hits, runs, error / len(hits), deltas), 0)
     at_delta = Bound(*curve[0], float(lower[:, 0].max()))
@@ -453,9 +464,7 @@ def _bounds(hits: np.ndarray, runs: int, curve: Curve, error: float) -> list[Bou
 
 
 def _power(hits: Sequence[np.ndarray], runs: int, curve: Curve, error: float) -> float:
-    """Return the probability that the better of events as frequent as these contradicts the
-    curve.
-    """
+    """Return the probability that the better of equally frequent events contradicts the curve."""
     drawn = np.random.default_rng(0).binomial(
         runs, np.stack(hits) / runs, (BOOTSTRAPS, len(hits), 2)
     )
@@ -474,7 +483,7 @@ def _seen(game: Game, key: jax.Array, world: int, runs: int) -> np.ndarray:
 
 
 def _levels(count: int) -> np.ndarray:
-    """Return quantiles to cut at: evenly spaced ones, and the last few values on both sides."""
+    """Return quantiles for cuts: evenly spaced ones, and the last few values on both sides."""
     evenly = min(THRESHOLDS, count // 16 + 16)
     tails = np.geomspace(1 / count, 1 / evenly, evenly // 8)
     return np.concatenate([np.linspace(0, 1, evenly), tails, 1 - tails])

@@ -1,9 +1,9 @@
-"""Distinguishers: scores that tell two inputs of a mechanism apart, learned from what they show.
+"""Distinguishers: learned scores that tell two inputs of a mechanism apart by its outputs.
 
-Single columns and differences of two, all columns as if they were independent, their best linear
-combination, a decision tree, and whole rows where there are few. Which columns are looked at
-closely is decided by how far apart the two inputs are in each; a game may name columns that are
-looked at always, because what they show is rare.
+The candidates are single columns and differences of two, all columns as if they were independent,
+their best linear combination, and a decision tree. If few distinct rows exist, whole rows are
+candidates too. The columns for a closer look are those in which the two inputs differ most. A game
+may also name columns that are always looked at, because they show rare events.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,26 +13,26 @@ import numpy as np
 from sklearn.tree import DecisionTreeClassifier
 
 SCREENED_RUNS = 4000
-"""Runs of each input by which columns are chosen."""
+"""Number of runs of each input for the choice of columns."""
 
 COLUMNS = 24
 PAIRS = 8
 ALONE = 6
-"""Columns that are looked at together, differences of two, and how many are looked at alone."""
+"""Numbers of columns that are combined, of differences of two, and of columns used alone."""
 
 CORRELATED = 64
 MOST_CORRELATED = 1000
-"""Pairs to choose those differences from, and columns to choose these from."""
+"""Numbers of pairs and of columns from which those differences are chosen."""
 
 BINS = 32
 OUTCOMES = 256
-"""Different rows that are few enough to be counted one by one."""
+"""Largest number of distinct rows that are counted one by one."""
 
 TREE_RUNS = 20_000
 LEAVES = 64
 
 Score = Callable[[np.ndarray], np.ndarray]
-"""Map from what is seen, `[n, f]`, to floats `[n]`, large where input 1 is likely."""
+"""Map from views `[n, f]` to floats `[n]`, large if input 1 is likely."""
 
 
 def distinguishers(
@@ -41,13 +41,13 @@ def distinguishers(
     """Learn to tell two inputs apart.
 
     Args:
-      first: What was seen of input 0, `[n, f]`.
-      second: What was seen of input 1, `[n, f]`.
-      names: Names of the columns; "value 0" and so on if there are none.
-      always: Columns that are looked at alone however little they seem to tell.
+      first: Views of input 0, `[n, f]`.
+      second: Views of input 1, `[n, f]`.
+      names: Names of the columns. Defaults to "value 0" and so on.
+      always: Columns to look at alone even if they seem to tell little. Defaults to none.
 
     Returns:
-      Names and scores, large where input 1 is likely.
+      Names and scores, large if input 1 is likely.
     """
     screened = first[:SCREENED_RUNS], second[:SCREENED_RUNS]
     ranked = _distinct(np.concatenate(screened), most_telling(*screened))
@@ -86,7 +86,7 @@ def distinguishers(
 
 
 def most_telling(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the columns, those first in which the inputs differ most in distribution function."""
+    """Return the columns by the inputs' difference in distribution function, largest first."""
     lows = np.minimum(first.min(axis=0), second.min(axis=0))
     highs = np.maximum(first.max(axis=0), second.max(axis=0))
     distance = np.abs(first.mean(axis=0) - second.mean(axis=0)) / np.where(
@@ -104,7 +104,7 @@ def most_telling(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _distinct(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the columns without those that repeat an earlier one."""
+    """Return the columns without those that repeat an earlier column."""
     first_with = {rows[:, c].tobytes(): c for c in columns[::-1]}
     return np.array([c for c in columns if first_with[rows[:, c].tobytes()] == c], int)
 
@@ -112,7 +112,7 @@ def _distinct(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 def _two_valued(
     first: np.ndarray, second: np.ndarray, lows: np.ndarray, highs: np.ndarray
 ) -> np.ndarray:
-    """Return which columns have no other values than their least and their largest."""
+    """Return a mask of the columns that hold only their smallest and their largest value."""
     return np.all(
         [((rows == lows[None]) | (rows == highs[None])).all(axis=0) for rows in (first, second)],
         axis=0,
@@ -126,10 +126,11 @@ def _summed(rows: np.ndarray, laws: Sequence[Score], columns: Sequence[int]) -> 
 def correlated(
     first: np.ndarray, second: np.ndarray, columns: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of columns whose difference may tell more than either.
+    """Return pairs of columns whose difference may tell more than either column.
 
-    Those that vary most alike, as noise they share cancels; those that vary more alike under one
-    input than under the other, as two bits whose parity tells; and all pairs of the first few.
+    These are the most correlated pairs, as shared noise cancels; pairs that are more correlated
+    under one input than under the other, such as two bits with a telling parity; and all pairs of
+    the first few columns.
     """
     alike = [_alike(rows[:, columns]) for rows in (first, second)]
     chosen = [np.ravel_multi_index(np.triu_indices(min(len(columns), ALONE), 1), alike[0].shape)]
@@ -140,7 +141,7 @@ def correlated(
 
 
 def _alike(rows: np.ndarray) -> np.ndarray:
-    """Return the correlation of each column with every later one, `[f, f]`, and 0 elsewhere."""
+    """Return the correlation of each column with every later one, `[f, f]`; other entries are 0."""
     centered = rows - rows.mean(axis=0)
     length = np.linalg.norm(centered, axis=0)
     centered = centered / np.where(length > 0, length, 1)
@@ -152,7 +153,7 @@ def _likelihood(described: Score, column: int, law: Score, rows: np.ndarray) -> 
 
 
 def _histogram(first: np.ndarray, second: np.ndarray) -> Score:
-    """Return the log ratio of frequencies, second to first, of the bin that a value is in."""
+    """Return the log ratio of the two inputs' frequencies, second to first, in a value's bin."""
     both = np.concatenate([first, second])
     values = np.unique(both)
     edges = (
@@ -171,7 +172,8 @@ def _histogram(first: np.ndarray, second: np.ndarray) -> Score:
 def _linear(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return Fisher's direction.
 
-    Noise that cancels in a combination leaves it nearly no variance, and makes it large.
+    Noise that cancels in a combination leaves nearly no variance there, which makes the direction
+    large.
     """
     spread = np.maximum(np.concatenate([first, second]).std(axis=0), 1e-12)
     scaled = [rows / spread for rows in (first, second)]
@@ -188,7 +190,7 @@ def _tree(first: np.ndarray, second: np.ndarray) -> Score:
 
 
 def _outcomes(first: np.ndarray, second: np.ndarray) -> Score:
-    """Return the log ratio of frequencies of whole rows; 0 of rows that were not seen."""
+    """Return the log ratio of frequencies of whole rows; 0 for rows that were not seen."""
     rows, inverse = np.unique(np.concatenate([first, second]), axis=0, return_inverse=True)
     world = np.repeat([0, 1], [len(first), len(second)])
     counts = (

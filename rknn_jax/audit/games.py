@@ -1,18 +1,18 @@
-"""Neighboring inputs of mechanisms, and what is seen of them: what `privacy.audit` plays.
+"""Neighboring inputs of mechanisms and adversaries' views of them, for audits.
 
 Inputs are drawn at random over all cells. One record moves to other queries, gets other labels,
-does both, loses some of its votes or all of them, or is not there. It is alone with a few others
-that vote alike, in a crowd that does, or in a crowd of any votes: what a mechanism does may
+does both, loses some or all of its votes, or is absent. The record stands with a few others of the
+same votes, in a crowd of the same votes, or in a crowd of any votes: a mechanism's behavior may
 depend on a count. Crowds go up to `MOST_RECORDS`.
 
-What is seen is all that a mechanism shows, and functions of it that anybody can compute who knows
-both inputs: of counts their parity, in how many cells they equal the true counts of either input,
-and how far they are from these; of a client's message every bit of its integers, public coins
-included, the cells that it supports, and how likely the stated law makes it from either input.
-Messages and noise are drawn by the code that is audited.
+A view holds all that a mechanism reveals, and functions of it that anyone who knows both inputs can
+compute. For counts, these are their parity, the number of cells in which they equal the true counts
+of either input, and their distance from those. For a client's message, they are the bits of its
+integers (public coins included), its supported cells, and its likelihood from either input under
+the stated law. The audited code draws the messages and the noise.
 
-The law of a local randomizer with few cells is enumerated too, by `exact`: every input, missing
-votes as well, and every message. That is about the mathematics that a file states, and no more.
+`exact` also enumerates the law of a local randomizer with few cells: every input, missing votes
+included, and every message. That checks the mathematics that a file states, and no more.
 """
 
 import itertools
@@ -35,31 +35,31 @@ from rknn_jax.types import Array
 Observe = Callable[[jax.Array, int, int], np.ndarray]
 
 RUNS_AT_ONCE = 2000
-"""Runs that are drawn together, so that one program serves searches and long runs."""
+"""Number of runs drawn together, so that one program serves searches and long runs."""
 
 MOST_RECORDS = 1000
-"""Largest crowd: other records beside the one in which two inputs differ."""
+"""Size of the largest crowd: other records beside the one in which two inputs differ."""
 
 MOST_PAIRS = 24
-"""Pairs of records, at most, that take one another's place; each is played in every crowd.
+"""Largest number of pairs of records that replace each other; each is played in every crowd.
 
-They are as many as it takes for every cell to be voted for, up to this.
+Up to this limit, there are enough pairs for every cell to be voted for.
 """
 
 SEVERAL = 4
-"""Pairs, at least: one of each kind of change."""
+"""Smallest number of pairs: one of each kind of change."""
 
 COINS = 4
-"""Draws of the public coins under which a law is enumerated."""
+"""Number of draws of the public coins under which a law is enumerated."""
 
 MOST_CELLS = 12
-"""Cells of a law that is enumerated: its messages may be all sets of cells."""
+"""Largest number of cells of an enumerated law, whose messages may be all sets of cells."""
 
 ROUNDING = 1e-9
 """Relative error of epsilon that an enumeration in float64 may have."""
 
 BITS = 32
-"""Bits of an integer of a message that become columns."""
+"""Number of bits of an integer in a message that become columns."""
 
 
 def of_mechanism(mechanism: Any, sampler: Sampler = "simulation", seed: int = 0) -> list[Game]:
@@ -67,9 +67,9 @@ def of_mechanism(mechanism: Any, sampler: Sampler = "simulation", seed: int = 0)
 
     Args:
       mechanism: Any mechanism.
-      sampler: `simulation` for the noise of `jax.random`, `release` for exact noise on the
-        operating system's entropy.
-      seed: Seed of the inputs.
+      sampler: `simulation` for the noise of `jax.random`, `release` for exact noise from the
+        operating system's entropy. Defaults to `simulation`.
+      seed: Seed of the inputs. Defaults to 0.
     """
     rng = np.random.default_rng(seed)
     pairs = list(changes(rng, mechanism))
@@ -106,7 +106,7 @@ def of_mechanism(mechanism: Any, sampler: Sampler = "simulation", seed: int = 0)
 
 
 def changes(rng: np.random.Generator, mechanism: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the votes of one record and of what may be in its place, int32 `[k·r]` each.
+    """Yield pairs of votes of one record and of its replacement, int32 `[k·r]` each.
 
     In turn: other queries, other labels of the same queries, some votes of either, and none.
     Together they vote for every cell, or for as many as `MOST_PAIRS` pairs can.
@@ -134,12 +134,11 @@ def changes(rng: np.random.Generator, mechanism: Any) -> Iterator[tuple[np.ndarr
 
 
 def exact(mechanism: Any) -> Finding | None:
-    """Return the largest log ratio of probabilities of any message from any two inputs, by the
-    stated law.
+    """Return the largest log ratio of any message's probabilities from any two inputs.
 
-    None for laws that are not enumerated: these are the laws of local randomizers with
-    `MOST_CELLS` cells at most. Inputs are every choice of up to k·r cells, and messages all that
-    share public coins, under `COINS` draws of the coins.
+    The probabilities are those of the stated law. Only laws of local randomizers with at most
+    `MOST_CELLS` cells are enumerated; return None for all others. Inputs are every choice of up to
+    k·r cells. Messages are all that share public coins, under `COINS` draws of the coins.
     """
     if not isinstance(mechanism, LocalRandomizer) or mechanism.num_cells > MOST_CELLS:
         return None
@@ -150,7 +149,7 @@ def exact(mechanism: Any) -> Finding | None:
     for coin in range(COINS):
         messages = mechanism.alphabet(jax.random.key(coin))
         law = np.stack([mechanism.log_prob(messages, cells) for cells in votes])
-        law = law[:, law.max(axis=0) > -np.inf]  # what nobody sends tells nothing
+        law = law[:, law.max(axis=0) > -np.inf]  # A message that nobody sends tells nothing.
         spread = law.max(axis=0) - law.min(axis=0)
         if (largest := float(spread.max())) > epsilon:
             pair = [votes[int(order(law[:, spread.argmax()]))] for order in (np.argmin, np.argmax)]
@@ -174,7 +173,10 @@ def exact(mechanism: Any) -> Finding | None:
 
 
 def inputs(mechanism: Any) -> list[np.ndarray]:
-    """Return every input of up to k·r votes, int `[k·r]` each, missing votes last and negative."""
+    """Return every input of up to k·r votes, int `[k·r]` each.
+
+    Missing votes are last and negative.
+    """
     most = mechanism.votes_per_record
     return [
         np.array([*cells, *[-1] * (most - count)])
@@ -201,8 +203,8 @@ def of_cells(
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         if sampler == "release":
-            # Cells have noise of their own, so that one release of many queries is many releases of
-            # a few.
+            # Each cell has its own noise, so one release of many queries equals many releases of a
+            # few.
             many = np.tile(totals[world].reshape(mechanism.shape), (runs, 1))
             counts = np.asarray(replace(mechanism, num_queries=len(many)).release(many)).reshape(
                 runs, -1
@@ -227,8 +229,9 @@ def of_cells(
 
 
 def described_counts(counts: np.ndarray, totals: Sequence[np.ndarray]) -> np.ndarray:
-    """Return counts `[n, d]`, their parities, and for either input how many equal its true
-    counts and the L1 distance.
+    """Return counts `[n, d]`, their parities, and comparisons with either input's true counts.
+
+    The comparisons are the number of equal counts and the L1 distance.
     """
     counts = counts.astype(np.float64)
     told = [counts, np.floor(counts) % 2]
@@ -271,10 +274,10 @@ def _thinned(rng: np.random.Generator, votes: np.ndarray) -> np.ndarray:
 def _crowds(
     rng: np.random.Generator, mechanism: Any, votes: np.ndarray, most: int
 ) -> list[np.ndarray]:
-    """Return tables of other records: a few that vote alike, many that do, and any, int32 `[most,
-    k·r]` each.
+    """Return tables of other records: a few with the same votes, many with them, and any.
 
-    Tables have one shape, so that one program serves all; rows of -1 cast no vote.
+    Tables are int32 `[most, k·r]` each, of one shape, so that one program serves all. Rows of -1
+    cast no vote.
     """
     few = int(rng.integers(1, 4))
     many = int(np.exp(rng.uniform(np.log(12), np.log(max(most, 13)))))
@@ -307,7 +310,7 @@ def _told(cells: np.ndarray) -> str:
 
 
 def _blocks(key: jax.Array, runs: int) -> list[tuple[jax.Array, int]]:
-    """Return a key and the size of each block of runs, of which the last may be smaller."""
+    """Return a key and a size for each block of runs; the last block may be smaller."""
     sizes = [min(RUNS_AT_ONCE, runs - start) for start in range(0, runs, RUNS_AT_ONCE)]
     return [(jax.random.fold_in(key, block), size) for block, size in enumerate(sizes)]
 
@@ -345,7 +348,7 @@ def _sent(mechanism: MultiMessage, key: jax.Array, votes: jax.Array) -> jax.Arra
 def _of_client(
     mechanism: LocalRandomizer, first: np.ndarray, second: np.ndarray, sampler: Sampler
 ) -> Game:
-    """Return the game of a client's message: see the module."""
+    """Return the game of a client's message; the module describes the view."""
 
     def described(messages: Any, support: Any) -> np.ndarray:
         laws = np.stack([mechanism.log_prob(messages, cells) for cells in (first, second)], axis=1)
@@ -402,8 +405,9 @@ def _message_names(mechanism: LocalRandomizer, cells: np.ndarray) -> tuple[str, 
 def _of_shuffled(
     mechanism: MultiMessage, others: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> Game:
-    """Return the game of all clients' messages in no order: how often each cell came with either
-    sign.
+    """Return the game of all clients' messages, shuffled.
+
+    The view is the number of times that each cell came with either sign.
     """
     worlds = [np.stack([*others, votes]) for votes in (first, second)]
 
@@ -415,5 +419,8 @@ def _of_shuffled(
             ]
         )
 
-    words = f"a client among {mechanism.num_clients}, {_crowd_words(others)}, and one for {_told(first)} or {_told(second)}"
+    words = (
+        f"a client among {mechanism.num_clients}, {_crowd_words(others)}, and one for "
+        f"{_told(first)} or {_told(second)}"
+    )
     return Game(words, observe)

@@ -1,8 +1,8 @@
-"""Neighboring inputs of labelers, and what is seen of them.
+"""Neighboring inputs of labelers and adversaries' views of them, for audits.
 
-A canary is the record in which two data sets differ. What is seen is all that a labeler releases
-and nothing else: counts, labels, soft labels, confidences and, if it trains one, the network's
-weights. Every run labels a small task anew.
+A canary is the record in which two data sets differ. A view holds all that a labeler releases and
+nothing else: counts, labels, soft labels, confidences and, if the labeler trains a network, the
+network's weights. Every run labels a small task anew.
 """
 
 import itertools
@@ -17,22 +17,13 @@ import numpy as np
 
 from rknn_jax import labelers
 from rknn_jax.audit.bounds import Game
+from rknn_jax.labelers import Labeler
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Answers, Array, Card, Public, Records, Task
 
-TELLING: dict[str, dict[str, Any]] = {
-    "private_knn": {"num_neighbors": 3, "sampling_prob": 0.5, "threshold": 0.5},
-    "pate": {"num_teachers": 12, "hidden": 0, "steps": 20, "threshold": 0.5},
-    "noisy_sgd": {"batch_size": 12, "epochs": 1.0},
-    "dpdfd": {"num_teachers": 12, "steps": 1, "batch_size": 4, "updates": 1, "teacher_steps": 20},
-}
-"""Settings under which one record of `small_task` counts for much; the first example of a
-labeler that is not listed.
-"""
-
 OTHERS = 2
-"""Number of queries of other classes whose pictures a canary takes instead."""
+"""Number of queries of other classes whose pictures replace a canary's own."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +31,9 @@ class Canary:
     """A record by which two data sets differ.
 
     Attributes:
-      words: what it is.
-      images: uint8 `[2, height, width, channels]`, in either data set.
-      labels: int32 `[2]`.
+      words: Description of the canary.
+      images: Pictures in either data set, uint8 `[2, height, width, channels]`.
+      labels: Labels in either data set, int32 `[2]`.
     """
 
     words: str
@@ -51,24 +42,23 @@ class Canary:
 
 
 def of_labeler(
-    task: Task, encode: Any, queries: Any, name: str, config: Any
+    task: Task, encode: Any, queries: Any, labeler: Labeler[Any]
 ) -> tuple[list[Game], Guarantee]:
-    """Return games of a labeler on a task: its last private record is a canary, or is not there;
-    and the guarantee of its answers.
+    """Return games of a labeler on a task, and the guarantee of its answers.
+
+    The last private record is a canary, or is absent.
 
     Args:
-      task: small, as every run labels it anew.
-      encode: images to features.
-      queries: public, with their images.
-      name: a file of `rknn_jax.labelers`.
-      config: its `Config`.
+      task: Small task, as every run labels it anew.
+      encode: Map from images to features.
+      queries: Public queries, with their images.
+      labeler: Labeler with its settings.
     """
-    labeler = labelers.named(name)
 
     def answers(key: jax.Array, private: Records) -> Answers:
         votes_key, noise_key = jax.random.split(key)
-        votes = labeler.votes(votes_key, private, encode, queries, task.card.num_classes, config)
-        return labeler.tally(noise_key, votes, queries, task.card.num_classes, config)
+        votes = labeler.contribute(votes_key, private, encode, queries, task.card.num_classes)
+        return labeler.release(noise_key, votes, queries, task.card.num_classes)
 
     games = []
     without = Records(task.private.images[:-1], task.private.labels[:-1])
@@ -77,12 +67,11 @@ def of_labeler(
             with_record(task.private, canary.images[world], int(canary.labels[world]))
             for world in (0, 1)
         )
-        if config.relation == "replace-one":
+        if labeler.relation == "replace-one":
             games.append(Game(canary.words, _answers(answers, [first, second])))
             continue
-        records = (
-            (first, second) if number == 0 else (second,)
-        )  # the first picture is always the same
+        # The first picture is always the same.
+        records = (first, second) if number == 0 else (second,)
         games += [
             Game(f"there or not: one of {canary.words}", _answers(answers, [without, record]))
             for record in records
@@ -90,16 +79,21 @@ def of_labeler(
     return games, answers(jax.random.key(0), task.private).guarantee
 
 
-def telling(name: str, **given: Any) -> Any:
-    """Return the `Config` of a labeler under which one record counts for much, with what is
-    given, such as epsilon.
+def telling(name: str, **given: Any) -> Labeler[Any]:
+    """Return a labeler under whose settings one record counts for much.
+
+    Args:
+      name: File of `rknn_jax.labelers`.
+      **given: Settings, such as epsilon.
     """
-    return replace(labelers.named(name).EXAMPLES[0], **{**TELLING.get(name, {}), **given})
+    labeler = labelers.named(name)
+    return labeler(**{**labeler.telling, **given})
 
 
 def canaries(task: Task, queries: Any) -> list[Canary]:
-    """Return canaries: the picture of a query, and in its place another label, the picture of
-    another query, or one like nothing.
+    """Return canaries, each of which shows the picture of a query in one data set.
+
+    The other data set has another label, the picture of another query, or a random picture.
     """
     labels = task.public.true_labels[queries.index]
     pictures = task.public.images[queries.index]
@@ -127,7 +121,7 @@ def canaries(task: Task, queries: Any) -> list[Canary]:
 
 
 def with_record(private: Records, image: np.ndarray, label: int) -> Records:
-    """Return the records with another in the last one's place."""
+    """Return the records with the last one replaced."""
     images = private.images.copy()
     labels = private.labels.copy()
     images[-1] = image
@@ -136,8 +130,9 @@ def with_record(private: Records, image: np.ndarray, label: int) -> Records:
 
 
 def small_task(num_records: int = 24) -> Task:
-    """Return three classes of pictures of 6 x 6, each with a bright quarter: 12 public,
-    `num_records` private and 3 test records.
+    """Return a task of three classes of pictures of 6 x 6, each with a bright quarter.
+
+    It has 12 public, `num_records` private and 3 test records.
     """
     rng = np.random.default_rng(0)
     sizes = np.cumsum([0, 12, num_records, 3])

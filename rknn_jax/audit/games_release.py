@@ -1,13 +1,14 @@
-"""Neighboring inputs of `rknn label`, and all that it writes: an audit through the release path.
+"""Neighboring inputs of `rknn label`, for audits through the whole release path.
 
-Every run is a release by `rknn_jax.release.label`, from a plan to the files, with a ledger of its
-own and fresh noise. What is seen is every array, number and text in the folder: floats also by
-their decimals and bits, integers by their bits, texts by the bits of a checksum, and the files'
-sizes. The time of the release, and the head of the ledger, which hashes the time, are left out.
+Every run is a release by `rknn_jax.release.label`, from a plan to the files, with its own ledger
+and fresh noise. The view holds every array, number and text in the folder. Floats also appear by
+their decimals and bits, integers by their bits, texts by the bits of a checksum, and files by their
+sizes. The time of the release is left out, and so is the head of the ledger, which hashes the time.
 
-Two checks need no statistics. `differing` makes releases of both inputs with the same noisy
-counts: whatever differs between them was told by the private records and not by the noisy counts.
-`read_after` names private arrays that are read after the mechanism, whether or not it shows.
+Two checks need no statistics. `differing` makes releases of both inputs with the same noisy counts:
+any difference between the releases comes from the private records and not from the noisy counts.
+`read_after` names private arrays that are read after the mechanism, even if the outputs do not show
+it.
 """
 
 import json
@@ -34,19 +35,19 @@ from rknn_jax.release.tables import Classes
 NUM_CLASSES = 3
 NUM_QUERIES = 3
 OWN = 8
-"""Private records of each query, beside the canary."""
+"""Number of private records of each query, beside the canary."""
 
 DECIMALS = 6
-"""Decimals of a float that become columns of their own."""
+"""Number of decimals of a float that become columns of their own."""
 
 MEMORY = Path("/dev/shm")
-"""Folder in memory, if there is one: a release waits for the disk a dozen times."""
+"""Folder in memory, if it exists: a release waits for the disk a dozen times."""
 
 CLOCKS = ("time", "head")
-"""Entries of `privacy.json` that tell the time, or a hash of it."""
+"""Entries of `privacy.json` that hold the time, or a hash of it."""
 
 Columns = dict[str, np.ndarray]
-"""Names, and what is seen under each, `[1, f]`."""
+"""Map from a column's name to its values, `[1, f]`."""
 
 
 class World(NamedTuple):
@@ -64,11 +65,11 @@ class World(NamedTuple):
 def of_release(
     epsilon: float, relation: Relation = "replace-one", **settings: Any
 ) -> tuple[list[Game], Guarantee]:
-    """Return games of `rknn label` on a small table, and the guarantee that its card states.
+    """Return games of `rknn label` on a small table, and the guarantee on its card.
 
     Args:
       epsilon: Epsilon of the release.
-      relation: Which data sets are neighbors.
+      relation: Neighboring relation. Defaults to `replace-one`.
       **settings: Other settings of `rknn label`.
     """
     played = worlds(epsilon, relation, **settings)
@@ -79,9 +80,9 @@ def of_release(
 def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) -> list[World]:
     """Return plans of releases of neighboring tables.
 
-    The canary is a record near a cluster, where half of the others have one label and half
-    another: with any label or none, near this cluster or that, with an embedding that is not
-    finite, and under add-remove there or not. It votes for every cell in turn.
+    The canary is a record near a cluster; half of the cluster's other records have one label and
+    half another. The canary's variants are: any label or none, this cluster or that, an embedding
+    that is not finite, and, under add-remove, present or absent. It votes for every cell in turn.
     """
     rng = np.random.default_rng(0)
     centers = 4 * np.eye(NUM_QUERIES, dtype=np.float32)
@@ -101,7 +102,7 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
         rows = np.array([*others, *(row for row, _ in record)], np.float32)
         classes = np.array([*labels, *(said for _, said in record)], np.int32)
         data = job.data_of(public.astype(np.float32), rows, classes, Classes(NUM_CLASSES))
-        with tempfile.TemporaryDirectory() as folder:  # has no ledger yet
+        with tempfile.TemporaryDirectory() as folder:  # The folder has no ledger yet.
             return job.plan(_placed(given, Path(folder)), data)
 
     found = []
@@ -124,7 +125,7 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
 
 
 def differing(world: World) -> list[str]:
-    """Return what differs between releases of both inputs with the same noisy counts."""
+    """Return the differences between releases of both inputs with the same noisy counts."""
     counts = np.random.default_rng(1).integers(-3, 12, (NUM_QUERIES, NUM_CLASSES))
     first, second = (
         _released(_with_release(plan, lambda _: counts), columns) for plan in world.plans
@@ -135,7 +136,7 @@ def differing(world: World) -> list[str]:
 
 
 def read_after(plan: job.Plan) -> str | None:
-    """Return what a release reads of its private records after the mechanism; None if nothing."""
+    """Return the private arrays that a release reads after the mechanism; None if nothing."""
     seal = Seal()
     data = replace(
         plan.data,
@@ -151,7 +152,7 @@ def read_after(plan: job.Plan) -> str | None:
 
 
 def columns(folder: Path) -> Columns:
-    """Return all that a folder shows."""
+    """Return all content of a folder, as columns."""
     texts = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     card = json.loads(texts["privacy.json"])
     clocks = [card["time"], card["ledger"]["head"]]
@@ -175,7 +176,7 @@ def columns(folder: Path) -> Columns:
 
 
 def _described(name: str, array: np.ndarray) -> Columns:
-    """Return the values of an array, and the decimals and bits that they are written with."""
+    """Return the values of an array, and the decimals and bits of their written form."""
     flat = array.reshape(1, -1)
     if array.dtype.kind in "fiub":
         found = {name: flat.astype(np.float64)}
@@ -207,7 +208,7 @@ def _game(world: World) -> Game:
     names = _names(_released(world.plans[0], columns))
 
     def observe(key: jax.Array, which: int, runs: int) -> np.ndarray:
-        del key  # the noise is the release's own
+        del key  # The release draws its own noise.
         rows = [_released(world.plans[which], columns) for _ in range(runs)]
         return np.concatenate([np.concatenate(list(row.values()), axis=1) for row in rows])
 
@@ -223,7 +224,7 @@ def _names(found: Columns) -> tuple[str, ...]:
 
 
 def _released(plan: job.Plan, look: Any) -> Any:
-    """Release in a folder of its own, and return what is seen there."""
+    """Release in a folder of its own, and return the view of that folder."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         placed = replace(plan, settings=_placed(plan.settings, Path(folder)), ledger=None)
         job.release(placed)

@@ -1,12 +1,12 @@
 """Canaries for one-run audits of noisy SGD.
 
 A canary has a feature of its own and one of two labels, chosen by its secret sign. Under a linear
-head its gradient moves the two weights of that feature, in opposite directions for the two
-labels, and nothing but the biases besides. So canaries do not disturb each other, a clipped
-gradient has norm C in a known direction, and what the labeler releases shows each canary's sign
-in the difference of two weights with the noise of all steps: nobody could see more of it.
+head, its gradient moves the two weights of that feature, in opposite directions for the two labels.
+Besides these it moves only the biases. Canaries therefore do not disturb each other, and a clipped
+gradient has norm C in a known direction. The released weights show each canary's sign in the
+difference of two weights, with the noise of all steps. No adversary can see more of the sign.
 
-The whole labeler runs, from `votes` to `tally`; nothing is read but the weights it releases.
+The whole labeler runs, from `contribute` to `release`; only the released weights are read.
 """
 
 from collections.abc import Iterator
@@ -23,16 +23,19 @@ CANARIES = 3000
 RUNS = 20
 STEPS = 4
 LENGTH = 10.0
-"""Length of a canary's features: its gradient is clipped, and biases have 1% of its square."""
+"""Norm of a canary's features, so large that its gradient is clipped.
+
+The biases have 1% of the gradient's squared norm.
+"""
 
 
-def noisy_sgd_config(epsilon: float, delta: float, canaries: int = CANARIES) -> noisy_sgd.Config:
+def noisy_sgd_config(epsilon: float, delta: float, canaries: int = CANARIES) -> noisy_sgd.NoisySGD:
     """Return settings under which the weights show all that the steps release.
 
-    Every step takes all records, weights are not averaged, and the descent has no momentum, so
-    that the final weights, which begin at 0, are the sum of all noisy gradients.
+    Every step takes all records, weights are not averaged, and the descent has no momentum. The
+    weights begin at 0, so the final weights are the sum of all noisy gradients.
     """
-    return noisy_sgd.Config(
+    return noisy_sgd.NoisySGD(
         epsilon=epsilon,
         delta=delta,
         batch_size=canaries,
@@ -43,12 +46,12 @@ def noisy_sgd_config(epsilon: float, delta: float, canaries: int = CANARIES) -> 
 
 
 def noisy_sgd_runs(
-    key: jax.Array, runs: int, config: noisy_sgd.Config
+    key: jax.Array, runs: int, config: noisy_sgd.NoisySGD
 ) -> tuple[np.ndarray, np.ndarray, Guarantee]:
-    """Train on canaries with secret signs, and score the signs by what is released.
+    """Train on canaries with secret signs, and score the signs by the released weights.
 
     Args:
-      key: Key of signs, first weights, samples and noise; is consumed.
+      key: Key of signs, first weights, samples and noise, consumed.
       runs: Number of independent runs.
       config: Settings from `noisy_sgd_config`, one canary for each record of a batch.
 
@@ -68,7 +71,7 @@ def noisy_sgd_runs(
 
 
 def _runs(
-    key: jax.Array, runs: int, config: noisy_sgd.Config
+    key: jax.Array, runs: int, config: noisy_sgd.NoisySGD
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Guarantee]]:
     """Yield the signs, the scores and the guarantee of each run."""
     canaries = config.batch_size
@@ -80,7 +83,7 @@ def _runs(
         rows = np.asarray(images, np.uint8).reshape(len(images), 4).view("<u4")[:, 0]
         features = np.zeros((len(rows), canaries + 1), np.float32)
         if len(rows) and rows.max() >= canaries:
-            features[:, -1] = (1, -1)  # mean 0 and variance 1: features stay as they are
+            features[:, -1] = (1, -1)  # Mean 0, variance 1: standardization is the identity.
         else:
             features[np.arange(len(rows)), rows] = LENGTH
         return features
@@ -90,8 +93,8 @@ def _runs(
     for run in range(runs):
         sign_key, votes_key, noise_key = jax.random.split(jax.random.fold_in(key, run), 3)
         labels = np.asarray(jax.random.bernoulli(sign_key, 0.5, (canaries,)), np.int32)
-        votes = noisy_sgd.votes(votes_key, Records(numbers, labels), encode, queries, 2, config)
-        answers = noisy_sgd.tally(noise_key, votes, queries, 2, config)
+        votes = config.contribute(votes_key, Records(numbers, labels), encode, queries, 2)
+        answers = config.release(noise_key, votes, queries, 2)
         head: Any = answers.model
         weights = next(leaf for leaf in jax.tree.leaves(head.params) if leaf.ndim == 2)
         yield 2 * labels - 1, np.asarray(weights[:-1, 1] - weights[:-1, 0]), answers.guarantee

@@ -1,42 +1,42 @@
-"""One-run auditing: many canaries in one training run, and a bound on how many can be guessed.
+"""One-run auditing: many canaries in one training run, and a bound on the right guesses.
 
-Each of m canaries has a secret sign S_i, a fair coin that decides which of two records (or
-whether a record) enters the data. The audit sees what the mechanism M releases and guesses r of
+Each of m canaries has a secret sign S_i, a fair coin. The sign decides which of two records enters
+the data, or whether a record does. The audit sees the release of the mechanism M and guesses r of
 the signs, T_i in {-1, 0, 1} with 0 for no guess. Let N be the number of right guesses.
 
-**Pure and approximate differential privacy** (Steinke, Nasr & Jagielski 2023, Theorem 5.2). If M
-is (epsilon, delta)-DP when one sign changes, then with B ~ Binomial(r, e^eps / (e^eps + 1))
+**Pure and approximate differential privacy** (Steinke, Nasr & Jagielski 2023, Theorem 5.2). If M is
+(epsilon, delta)-DP when one sign changes, then with B ~ Binomial(r, e^eps / (e^eps + 1))
 
     P[N >= v] <= P[B >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= B < v] / i.
 
 **A whole curve** (in the manner of Mahloujifar, Melis & Chaudhuri 2024). Let M be (eps, delta)-DP
-at every point of a curve, and write F(b) = min over the curve of e^eps b + delta and
-1 - e^-eps (1 - b - delta): F is concave, and no event of probability b under one sign has more
-than F(b) under the other. Fix a set C of integers. For canary i let E_i be the event that T_i is
-a guess and that the number of right guesses among the others is in C. Its parts are related by
+at every point of a curve. Let F(b) be the minimum over the curve of e^eps b + delta and 1 - e^-eps
+(1 - b - delta). F is concave, and no event of probability b under one sign has more than F(b) under
+the other. Fix a set C of integers. For canary i, let E_i be the event that T_i is a guess and that
+the number of right guesses among the others is in C. Differential privacy in S_i given all other
+signs, and Jensen's inequality, relate its parts by
 
-    P[E_i, T_i = S_i] <= F(P[E_i, T_i = -S_i]),
+    P[E_i, T_i = S_i] <= F(P[E_i, T_i = -S_i]).
 
-by differential privacy in S_i given all other signs, and Jensen's inequality. Averaged over i,
-again by Jensen's inequality, with p_j = P[N = j] and C = {c - 1, c, ...}:
+Average over i, again by Jensen's inequality, with p_j = P[N = j] and C = {c - 1, c, ...}:
 
     A_c <= F(B_{c-1}),    A_c = sum_{j >= c} j p_j / m,    B_c = sum_{j >= c} (r - j) p_j / m.
 
 `allows` finds the least total probability that a law with P[N >= v] >= tau can have under these
-inequalities. If it is above 1, there is no such law, and P[N >= v] < tau. All mass tau at v, and
-downwards the least mass that each inequality asks for, is that minimum: with P_c = P[N >= c] and
-D_c = A_c - c P_c / m, which has D_{c-1} = D_c + P_c / m, the inequality says
+inequalities. If that minimum is above 1, no such law exists, and P[N >= v] < tau. The minimum puts
+all mass tau at v, and at lower values the least mass that each inequality requires. Let P_c = P[N
+>= c] and D_c = A_c - c P_c / m, so that D_{c-1} = D_c + P_c / m. The inequality then says
 
     P_{c-1} >= m (G(D_c + c P_c / m) + D_{c-1}) / (r - c + 1),    G the inverse of F,
 
-which increases in P_c and D_c, so that by induction no law has a smaller P or D anywhere.
+which increases in P_c and D_c, so by induction no law has a smaller P or D anywhere.
 
 **Several runs.** A curve of Gaussian noise lets a mechanism fail badly with small probability, so
-one run alone contradicts it only at large odds. Independent runs do better. If j of R runs have
-v right guesses or more, Clopper & Pearson's interval says P[N >= v] >= tau with the confidence
-asked for, and the curve is contradicted if it does not allow that: at j = R = 20, tau = 0.63
-where one run has tau = 0.0001. Steinke's bound is taken of all canaries together: independent
-runs are one mechanism of all their signs, and a sign changes one of the runs only.
+one run alone contradicts the curve only at large odds. Independent runs do better. If j of R runs
+have v right guesses or more, Clopper & Pearson's interval says P[N >= v] >= tau at the required
+confidence. The curve is contradicted if it does not allow that: at j = R = 20, tau = 0.63, while
+one run has tau = 0.0001. Steinke's bound covers all canaries together. Independent runs are one
+mechanism of all their signs, and a sign changes only one of the runs.
 
 References: Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", 2023;
 Mahloujifar, Melis & Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024.
@@ -55,17 +55,18 @@ from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee
 
 SHARES = (1.0, 0.25, 0.0625)
-"""Shares of the canaries that are guessed in each run, the surest first."""
+"""Shares of the canaries that are guessed in each run, the surest guesses first."""
 
 MOST_RUNS = (1.0, 0.75)
-"""Shares of the runs that have so many right guesses; the error is divided among all choices."""
+"""Shares of the runs that reach a number of right guesses; the error is divided among all choices.
+"""
 
 DELTAS = tuple(float(delta) for delta in np.geomspace(1e-9, 0.6, 48))
-"""Points of the claimed curve, beside the claimed delta."""
+"""Deltas of points of the claimed curve, beside the claimed delta."""
 
 LARGEST_EPSILON = 20.0
 STEPS = 12
-"""Halvings of the interval in which the lower bound lies."""
+"""Number of halvings of the interval that holds the lower bound."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,15 @@ class OneRun:
       claimed_epsilon: Epsilon of the guarantee.
       delta: Delta of the guarantee.
       lower_bound: Largest epsilon that the guesses contradict at that delta, using nothing else.
-      confidence: Probability, at least, that an honest mechanism is not called broken.
+      confidence: Least probability that an honest mechanism is not called broken.
       broken: True if the guesses contradict the claimed curve.
-      runs: Independent runs.
-      canaries: Canaries of each run, m.
-      guesses: Guesses of each run, r, at which they are most telling.
-      correct: Right guesses of a run, reached or passed in `reached` runs.
-      reached: Number of runs j.
-      steinke_p_value: Bound of Steinke et al. on the probability of so many right guesses in all
-        runs together under the claimed (epsilon, delta) alone, corrected for the choice of r.
+      runs: Number of independent runs.
+      canaries: Number of canaries m of each run.
+      guesses: Number of guesses r of each run at which they are most telling.
+      correct: Number of right guesses that `reached` runs have or exceed.
+      reached: Number of such runs j.
+      steinke_p_value: Bound of Steinke et al. on the probability of that many right guesses in all
+        runs together, under the claimed (epsilon, delta) alone, corrected for the choice of r.
     """
 
     claimed_epsilon: float
@@ -120,12 +121,12 @@ def judge(
     """Judge a guarantee by guesses of secret signs.
 
     Args:
-      signs: Secret signs of the canaries of each run, 1 or -1, `[runs, m]`: independent fair
-        coins.
-      scores: Float `[runs, m]`, each row computed from that run's release alone. The sign is
-        guessed to be that of the score, and larger scores are guessed first.
+      signs: Secret signs of the canaries of each run, 1 or -1, `[runs, m]`: independent fair coins.
+      scores: Floats `[runs, m]`, each row computed from that run's release alone. The guessed sign
+        is that of the score, and larger scores are guessed first.
       guarantee: Guarantee of each run, for a change of one sign.
-      confidence: Probability, at least, that an honest mechanism is not called broken.
+      confidence: Least probability that an honest mechanism is not called broken. Defaults to
+        0.9999.
 
     Raises:
       ValueError: If signs and scores do not fit, or the guarantee is none.
@@ -145,7 +146,7 @@ def judge(
     numbers = sorted({max(1, int(share * canaries)) for share in SHARES})
     often = sorted({math.ceil(share * num_runs) for share in MOST_RUNS})
     error = (1 - confidence) / (len(numbers) * len(often))
-    # Guesses, right guesses, runs that have them, and the least probability of that.
+    # Guesses, right guesses, runs that reach them, and the least probability of reaching them.
     tried = [
         (
             guesses,
@@ -194,13 +195,13 @@ def dense_curve(guarantee: Guarantee) -> Curve:
 
 
 def allows(curve: Curve, canaries: int, guesses: int, correct: int, tau: float) -> bool:
-    """Return True if the curve allows so many right guesses with probability `tau`.
+    """Return True if the curve allows that many right guesses with probability `tau`.
 
     Args:
       curve: Points `(delta, epsilon)` that are claimed together.
       canaries: Number of canaries m.
       guesses: Number of guesses r.
-      correct: Right guesses v.
+      correct: Number of right guesses v.
       tau: Probability in question, in (0, 1).
     """
     deltas, epsilons = (np.array(values) for values in zip(*curve, strict=True))
@@ -211,7 +212,7 @@ def allows(curve: Curve, canaries: int, guesses: int, correct: int, tau: float) 
         """Return G(a), the least b with a <= F(b)."""
         return max(0.0, ((a - deltas) * shrink).max(), (1 - deltas - grow * (1 - a)).max())
 
-    # P_c and D_c
+    # These are P_c and D_c of the module.
     mass = tau
     excess = 0.0
     for c in range(correct, 0, -1):
@@ -224,7 +225,7 @@ def allows(curve: Curve, canaries: int, guesses: int, correct: int, tau: float) 
 
 
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float, tau: float) -> float:
-    """Return the largest epsilon that so many right guesses contradict at `delta`."""
+    """Return the largest epsilon that this many right guesses contradict at `delta`."""
     low = 0.0
     high = LARGEST_EPSILON
     if allows(((delta, low),), canaries, guesses, correct, tau):
@@ -239,7 +240,7 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float, tau: fl
 
 
 def steinke_tail(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return the bound on P[N >= v] under (epsilon, delta)-DP; see the module's equations."""
+    """Return the bound on P[N >= v] under (epsilon, delta)-DP, from the module's equations."""
     chance = 1 / (1 + math.exp(-epsilon))
     tail = float(binom.sf(correct - 1, guesses, chance))
     steps = np.arange(1, correct + 1)

@@ -1,8 +1,8 @@
-"""Private arrays that raise when they are read after the mechanism.
+"""Private arrays that raise an error if they are read after the mechanism.
 
-A `Sealed` array reads as the array that it holds until its `Seal` is closed, which a mechanism
-from `closing` does as soon as it has drawn its noise. What follows is to be post-processing: it
-may ask how many records there are, if that is public, and no more.
+A `Sealed` array reads as the array that it holds until its `Seal` is closed. A mechanism from
+`closing` closes the seal as soon as it has drawn its noise. All later code must be post-processing:
+it may ask for the number of records, if that is public, and no more.
 """
 
 import copy
@@ -23,14 +23,14 @@ class Seal:
     """Switch that all private arrays of one release share.
 
     Attributes:
-      closed: True once the mechanism has drawn its noise.
+      closed: True once the mechanism has drawn its noise. Defaults to False.
     """
 
     closed: bool = False
 
 
 class Sealed(np.lib.mixins.NDArrayOperatorsMixin):
-    """Array whose values cannot be read once its seal is closed; its shape and type can."""
+    """Array whose values cannot be read once its seal is closed; shape and dtype can."""
 
     def __init__(self, array: Any, name: str, seal: Seal) -> None:
         self._array = np.asarray(array)
@@ -55,7 +55,7 @@ class Sealed(np.lib.mixins.NDArrayOperatorsMixin):
         return self._read()[index]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what NumPy, JAX and copy look for
+        if name.startswith("_"):  # NumPy, JAX and `copy` probe for such names.
             raise AttributeError(name)
         return getattr(self._read(), name)
 
@@ -65,7 +65,7 @@ class Sealed(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def closing(mechanism: CentralMechanism, seal: Seal) -> CentralMechanism:
-    """Return the mechanism, which closes a seal as soon as its `release` has drawn the noise."""
+    """Return the mechanism, changed to close a seal once its `release` has drawn the noise."""
     watched = copy.copy(mechanism)
 
     def release(totals: np.ndarray) -> np.ndarray:

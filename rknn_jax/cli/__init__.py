@@ -1,1 +1,1 @@
-"""TODO."""
+"""Command line: one file for each command of `rknn`."""

@@ -1,14 +1,14 @@
-"""`rknn account`: what shuffling, several releases, Private-kNN and PATE cost, by every accountant
-that applies.
+r"""`rknn account`: privacy cost of shuffling, several releases, Private-kNN and PATE.
 
     rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
     rknn account rounds --epsilon 0.1 --rounds 10 --delta 1e-5
-    rknn account private-knn --screens 1000 --answers 735 --screening-stddev 75 --aggregation-stddev 25 --delta 1e-5
+    rknn account private-knn --screens 1000 --answers 735 \
+      --screening-stddev 75 --aggregation-stddev 25 --delta 1e-5
     rknn account gnmax --screens 640 --answers 286 --delta 1e-5
     rknn account lnmax --answers 1000 --scale 20 --delta 1e-5
 
-The defaults are those of the papers for MNIST. Nothing here imports JAX: an answer takes a second
-or two, most of it the imports.
+Each cost is printed for every accountant that applies. The defaults are those of the papers for
+MNIST. Nothing here imports JAX: an answer takes a second or two, most of it for the imports.
 """
 
 import math
@@ -172,7 +172,7 @@ Action = Shuffle | Rounds | PrivateKNN | GNMax | LNMax
 
 
 def run(action: Action) -> dict[str, Any]:
-    """Do what is asked for, print it, and return what `--json` prints."""
+    """Run the command, print its result, and return what `--json` prints."""
     match action:
         case Shuffle():
             return shuffle(action)
@@ -187,7 +187,7 @@ def run(action: Action) -> dict[str, Any]:
 
 
 def shuffle(settings: Shuffle) -> dict[str, Any]:
-    """Convert, and print both epsilons. Returns what `--json` prints."""
+    """Convert, print both epsilons, and return what `--json` prints."""
     from rknn_jax.privacy import amplification
 
     if (settings.local_epsilon is None) == (settings.epsilon is None):
@@ -232,7 +232,10 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
 
 
 def _total_variation(settings: Shuffle) -> "TotalVariation | None":
-    """Return that of the mechanism at an ε₀, for which it chooses its own size."""
+    """Return the mechanism's total variation as a function of ε₀, or None without a mechanism.
+
+    At each ε₀ the mechanism chooses its own size.
+    """
     if settings.mechanism is None:
         return None
     with err.status("loading"):
@@ -245,7 +248,7 @@ def _total_variation(settings: Shuffle) -> "TotalVariation | None":
 
 
 def rounds(settings: Rounds) -> dict[str, Any]:
-    """Compose, and print every accountant's epsilon. Returns what `--json` prints."""
+    """Compose, print every accountant's epsilon, and return what `--json` prints."""
     from rknn_jax import mechanisms
     from rknn_jax.privacy import accounting
 
@@ -274,7 +277,7 @@ def rounds(settings: Rounds) -> dict[str, Any]:
 
 
 def private_knn(settings: PrivateKNN) -> dict[str, Any]:
-    """Account for Private-kNN. Returns what `--json` prints."""
+    """Account for Private-kNN, and return what `--json` prints."""
     replaced = settings.relation == "replace-one"
     screen = (settings.threshold, settings.neighbors)
     events = _screen_and_count(settings, settings.sampling_prob, replaced, screen)
@@ -288,7 +291,7 @@ def private_knn(settings: PrivateKNN) -> dict[str, Any]:
 
 
 def gnmax(settings: GNMax) -> dict[str, Any]:
-    """Account for GNMax or Confident-GNMax. Returns what `--json` prints."""
+    """Account for GNMax or Confident-GNMax, and return what `--json` prints."""
     events = _screen_and_count(settings, 1.0, False, (settings.threshold, settings.teachers))
     told = _told(
         settings,
@@ -309,7 +312,7 @@ def gnmax(settings: GNMax) -> dict[str, Any]:
 
 
 def lnmax(settings: LNMax) -> dict[str, Any]:
-    """Account for LNMax. Returns what `--json` prints."""
+    """Account for LNMax, and return what `--json` prints."""
     from rknn_jax.privacy import pate
 
     answers = whole("answers", settings.answers)
@@ -336,8 +339,9 @@ def _screen_and_count(
     replaced: bool,
     screen: tuple[float, int] | None,
 ) -> list[Event]:
-    """Return the events of both steps; one neighbour's vote moves from a class to another, which
-    is a distance of sqrt(2).
+    """Return the events of both steps.
+
+    In a neighboring data set one vote moves from one class to another, a distance of sqrt(2).
     """
     for name in ("screening_stddev", "aggregation_stddev"):
         if not 0 < getattr(settings, name) < math.inf:
@@ -376,9 +380,7 @@ def _published(events: list[Event], delta: float) -> dict[str, float]:
 def _told(
     settings: Any, relation: Relation, events: list[Event], found: dict[str, float]
 ) -> dict[str, Any]:
-    """Print every accountant's epsilon, after those `found` already, and the guarantee; return
-    them.
-    """
+    """Print and return every accountant's epsilon, after those in `found`, and the guarantee."""
     from rknn_jax.privacy import accounting
 
     exact = accounting.epsilons(events, settings.delta)
@@ -402,7 +404,7 @@ def _told(
 
 
 def _told_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
-    """Print and return the epsilons that depend on the votes, each with what it is."""
+    """Print and return the epsilons that depend on the votes, by description."""
     from rknn_jax.privacy import pate, smooth_sensitivity
 
     assert settings.votes is not None
@@ -430,5 +432,5 @@ def _told_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
 
 
 def _sizes(votes: np.ndarray) -> tuple[int, int, int]:
-    """Return how many queries, teachers and classes there are."""
+    """Return the numbers of queries, teachers and classes."""
     return len(votes), int(votes[0].sum()), votes.shape[1]

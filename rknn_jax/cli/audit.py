@@ -15,7 +15,7 @@ from rknn_jax._internal.terminal import err, tell, whole
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Sampler
 
 BROKEN = 4
-"""Exit status."""
+"""Exit status of an audit that broke a guarantee."""
 
 RUNS = {"mechanism": 200_000, "labeler": 2000, "release": 100, "one_run": 20}
 """Runs of each input, by what is audited."""
@@ -23,7 +23,7 @@ RUNS = {"mechanism": 200_000, "labeler": 2000, "release": 100, "one_run": 20}
 DELTA = 1e-5
 SIZES = {"neighbors": 1, "queries": 12, "classes": 3}
 CLIENTS = 20
-"""Clients of a mechanism whose noise they bring in shares."""
+"""Number of clients, for mechanisms whose noise the clients add in shares."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Audit:
 
 
 def run(settings: Audit) -> dict[str, Any]:
-    """Audit, and print the verdict. Returns what `--json` prints."""
+    """Audit, print the verdict, and return what `--json` prints."""
     _check(settings)
     with err.status("loading"):
         import jax
@@ -116,7 +116,7 @@ def run(settings: Audit) -> dict[str, Any]:
             found = bounds.audit(
                 jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control
             )
-        except NotImplementedError as error:  # no exact form
+        except NotImplementedError as error:  # the mechanism has no exact form
             raise ValueError(
                 f"Expected --sampler simulation with --mechanism {settings.mechanism}, got "
                 f"release. {error}"
@@ -133,7 +133,7 @@ def run(settings: Audit) -> dict[str, Any]:
 
 
 def _check(settings: Audit) -> None:
-    """Refuse settings that make no sense."""
+    """Raise ValueError for settings that make no sense."""
     named = [settings.mechanism is not None, settings.labeler is not None, settings.release]
     if sum(named) != 1:
         raise ValueError(
@@ -189,7 +189,7 @@ def release_games(settings: Audit) -> tuple[Any, Guarantee]:
 
 
 def _leaks(settings: Audit) -> list[str]:
-    """Return what the checks of `rknn label` find that need no statistics."""
+    """Return the leaks that checks of `rknn label` find without statistics."""
     from rknn_jax.audit.games_release import differing, read_after, worlds
 
     tell(err, "release", "rknn label, from its plan to its files")
@@ -234,7 +234,7 @@ def _one_run(settings: Audit) -> dict[str, Any]:
 
 
 def claimed(subject: Any, sampler: Sampler) -> Guarantee:
-    """Return what a mechanism promises where its noise comes from `sampler`."""
+    """Return a mechanism's guarantee, for noise from `sampler`."""
     if sampler == "release" and hasattr(subject, "release_guarantee"):
         return subject.release_guarantee(CLIENTS)
     return replace(subject.guarantee(CLIENTS), sampler=sampler)
@@ -279,9 +279,7 @@ def labeler_games(settings: Audit, epsilon: float) -> tuple[Any, Any]:
 
     task = games_labeler.small_task()
     encode, queries = games_labeler.small_queries(task)
-    return games_labeler.of_labeler(
-        task, encode, queries, settings.labeler or "", configured(settings, epsilon)
-    )
+    return games_labeler.of_labeler(task, encode, queries, configured(settings, epsilon))
 
 
 def configured(settings: Audit, epsilon: float) -> Any:

@@ -82,7 +82,7 @@ class Budget:
 
 
 def show(settings: Show) -> dict[str, Any]:
-    """Print a ledger. Returns what `--json` prints."""
+    """Print a ledger, and return what `--json` prints."""
     ledger = Ledger.open(settings.ledger)
     told = err if settings.json else out
     _tell_account(told, ledger)
@@ -105,7 +105,7 @@ def show(settings: Show) -> dict[str, Any]:
 
 
 def repair(settings: Repair) -> dict[str, Any]:
-    """Close the damage of a ledger and print it. Returns what `--json` prints."""
+    """Close the damage of a ledger, print it, and return what `--json` prints."""
     ledger = Ledger(settings.ledger, None, settings.patience)
     ledger.repair(settings.reason, settings.epsilon, settings.delta)
     _tell_account(err if settings.json else out, ledger)
@@ -113,7 +113,7 @@ def repair(settings: Repair) -> dict[str, Any]:
 
 
 def set_anew(settings: Raise) -> dict[str, Any]:
-    """Set the budget anew and print it. Returns what `--json` prints."""
+    """Set the budget anew, print it, and return what `--json` prints."""
     ledger = Ledger.open(settings.ledger, patience=settings.patience)
     delta = ledger.budget.delta if settings.delta is None else settings.delta
     ledger.raise_budget(settings.epsilon, delta, settings.reason)

@@ -1,4 +1,4 @@
-"""`rknn serve` and `rknn join`: a federation in words; `rknn_jax.federation` does the work."""
+"""`rknn serve` and `rknn join`: messages of a federation; `rknn_jax.federation` does the work."""
 
 import ipaddress
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def serve(settings: Serve) -> NoReturn:
-    """Serve one round. Ends the process."""
+    """Serve one round, and end the process."""
     keys = _server_keys(settings)
     if not 0 < settings.port < 2**16:
         raise ValueError(f"Expected 1 <= port <= {2**16 - 1}, got --port {settings.port}.")
@@ -35,7 +35,10 @@ def serve(settings: Serve) -> NoReturn:
         tell(err, name, text)
 
     settings.out.mkdir(parents=True, exist_ok=True)
-    busy = f"Expected --out that no other server has, got --out {settings.out}; wait for it, or name a new folder."
+    busy = (
+        f"Expected --out that no other server has, got --out {settings.out}; wait for it, or name "
+        "a new folder."
+    )
     with locked(settings.out, busy):
         _serve_held(settings, mine, wanted, keys, told)
 
@@ -47,7 +50,7 @@ def _serve_held(
     keys: list[str],
     told: Callable[[str, str], None],
 ) -> NoReturn:
-    """Serve one round in a folder that this process holds. Ends the process."""
+    """Serve one round in a folder that this process holds, and end the process."""
     with err.status("loading"):
         from rknn_jax.federation import flower, processes, publish
         from rknn_jax.federation.collector import Collector
@@ -108,7 +111,7 @@ def _serve_held(
 
 
 def join(settings: Join) -> NoReturn:
-    """Take part. Ends the process."""
+    """Take part in a round, and end the process."""
     host, _, port = settings.server.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"Expected --server host:port, got --server {settings.server}.")
@@ -256,6 +259,6 @@ def _needs_flower() -> None:
 
 
 def _print_json(settings: Serve | Join, line: dict[str, Any]) -> None:
-    if settings.json:  # this process ends before main could
+    if settings.json:  # main cannot print it, because this process ends earlier
         sys.stdout.write(json.dumps(line, allow_nan=False, default=float) + "\n")
         sys.stdout.flush()

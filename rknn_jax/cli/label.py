@@ -1,6 +1,4 @@
-"""`rknn label`: a release on a user's own embeddings, in words; `rknn_jax.release.label` does
-the work.
-"""
+"""`rknn label`: messages of a release; `rknn_jax.release.label` does the work."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,19 +10,15 @@ from rknn_jax.privacy.ledger import Amount
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
 
-if (
-    TYPE_CHECKING
-):  # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them
+# JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them.
+if TYPE_CHECKING:
     from rknn_jax.release.label import Plan, Release
     from rknn_jax.release.preview import Preview
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """Release labels for the public rows, or tell what to expect of that.
-
-    Returns what `--json` prints.
-    """
-    with err.status("loading"):  # shows on a terminal only
+    """Release labels for the public rows, or preview a release, and return what `--json` prints."""
+    with err.status("loading"):  # visible on a terminal only
         from rknn_jax.release import label as job
         from rknn_jax.release import preview
     with err.status("reading both files and clustering the public rows"):

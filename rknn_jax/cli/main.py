@@ -1,4 +1,4 @@
-"""`rknn`: label public data with private records, from the command line.
+r"""`rknn`: label public data with private records, from the command line.
 
     rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
     rknn label --public P.npz --private R.npz --epsilon 1
@@ -8,11 +8,12 @@
     rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
     rknn account private-knn --delta 1e-5
     rknn audit --mechanism collision --epsilon 1
-    rknn budget raise R.npz.ledger.jsonl --epsilon 2 --reason "second study, approved by the review board"
+    rknn budget raise R.npz.ledger.jsonl --epsilon 2 \
+      --reason "second study, approved by the review board"
     rknn serve --public P.npz --epsilon 0.4 --classes 10 --clients 3 --out runs/round
     rknn join --private R.npz --budget 1
 
-Each command has a file of its own here, which holds the words; the library does the work. Exit
+Each command has its own file here, which holds the messages; the library does the work. Exit
 status: 0 done, 2 bad input, 3 budget refused, 4 a guarantee was broken, 5 corrupted ledger, 130
 stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
 """
@@ -38,7 +39,7 @@ from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
 from rknn_jax.release.settings import Settings
 
 NO_MEMORY = "RESOURCE_EXHAUSTED"
-"""How an error of XLA says that there is no memory left."""
+"""Text by which an error of XLA reports that no memory is left."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,10 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = audit.BROKEN if result.get("broken") else 0
     except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and NO_MEMORY not in str(error):
-            raise  # a fault of this program, with where it happened
+            raise  # a fault of this program: show the traceback
         words = str(error) or "stopped"
         if isinstance(error, MemoryError | RuntimeError):
-            words = f"There is not enough memory ({words.splitlines()[0]}); use fewer queries, classes or public rows."
+            words = (
+                f"There is not enough memory ({words.splitlines()[0]}); use fewer queries, "
+                "classes or public rows."
+            )
         result = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}
         status = _status(error)
         err.print(f"rknn: error: {result['error']}")

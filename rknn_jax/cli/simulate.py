@@ -10,8 +10,7 @@ from rknn_jax._internal.terminal import err, tell, whole
 
 @dataclass(frozen=True)
 class Simulate:
-    """Simulate one-record clients under a local mechanism, and compare the error with what the
-    exact variances say.
+    """Simulate one-record clients under a local mechanism, and compare the error with what the exact variances say.
 
     Attributes:
       clients: number of clients, such as 1e6.
@@ -27,7 +26,7 @@ class Simulate:
       process: number of this one, from 0.
       coordinator: host:port of process 0.
       json: end with one line of JSON on stdout.
-    """
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     clients: float
     mechanism: str = "collision"
@@ -44,11 +43,9 @@ class Simulate:
 
 
 def run(settings: Simulate) -> dict[str, Any]:
-    """Simulate, and print the error. Returns what `--json` prints."""
-    os.environ["XLA_FLAGS"] = (
-        # decodes twice as fast
-        f"--xla_cpu_prefer_vector_width=512 {os.environ.get('XLA_FLAGS', '')}"
-    )
+    """Simulate, print the error, and return what `--json` prints."""
+    # Wider vectors double the speed of decoding.
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_prefer_vector_width=512 {os.environ.get('XLA_FLAGS', '')}"
     with err.status("loading"):
         import jax
 

@@ -1,9 +1,7 @@
-"""One file, one data set: `load(seed, data_dir) -> Task`, with its card.
+"""Data sets: one file each, `load(seed, data_dir) -> Task`, with its card.
 
-A file's presence registers it.
-
-Public, private and test parts are disjoint by construction: positions in one pool, split by a
-permutation of the seed.
+A file in this folder is registered by its name. Public, private, and test parts are disjoint by
+construction. They are positions in one pool, split by a permutation of the seed.
 """
 
 import importlib
@@ -26,12 +24,12 @@ def load(name: str, seed: int, data_dir: Path | None = None) -> Task:
     Args:
       name: `digits`, `mnist`, `mnist:half`, `cifar10`, `cifar10:pooled`, `image_folder`, or
         `tfds:<name>` for one prepared by tensorflow-datasets.
-      seed: of the split.
-      data_dir: where its files lie.
+      seed: Seed of the split.
+      data_dir: Folder of the data set's files. Defaults to none.
 
     Raises:
-      ValueError: for an unknown name, a missing `data_dir` or damaged files.
-      FileNotFoundError: where a file is missing.
+      ValueError: For an unknown name, a missing `data_dir`, or damaged files.
+      FileNotFoundError: If a file is missing.
     """
     kind, _, inner = name.partition(":")
     if kind not in names():

@@ -1,4 +1,7 @@
-"""Read idx files, plain or gzipped: MNIST's format of a big-endian header and array."""
+"""Reader and writer of idx files, plain or gzipped.
+
+MNIST's format is a big-endian header and an array.
+"""
 
 import gzip
 import math
@@ -16,8 +19,8 @@ def read(folder: Path, name: str) -> np.ndarray:
     """Return the array of `folder/name` or `folder/name.gz`.
 
     Raises:
-      FileNotFoundError: where neither is there.
-      ValueError: where it is not an idx file, is cut short or too long, or does not unzip.
+      FileNotFoundError: If neither file exists.
+      ValueError: If the file is not an idx file, is too short or too long, or does not unzip.
     """
     path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
     if path is None:
@@ -46,7 +49,7 @@ def read(folder: Path, name: str) -> np.ndarray:
     array = np.frombuffer(data, dtype, offset=start)
     try:
         array = array.reshape(shape)
-    except ValueError as error:  # too many axes, or none of some length beside huge ones
+    except ValueError as error:  # the header has too many axes, or a length of 0 beside huge ones
         raise ValueError(
             f"{path} has a header of an impossible shape ({error}); fetch the file again."
         ) from error
@@ -54,7 +57,7 @@ def read(folder: Path, name: str) -> np.ndarray:
 
 
 def write(path: Path, array: np.ndarray) -> None:
-    """Write an array as idx, gzipped where the name ends in .gz."""
+    """Write an array as idx, gzipped if the name ends in .gz."""
     code = next(
         code for code, dtype in DTYPES.items() if np.dtype(dtype) == array.dtype.newbyteorder(">")
     )

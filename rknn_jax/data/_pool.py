@@ -1,4 +1,4 @@
-"""Take a task's disjoint parts out of one pool of labelled images."""
+"""Disjoint parts of a task, taken from one pool of labeled images."""
 
 from pathlib import Path
 
@@ -19,17 +19,17 @@ def task(
     """Return the task whose parts are the given positions of the pool.
 
     Args:
-      card: of the data set.
-      images: uint8 `[pool, h, w, c]`.
-      labels: integers `[pool]` in `[0, card.num_classes)`.
-      public: positions, unlabelled for a labeler.
-      private: positions.
-      test: positions.
-      clients: integers `[pool]`, owners of the records, or None.
+      card: Card of the data set.
+      images: Images of the pool, uint8 `[pool, h, w, c]`.
+      labels: Integer labels `[pool]` in `[0, card.num_classes)`.
+      public: Positions of the public part, which is unlabeled for a labeler.
+      private: Positions of the private part.
+      test: Positions of the test part.
+      clients: Owners of the records, integers `[pool]`. Defaults to none.
 
     Raises:
-      ValueError: where labels are out of range, do not match the images, or a part is empty or
-        shares a record with another.
+      ValueError: If labels are out of range or do not match the images, or if a part is empty or
+        shares a record with another part.
     """
     labels = np.asarray(labels)
     if len(labels) != len(images):
@@ -72,8 +72,9 @@ def task(
 
 
 def folder(data_dir: Path | None, name: str) -> Path:
-    """Return the data set's folder; raises ValueError where it is not given and
-    FileNotFoundError where it is not there.
+    """Return the data set's folder.
+
+    Raises ValueError if `data_dir` is None, and FileNotFoundError if the folder does not exist.
     """
     if data_dir is None:
         raise ValueError(

@@ -1,11 +1,14 @@
-"""CIFAR-10 as folders of images, `train/<class>/*` and `test/<class>/*`: 50,000 + 10,000
-photographs of 32x32 pixels in ten classes.
+"""CIFAR-10 as folders of images, `train/<class>/*` and `test/<class>/*`.
 
-`cifar10` keeps the standard test: 30,000 of the training images are public, 20,000 private, and the
-10,000 test images test the student. `cifar10:pooled` has the sizes of Li et al., 30,000 public,
-29,000 private and 1,000 to test with, and like their code (where 29,000 are public and 30,000
-private) it mixes all 60,000 first: most of the 1,000 are training images of the standard split.
-They are not the same images as theirs, since files come in another order.
+The data set has 50,000 + 10,000 photographs of 32x32 pixels in ten classes.
+
+`cifar10` keeps the standard test set. 30,000 of the training images are public, 20,000 are private,
+and the 10,000 test images test the student.
+
+`cifar10:pooled` has the sizes of Li et al.: 30,000 public, 29,000 private, and 1,000 test images.
+(Their code has 29,000 public and 30,000 private ones.) Like their code, it mixes all 60,000 images
+first, so most of the 1,000 are training images of the standard split. The images differ from
+theirs, because the files come in another order.
 """
 
 from pathlib import Path
@@ -23,14 +26,14 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
     """Read the images and split them.
 
     Args:
-      seed: of the split, 0 to 2^32 - 1.
-      data_dir: holds `train` and `test`. Of fewer images than CIFAR-10's the parts have the same
-        shares, rounded down.
-      split: `standard` or `pooled`.
+      seed: Seed of the split, 0 to 2^32 - 1.
+      data_dir: Folder that holds `train` and `test`. With fewer images than CIFAR-10, the parts
+        have the same shares, rounded down.
+      split: `standard` or `pooled`. Defaults to `standard`.
 
     Raises:
-      FileNotFoundError: where a folder is missing or holds no image.
-      ValueError: for another split, and for other classes or images than CIFAR-10's.
+      FileNotFoundError: If a folder is missing or holds no image.
+      ValueError: For another split, and for other classes or images than CIFAR-10's.
     """
     if split not in ("standard", "pooled"):
         raise ValueError(f"Expected split to be standard or pooled, got dataset=cifar10:{split}.")
@@ -56,7 +59,7 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
 
 
 def _example(folder: Path, seed: int, split: str) -> Task:
-    """Write 70 made-up images and load them."""
+    """Write 70 synthetic images and load them."""
     random = np.random.RandomState(0)
     for part, count in (("train", 6), ("test", 1)):
         for name in CLASSES:

@@ -1,5 +1,6 @@
-"""scikit-learn's 1,797 handwritten digits of 8x8 pixels: real data without a download, for the
-demo and the tests.
+"""Handwritten digits of scikit-learn: 1,797 images of 8x8 pixels.
+
+The data need no download and serve the demo and the tests.
 """
 
 from pathlib import Path
@@ -22,8 +23,9 @@ NUM_PUBLIC = 500
 
 
 def load(seed: int, data_dir: Path | None = None) -> Task:
-    """Return 1,000 private, 500 public and 297 test records by a permutation of `seed`;
-    `data_dir` is not needed.
+    """Return 1,000 private, 500 public, and 297 test records.
+
+    The split is a permutation of `seed`; `data_dir` is not needed.
     """
     del data_dir
     data = load_digits()

@@ -1,7 +1,7 @@
 """Any folder of images: `train/<class>/*` and `test/<class>/*`, as JPEG or PNG.
 
-The training images are split by the seed into public and private ones, the test folder tests the
-student. Classes are the folders' names in alphabetical order.
+The seed splits the training images into public and private ones. The test folder tests the student.
+Classes are the folders' names in alphabetical order.
 """
 
 import os
@@ -28,16 +28,16 @@ def load(
     """Read the images and split the training ones.
 
     Args:
-      seed: of the split, 0 to 2^32 - 1.
-      data_dir: holds `train` and `test`.
-      num_public: public images; half of the training images where it is not given.
-      num_private: private images; the rest of the training images where it is not given.
-      size: resize all images to `size` x `size`; without it they must all be of one size.
+      seed: Seed of the split, 0 to 2^32 - 1.
+      data_dir: Folder that holds `train` and `test`.
+      num_public: Number of public images. Defaults to half of the training images.
+      num_private: Number of private images. Defaults to the rest of the training images.
+      size: Side in pixels to which all images are resized. Defaults to no resizing, for images of
+        one size.
 
     Raises:
-      FileNotFoundError: where a folder is missing or holds no image.
-      ValueError: for an unreadable image, several sizes or classes of test that train does not
-        have.
+      FileNotFoundError: If a folder is missing or holds no image.
+      ValueError: For an unreadable image, several sizes, or other classes in test than in train.
     """
     folder = _pool.folder(data_dir, "image_folder")
     images, labels, num_train, classes = read(folder, size)
@@ -58,8 +58,9 @@ def load(
 def read(
     folder: Path, size: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, int, tuple[str, ...]]:
-    """Return images uint8 `[n, h, w, c]`, their labels, how many, the first ones, train, and the
-    classes. Raises as `load`.
+    """Return images, labels, the number of training images, and classes.
+
+    Images are uint8 `[n, h, w, c]`, training images first. Raises as `load`.
     """
     classes = _classes(folder / "train")
     if _classes(folder / "test") != classes:
@@ -109,13 +110,13 @@ def _read(path: Path, size: int | None) -> np.ndarray:
             image: Image.Image = file if file.mode in ("L", "RGB") else file.convert("RGB")
             image = image if size is None else image.resize((size, size), Image.Resampling.BILINEAR)
             pixels = np.asarray(image)
-    except Exception as error:  # a damaged file fails in many ways
+    except Exception as error:  # a damaged file can raise many kinds of errors
         raise ValueError(f"Cannot read the image {path}: {error}; repair or remove it.") from error
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
 def _example(folder: Path, seed: int) -> Task:
-    """Write 24 made-up colour images of two classes and load them."""
+    """Write 24 synthetic color images of two classes and load them."""
     random = np.random.RandomState(0)
     for part, count in (("train", 9), ("test", 3)):
         for name in ("cat", "dog"):

@@ -1,15 +1,13 @@
-"""MNIST from a folder of idx files, with the writer of every digit where QMNIST's writer files lie
-beside them.
+"""MNIST from a folder of idx files, with digits' writers if QMNIST's writer files are there.
 
-Private are the 60,000 training images. The 10,000 test images are split by
-`RandomState(seed).permutation`: the first 5,000 are public, the other 5,000 test the student. At
-seed 42 the public half is the one of Li et al., "Fine-grained Private Knowledge Distillation";
-their code then shuffles again, so that its test images overlap the public ones by 2,517. Here they
-never do.
+The 60,000 training images are private. `RandomState(seed).permutation` splits the 10,000 test
+images: the first 5,000 are public, and the other 5,000 test the student. At seed 42 the public half
+is that of Li et al., "Fine-grained Private Knowledge Distillation". Their code then shuffles again,
+so that 2,517 of its test images are also public. Here no image is in both parts.
 
-`mnist:half` has more public records, for those who buy labels of thousands: of the training images
-one half is public and the other half private, by `RandomState(seed).permutation`, and all 10,000
-test images test the student.
+`mnist:half` has more public records, for thousands of bought labels.
+`RandomState(seed).permutation` splits the training images into a public and a private half. All
+10,000 test images test the student.
 """
 
 from pathlib import Path
@@ -29,17 +27,18 @@ CARD = Card(
 
 
 def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Task:
-    """Return the task; see the module's words for the splits.
+    """Return the task; the module docstring states the splits.
 
     Args:
-      seed: of the split, 0 to 2^32 - 1.
-      data_dir: holds `{train,t10k}-images-idx3-ubyte` and `{train,t10k}-labels-idx1-ubyte`, and for
-        clients `{train,t10k}-writers-idx1-int`, each plain or .gz.
-      split: `standard` or `half`.
+      seed: Seed of the split, 0 to 2^32 - 1.
+      data_dir: Folder that holds `{train,t10k}-images-idx3-ubyte` and
+        `{train,t10k}-labels-idx1-ubyte`, and for clients `{train,t10k}-writers-idx1-int`, each
+        plain or .gz.
+      split: `standard` or `half`. Defaults to `standard`.
 
     Raises:
-      FileNotFoundError: where a folder or a file is missing.
-      ValueError: for another split, and for damaged files.
+      FileNotFoundError: If a folder or a file is missing.
+      ValueError: For another split, and for damaged files.
     """
     if split not in ("standard", "half"):
         raise ValueError(f"Expected split to be standard or half, got dataset=mnist:{split}.")
@@ -84,7 +83,7 @@ def _writers(folder: Path, num_images: int) -> np.ndarray | None:
 
 
 def _example(folder: Path, seed: int, split: str = "standard") -> Task:
-    """Write 50 made-up digits of 6x5 pixels as MNIST's files and load them."""
+    """Write 50 synthetic digits of 6x5 pixels as MNIST's files and load them."""
     random = np.random.RandomState(0)
     for part, count, suffix in (("train", 30, ""), ("t10k", 20, ".gz")):
         _idx.write(

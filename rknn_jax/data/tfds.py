@@ -1,7 +1,7 @@
-"""Data sets that tensorflow-datasets has prepared on this machine, read without TensorFlow.
+"""Data sets prepared by tensorflow-datasets on this machine, read without TensorFlow.
 
-`tfds:<name>` reads `<data_dir>/<name>/<version>` in the ArrayRecord format, which needs no
-TensorFlow. To prepare one from its source does need TensorFlow, once and anywhere:
+`tfds:<name>` reads `<data_dir>/<name>/<version>` in the ArrayRecord format. Only the preparation
+from the source needs TensorFlow, once and on any machine:
 
     tfds build mnist --file_format=array_record --data_dir DIR
 """
@@ -25,17 +25,18 @@ BATCH = 1000  # records read at once
 
 @dataclass(frozen=True)
 class Layout:
-    """How a data set's splits become a task.
+    """Mapping from a data set's splits to a task.
 
     Attributes:
-      card: source, licence and classes.
-      train: splits of private records.
-      test: split of public and test records, or of test records alone where `num_public` are taken
-        from `train`.
-      num_test: how many of `test` test the student, the others being public; None for half of them.
-      num_public: taken from `train`, at random; 0 takes the public records from `test`.
-      attribute: the label among CelebA's attributes.
-      size: side to which images are resized.
+      card: Source, license, and classes.
+      train: Splits of private records. Defaults to `train`.
+      test: Split of public and test records, or only of test records if `num_public` is positive.
+        Defaults to `test`.
+      num_test: Number of test records in `test`; the others are public. Defaults to half of them.
+      num_public: Number of public records drawn from `train` at random. Defaults to 0, which takes
+        the public records from `test`.
+      attribute: Name of the CelebA attribute that is the label. Defaults to none.
+      size: Side in pixels to which images are resized. Defaults to no resizing.
     """
 
     card: Card
@@ -109,21 +110,21 @@ LAYOUTS = {
         size=64,
     ),
 }
-"""The papers' data sets."""
+"""Data sets of the papers."""
 
 
 def load(seed: int, data_dir: Path | None = None, name: str = "mnist") -> Task:
     """Read a prepared data set.
 
     Args:
-      seed: of the split, 0 to 2^32 - 1.
-      data_dir: where it was prepared; `~/tensorflow_datasets` where it is not given.
-      name: one of `LAYOUTS`.
+      seed: Seed of the split, 0 to 2^32 - 1.
+      data_dir: Folder of the prepared data sets. Defaults to `~/tensorflow_datasets`.
+      name: Name in `LAYOUTS`. Defaults to `mnist`.
 
     Raises:
-      ImportError: without tensorflow-datasets, with the command that installs it.
-      FileNotFoundError: where it is not prepared, with the command that does.
-      ValueError: for another name, or a set that is not in ArrayRecord format.
+      ImportError: If tensorflow-datasets is missing, with the command that installs it.
+      FileNotFoundError: If the data set is not prepared, with the command that prepares it.
+      ValueError: For another name, or a data set that is not in ArrayRecord format.
     """
     if name not in LAYOUTS:
         raise ValueError(
@@ -172,7 +173,7 @@ def _library() -> Any:
 
 
 def _read(source: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Return images uint8 `[n, h, w, c]` and labels of one split."""
+    """Return one split's images, uint8 `[n, h, w, c]`, and labels."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         batches = (
             source.__getitems__(list(range(start, min(start + BATCH, len(source)))))
@@ -202,9 +203,9 @@ def prepare(name: str, data_dir: Path, splits: Mapping[str, Sequence[Mapping[str
     """Write arrays as a prepared data set in ArrayRecord format, without TensorFlow.
 
     Args:
-      name: of the data set, such as `mnist`.
-      data_dir: gets `<name>/1.0.0`.
-      splits: by split, records of equal structure: `{"image": uint8 [h, w, c], "label": int}`, or
+      name: Name of the data set, such as `mnist`.
+      data_dir: Folder that gets `<name>/1.0.0`.
+      splits: Records of equal structure by split: `{"image": uint8 [h, w, c], "label": int}`, or
         `attributes` of booleans for celeb_a.
     """
     tfds = _library()
@@ -234,7 +235,7 @@ def prepare(name: str, data_dir: Path, splits: Mapping[str, Sequence[Mapping[str
 
 
 def _example(folder: Path, seed: int) -> Task:
-    """Prepare 30 and 20 made-up records as fashion_mnist and load them."""
+    """Prepare 30 and 20 synthetic records as fashion_mnist and load them."""
     random = np.random.RandomState(0)
     made_up = [
         {"image": random.randint(0, 256, (6, 6, 1)).astype(np.uint8), "label": random.randint(10)}

@@ -1,23 +1,22 @@
-"""What a client does with a question: see whether its owner agreed to such a thing, spend,
-randomize, and say the same if asked again.
+"""Client side of a round: check the owner's agreement, spend, randomize, and answer.
 
-In this order: the round is noted on disk, with a fresh seed of the operating system's entropy; the
-ledger is charged; messages are drawn from the seed; they are on disk, whole; the note is removed;
-they are sent. A crash anywhere leaves nothing said, or what is said again to the byte. No second
-message is made of one spend:
+The order of steps is fixed. The round is noted on disk, with a fresh seed of the operating system's
+entropy. The ledger is charged. Messages are drawn from the seed and written to disk. The note is
+removed, and the messages are sent. After a crash at any step, either nothing was sent, or the same
+bytes are sent again. No second message is made from one spend:
 
-- the id is the hash of the question, so another question is another round, with a spend of its own;
-- an answer that is on disk is sent as it is, whatever has become of the data since;
-- a note without its answer, as after a crash or from a backup, gives the same messages from its
-  seed, and none if the votes have changed;
-- a spend without its note or its answer, because somebody removed it, is refused.
+- The id is the hash of the question, so another question is another round, with its own spend.
+- An answer on disk is sent as is, even if the data have changed since.
+- A note without its answer, as after a crash or from a backup, gives the same messages
+  from its seed. If the votes have changed, it gives none.
+- A spend without its note or its answer, because somebody removed it, is refused.
 
-**What the server could learn for nothing.** Whether a client answers depends on the question, the
-ledger and its owner's word, which are looked at before the data; on the data's shape; and on
-nothing in it. A record that cannot vote, because its label is none of the classes or its features
-are not numbers, sends a message without votes. A representation that is sent is shown one record at
-a time, since what made of several one feature could let one record move the messages of all. How
-long an answer takes tells how many records there are.
+**Free information for the server.** Whether a client answers depends on the question, the ledger,
+the owner's agreement and the data's shape. The first three are checked before the data is read, and
+no value in the data matters. A record that cannot vote sends a message without votes: its label is
+none of the classes, or its features are not numbers. A representation that the server sent sees one
+record at a time. A representation that mixed several records could let one of them move the
+messages of all. The time of an answer reveals the number of records.
 """
 
 import fcntl
@@ -45,38 +44,42 @@ from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee, Trust
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
 from rknn_jax.release.tables import LARGEST
 
-# that are drawn together
+# Limits on the records, and on the bits of their messages, that are drawn together.
 RECORDS_AT_ONCE = 4096
 BITS_AT_ONCE = 2**22
-# suffixes of a round's file: before it is spent, and once it is answered
+# Suffixes of a round's file: before the spend, and after the answer.
 NOTED = "noted"
 ANSWERED = "answer"
 
 
 class RefusedError(ValueError):
-    """The client does not answer, and nothing was spent on it."""
+    """Refusal of a client to answer; nothing was spent."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a client's owner lets a server ask.
+    """Limits that a client's owner sets on a server's questions.
 
     Attributes:
-      trust: `local` trusts nobody. `shuffle` believes the server to hide who sent which message,
-        among `honest` ones. `central` believes it to follow the protocol of secure aggregation, and
-        all clients but `dishonest` ones to add their noise and tell nobody theirs.
-      honest: messages of clients that follow the protocol, one's own counted, with trust=shuffle.
-      dishonest: clients of a sum that may not follow it, with trust=central.
-      epsilon: that one round may cost; None leaves it to the ledger.
-      delta: likewise.
-      simulated: whether to answer with simulated noise, which protects nothing. For experiments on
-        data that is public.
-      large_epsilon: Whether one round may cost an epsilon above `guarantee.LARGE_EPSILON`. Defaults
-        to no.
+      trust: Trust model. `local` trusts nobody. `shuffle` trusts the server to hide the sender of
+        each message, among `honest` ones. `central` trusts the server to follow the protocol of
+        secure aggregation, and all clients but `dishonest` ones to add their noise and keep it
+        secret. Defaults to `local`.
+      honest: Number of messages from clients that follow the protocol, including one's own, with
+        trust=shuffle. Defaults to None.
+      dishonest: Number of clients of a sum that may not follow the protocol, with trust=central.
+        Defaults to 0.
+      epsilon: Most epsilon that one round may cost. Defaults to None, the ledger's remaining
+        budget.
+      delta: Most delta that one round may cost. Defaults to None, the ledger's remaining budget.
+      simulated: Permission to answer with simulated noise, which protects nothing. For experiments
+        on public data. Defaults to False.
+      large_epsilon: Permission for one round to cost an epsilon above `guarantee.LARGE_EPSILON`.
+        Defaults to False.
       most_cells: Most queries times classes of one round. Defaults to 2^20.
       most_bytes: Most bytes of one question, and of one answer. Defaults to 2^28, a quarter of a
         gigabyte.
-      most_work: Most cells times records of one round, see `Round.work`. Defaults to 2^30.
+      most_work: Most cells times records of one round, as in `Round.work`. Defaults to 2^30.
     """
 
     trust: Trust = "local"
@@ -98,15 +101,16 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Client:
-    """A party with private records.
+    """Party with private records.
 
     Attributes:
       inputs: uint8 images `[n, h, w, c]`, or float32 features `[n, f]`.
-      labels: int32 `[n]`, negative where there is none.
-      ledger: of these records.
-      folder: where rounds are kept, beside the ledger and as safe.
-      agreement: see `Agreement`.
-      first: number of the first record among those of all clients, for simulated noise.
+      labels: int32 `[n]`, negative if a record has no label.
+      ledger: Ledger of these records; None for simulated noise alone.
+      folder: Folder of the rounds, kept beside the ledger and as safe.
+      agreement: Limits on the server's questions. Defaults to trusting nobody.
+      first: Number of the first record among those of all clients, for simulated noise. Defaults to
+        0.
     """
 
     inputs: np.ndarray
@@ -117,18 +121,18 @@ class Client:
     first: int = 0
 
     def answer(self, question: bytes) -> tuple[str, int, bytes]:
-        """Return the round's id, this client's ticket in it and its messages.
+        """Return the round's id, this client's ticket in the round, and its messages.
 
-        The ticket is a random number below 2^64: the same when the client is asked again, another
-        in each round.
+        The ticket is a random number below 2^64. It is the same when the client is asked again, and
+        different in each round.
 
-        Guarantee: `Round.guarantee`, charged to the ledger before anything is drawn, once however
-        often it is asked.
+        Guarantee: `Round.guarantee`, charged to the ledger before anything is drawn. The charge is
+        made once, however often the question is repeated.
 
         Raises:
-          RefusedError: where the owner has not agreed to such a question, or it does not fit the
+          RefusedError: If the owner has not agreed to such a question, or if it does not fit the
             data.
-          LedgerError: where the budget does not allow it.
+          LedgerError: If the budget does not allow the round.
         """
         round = self.parsed(question)
         if round.config.trust == "central":
@@ -155,12 +159,12 @@ class Client:
         return round.id, int.from_bytes(data[:8], "little"), data[8:]
 
     def ready(self, question: bytes) -> "Prepared":
-        """Return what this client would add to a sum, without noise as yet; nothing is spent.
+        """Return this client's contribution to a sum, still without noise; nothing is spent.
 
         Raises:
-          RefusedError: where the owner has not agreed to such a question, or it does not fit the
+          RefusedError: If the owner has not agreed to such a question, or if it does not fit the
             data.
-          LedgerError: where the budget does not allow it.
+          LedgerError: If the budget does not allow the round.
         """
         round = self.parsed(question)
         if round.config.trust != "central":
@@ -176,13 +180,13 @@ class Client:
         return Prepared(self, round, cost, self._cells(round))
 
     def parsed(self, question: bytes) -> Round:
-        """Return the round of a question that this client could answer within its owner's bounds.
+        """Return the round of a question that is within the owner's bounds.
 
-        It depends on the question alone and, with unit=record, on how many records there are, which
-        an answer tells.
+        The result depends on the question alone and, with unit=record, on the number of records,
+        which an answer reveals.
 
         Raises:
-          RefusedError: If the bytes are no question, or the question or its answer is too large.
+          RefusedError: If the bytes are no question, or if the question or its answer is too large.
         """
         mine = self.agreement
         count = len(self.inputs)
@@ -197,7 +201,7 @@ class Client:
         return round
 
     def _cost(self, round: Round) -> Guarantee:
-        """Return what the round costs as the owner sees it, which is what the ledger is charged."""
+        """Return the cost of the round under the owner's trust, which the ledger is charged."""
         mine = self.agreement
         asked = round.config
         if round.simulated is not None and not mine.simulated:
@@ -240,7 +244,7 @@ class Client:
     def _cells(self, round: Round) -> np.ndarray:
         """Return the cells of every record, each from that record alone, int32 `[n, k·r]`.
 
-        Never fails for what is in the data.
+        It never fails because of values in the data.
         """
         images = self.inputs.dtype == np.uint8
         if images != (round.encode is not None):
@@ -275,7 +279,7 @@ class Client:
         return cells
 
     def _affordable(self, cost: Guarantee, round: Round) -> None:
-        """See that the ledger would be charged, before the data is looked at."""
+        """Raise an error if the ledger would refuse the charge, before the data is read."""
         if self.ledger is None:
             raise RefusedError(
                 "Expected a ledger, got none, and real noise is not drawn without one."
@@ -292,12 +296,13 @@ class Client:
         return any(entry.kind == "spend" and entry.purpose == _purpose(round) for entry in entries)
 
     def _spend(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
-        """Note the round and charge the ledger, unless both was done before a crash.
+        """Note the round and charge the ledger, unless both were done before a crash.
 
-        Return the entropy that the note has for these cells.
+        The note is sealed with the votes, because two messages from one seed with different votes
+        would reveal more than one.
 
-        Two messages from one seed and other votes would tell more than one, so the note is sealed
-        with the votes.
+        Returns:
+          The entropy that the note has for these cells.
         """
         assert self.ledger is not None
         note = self._path(round, NOTED)
@@ -318,7 +323,7 @@ class Client:
             try:
                 self.ledger.charge(cost, _purpose(round))
             except LedgerError:
-                note.unlink()  # of no use, and a server may ask for ever
+                note.unlink()  # it is useless, and a server may ask any number of times
                 raise
         return _noted(note, cells, _at_once(round))
 
@@ -327,8 +332,9 @@ class Client:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes of this client out; the lock goes with the process, also on `kill
-        -9`.
+        """Keep other processes of this client out.
+
+        The lock ends with the process, even on `kill -9`.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self.folder / ".lock", "w") as file:
@@ -338,12 +344,12 @@ class Client:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A client's part in a sum.
+    """Contribution of a client to a sum.
 
     Attributes:
-      client: whose.
-      round: of trust=central.
-      cost: of it.
+      client: Client that contributes.
+      round: Round with trust=central.
+      cost: Privacy cost of the round.
       cells: int32 `[n, k·r]`, private.
     """
 
@@ -353,15 +359,17 @@ class Prepared:
     cells: np.ndarray
 
     def vector(self) -> np.ndarray:
-        """Charge the ledger and return this client's counts with its share of the noise, int64
-        `[s·|Y|]`, for secure aggregation to hide.
+        """Charge the ledger and return this client's counts with its share of the noise.
 
-        Only once: two sums that hold one vector among different others would show it, with no more
-        noise than its share.
+        It works only once. Two sums that hold one vector among different others would reveal the
+        vector, protected by its own share of the noise alone.
+
+        Returns:
+          int64 `[s·|Y|]`, for secure aggregation to hide.
 
         Raises:
-          RefusedError: where it was asked for before.
-          LedgerError: where the budget does not allow it.
+          RefusedError: If the client already took part in this round.
+          LedgerError: If the budget does not allow the round.
         """
         cells = self.cells
         noise = self.round.shares
@@ -373,7 +381,7 @@ class Prepared:
                 )
             entropy = self.client._spend(self.round, self.cost, cells)
             note = self.client._path(self.round, NOTED)
-            # It stays, and nothing on disk may unmask a sum.
+            # The note stays without its seed, since nothing on disk may unmask a sum.
             disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
         if self.round.unit == "client":
             cells = np.unique(_drawn(entropy, cells, self.round.records_per_client))
@@ -381,9 +389,9 @@ class Prepared:
         return counts + noise.share(entropy)
 
     def least_threshold(self, clients: int) -> int:
-        """Return how many of so many clients must open a sum.
+        """Return the least number of clients that must open a sum, out of `clients`.
 
-        So many that enough of those in it are honest, and that no two sums can be opened without an
+        Enough of the clients in the sum are then honest. No two sums can be opened without an
         honest client that would open both.
         """
         dishonest = self.client.agreement.dishonest
@@ -399,14 +407,12 @@ def _at_most(name: str, most: int, asked: int, where: str) -> None:
 
 
 def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
-    """Return one record's features, float32 `[f]`, or None where the representation makes
-    nothing of the kind of it.
-    """
+    """Return one record's features, float32 `[f]`, or None if the representation fails on it."""
     assert round.encode is not None
     try:
         made = np.asarray(round.encode(image))
-    # whatever the server's numbers do to its arithmetic: one record must not decide whether there
-    # is an answer
+    # Catch every error of the server's representation: one record must not decide whether there
+    # is an answer.
     except Exception:
         return None
     return (
@@ -439,10 +445,9 @@ def _noted(note: Path, cells: np.ndarray, at_once: int) -> Entropy:
 
 
 def _seal(seed: bytes, cells: np.ndarray, at_once: int = RECORDS_AT_ONCE) -> str:
-    """Return a hash of the votes that tells nothing of them without the seed.
+    """Return a hash of the votes that reveals nothing about them without the seed.
 
-    It holds for the blocks in which messages are drawn too, because other blocks draw other
-    messages from one seed.
+    It covers the block size too, because other blocks draw other messages from the same seed.
     """
     drawn = "" if at_once == RECORDS_AT_ONCE else f" by {at_once}"
     return hashlib.sha256(
@@ -461,8 +466,9 @@ def _messages(round: Round, cells: np.ndarray, entropy: Entropy) -> bytes:
 
 
 def _at_once(round: Round) -> int:
-    """Return for how many records messages are drawn together, few of long ones, so that memory
-    is bounded.
+    """Return the number of records whose messages are drawn together.
+
+    It is small for long messages, so that memory is bounded.
     """
     if round.config.trust == "central":
         return RECORDS_AT_ONCE
@@ -470,12 +476,16 @@ def _at_once(round: Round) -> int:
 
 
 def _purpose(round: Round) -> str:
-    return f"round {round.id}: {len(round.queries)} queries, {len(round.classes)} classes, {round.config.mechanism}"
+    return (
+        f"round {round.id}: {len(round.queries)} queries, {len(round.classes)} classes, "
+        f"{round.config.mechanism}"
+    )
 
 
 def _drawn(entropy: Entropy, cells: np.ndarray, count: int) -> np.ndarray:
-    """Return the cells of `count` records drawn without replacement; where there are fewer, of
-    all and of records that cast no vote.
+    """Return the cells of `count` records, drawn without replacement.
+
+    If there are fewer records, records that cast no vote make up the rest.
     """
     missing = np.full((max(0, count - len(cells)), cells.shape[1]), NO_CELL, np.int32)
     every = np.concatenate([cells, missing])
@@ -483,8 +493,9 @@ def _drawn(entropy: Entropy, cells: np.ndarray, count: int) -> np.ndarray:
 
 
 def _simulated(round: Round, cells: np.ndarray, first: int) -> object:
-    """Return the messages that `mechanisms.base.client_totals` aggregates, of clients from
-    `first` on.
+    """Return messages with simulated noise, for records numbered from `first` on.
+
+    They are the messages that `mechanisms.base.client_totals` aggregates.
     """
     root = jax.random.key(round.simulated or 0)
     keys = jax.vmap(lambda number: jax.random.fold_in(root, number))(first + jnp.arange(len(cells)))
@@ -493,5 +504,5 @@ def _simulated(round: Round, cells: np.ndarray, first: int) -> object:
 
 @functools.partial(jax.jit, static_argnames="mechanism")
 def _randomized(mechanism: LocalRandomizer, keys: jax.Array, cells: jax.Array) -> object:
-    """Randomize each record; one program serves all virtual clients of a process."""
+    """Randomize each record; one compiled program serves all virtual clients of a process."""
     return jax.vmap(mechanism.randomize)(keys, cells)

@@ -1,21 +1,21 @@
-"""What a server does with answers: check them, have them on disk, add them up.
+"""Server side of the answers: check them, write them to disk, and add them up.
 
-Killed at any time, it goes on from its folder.
+A killed server continues from its folder.
 
-One process has the folder at a time: the file of the answers is locked until the collector is
-closed, because two that count from one file would count a client twice.
+One process holds the folder at a time: the file of the answers is locked until the collector is
+closed. Two collectors that count from one file would count a client twice.
 
-Answers come in batches. Of a batch, those that can be counted are appended to one file in one frame
-and are on disk before they count, so that what a server has added up is what its file holds, each
-client once. A frame that a crash cut short was not acknowledged. It is cut off, and whoever is
-missing is asked again and says the same. Who is rejected is told, by the client's number, and
-counted by reason.
+Answers come in batches. Of each batch, the countable answers are appended to one file in one frame,
+and are on disk before they count. So the server's totals are the content of its file, with each
+client once. A frame that a crash cut short was not acknowledged. It is cut off, and the missing
+clients are asked again and give the same answers. A rejection is reported with the client's number,
+and counted by reason.
 
-**What a liar can do.** A message in the alphabet moves the estimate of a cell by `most_shift` at
-most and no client sends more of them than the round allows, so f messages of liars move it by f
-times that: as far as f honest ones may, and no further. At a small epsilon that is many votes,
-which is the price of noise that nobody can see through. Who may send at all is the transport's to
-say: without keys anybody who reaches the server is a client, as often as he likes.
+**Power of a dishonest client.** A message in the alphabet moves the estimate of a cell by
+`most_shift` at most. No client sends more messages than the round allows. So f messages of
+dishonest clients move the estimate by f times that, as f honest ones may. At a small epsilon that
+is many votes, the price of strong noise. The transport decides who may send. Without keys, anybody
+who reaches the server is a client, any number of times.
 """
 
 import hashlib
@@ -44,13 +44,13 @@ REJECTED = "rejected.json"
 
 
 class Reply(NamedTuple):
-    """One client's answer.
+    """Answer of one client.
 
     Attributes:
-      client: its number, below 2^64: its node's, where the transport has seen to its key, else its
-        ticket, which a liar makes up.
-      round: id of the round that it answers.
-      payload: its messages.
+      client: Number of the client, below 2^64: its node's number if the transport has checked its
+        key, else its ticket. A dishonest client can make up a ticket.
+      round: Id of the round that it answers.
+      payload: Messages of the client.
     """
 
     client: int
@@ -59,23 +59,30 @@ class Reply(NamedTuple):
 
 
 class Collector:
-    """The answers of one round, in a folder.
+    """Answers of one round, in a folder.
 
     Attributes:
-      round: that is answered.
-      totals: int64 `[num_totals]`, as `LocalRandomizer.aggregate`.
-      num_messages: that were counted.
-      clients: that were counted.
-      rejected: how many answers were not counted, by reason.
-      cut: bytes of an unfinished batch that were cut off when the folder was opened.
+      round: Round that is answered.
+      totals: int64 `[num_totals]`, as in `LocalRandomizer.aggregate`.
+      num_messages: Number of counted messages.
+      clients: Numbers of the counted clients.
+      rejected: Number of answers that were not counted, by reason.
+      cut: Bytes of an unfinished batch that were cut off when the folder was opened.
     """
 
     def __init__(self, folder: Path, round: Round, most_records: int = MOST_RECORDS) -> None:
-        """Open the folder of a round; a new one keeps the question, an old one must hold the same
-        and is gone through.
+        """Open the folder of a round, and count the answers in it.
+
+        A new folder keeps the question; an old one must hold the same question.
+
+        Args:
+          folder: Folder of the round.
+          round: Round that is answered.
+          most_records: Most messages of one client. Defaults to `MOST_RECORDS`.
 
         Raises:
-          ValueError: If it holds another round or a damaged file, or another collector has it.
+          ValueError: If the folder holds another round or a damaged file, or if another collector
+            holds it.
         """
         self.round = round
         self._path = folder / ANSWERS
@@ -112,7 +119,7 @@ class Collector:
         return Counter(found)
 
     def _go_through(self, folder: Path) -> None:
-        """Keep the question, or see that it is the same, and count what the file holds."""
+        """Keep the question, or check that it is the same, and count the file's answers."""
         if not (folder / QUESTION).exists():
             write_whole(folder / QUESTION, self.round.data)
         elif (folder / QUESTION).read_bytes() != self.round.data:
@@ -138,14 +145,14 @@ class Collector:
         """Count a batch of answers, which is on disk when this returns.
 
         Args:
-          replies: in any order, from clients that may be broken or lie.
-          late: whether the round is over.
+          replies: Answers in any order, from clients that may be broken or dishonest.
+          late: Flag for answers after the end of the round. Defaults to False.
 
         Returns:
-          For each what became of it: `counted`, or why not: `late`, `another round`, `again`
-            (whatever it says the second time),
-          `malformed` for a length that no number of messages has, `too many` messages, `outside the
-          alphabet`.
+          The fate of each answer: `counted`, or the reason for a rejection. The reasons are
+        `late`, `another round`, `again`, `malformed`, `too many` and `outside the alphabet`. A
+        second answer is `again`, whatever its content. A `malformed` answer has a length that no
+        number of messages has.
         """
         if not replies:
             return []
@@ -157,9 +164,8 @@ class Collector:
             and rounds.count(self.round.id) == len(replies)
             and all(self._wrong(size) is None for size in set(map(len, payloads)))
         )
-        if (
-            sound and len(fresh := set(clients)) == len(replies) and fresh.isdisjoint(self.clients)
-        ):  # a million a second come through here
+        # A short path, because a million answers per second take it.
+        if sound and len(fresh := set(clients)) == len(replies) and fresh.isdisjoint(self.clients):
             fates = ["counted"] * len(replies)
         else:
             fates = []
@@ -201,7 +207,7 @@ class Collector:
         return self._wrong(len(reply.payload)) or "counted"
 
     def _wrong(self, num_bytes: int) -> str | None:
-        """Return what is wrong with an answer of so many bytes, if anything."""
+        """Return the fault of an answer of so many bytes, or None."""
         many, odd = divmod(num_bytes, self._size)
         wanted = self.round.records_per_client
         if odd or many < max(1, wanted):
@@ -210,7 +216,7 @@ class Collector:
 
     @property
     def num_clients(self) -> int:
-        """That were counted."""
+        """Number of counted clients."""
         return len(self.clients)
 
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -226,8 +232,11 @@ class Collector:
         self._file.close()
 
     def _fair(self, payloads: Sequence[bytes], messages: Sequence[tuple[Any, int]]) -> np.ndarray:
-        """Return which of the payloads are messages of the alphabet alone, bool; `messages` are
-        they all.
+        """Return which payloads hold messages of the alphabet alone, bool.
+
+        Args:
+          payloads: Payloads to check.
+          messages: Decoded messages of all payloads, in order.
         """
         valid = [np.asarray(_valid(self.round.mechanism, part))[:count] for part, count in messages]
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads)) // self._size
@@ -239,9 +248,8 @@ class Collector:
 
     def _count(self, clients: np.ndarray, messages: Iterable[tuple[Any, int]]) -> None:
         for part, count in messages:
-            self.totals += np.asarray(
-                _totals(self.round.mechanism, part, count)
-            )  # int64, whatever JAX counts in
+            # Add in int64, whatever type JAX counts in.
+            self.totals += np.asarray(_totals(self.round.mechanism, part, count))
             self.num_messages += count
         self.clients.update(clients.tolist())
 
@@ -255,13 +263,13 @@ class Collector:
 
 @dataclass(frozen=True)
 class Sum:
-    """What secure aggregation has shown of a round with trust=central.
+    """Result of secure aggregation in a round with trust=central.
 
     Attributes:
-      round: that is answered.
-      totals: int64 `[s·|Y|]`, counts with the noise of all, its mean not taken off.
-      num_clients: that are in the sum.
-      rejected: how many refused.
+      round: Round that is answered.
+      totals: int64 `[s·|Y|]`, counts with the noise of all clients, including the noise's mean.
+      num_clients: Number of clients in the sum.
+      rejected: Number of clients that refused, by reason.
     """
 
     round: Round
@@ -271,7 +279,7 @@ class Sum:
 
     @property
     def num_messages(self) -> int:
-        """One vector from each client."""
+        """Number of vectors, one from each client."""
         return self.num_clients
 
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -282,8 +290,9 @@ class Sum:
 
 
 def most_shift(mechanism: LocalRandomizer) -> float:
-    """Return how far one message, of a liar too, may move the estimate of a cell: a support
-    more, over p - q.
+    """Return the most votes by which one message may move the estimate of a cell.
+
+    The bound, one support over p - q, also holds for dishonest clients.
     """
     return 1 / mechanism.advantage  # type: ignore[attr-defined]
 
@@ -295,7 +304,7 @@ def _valid(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
 
 @jax.jit
 def _totals(mechanism: LocalRandomizer, messages: Any, count: int) -> jax.Array:
-    """Aggregate the first `count` messages; all behind them are copies of the first."""
+    """Aggregate the first `count` messages; all later ones are copies of the first."""
     first = jax.tree.map(lambda leaf: leaf[:1], messages)
     return mechanism.aggregate(messages) - (
         len(jax.tree.leaves(messages)[0]) - count
@@ -303,8 +312,9 @@ def _totals(mechanism: LocalRandomizer, messages: Any, count: int) -> jax.Array:
 
 
 def _parts(mechanism: LocalRandomizer, payload: bytes) -> Iterator[tuple[Any, int]]:
-    """Yield messages and how many they are, filled up to a power of two with copies of the
-    first, so that few sizes are compiled for.
+    """Yield messages and their number.
+
+    The messages are padded to a power of two with copies of the first, to compile for few sizes.
     """
     size = wire.message_bytes(mechanism)
     for start in range(0, len(payload), size * MESSAGES_AT_ONCE):
@@ -325,7 +335,7 @@ def _frame_bytes(num_clients: int, payload: int) -> int:
 
 
 def _frames(path: Path) -> Iterator[tuple[np.ndarray, bytes]]:
-    """Yield the sound frames of a file."""
+    """Yield the undamaged frames of a file."""
     with open(path, "rb") as file:
         while len(head := file.read(16)) == 16:
             num_clients, size = np.frombuffer(head, "<u8").tolist()
@@ -333,11 +343,11 @@ def _frames(path: Path) -> Iterator[tuple[np.ndarray, bytes]]:
                 num_clients == 0
                 or file.tell() + HASH_BYTES + 8 * num_clients + size > os.path.getsize(path)
             ):
-                return  # runs past the end, or zeros that a file system put there: cut short
+                return  # runs past the end, or holds a file system's zeros: cut short by a crash
             said = file.read(HASH_BYTES)
             body = file.read(8 * num_clients + size)
             if said != hashlib.sha256(head + body).digest():
-                if file.read(1):  # a crash can only have hurt the last frame
+                if file.read(1):  # a crash can only have damaged the last frame
                     raise ValueError(
                         f"A frame of {path} that is not the last does not hold what was written; "
                         "restore the file from a copy."

@@ -1,10 +1,9 @@
-"""The protocol as Flower apps: what a ServerApp asks through its grid, and what a ClientApp
-answers.
+"""Flower apps of the protocol: a ServerApp asks through its grid, and a ClientApp answers.
 
-Messages are Flower's queries of type `query.answer`: the round's bytes go out, and an answer comes
-back with the round's id, the client's messages and its ticket. Whoever refuses says so, and nothing
-else. With trust=central clients say whether they are ready, and their counts go through SecAgg+
-(`secure_sum`).
+Messages are Flower's queries of type `query.answer`. The round's bytes go out. An answer comes back
+with the round's id, the client's messages and its ticket. A client that refuses says so, and gives
+no reason. With trust=central, clients say whether they are ready, and their counts go through
+SecAgg+ (`secure_sum`).
 """
 
 import hashlib
@@ -32,7 +31,7 @@ POLL = 0.05  # seconds
 MOST_LETTERS = 500
 GOODBYE = 10.0  # seconds that the server waits for clients to hear that the round is over
 AFTER_ERROR = 5.0  # seconds until a client whose answer was lost on the way is asked again
-# seconds until a client that is there and says nothing is asked again; it answers the same
+# Seconds until a connected but silent client is asked again; it gives the same answer.
 PATIENCE = 120.0
 Tell = Callable[[str, str], None]
 
@@ -45,18 +44,18 @@ def client_app(
     """Return the app of a client.
 
     Args:
-      client_of: makes the client of what its owner has configured, never of what a server sends.
-      tell: is told what it does.
-      over: is set when the server says that the round is over.
+      client_of: Function that makes the client from its owner's configuration, never from anything
+        a server sends.
+      tell: Function that is called with each event. Defaults to none.
+      over: Event that is set when the server says that the round is over. Defaults to none.
     """
     app = ClientApp()
     said: dict[tuple[int, bytes], ConfigRecord] = {}
 
     def refused(error: Exception, message: Message) -> Message:
         tell("refused", str(error))
-        return Message(
-            RecordDict({"refused": ConfigRecord({})}), reply_to=message
-        )  # why is not the server's to know
+        # The server does not learn the reason.
+        return Message(RecordDict({"refused": ConfigRecord({})}), reply_to=message)
 
     @app.query(ANSWER)
     def answer(message: Message, context: Context) -> Message:
@@ -73,13 +72,12 @@ def client_app(
                 return refused(error, message)
         return Message(RecordDict({"answer": said[known]}), reply_to=message)
 
-    prepared: dict[int, Prepared] = {}  # by a node's number: engines run many in one process
+    prepared: dict[int, Prepared] = {}  # by node, since engines run many clients in a process
     adding: dict[int, Prepared] = {}
 
     def begin(context: Context, clients: int) -> int:
-        adding[context.node_id] = prepared.pop(
-            context.node_id
-        )  # from here to the end it is this round
+        # From here to its end, this round is the client's only sum.
+        adding[context.node_id] = prepared.pop(context.node_id)
         return adding[context.node_id].least_threshold(clients)
 
     @app.query(READY)
@@ -112,8 +110,9 @@ def client_app(
 
 
 def _tell_question(question: bytes, client: Client, tell: Tell) -> None:
-    """Tell the owner, before anything is spent, what is asked and how many records cannot answer
-    it. Nobody else hears of it.
+    """Tell the owner of the question and the number of unusable records, before any spend.
+
+    Nobody else learns that number.
     """
     try:
         round = client.parsed(question)
@@ -135,9 +134,7 @@ def _tell_question(question: bytes, client: Client, tell: Tell) -> None:
 
 
 def announce(grid: Any, statement: str) -> None:
-    """Tell all clients that are there what the round has come to, and wait a little for them to
-    have heard it.
-    """
+    """Tell all connected clients the result of the round, and wait a little for their replies."""
     content = RecordDict({"over": ConfigRecord({"statement": statement})})
     nodes = list(grid.get_node_ids())
     left = set(
@@ -157,19 +154,19 @@ def announce(grid: Any, statement: str) -> None:
 def collect(
     grid: Any, collector: Collector, clients: int, closes: float, *, authenticated: bool, tell: Tell
 ) -> None:
-    """Ask everybody who comes until so many clients have answered or the round closes.
+    """Ask every client that connects, until enough have answered or the round closes.
 
-    A client that was killed and comes back is asked again, and says the same again. Its number is
-    its node's where Flower has seen to its key, and else its ticket, which it makes of its seed: a
-    node without a key has a new number whenever it is started.
+    A client that was killed and comes back is asked again, and gives the same answer. A client's
+    number is its node's number if Flower has checked its key. Otherwise it is its ticket, made from
+    its seed, because a node without a key gets a new number at every start.
 
     Args:
-      grid: Flower's.
-      collector: of the round.
-      clients: that are waited for.
-      closes: when the round is over, in seconds since 1970.
-      authenticated: whether nodes have keys.
-      tell: is told who answers, refuses and is rejected.
+      grid: Grid of Flower.
+      collector: Collector of the round.
+      clients: Number of clients to wait for.
+      closes: End of the round, in seconds since 1970.
+      authenticated: Flag for nodes with keys.
+      tell: Function that is called with each answer, refusal and rejection.
     """
 
     def hear(answers: Sequence[tuple[int, RecordDict]]) -> None:
@@ -207,21 +204,22 @@ def sum_up(
     tell: Tell,
     begin: Callable[[], None],
 ) -> Sum:
-    """Ask until so many clients are ready or the round closes, and add up their counts and noise by
-    secure aggregation.
+    """Add up the clients' counts and noise by secure aggregation.
+
+    Clients are asked first, until enough of them are ready or the round closes.
 
     Args:
-      grid: Flower's.
-      context: of the ServerApp.
-      round: of trust=central.
-      clients: that are waited for.
-      threshold: of clients without whom nothing is opened.
-      closes: when nobody is waited for any more, in seconds since 1970.
-      tell: is told who is ready or refuses.
-      begin: is called before clients spend anything.
+      grid: Grid of Flower.
+      context: Context of the ServerApp.
+      round: Round with trust=central.
+      clients: Number of clients to wait for.
+      threshold: Least number of clients for a sum to be opened.
+      closes: End of the wait for clients, in seconds since 1970.
+      tell: Function that is called with each client that is ready or refuses.
+      begin: Function that is called before clients spend anything.
 
     Raises:
-      ValueError: where too few are ready, or the sum could not be opened.
+      ValueError: If too few clients are ready, or if the sum could not be opened.
     """
     rejected: Counter[str] = Counter()
     ready: dict[int, None] = {}
@@ -264,8 +262,9 @@ def _ask(
     rejected: Counter[str],
     tell: Tell,
 ) -> None:
-    """Ask every node that comes, but those that are known, and those that come back anew, until
-    it is enough or the round closes.
+    """Ask every node that connects, until it is enough or the round closes.
+
+    Known nodes are skipped, and nodes that come back are asked anew.
     """
     asked: dict[int, float] = {}
     seen: dict[int, Any] = {}
@@ -321,22 +320,18 @@ def _ask(
 
 
 def _of(content: Any, name: str) -> Mapping[str, Any]:
-    """Return what a message holds under a name, whatever it really holds: an empty mapping for
-    anything else.
-    """
+    """Return a message's record of this name, or an empty mapping for anything else."""
     found = content.get(name)
     return found if isinstance(found, ConfigRecord) else {}
 
 
 def _printable(text: Any) -> str:
-    """Return what others want printed here, without what would steer a terminal."""
+    """Return text of others for printing, without characters that could control a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:MOST_LETTERS])
 
 
 def _reply(node: int, answer: Mapping[str, Any], authenticated: bool) -> Reply:
-    """Return what a client said, of whatever types it has sent; what is of another type is
-    malformed.
-    """
+    """Return a client's answer; values of a wrong type count as malformed."""
     round, ticket, payload = (answer.get(name) for name in ("round", "ticket", "messages"))
     number = node if authenticated or type(ticket) is not int else ticket % 2**64
     return Reply(number, str(round), payload if isinstance(payload, bytes) else b"")

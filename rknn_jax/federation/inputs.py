@@ -1,4 +1,4 @@
-"""Files that a server and its clients read: images or embeddings, and class numbers."""
+"""Input files of a server and its clients: images or embeddings, and class numbers."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def read_public(path: Path, test: Path | None) -> Public:
     """Read the server's own data.
 
     Raises:
-      ValueError: for whatever cannot be used.
+      ValueError: If a file cannot be used.
     """
     inputs = read_inputs(path, "--public")
     if test is None:
@@ -33,16 +33,18 @@ def read_public(path: Path, test: Path | None) -> Public:
 
 
 def read_inputs(path: Path, argument: str, *, private: bool = False) -> np.ndarray:
-    """Read `images` uint8 `[n, h, w, c]`, or else `embeddings` float32 `[n, f]`, from an .npz file.
+    """Read `images` uint8 `[n, h, w, c]`, or else `embeddings` float32 `[n, f]`, from a file.
+
+    Images come from .npz files alone.
 
     Args:
       path: File to read.
       argument: Command-line argument that named the file, for the errors.
-      private: Whether a row that cannot be used is NaN and no error: one record must not decide
-        whether a client takes part.
+      private: Flag for private records, whose unusable rows become NaN instead of an error. One
+        record must not decide whether a client takes part. Defaults to False.
 
     Raises:
-      ValueError: for whatever cannot be used.
+      ValueError: If the file cannot be used.
     """
     images = tables.read_optional(path, argument, "images") if path.suffix == ".npz" else None
     if images is None:
@@ -60,11 +62,13 @@ def read_inputs(path: Path, argument: str, *, private: bool = False) -> np.ndarr
 
 
 def read_labels(path: Path, argument: str) -> np.ndarray:
-    """Read class numbers `labels`, int32 `[n]`, negative if there is none and `tables.FOREIGN` if
-    it is no class number.
+    """Read class numbers `labels`, int32 `[n]`.
+
+    A record without a label has a negative number, and a label that is no class number is
+    `tables.FOREIGN`.
 
     Raises:
-      ValueError: for whatever cannot be used.
+      ValueError: If the file cannot be used.
     """
     labels = tables.read_labels(path, None)
     if labels.dtype.kind == "U":

@@ -1,20 +1,19 @@
-"""A server and a client as one operating-system process each: Flower's SuperLink or SuperNode, and
-in a thread of it our app.
+"""One operating-system process for a server or a client, with our app in a thread of it.
 
-Flower's own way is to ship an app's code from the server to the clients and to run it there, in
-processes of their own that outlive a `kill -9` of their parent; and whoever reaches a SuperLink's
-port may start apps and register keys. None of that fits parties that trust nobody with their votes.
-So here
+The process is Flower's SuperLink or SuperNode. By default, Flower ships an app's code from the
+server to the clients and runs it there. That code runs in processes of their own, which outlive a
+`kill -9` of their parent. Whoever reaches a SuperLink's port may start apps and register keys. None
+of that suits parties that trust nobody with their votes. This module changes three things:
 
-- the code that runs is the installed one, on both sides (`--isolation process` with an executor
-  that never unpacks what a run ships);
-- a server's port answers SuperNodes alone, and all else needs a secret of the process, as does a
-  client's own port (`_Gate`);
-- a client that was killed and comes back takes its place again at once, and a server that comes
+- Both sides run their installed code (`--isolation process` with an executor that never unpacks the
+  code of a run).
+- A server's port answers SuperNodes alone. Everything else needs a secret of the process, and so
+  does a client's own port (`_Gate`).
+- A client that was killed and comes back takes its place again at once, and a server that comes
   back finds its clients (`_come_back_soon`).
 
-Everything here that reaches into Flower is of flwr 1.41; `tests/test_federation_processes.py` runs
-all of it.
+Everything here that reaches into Flower is written for flwr 1.41;
+`tests/test_federation_processes.py` runs all of it.
 """
 
 import hashlib
@@ -53,10 +52,10 @@ ENVIRONMENT = {
 HEADER = "x-rknn-gate"
 TRY_AGAIN = 503
 NOT_FOUND = 404
-LONGEST_UPLOAD = 30  # seconds; a client that was killed in the middle of one is asked again
+LONGEST_UPLOAD = 30  # seconds; a client that was killed during an upload is asked again
 POLL = 0.05  # seconds
-HEARTBEAT = 10  # seconds, the least that a SuperLink takes
-LONGEST_WAIT = 2  # seconds between tries to reach a server
+HEARTBEAT = 10  # seconds, the least that a SuperLink accepts
+LONGEST_WAIT = 2  # seconds between attempts to reach a server
 
 
 def serve(
@@ -70,12 +69,12 @@ def serve(
     """Run a ServerApp behind a SuperLink, and end this process with it.
 
     Args:
-      app: Flower's, called with a grid and a context.
-      folder: for Flower's database.
-      host: that clients reach.
-      port: likewise.
-      certificates: folder of `ca.pem`, `server.pem` and `server.key`; None for a plain connection.
-      keys: public keys of the clients that may take part, as OpenSSH writes them; needs
+      app: ServerApp, called with a grid and a context.
+      folder: Folder of Flower's database.
+      host: Host name or address that clients reach.
+      port: Port that clients reach.
+      certificates: Folder of `ca.pem`, `server.pem` and `server.key`; None for a plain connection.
+      keys: Public keys of the clients that may take part, as OpenSSH writes them; needs
         certificates.
     """
     _quiet()
@@ -129,7 +128,7 @@ def serve(
 
     sys.argv = ["flower-superlink", *arguments]
     flower_superlink()
-    raise KeyboardInterrupt  # nothing else lets it return
+    raise KeyboardInterrupt  # flower_superlink returns only after one
 
 
 def join(
@@ -144,13 +143,13 @@ def join(
     """Run a ClientApp behind a SuperNode, and end this process when the round is over.
 
     Args:
-      app: a ClientApp.
-      folder: of the client.
-      server: host:port.
-      ca: the server's root certificate; None for a plain connection.
-      key: private key by which the server knows this client.
-      over: is set by the app when the server says so.
-      status: tells the exit status then.
+      app: ClientApp to run.
+      folder: Folder of the client.
+      server: Address of the server, host:port.
+      ca: Root certificate of the server; None for a plain connection.
+      key: Private key by which the server knows this client; None for none.
+      over: Event that the app sets when the server says that the round is over.
+      status: Function that returns the exit status then.
     """
     _quiet()
     import flwr.supernode.main as supernode
@@ -191,8 +190,9 @@ def join(
 
 
 class _Gate:
-    """ASGI middleware that lets nobody pass who does not know the secret, but to the paths that
-    are open once it is ready.
+    """ASGI middleware that admits only requests with the secret.
+
+    Requests to the paths under `open_to` need no secret once `ready` is set.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class _Gate:
 
 
 class _Pass:
-    """What opens the gate for this process."""
+    """Interceptor that adds the secret to the requests of this process."""
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
@@ -248,7 +248,7 @@ def _run_server_app(
     keys: Sequence[str],
     ready: threading.Event,
 ) -> None:
-    """Register the keys, let the clients in, start a run and be its ServerApp."""
+    """Register the keys, admit the clients, start a run and act as its ServerApp."""
     import httpx
     from flwr.cli.build import build_fab_from_disk
     from flwr.common.constant import SubStatus
@@ -328,8 +328,9 @@ def _run_server_app(
 def _run_client_app(
     app: Any, address: str, gate: str, over: threading.Event, status_of: Callable[[], int]
 ) -> None:
-    """Take tasks from this process's SuperNode and answer them by `app`, whatever code they come
-    with.
+    """Take tasks from this process's SuperNode and answer them by `app`.
+
+    The code that comes with a task is ignored.
     """
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode, SubStatus
@@ -374,7 +375,7 @@ def _run_client_app(
                 reply = app(message=message, context=context)
             except Exception:
                 traceback.print_exc()
-                # what it is may depend on the data
+                # The server gets no details, because an error may depend on the data.
                 status = SubStatus.FAILED
                 details = "failed"
                 reply = Message(
@@ -386,13 +387,14 @@ def _run_client_app(
             push_task_output(client, context, status, details)
             heart.stop()
             client.close()
-    time.sleep(20 * POLL)  # until the SuperNode has sent it
+    time.sleep(20 * POLL)  # until the SuperNode has sent the reply
     raise SystemExit(status_of())
 
 
 def _beside(run: Callable[[], None], host: str, port: int) -> None:
-    """Run something in a thread once the port answers, and end the process when it ends: 0, or 1
-    where it failed.
+    """Run a function in a thread once the port answers, and end the process with it.
+
+    The exit status is that of a SystemExit, else 0, or 1 if the function failed.
     """
 
     def wait_and_run() -> None:
@@ -419,8 +421,9 @@ def _beside(run: Callable[[], None], host: str, port: int) -> None:
 
 
 def _no_waiting() -> None:
-    """Poll as often as a round of seconds asks for: Flower's SuperNode sleeps 3 s between
-    messages, and a second for each that is new.
+    """Poll as often as a round of seconds needs.
+
+    Flower's SuperNode sleeps 3 s between messages, and one second for each new message.
     """
     import types
 
@@ -441,8 +444,9 @@ def _no_waiting() -> None:
 
 
 def _come_back_soon(node: Path | None) -> None:
-    """Let a client that was killed take its place again: Flower holds it for the old process,
-    for twice its heartbeat.
+    """Let a client that was killed take its place again at once.
+
+    Flower would hold the place for the old process, for twice its heartbeat.
     """
     import flwr.supercore.heartbeat as heartbeat
     import flwr.supercore.retry.http_retry as retry
@@ -462,7 +466,7 @@ def _come_back_soon(node: Path | None) -> None:
             try:
                 self.DeactivateNode(DeactivateNodeRequest(node_id=int(node.read_text())))
             except httpx.HTTPStatusError:
-                pass  # not there any more
+                pass  # the server does not know the node any more
         response = activate(self, request)
         node.write_text(str(response.node_id))
         return response
@@ -489,10 +493,10 @@ def _public_key(text: str) -> Any:
 
 
 def _check_name(certificate: Path, name: str) -> None:
-    """See that this process can reach itself under its own certificate.
+    """Check that this process can reach itself under its own certificate.
 
     Raises:
-      ValueError: where the certificate is for other names alone, or none.
+      ValueError: If the certificate cannot be read, has no names, or is for other names alone.
     """
     from cryptography import x509
 
@@ -519,8 +523,6 @@ def _free_port() -> int:
 
 
 def _quiet() -> None:
-    """Keep Flower from telling others of this run, from installing what an app asks for, and
-    from telling of every request.
-    """
+    """Turn off Flower's telemetry, its installation of dependencies, and logs below errors."""
     os.environ.update(ENVIRONMENT)
     logging.disable(logging.WARNING)

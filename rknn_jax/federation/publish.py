@@ -1,24 +1,24 @@
-"""The server's work before and after the round: queries from public data; labels, student,
-guarantee and report from the answers.
+"""Server side before and after a round: queries from public data, and results from the answers.
 
-All of it is public or post-processing, and all of it is in the run's folder, so that a server that
-was killed goes on where it was:
+The results are labels, a student, the guarantee and a report. All of this is public or
+post-processing, and all of it is in the run's folder. So a server that was killed continues from
+there:
 
 ```
 runs/<name>/
-  settings.json    what was asked for; another command may not go on here
+  settings.json    the settings; a command with others may not continue here
   public.npz       the queries, and which public records they stand for
-  question.bin     the round, as it is sent
-  opened.json      when the round began
-  answers.bin      the messages that were counted; with trust=central begun.json and sum.npz
-  rejected.json    how many were not, by reason
+  question.bin     the round, as sent
+  opened.json      the time at which the round began
+  answers.bin      the counted messages; with trust=central begun.json and sum.npz
+  rejected.json    the number of answers not counted, by reason
   labels.npz       labels of the public records
   queries.npz      the estimated votes of each query, and their standard deviations
   student/         the trained network
-  privacy.json     the guarantee, and what the server must be trusted with
-  privacy.html     what that promises, in plain words
+  privacy.json     the guarantee, and the trust that it needs in the server
+  privacy.html     the promise, in plain words
   report.html
-  over.json        all clients that were there have been told
+  over.json        a mark that all connected clients have been told of the end
 ```
 """
 
@@ -78,24 +78,25 @@ TRUSTED = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What a server's owner asks for.
+    """Request of a server's owner.
 
     Attributes:
-      config: of the labeler; epsilon is of one unit.
-      classes: names of the classes, in order.
-      num_queries: s; None for as many as classes.
-      representation: a file of `rknn_jax.representations`, learned from public images.
-      unit, records_per_client, honest, simulated: see `Round`.
-      clients: that are waited for.
-      quorum: clients of whom something is published after the deadline.
-      deadline: seconds that the round is open.
-      student: a network of `rknn_jax.students.models`, or none.
-      epochs: of the student; 0 is the network's own.
-      seed: of clustering and training, which are public.
-      authenticated: whether clients are known by keys.
+      config: Settings of the labeler; epsilon is per unit.
+      classes: Names of the classes, in order.
+      num_queries: Number of queries s. Defaults to None, the number of classes.
+      representation: Name of a file of `rknn_jax.representations`, fitted to public images.
+        Defaults to spectral.
+      unit, records_per_client, honest, simulated: Settings of the round, as in `Round`.
+      clients: Number of clients to wait for. Defaults to 1.
+      quorum: Least number of clients for a publication after the deadline. Defaults to 1.
+      deadline: Time for which the round is open, in seconds. Defaults to 3600.
+      student: Name of a network of `rknn_jax.students.models`, or none. Defaults to cnn.
+      epochs: Number of epochs of the student. Defaults to 0, the network's own number.
+      seed: Seed of clustering and training, which are public. Defaults to 0.
+      authenticated: Flag for clients that are identified by keys. Defaults to False.
     """
 
-    config: rknn.Config
+    config: rknn.ReverseKNN
     classes: tuple[str, ...]
     num_queries: int | None = None
     representation: str = "spectral"
@@ -114,11 +115,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Public:
-    """The server's own data.
+    """Data of the server.
 
     Attributes:
       inputs: uint8 images `[m, h, w, c]` or float32 features `[m, f]`.
-      test: images and labels by which the student is measured; None where there are none.
+      test: Images and labels that measure the student. Defaults to None.
     """
 
     inputs: np.ndarray
@@ -126,16 +127,15 @@ class Public:
 
     @property
     def images(self) -> bool:
-        """Whether records are images."""
+        """True if the records are images."""
         return self.inputs.dtype == np.uint8
 
 
 def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries]:
-    """Return the round and its queries: those of the folder where it has begun, else new ones,
-    which are saved.
+    """Return the round and its queries, from the folder or newly made and saved there.
 
     Raises:
-      ValueError: where the folder is another run's or finished, or the data do not suffice.
+      ValueError: If the folder is another run's or finished, or if the data do not suffice.
     """
     if asked.student != "none" and not public.images:
         raise ValueError(
@@ -204,9 +204,9 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
 
 
 def closes_at(folder: Path, deadline: float) -> float:
-    """Return when the round is over, in seconds since 1970.
+    """Return the time at which the round ends, in seconds since 1970.
 
-    The clock began when this was first asked for; a restart leaves it alone.
+    The clock starts at the first call; a restart does not change it.
     """
     path = folder / "opened.json"
     if not path.exists():
@@ -221,20 +221,20 @@ def closes_at(folder: Path, deadline: float) -> float:
 
 
 def begin_sum(folder: Path) -> None:
-    """Keep that clients are about to spend on a sum, which cannot be gone on with."""
+    """Record that clients are about to spend on a sum, which cannot be resumed."""
     write_whole(folder / BEGUN, b"{}")
 
 
 def end(folder: Path) -> None:
-    """Keep that the clients know of the end.
+    """Record that the clients know of the end.
 
-    Before that a restart publishes the same again, and tells them.
+    Before that, a restart publishes the same results again and tells the clients.
     """
     write_whole(folder / OVER, b"{}")
 
 
 def keep_sum(folder: Path, found: Sum) -> None:
-    """Keep a sum before anything is made of it."""
+    """Save a sum before anything is made from it."""
     refused = sum(found.rejected.values())
     kept: dict[str, ArrayLike] = {
         "totals": found.totals,
@@ -248,8 +248,8 @@ def kept_sum(folder: Path, round: Round) -> Sum | None:
     """Return the sum that the folder holds, if any.
 
     Raises:
-      ValueError: where one was begun and is not there: its clients have spent, and take part in it
-        once.
+      ValueError: If a sum was begun and is missing. Its clients have spent, and take part in it
+        only once.
     """
     if (folder / SUM).exists():
         return _sum(folder / SUM, round)
@@ -274,7 +274,7 @@ def _begun(folder: Path, public: Public) -> tuple[Round, Queries]:
     """Return the round that the folder holds, and its queries.
 
     Raises:
-      ValueError: If a file of them is damaged, or is about other public records.
+      ValueError: If a file of the round is damaged, or is about other public records.
     """
     path = folder / "public.npz"
     arrays = read_arrays(path, "features", "index", "cluster", "size")
@@ -313,7 +313,7 @@ def _within(numbers: np.ndarray, low: int, high: int) -> bool:
 
 
 def _sum(path: Path, round: Round) -> Sum:
-    """Read what `keep_sum` wrote."""
+    """Read a sum that `keep_sum` wrote."""
     arrays = read_arrays(path, "totals", "num_clients", "refused")
     totals, clients, refused = (arrays[name] for name in ("totals", "num_clients", "refused"))
     fits = totals.shape == (round.num_cells,) and clients.shape == refused.shape == ()
@@ -346,7 +346,7 @@ def publish(
     """Label the public records, train the student, and write the results.
 
     Raises:
-      ValueError: where too few answered to publish anything.
+      ValueError: If too few clients answered to publish anything.
     """
     round = collector.round
     if collector.num_clients < asked.quorum:
@@ -422,8 +422,9 @@ def _train(
 
 
 def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder:
-    """Fit the representation on public images; a graph's has as many dimensions as there are
-    classes.
+    """Fit the representation on public images.
+
+    A spectral embedding has as many dimensions as there are classes.
     """
     count = len(asked.classes)
     match asked.representation:
@@ -458,9 +459,9 @@ def _card(
         "message_bytes": 8 * round.shares.num_cells
         if central
         else wire.message_bytes(round.mechanism),
-        "most_votes_of_a_liar": None
+        "most_votes_of_a_liar": None  # nobody can look into a vector
         if central
-        else most_shift(round.mechanism),  # nobody can look into a vector
+        else most_shift(round.mechanism),
         "mechanism": asked.config.mechanism,
         "num_queries": len(round.queries),
         "num_neighbors": asked.config.num_neighbors,
@@ -563,7 +564,7 @@ def _picture(image: np.ndarray) -> str:
 
 
 def _plain(asked: Asked) -> dict[str, Any]:
-    """Return the settings as JSON-ready values, but those that may change while a round is open."""
+    """Return the settings as JSON-ready values, except those that may change in an open round."""
     values = {
         name: getattr(asked, name)
         for name in asked.__dataclass_fields__

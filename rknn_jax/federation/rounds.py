@@ -1,16 +1,17 @@
-"""What is asked in one round, and what an answer to it guarantees: client and server compute both
-from the same bytes.
+"""Question of one round, and the guarantee of an answer to it.
 
-A round's id is the SHA-256 of those bytes, so nobody can ask another question under the same id.
+Client and server compute both from the same bytes. A round's id is the SHA-256 of those bytes, so
+nobody can ask another question under the same id.
 
-**Units.** With `unit=record` every record of a client sends a message of its own; how many a client
-has is told. With `unit=client` each client sends `records_per_client` messages, of records drawn at
-random or of none, and each is epsilon/`records_per_client`-private, so that all that a client holds
-may be replaced: no message tells how many records it has (how long it takes may).
+**Units.** With `unit=record` every record of a client sends its own message, and the number of
+records is revealed. With `unit=client` each client sends `records_per_client` messages, of records
+drawn at random or of none. Each message is epsilon/`records_per_client`-private, so that all
+records of a client may be replaced. No message reveals the client's number of records, but the time
+of the answer may.
 
 **Trust.** `local` and `shuffle` send messages of a local mechanism. With `central` no message is
-sent: clients' counts are summed by secure aggregation (`secure_sum`), with binomial noise of which
-each client adds a share.
+sent: clients' counts are summed by secure aggregation (`secure_sum`). Each client adds a share of
+binomial noise.
 """
 
 import hashlib
@@ -34,39 +35,44 @@ if TYPE_CHECKING:
 
 SMALLEST_EPSILON = 2.0**-30
 LARGEST_EPSILON = 1000.0
-"""Below, thresholds of 64 digits are too coarse; above, nothing is protected."""
+"""Bounds of epsilon: below, thresholds of 64 digits are too coarse; above, nothing is protected."""
 
 MOST_CELLS = 2**22
-"""Queries times classes. Checked first, because a mechanism of many more takes minutes to make."""
+"""Most queries times classes, checked first because huge mechanisms take minutes to make."""
 
 MOST_RECORDS = 2**20
-"""Messages of one client; one with more records joins as several."""
+"""Most messages of one client; a client with more records joins as several."""
 
 MOST_COINS = 2**27
-"""Of a client and cell, so that counts and coins fit what a secure sum takes."""
+"""Most coins of a client and cell, so that counts and coins fit into a secure sum."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One question to all clients. All of it is public.
+    """Question of one round, sent to all clients. All of it is public.
 
     Attributes:
       queries: float32 `[s, f]`.
-      classes: names of the classes, in the order of their numbers.
-      config: of the labeler: epsilon, neighbors, mechanism, trust and metric. Epsilon is per unit.
-      encode: what makes features of images; None where clients bring features.
-      unit: what is protected.
-      records_per_client: messages of a client under unit=client; 0 for a message of every record.
-      honest: with trust=shuffle, messages among which one hides, of clients that follow the
-        protocol; with trust=central, clients that do: the coins of all but one suffice, since each
-        knows its own. Nothing is published of fewer.
-      simulated: seed of simulated noise, for experiments; None for the operating system's entropy.
-      nonce: tells rounds of equal questions apart.
+      classes: Names of the classes, in the order of their numbers.
+      config: Settings of the labeler: epsilon, neighbors, mechanism, trust and metric. Epsilon is
+        per unit.
+      encode: Representation that makes features of images. Defaults to None, for clients with
+        features.
+      unit: Privacy unit. Defaults to record.
+      records_per_client: Number of messages of a client under unit=client. Defaults to 0, one
+        message per record.
+      honest: With trust=shuffle, number of messages, from clients that follow the protocol, among
+        which one hides. With trust=central, number of clients that follow the protocol. The coins
+        of all but one suffice, since each client knows its own. Nothing is published of fewer.
+        Defaults to 0.
+      simulated: Seed of simulated noise, for experiments. Defaults to None, the operating system's
+        entropy.
+      nonce: Random text that distinguishes rounds of equal questions. Defaults to a new one.
     """
 
     queries: np.ndarray
     classes: tuple[str, ...]
-    config: rknn.Config
+    config: rknn.ReverseKNN
     encode: Encoder | None = None
     unit: Unit = "record"
     records_per_client: int = 0
@@ -87,9 +93,9 @@ class Round:
             )
         if self.simulated is not None and type(self.simulated) is not int:
             raise ValueError(f"Expected an integer seed or None, got simulated={self.simulated!r}.")
-        if not isinstance(self.config, rknn.Config):
+        if not isinstance(self.config, rknn.ReverseKNN):
             raise ValueError(f"Expected the labeler's config, got config={self.config!r}.")
-        for setting in fields(rknn.Config):
+        for setting in fields(rknn.ReverseKNN):
             value = getattr(self.config, setting.name)
             default = setting.default
             if type(value) is not type(default) and not (
@@ -177,20 +183,20 @@ class Round:
 
     @cached_property
     def data(self) -> bytes:
-        """What is sent."""
+        """Bytes that are sent."""
         return wire.pack(self)
 
     @cached_property
     def id(self) -> str:
-        """SHA-256 of what is sent."""
+        """SHA-256 of the bytes that are sent."""
         return hashlib.sha256(self.data).hexdigest()
 
     @classmethod
     def of(cls, data: bytes) -> "Round":
-        """Return the round that these bytes ask, of which the id is theirs.
+        """Return the round of these bytes, with their id.
 
         Raises:
-          ValueError: for other bytes.
+          ValueError: If the bytes are no round.
         """
         round = wire.unpack(data)
         if not isinstance(round, cls):
@@ -200,10 +206,9 @@ class Round:
 
     @cached_property
     def shares(self) -> "Binomial":
-        """The noise of which each client adds a share, with trust=central."""
-        from rknn_jax.mechanisms.binomial import (
-            Binomial,
-        )  # late: its examples are calibrated, for over a second
+        """Binomial noise, of which each client adds a share, with trust=central."""
+        # A late import, because the module calibrates its examples, for over a second.
+        from rknn_jax.mechanisms.binomial import Binomial
 
         return Binomial(
             self.config.epsilon,
@@ -217,7 +222,7 @@ class Round:
 
     @cached_property
     def mechanism(self) -> LocalRandomizer:
-        """What randomizes each message, but with trust=central."""
+        """Mechanism that randomizes each message, except with trust=central."""
         share = (
             self.config.epsilon / self.records_per_client * (1 - 1e-12)
             if self.records_per_client > 1
@@ -235,12 +240,11 @@ class Round:
 
     @property
     def num_cells(self) -> int:
-        """Queries times classes."""
+        """Number of queries times classes."""
         return len(self.queries) * len(self.classes)
 
     def answer_bytes(self, num_records: int) -> int:
-        """Return the length of the answer of a client of so many records, without transport and
-        masks.
+        """Return the length of a client's answer in bytes, without transport and masks.
 
         With unit=client it does not depend on the number of records, which is private then.
         """
@@ -249,11 +253,10 @@ class Round:
         return (self.records_per_client or num_records) * wire.message_bytes(self.mechanism)
 
     def work(self, num_records: int) -> int:
-        """Return cells times records that answer, which bounds how long an answer takes, up to a
-        constant.
+        """Return cells times records that answer, a bound on an answer's time, up to a constant.
 
-        With trust=central 64 coins of a cell count as a record. With unit=client the records that
-        answer are `records_per_client`, however many the client has, because that is private.
+        With trust=central, 64 coins of a cell count as a record. With unit=client,
+        `records_per_client` records answer, because the client's number of records is private.
         """
         answering = self.records_per_client or num_records
         if self.config.trust == "central":
@@ -262,18 +265,18 @@ class Round:
 
     @property
     def message_epsilon(self) -> float:
-        """Of what a unit sends, whatever all others do and whoever sees it."""
+        """Epsilon of a unit's messages, against everyone, even if all others collude."""
         return self.mechanism.epsilon if self.config.trust == "shuffle" else self.config.epsilon
 
     def guarantee(self, honest: int | None = None) -> Guarantee:
-        """Return what a unit's messages cost.
+        """Return the privacy cost of a unit's messages.
 
         Args:
-          honest: with trust=shuffle, messages of clients that follow the protocol, among which one
-            hides; None where nobody is trusted to.
+          honest: With trust=shuffle, number of messages, from clients that follow the protocol,
+            among which one hides. Defaults to None, which trusts nobody.
 
         Raises:
-          ValueError: where so few cannot hide one at the round's epsilon and delta.
+          ValueError: If so few messages cannot hide one at the round's epsilon and delta.
         """
         sampler: Sampler = "release" if self.simulated is None else "simulation"
         if self.config.trust == "central":
@@ -292,8 +295,9 @@ class Round:
         )
 
     def connect(self, features: Any, labels: np.ndarray) -> np.ndarray:
-        """Return the cells that a client's records vote for, int32 `[n, k·r]`, private: each
-        depends on its record alone.
+        """Return the cells that a client's records vote for, int32 `[n, k·r]`, private.
+
+        Each record's cells depend on that record alone.
         """
         queries = Queries.alone(self.queries, np.arange(len(self.queries)))
         return np.asarray(rknn.connect(features, labels, queries, len(self.classes), self.config))

@@ -1,22 +1,22 @@
-"""The sum of clients' integer vectors by Flower's SecAgg+, which shows the server nothing else as
-long as it follows the protocol.
+"""Sum of clients' integer vectors by Flower's SecAgg+, revealing nothing else to the server.
 
-Every client hides its vector under masks that cancel in the sum of all; shares of them let the sum
-be opened where some have dropped out, by no fewer than a threshold of clients. Flower's
-implementation is for averages of clipped floating-point weights. Here
+This holds as long as the server follows the protocol. Every client hides its vector under masks
+that cancel in the sum of all. If clients drop out, shares of the masks let the sum be opened, by no
+fewer than a threshold of clients. Flower's implementation is for averages of clipped floating-point
+weights. This module changes three things:
 
-- the quantization has a step of exactly one vote, so that integers come back as they went in (its
-  defaults were off by 237 votes);
-- masks are SHAKE-256 of the whole key (`strengthen`): Flower's are those of a generator of 32 bits,
-  which hours of one core break;
-- a client takes no parameters but these, a threshold that its owner agreed to, and helps to open
-  one sum, once (`Guard`).
+- The quantization has a step of exactly one vote, so that integers come back exactly. Flower's
+  defaults were off by 237 votes.
+- Masks are SHAKE-256 of the whole key (`strengthen`). Flower's masks come from a generator of 32
+  bits, which hours of one core break.
+- A client accepts only these parameters, and only a threshold that its owner agreed to. It helps to
+  open one sum, once (`Guard`).
 
-**What is left to trust.** That the server follows the protocol. It relays the clients' keys, so one
-that lies about them sees single vectors, each with its share of the noise alone; the guard refuses
-what is known to help a server that deviates, and that is not a proof. Vectors cannot be checked: a
-client that lies moves any count by any amount. And a client that is lost in the first two of the
-four steps ends the round (flwr 1.41).
+**Remaining trust.** The server must follow the protocol. It relays the clients' keys, so a server
+that lies about the keys sees single vectors, each with its own share of the noise alone. The guard
+refuses the known ways to help a server that deviates, which is not a proof. Vectors cannot be
+checked: a dishonest client moves any count by any amount. If a client is lost in the first two of
+the four steps, the round ends (flwr 1.41).
 
 Reference: Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", 2020.
 """
@@ -40,7 +40,7 @@ client_side = importlib.import_module("flwr.client.mod.secure_aggregation.secagg
 server_side = importlib.import_module("flwr.server.workflow.secure_aggregation.secaggplus_workflow")
 
 BOUND = 2**28
-"""Of the numbers in a vector: a client's votes and coins."""
+"""Largest number in a vector: a client's votes and coins."""
 
 MODULUS = 2**40
 MOST_CLIENTS = MODULUS // (2 * BOUND) - 1
@@ -50,7 +50,7 @@ STEP = 120.0  # seconds for each of the four steps
 
 
 def strengthen() -> None:
-    """Have both sides make masks of all bits of their keys."""
+    """Make the masks of both sides from all bits of their keys."""
 
     def masks(
         seed: bytes, num_range: int, dimensions_list: list[tuple[int, ...]]
@@ -79,16 +79,16 @@ strengthen()
 
 
 class Guard:
-    """A mod that takes part in no more than one sum at a time, and refuses what would show the
-    server more than that.
+    """Flower mod that takes part in at most one sum at a time, and protects the client's vector.
 
-    A client that answers has seen to it that its vector goes into one set of masks, that these open
-    for as many clients as its owner asks for, and that it helps to open them once: for the seeds of
-    those that are in the sum and the keys of those that are not.
+    It refuses steps that would reveal more than the sum. A client that passes the steps knows three
+    things. Its vector goes into one set of masks. The masks open for at least as many clients as
+    its owner requires. The client helps to open them once: with the seeds of clients in the sum,
+    and the keys of the others.
 
     Args:
-      begin: is called when a sum begins, with the number of clients; returns the least threshold
-        that the owner agrees to.
+      begin: Function that is called when a sum begins, with the number of clients. Returns the
+        least threshold that the owner agrees to.
     """
 
     def __init__(self, begin: Callable[[Context, int], int]) -> None:
@@ -173,14 +173,16 @@ def vector_reply(message: Message, vector: np.ndarray) -> Message:
 def secure_sum(
     grid: Any, context: Context, nodes: Sequence[int], threshold: int
 ) -> tuple[np.ndarray, int] | None:
-    """Return the sum of the nodes' vectors, int64, and how many of them it holds; None where too
-    few are left or the protocol was halted.
+    """Return the sum of the nodes' vectors, and the number of vectors in it.
 
     Args:
-      grid: Flower's.
-      context: of the ServerApp.
-      nodes: at least two, and at most `MOST_CLIENTS`.
-      threshold: of nodes that open it.
+      grid: Grid of Flower.
+      context: Context of the ServerApp.
+      nodes: Node numbers, at least two and at most `MOST_CLIENTS`.
+      threshold: Least number of nodes that open the sum.
+
+    Returns:
+      `(sum, count)`, int64 and int, or None if too few nodes are left or the protocol was halted.
     """
     if not 2 <= len(nodes) <= MOST_CLIENTS or not 2 <= threshold <= len(nodes):
         raise ValueError(
@@ -211,8 +213,9 @@ def secure_sum(
 
 
 class _Everybody:
-    """All that the workflow uses of a strategy and a client manager: it asks every node, and
-    keeps the sum.
+    """Strategy and client manager, as far as the workflow uses them.
+
+    It asks every node, and keeps the sum.
     """
 
     def __init__(self, nodes: Sequence[int]) -> None:
@@ -240,7 +243,7 @@ class _Proxy:
 
 
 class _Soon:
-    """A grid that looks for replies as often as a protocol of four steps asks for."""
+    """Grid that polls for replies as often as a protocol of four steps needs."""
 
     def __init__(self, grid: Any) -> None:
         self.grid = grid

@@ -1,4 +1,4 @@
-"""Settings of a federation: what a server asks for, and what a client agrees to."""
+"""Settings of a federation: a server's request, and a client's agreement."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,16 +131,20 @@ class Join:
     json: bool = False
 
     def beside(self, suffix: str) -> Path:
-        """Return a path beside the private file, also where that is a link."""
+        """Return a path beside the private file, or beside its target if it is a link."""
         private = self.private.resolve()
         return private.with_name(f"{private.name}.{suffix}")
 
 
 def asked(settings: Serve, simulated: int | None = None) -> "Asked":
-    """Return what the settings ask for; `simulated` is the seed of simulated noise.
+    """Return the server's request.
+
+    Args:
+      settings: Settings of the server.
+      simulated: Seed of simulated noise. Defaults to None, real noise.
 
     Raises:
-      ValueError: for what no data could make right.
+      ValueError: If settings are wrong for any data.
     """
     from rknn_jax.federation.publish import Asked
     from rknn_jax.labelers import rknn
@@ -165,7 +169,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
             "protects next to nothing; pass "
             "--allow-large-epsilon if that is meant, and every client has to pass it too."
         )
-    config = rknn.Config(
+    config = rknn.ReverseKNN(
         epsilon=settings.epsilon,
         delta=settings.delta,
         num_neighbors=settings.neighbors,
@@ -176,9 +180,8 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         metric=settings.metric,
     )
     if settings.student != "none":
-        students.Config(
-            model=settings.student, epochs=settings.epochs
-        )  # refuses now what training would after the round
+        # Refuse now what training would refuse after the round.
+        students.Config(model=settings.student, epochs=settings.epochs)
     by_client = settings.unit == "client"
     return Asked(
         config,

@@ -1,15 +1,14 @@
-"""The federation in Flower's simulation engine: the same apps, with as many virtual clients as are
-asked for on one machine.
+r"""Federation in Flower's simulation engine: the same apps, with virtual clients on one machine.
 
-    flwr run rknn_jax/federation/app local --stream --federation-config num-supernodes=1000 --run-config '...'
+    flwr run rknn_jax/federation/app local --stream \
+      --federation-config num-supernodes=1000 --run-config '...'
 
 `docs/federation.md` has the whole command. The records of `private` are dealt out evenly, in order:
-a thousand nodes and a thousand records are one-record clients. With `seed` -1 every virtual client
-has a ledger and sealed randomness of its own under `out`, as a real one has; with another seed the
-noise is simulated, and the totals are those of `mechanisms.base.client_totals` under that seed.
-Paths are those of this machine; here, and only here, clients take them from the run. Everything
-runs the code that the engine is given: for parties that do not trust each other there is `rknn
-serve`.
+a thousand nodes and a thousand records are one-record clients. With `seed` -1, every virtual client
+has its own ledger and sealed randomness under `out`, as a real one has. With another seed the noise
+is simulated, and the totals are those of `mechanisms.base.client_totals` under that seed. Paths are
+those of this machine. Here, and only here, clients take paths from the run. The engine runs
+whatever code it is given, so use `rknn serve` for parties that do not trust each other.
 """
 
 import functools
@@ -51,10 +50,10 @@ def client_app() -> ClientApp:
 
 
 def serve(grid: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one round with all nodes of the grid, and return its card."""
+    """Run one round with all nodes of the grid, and return the content of `privacy.json`."""
 
     def told(name: str, text: str) -> None:
-        if name != "counted":  # thousands of lines
+        if name != "counted":  # it would print thousands of lines
             tell(err, name, text)
 
     started = time.perf_counter()
@@ -103,7 +102,7 @@ def _client(context: Context) -> Client:
         return Client(mine, labels[first:end], None, Path(), Agreement(simulated=True), first)
     folder = Path(str(settings["out"])) / "clients" / str(number)
     folder.mkdir(parents=True, exist_ok=True)
-    # equal records are different clients
+    # The number makes clients with equal records different data sets.
     path = folder / "ledger.jsonl"
     dataset = fingerprint(mine, np.array([number]))
     ledger = (

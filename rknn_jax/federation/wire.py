@@ -1,10 +1,11 @@
-"""Questions and answers as bytes: numbers and the names of classes that the receiver has itself.
+"""Questions and answers as bytes: numbers, and names of classes that the receiver has itself.
 
-Nothing is unpickled, no code travels.
+Nothing is unpickled, and no code travels.
 
-A question is JSON with arrays behind it. A record's message is as long as its mechanism says: the
-arrays of a message, each cut to the bytes that its bits need, so 8 and 1 for a hash key and a
-bucket, ceil(d/8) for d packed bits. A client's answer is its records' messages side by side.
+A question is JSON followed by arrays. A record's message has a fixed length, set by the mechanism:
+the arrays of a message, each cut to the bytes that its bits need. That is 8 and 1 bytes for a hash
+key and a bucket, and ceil(d/8) bytes for d packed bits. A client's answer is its records' messages
+side by side.
 """
 
 import dataclasses
@@ -26,9 +27,15 @@ PACKAGES = (
     "rknn_jax.labelers.rknn",
     "rknn_jax.federation.rounds",
 )
-"""Modules whose dataclasses may be named: they hold configuration and numbers, of whatever shapes
-the sender likes. Their methods are the receiver's own, but that a representation looks at each
-record alone holds for the shapes that `fit` makes; see `client.Client`."""
+"""Modules whose dataclasses may be named in a question.
+
+They hold configuration and numbers, of any shapes that the sender chooses. Their methods are the
+receiver's own. But a representation treats each record alone only for the shapes that `fit` makes,
+so `client.Client` passes one record at a time.
+"""
+
+FORMER = {"rknn_jax.labelers.rknn:ReverseKNN": "rknn_jax.labelers.rknn:Config"}
+"""Names under which classes travel, if they had another name when the format was fixed."""
 
 DTYPES = ("bool", "uint8", "int32", "int64", "uint32", "float32", "float64")
 
@@ -37,7 +44,7 @@ def pack(value: Any) -> bytes:
     """Return dataclasses of `PACKAGES`, dicts, lists, tuples, arrays and plain values as bytes.
 
     Raises:
-      TypeError: for anything else.
+      TypeError: If the value is of another type.
     """
     arrays: list[np.ndarray] = []
     tree = json.dumps(_flat(value, arrays)).encode()
@@ -52,7 +59,7 @@ def unpack(data: bytes) -> Any:
     """Undo `pack`. Arrays come back as NumPy arrays.
 
     Raises:
-      ValueError: for bytes that are nothing of the kind, or name a class that is not in `PACKAGES`.
+      ValueError: If the bytes are no packed value, or name a class that is not in `PACKAGES`.
     """
     try:
         ends = np.cumsum([16, *np.frombuffer(data[:16], "<u8").astype(object)])
@@ -86,7 +93,7 @@ def unpack(data: bytes) -> Any:
 
 
 def message_bytes(mechanism: LocalRandomizer) -> int:
-    """Return the length of one record's message."""
+    """Return the length of one record's message, in bytes."""
     return sum(_widths(mechanism)[0])
 
 
@@ -102,10 +109,10 @@ def encode(mechanism: LocalRandomizer, messages: Any) -> bytes:
 
 
 def decode(mechanism: LocalRandomizer, data: bytes) -> Any:
-    """Undo `encode`. Whether the messages are in the alphabet is `LocalRandomizer.valid`'s to say.
+    """Undo `encode`. `LocalRandomizer.valid` checks whether the messages are in the alphabet.
 
     Raises:
-      ValueError: where the length is no multiple of a message's.
+      ValueError: If the length is no multiple of a message's length.
     """
     widths, one = _widths(mechanism)
     if len(data) % sum(widths):
@@ -129,7 +136,7 @@ def decode(mechanism: LocalRandomizer, data: bytes) -> Any:
 def _widths(mechanism: LocalRandomizer) -> tuple[list[int], Any]:
     """Return the bytes of each array of a message, and a message's shapes.
 
-    The last array has the mechanism's bits, others are whole.
+    The last array has the mechanism's bits, and the others are whole.
     """
     cells = jax.ShapeDtypeStruct((mechanism.votes_per_record,), jnp.int32)
     one = jax.eval_shape(mechanism.randomize, jax.random.key(0), cells)
@@ -153,6 +160,7 @@ def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
         return {"array": len(arrays) - 1}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         name = f"{type(value).__module__}:{type(value).__qualname__}"
+        name = FORMER.get(name, name)
         if not name.startswith(PACKAGES):
             raise TypeError(
                 f"Expected dataclasses of {PACKAGES}, got {name}; bring embeddings instead of "
@@ -195,7 +203,8 @@ def _built(tree: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def _class(name: str) -> type[Any]:
-    module, _, qualname = name.partition(":")
+    today = {former: new for new, former in FORMER.items()}
+    module, _, qualname = today.get(name, name).partition(":")
     if not name.startswith(PACKAGES):
         raise ValueError(f"the class {name}")
     found = getattr(importlib.import_module(module), qualname)
@@ -208,5 +217,5 @@ def _class(name: str) -> type[Any]:
 
 def _fields(cls: type[Any]) -> list[str]:
     network = any(kind.__module__.startswith("flax.") for kind in cls.__mro__)
-    own = ("parent", "name") if network else ()  # Flax's, of a network inside another
+    own = ("parent", "name") if network else ()  # set by Flax for a network inside another
     return [field.name for field in dataclasses.fields(cls) if field.init and field.name not in own]

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Image operations: bilinear warps, deskewing, and random augmentation."""

@@ -1,8 +1,7 @@
-"""Random changes of images that leave what is in them, drawn and applied on the device, each image
-with a draw of its own.
+"""Random label-preserving image augmentation on the device, with one draw per image.
 
 A function here takes a key and float32 images `[n, height, width, channels]` in [0, 1], and returns
-images of the same shape. Whoever trains on images chooses one by name from `AUGMENTATIONS`.
+images of the same shape. Training code chooses a function by its name in `AUGMENTATIONS`.
 """
 
 import math
@@ -16,31 +15,32 @@ from rknn_jax.images.warps import affine_displacement, warp
 
 Name = Literal["warp", "crop", "crop_flip", "none"]
 
-PADDING = 4  # of 32 pixels, by which a crop moves at most
+PADDING = 4  # largest shift of a crop, in pixels of 32
 
 
 def warped(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Move the pixels by `random_displacement`, for images whose mirror image is something else,
-    such as digits.
+    """Warp images by `random_displacement`.
+
+    This suits digits and other images that must not be mirrored.
     """
     return warp(images, random_displacement(key, *images.shape[:3]))
 
 
 def random_displacement(key: jax.Array, num_images: int, height: int, width: int) -> jax.Array:
-    """Draw where each pixel of a randomly warped image comes from.
+    """Random displacement, from which each pixel of a warped image is read.
 
-    Rotation up to 15 degrees, scale up to 15% along each axis, shear up to 0.2, shift up to 2.5 of
-    28 pixels, and an elastic part: a smooth surface through a 5x5 grid of normal offsets with
-    standard deviation 0.03 of the image's size.
+    Rotation is up to 15 degrees, scale up to 15% along each axis, shear up to 0.2, and shift up to
+    2.5 of 28 pixels. The elastic part is a smooth surface through a 5x5 grid of normal offsets.
+    Their standard deviation is 0.03 of the image's size.
 
     Args:
-      key: is consumed.
-      num_images: n.
-      height: in pixels.
-      width: in pixels.
+      key: Random key, consumed by the call.
+      num_images: Number of images n.
+      height: Height in pixels.
+      width: Width in pixels.
 
     Returns:
-      float32 `[n, height, width, 2]`, rows before columns, in pixels.
+      Float32 `[n, height, width, 2]`, rows before columns, in pixels.
     """
     affine_key, shift_key, elastic_key = jax.random.split(key, 3)
     limits = jnp.asarray([jnp.pi / 12, 0.15, 0.15, 0.2])
@@ -58,8 +58,9 @@ def random_displacement(key: jax.Array, num_images: int, height: int, width: int
 
 
 def cropped(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Shift by up to `PADDING` of 32 pixels along each axis; what comes in is reflected at the
-    edge.
+    """Shift images by up to `PADDING` of 32 pixels along each axis.
+
+    Pixels from outside are reflected at the edge.
     """
     amount = max(1, images.shape[1] * PADDING // 32)
     padded = jnp.pad(images, ((0, 0), (amount, amount), (amount, amount), (0, 0)), "reflect")
@@ -70,14 +71,14 @@ def cropped(key: jax.Array, images: jax.Array) -> jax.Array:
 
 
 def flipped(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Mirror half of the images."""
+    """Mirror a random half of the images."""
     return jnp.where(
         jax.random.bernoulli(key, 0.5, (len(images), 1, 1, 1)), images[:, :, ::-1], images
     )
 
 
 def cropped_and_flipped(key: jax.Array, images: jax.Array) -> jax.Array:
-    """As `cropped` and `flipped`: the usual one for photographs of 32x32 pixels."""
+    """Crop and flip, the usual augmentation for photographs of 32x32 pixels."""
     crop_key, flip_key = jax.random.split(key)
     return flipped(flip_key, cropped(crop_key, images))
 
@@ -90,17 +91,18 @@ AUGMENTATIONS: dict[Name, Callable[[jax.Array, jax.Array], jax.Array]] = {
 }
 
 
-# Views for learning without labels, and what SCAN learns its clusters from. A mirrored photograph
-# shows the same thing, a mirrored digit
-# does not, and colours tell nothing about it.
+# Views for learning without labels, and the strong augmentation of SCAN. A mirrored photograph
+# shows the same thing, a mirrored digit does not, and a digit's colors carry no information.
 
-# windows drawn for a crop; the first that fits into the image is taken, and all of the image where
-# none does
+# Number of windows drawn for a crop. The first window that fits in the image is taken, or the whole
+# image if none fits.
 TRIES = 10
 
 
 def photo_view(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Change a photograph as SimCLR does: crop, flip, colours (4 of 5 images) and grey (1 of 5).
+    """Augment photographs as SimCLR does.
+
+    The changes are crop, flip, color jitter (4 of 5 images), and gray (1 of 5).
 
     Reference: Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations",
     2020.
@@ -118,9 +120,7 @@ def photo_view(key: jax.Array, images: jax.Array) -> jax.Array:
 
 
 def digit_view(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Crop a window of half of the area or more and move its pixels by `random_displacement`, in
-    one interpolation.
-    """
+    """Crop at least half of the area and warp by `random_displacement`, in one interpolation."""
     crop_key, warp_key = jax.random.split(key)
     zoom, shift = random_window(crop_key, images.shape, 0.5)
     inner = zoom[:, None, None] * random_displacement(warp_key, *images.shape[:3])
@@ -128,7 +128,7 @@ def digit_view(key: jax.Array, images: jax.Array) -> jax.Array:
 
 
 def strong_photo(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Change a photograph as SCAN does: flip, four draws of RandAugment and a hole.
+    """Augment photographs as SCAN does: flip, four draws of RandAugment, and a hole.
 
     Reference: Van Gansbeke et al., "SCAN: Learning to Classify Images without Labels", 2020.
     """
@@ -137,7 +137,7 @@ def strong_photo(key: jax.Array, images: jax.Array) -> jax.Array:
 
 
 def strong_digit(key: jax.Array, images: jax.Array) -> jax.Array:
-    """As `strong_photo`, never mirrored."""
+    """Augment as `strong_photo`, but never mirror."""
     change_key, hole_key = jax.random.split(key)
     return holed(hole_key, rand_augmented(change_key, images))
 
@@ -151,22 +151,23 @@ def zoomed(key: jax.Array, images: jax.Array, smallest: float) -> jax.Array:
 def random_window(
     key: jax.Array, shape: tuple[int, ...], smallest: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Draw a window inside each image, of area uniform in [smallest, 1] and shape log-uniform in
-    [3/4, 4/3], anywhere.
+    """Draw a window at a random place inside each image.
+
+    The relative area is uniform in [smallest, 1], and the aspect ratio log-uniform in [3/4, 4/3].
 
     Args:
-      key: is consumed.
-      shape: of the images, `(n, height, width, channels)`.
-      smallest: area, relative to the image's.
+      key: Random key, consumed by the call.
+      shape: Shape of the images, `(n, height, width, channels)`.
+      smallest: Smallest area, relative to the image's.
 
     Returns:
-      zoom: float32 `[n, 2]`, its height and width relative to the image's.
-      shift: float32 `[n, 2]`, from the image's centre to its own, in pixels.
+      zoom: Height and width of the window relative to the image's, float32 `[n, 2]`.
+      shift: Offset of the window's center from the image's center in pixels, float32 `[n, 2]`.
     """
     num_images, height, width, _ = shape
     drawn = jax.random.uniform(
         key, (num_images, 2 * TRIES + 2)
-    )  # one draw compiles in half a second, so one for all
+    )  # one draw for all values, because a draw takes half a second to compile
     area = (smallest + (1 - smallest) * drawn[:, :TRIES]) * (height * width)
     root = jnp.exp((2 * drawn[:, TRIES:-2] - 1) * (math.log(4 / 3) / 2))
     whole = jnp.asarray([[height, width]], jnp.float32)
@@ -179,11 +180,11 @@ def random_window(
 
 
 def jittered(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Change brightness, contrast, saturation (factors in [0.6, 1.4]) and hue (up to 0.1 of a
-    turn).
+    """Jitter brightness, contrast, saturation, and hue.
 
-    Each image has its own amounts. The order is drawn once for all of them, so that each change is
-    computed once. An image without colours keeps to brightness and contrast.
+    Factors are in [0.6, 1.4], and the hue turns by up to 0.1 of a circle. Each image has its own
+    amounts. The order is drawn once for all images, so that each change is computed once. Images
+    without colors change only in brightness and contrast.
     """
     order_key, amount_key = jax.random.split(key)
     amount = jax.random.uniform(amount_key, (4, len(images), 1, 1, 1), minval=-1, maxval=1)
@@ -202,15 +203,17 @@ def jittered(key: jax.Array, images: jax.Array) -> jax.Array:
 
 
 def blended(images: jax.Array, other: jax.Array, factor: jax.Array) -> jax.Array:
-    """Return `factor images + (1 - factor) other`, clipped to [0, 1]: a factor below 1 nears
-    `other`, one above 1 leaves it behind.
+    """Return `factor images + (1 - factor) other`, clipped to [0, 1].
+
+    A factor below 1 moves toward `other`; a factor above 1 moves away from it.
     """
     return jnp.clip(other + factor * (images - other), 0, 1)
 
 
 def grey(images: jax.Array) -> jax.Array:
-    """Return how bright each pixel is (ITU-R BT.601), float32 `[n, height, width, 1]`; the mean
-    where there are not three channels.
+    """Luma of each pixel (ITU-R BT.601), float32 `[n, height, width, 1]`.
+
+    Images without three channels give the mean over channels.
     """
     channels = images.shape[-1]
     weights = jnp.asarray([0.299, 0.587, 0.114] if channels == 3 else [1 / channels] * channels)
@@ -218,8 +221,9 @@ def grey(images: jax.Array) -> jax.Array:
 
 
 def hue_turned(images: jax.Array, turns: jax.Array) -> jax.Array:
-    """Turn the hue of RGB images `[n, height, width, 3]` by `turns` `[n, 1, 1, 1]`; saturation
-    and value (of HSV) stay.
+    """Rotate the hue of RGB images `[n, height, width, 3]` by `turns` `[n, 1, 1, 1]`.
+
+    Saturation and value (of HSV) stay.
     """
     red = images[..., 0]
     green = images[..., 1]
@@ -235,13 +239,12 @@ def hue_turned(images: jax.Array, turns: jax.Array) -> jax.Array:
 
 
 def rand_augmented(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Change each image by four draws, with replacement, from the changes of RandAugment, each of
-    an amount drawn uniformly.
+    """Apply four random changes of RandAugment to each image, drawn with replacement.
 
-    Five move pixels: rotation up to 30 degrees, shear up to 0.1 and shift up to 0.1 of the image
-    along either axis. The moves of all four draws are one warp, which comes first, since changes of
-    values hardly mind. Eight change values: `VALUE_CHANGES`, of which images without colours leave
-    out the last. One changes nothing.
+    The amounts are uniform. Five changes move pixels: rotation up to 30 degrees, shear up to 0.1,
+    and shift up to 0.1 of the image along either axis. The moves of all four draws are one warp,
+    which comes first, because value changes hardly depend on the order. Eight changes alter values:
+    `VALUE_CHANGES`, without the last one for images without colors. One change does nothing.
 
     Reference: Cubuk et al., "RandAugment: Practical Automated Data Augmentation with a Reduced
     Search Space", 2020.
@@ -261,7 +264,7 @@ def rand_augmented(key: jax.Array, images: jax.Array) -> jax.Array:
         for number, apply in enumerate(changes, NUM_MOVES):
             images = jnp.where(
                 chosen == number, apply(images, share), images
-            )  # at most one of them changes an image
+            )  # at most one of the changes applies to an image
         return images, None
 
     return jax.lax.scan(change, images, (choice, amount))[0]
@@ -273,11 +276,11 @@ def composed_moves(
     """Compose drawn moves into one affine map.
 
     Args:
-      choice: int32 `[draws, n]`: 0 rotates, 1 and 2 shear columns and rows, 3 and 4 shift them;
-        anything else stays in place.
-      amount: float32 `[draws, n]` in [-1, 1], of the largest move.
-      height: in pixels.
-      width: in pixels.
+      choice: Move of each draw and image, int32 `[draws, n]`. 0 rotates, 1 and 2 shear columns and
+        rows, 3 and 4 shift them; other values do nothing.
+      amount: Amount relative to the largest move, float32 `[draws, n]` in [-1, 1].
+      height: Height in pixels.
+      width: Width in pixels.
 
     Returns:
       Matrix `[n, 2, 2]` and shift `[n, 2]` for `affine_displacement`. The first draw moves the
@@ -297,14 +300,14 @@ def composed_moves(
     shift = shifts[0]
     for later in range(
         1, len(choice)
-    ):  # reads from where the earlier draws read: x -> first(second(x))
+    ):  # a later draw reads from the result of the earlier ones: x -> first(second(x))
         shift = shift + jnp.einsum("nij,nj->ni", matrix, shifts[later])
         matrix = jnp.einsum("nij,njk->nik", matrix, matrices[later])
     return matrix, shift
 
 
 def autocontrasted(images: jax.Array, amount: jax.Array) -> jax.Array:
-    """Stretch each channel over [0, 1]; `amount` does not matter."""
+    """Stretch each channel over [0, 1]; `amount` is ignored."""
     del amount
     low = images.min((1, 2), keepdims=True)
     high = images.max((1, 2), keepdims=True)
@@ -312,8 +315,9 @@ def autocontrasted(images: jax.Array, amount: jax.Array) -> jax.Array:
 
 
 def equalised(images: jax.Array, amount: jax.Array) -> jax.Array:
-    """Replace each of 256 values by the share of its channel's darker pixels among all but the
-    brightest; `amount` does not matter.
+    """Equalize the histogram of each channel over 256 values; `amount` is ignored.
+
+    A value becomes the share of darker pixels in its channel, among all but the brightest pixels.
     """
     del amount
     n, height, width, channels = images.shape
@@ -343,7 +347,7 @@ def posterised(images: jax.Array, amount: jax.Array) -> jax.Array:
 
 
 def solarised(images: jax.Array, amount: jax.Array) -> jax.Array:
-    """Invert what is at least as bright as `amount`."""
+    """Invert values that are at least `amount`."""
     return jnp.where(images >= amount, 1 - images, images)
 
 
@@ -358,7 +362,7 @@ def flattened(images: jax.Array, amount: jax.Array) -> jax.Array:
 
 
 def smoothed(images: jax.Array, amount: jax.Array) -> jax.Array:
-    """Keep 5% to 95% of what a 3x3 mean, its centre counted five times, takes away."""
+    """Keep 5% to 95% of the detail that a 3x3 mean removes, whose center counts five times."""
     height, width = images.shape[1:3]
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), "edge")
     around = sum(padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3))
@@ -366,7 +370,7 @@ def smoothed(images: jax.Array, amount: jax.Array) -> jax.Array:
 
 
 def desaturated(images: jax.Array, amount: jax.Array) -> jax.Array:
-    """Keep 5% to 95% of the colours."""
+    """Keep 5% to 95% of the colors."""
     return blended(images, grey(images), 0.05 + 0.9 * amount)
 
 
@@ -384,8 +388,9 @@ VALUE_CHANGES = (
 
 
 def holed(key: jax.Array, images: jax.Array) -> jax.Array:
-    """Fill a square anywhere, its side drawn from 1 to half of the image and cut off at the edge,
-    with the image's mean colour.
+    """Fill a random square with the image's mean color.
+
+    The side is drawn from 1 to half of the image, and the square is cut off at the edge.
 
     Reference: DeVries & Taylor, "Improved Regularization of Convolutional Neural Networks with
     Cutout", 2017.

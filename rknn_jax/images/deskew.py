@@ -1,4 +1,4 @@
-"""Straighten slanted images: shear away the covariance of their ink and centre it."""
+"""Deskewing: shear away the covariance of an image's ink, and center the ink."""
 
 import jax
 import jax.numpy as jnp
@@ -6,19 +6,20 @@ import jax.numpy as jnp
 from rknn_jax.images.warps import as_uint8, centred, warp
 from rknn_jax.types import Array
 
-MOST_SHEAR = 1.5  # of a nearly horizontal stroke
+MOST_SHEAR = 1.5  # the shear of a nearly horizontal stroke
 
 
 @jax.jit
 def deskew(images: Array) -> jax.Array:
-    """Shear and shift every image so that its intensity has no covariance between rows and columns,
-    and its mean in the centre.
+    """Shear and shift every image so that its ink is upright and centered.
+
+    The intensity then has no covariance between rows and columns, and its mean lies in the center.
 
     Args:
-      images: uint8 `[n, h, w, 1]`, background 0. A blank image is left as it is.
+      images: Images on background 0, uint8 `[n, h, w, 1]`. A blank image is left as it is.
 
     Returns:
-      uint8 `[n, h, w, 1]`, read bilinearly and rounded, so that background stays exactly flat.
+      Uint8 `[n, h, w, 1]`, read bilinearly and rounded, so that background stays exactly flat.
     """
     images = jnp.asarray(images, jnp.float32)
     _, height, width, _ = images.shape

@@ -1,5 +1,6 @@
-"""Bilinear warps of image batches: what deskewing, the views of the spectral embedding,
-augmentation and DTI's prototypes share.
+"""Bilinear warps of image batches.
+
+Deskewing, the views of the spectral embedding, augmentation, and DTI's prototypes use them.
 """
 
 import functools
@@ -11,36 +12,37 @@ from jax.scipy.ndimage import map_coordinates
 
 
 def affine_displacement(matrix: jax.Array, shift: jax.Array, height: int, width: int) -> jax.Array:
-    """Return the displacement that reads pixel p, counted from the image's centre, at `matrix @ p +
-    shift`.
+    """Return the displacement that reads pixel p at `matrix @ p + shift`.
+
+    Pixels are counted from the image's center.
 
     Args:
-      matrix: float32 `[n, 2, 2]`, rows before columns.
-      shift: float32 `[n, 2]`, in pixels.
-      height: in pixels.
-      width: in pixels.
+      matrix: Linear maps, rows before columns, float32 `[n, 2, 2]`.
+      shift: Shifts in pixels, float32 `[n, 2]`.
+      height: Height in pixels.
+      width: Width in pixels.
 
     Returns:
-      float32 `[n, height, width, 2]`.
+      Float32 `[n, height, width, 2]`.
     """
     pixels = jnp.stack(jnp.meshgrid(centred(height), centred(width), indexing="ij"), -1)
     return jnp.einsum("nij,hwj->nhwi", matrix - jnp.eye(2)[None], pixels) + shift[:, None, None]
 
 
 def thin_plate_displacement(offsets: jax.Array, height: int, width: int) -> jax.Array:
-    """Return the smoothest displacement that takes the offsets given at a grid of control points: a
-    thin-plate spline.
+    """Thin-plate spline: the smoothest displacement with given offsets at a grid of control points.
 
-    The points lie evenly from corner pixel to corner pixel, and the spline bends on the square [-1,
-    1]^2 whatever the image's shape. It is linear in the offsets.
+    The points lie evenly from corner pixel to corner pixel. The spline bends on the square [-1,
+    1]^2, whatever the image's shape, and is linear in the offsets.
 
     Args:
-      offsets: float32 `[n, rows, columns, 2]`, at the control points; two rows and columns or more.
-      height: in pixels.
-      width: in pixels.
+      offsets: Offsets at the control points, float32 `[n, rows, columns, 2]`; two rows and columns
+        or more.
+      height: Height in pixels.
+      width: Width in pixels.
 
     Returns:
-      float32 `[n, height, width, 2]`, in the unit of `offsets`.
+      Float32 `[n, height, width, 2]`, in the unit of `offsets`.
 
     Reference: Bookstein, "Principal Warps: Thin-Plate Splines and the Decomposition of
     Deformations", 1989.
@@ -57,8 +59,10 @@ def thin_plate_displacement(offsets: jax.Array, height: int, width: int) -> jax.
 
 @functools.cache
 def _thin_plate_basis(height: int, width: int, rows: int, columns: int) -> np.ndarray:
-    """Return what each pixel's displacement takes of each control point's offset, float64
-    `[height, width, rows * columns]`.
+    """Return the weight of each control point's offset in each pixel's displacement.
+
+    Returns:
+      Float64 `[height, width, rows * columns]`.
     """
     points = _square(rows, columns)
     pixels = _square(height, width)
@@ -83,15 +87,15 @@ def _square(rows: int, columns: int) -> np.ndarray:
 
 
 def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:
-    """Move images by one bilinear interpolation; what lies outside is the nearest edge.
+    """Move pixels by one bilinear interpolation; values outside are those of the nearest edge.
 
     Args:
-      images: float32 `[n, height, width, channels]`.
-      displacement: float32 `[n, height, width, 2]`, how far from each pixel its new value is read,
-        in pixels.
+      images: Images, float32 `[n, height, width, channels]`.
+      displacement: Offset from each pixel at which its new value is read, in pixels, float32 `[n,
+        height, width, 2]`.
 
     Returns:
-      float32 of the same shape as `images`.
+      Float32 of the same shape as `images`.
     """
 
     def read(channel: jax.Array, offset: jax.Array) -> jax.Array:
@@ -110,5 +114,5 @@ def centred(size: int) -> jax.Array:
 
 
 def as_uint8(values: jax.Array) -> jax.Array:
-    """Round to uint8, what lies outside its range to the nearest end."""
+    """Round to uint8, with values outside its range moved to the nearest end."""
     return jnp.clip(jnp.round(values), 0, 255).astype(jnp.uint8)

@@ -1,8 +1,8 @@
-"""Pallas twins of the two hot functions, `neighbors.nearest` and `collision.count_support`.
+"""Pallas kernels for the two hot functions, `neighbors.nearest` and `collision.count_support`.
 
-A twin replaces the inner XLA form, which stands beside its caller, has the same signature, and is
-the reference. Both are written for GPUs, through Triton; on a TPU the XLA forms run.
-`kernels.nearest` and `kernels.decode` are imported where they run, because importing Pallas takes a
+Each kernel replaces an XLA form, which is next to its caller, has the same signature, and is the
+reference. Both kernels are written for GPUs, through Triton; on a TPU the XLA forms run.
+`kernels.nearest` and `kernels.decode` are imported when they run, because importing Pallas takes a
 second.
 """
 
@@ -14,13 +14,14 @@ Implementation = Literal["xla", "pallas"]
 
 
 def chosen(implementation: Implementation | None) -> Implementation:
-    """Return the one that is asked for, or the best of this platform.
+    """Return the requested implementation, or the best one for this platform.
 
     Args:
-      implementation: xla; pallas, which a CPU interprets, slowly, for tests; or None.
+      implementation: `xla`; or `pallas`, which a CPU interprets, slowly, for tests; or None for the
+        best.
 
     Raises:
-      ValueError: for another name, and for pallas on a TPU.
+      ValueError: If the name is unknown, or `pallas` is requested on a TPU.
     """
     platform = jax.default_backend()
     if implementation is None:

@@ -1,5 +1,6 @@
-"""The decode of hash-based randomizers as one kernel: a program keeps a tile of cells in
-registers and passes its messages by them.
+"""Decoding of hash-based randomizers as one kernel.
+
+A program keeps a tile of cells in registers and passes its messages by the cells.
 """
 
 from typing import Any
@@ -11,22 +12,24 @@ from jax.experimental.pallas import triton
 
 from rknn_jax.kernels import hashing
 
-CELLS = 1024  # of a program: 8 a thread, so that a message's four words are read for 8 hashes
-MESSAGES = 4096  # of a program: enough programs for every processor from some 100,000 messages on
+CELLS = 1024  # cells of a program: 8 a thread, so each message's four words serve 8 hashes
+MESSAGES = 4096  # messages of a program: fills every processor from about 100,000 messages on
 AT_ONCE = 4
-Ref = Any  # of memory; Pallas has no public type for it
+Ref = Any  # reference to memory; Pallas has no public type for it
 
 
 def count_in_intervals(
     seed: jax.Array, first: jax.Array, width: jax.Array, num_cells: int
 ) -> jax.Array:
-    """Count the messages in whose interval each cell's word lies; see
-    `collision.count_in_intervals`, whose signature it has.
+    """Count the messages whose interval holds each cell's word.
+
+    The signature is that of `collision.count_in_intervals`.
     """
     padding = -len(first) % MESSAGES if len(first) else MESSAGES
+    # Padding has width 0, so its interval holds nothing.
     seed_0, seed_1, first, width = (
         jnp.pad(words, (0, padding)) for words in (seed[:, 0], seed[:, 1], first, width)
-    )  # of width 0
+    )
     parts = len(first) // MESSAGES
     tiles = pl.cdiv(num_cells, CELLS)
     words = pl.BlockSpec((MESSAGES,), lambda part, tile: (part,))

@@ -1,12 +1,12 @@
-"""The keyed hash of hash-based randomizers: one definition for clients, servers and kernels.
+"""Keyed hash of hash-based randomizers: one definition for clients, servers and kernels.
 
-A client draws a seed of two words and publishes it. `mix` sends every cell to a uniform word, and
-behaves as independent over the few cells that a record and the server look at together: with c
-votes a record, unbiasedness needs (c + 1)-wise independence (theory of the Collision mechanism),
-and an affine hash, pairwise independent, is off by up to -0.13 on cells next to a vote.
+A client draws a seed of two words and publishes it. `mix` sends every cell to a uniform word. It
+behaves as independent over the few cells that a record and the server look at together. With c
+votes a record, unbiasedness needs (c + 1)-wise independence (theory of the Collision mechanism). An
+affine hash is only pairwise independent, and is off by up to -0.13 on cells next to a vote.
 
 A word becomes one of l buckets by `bucket` = floor(word·l / 2^32). The server needs no
-multiplication for that: the words of bucket z are an interval, `interval`, so support is one
+multiplication for that. The words of bucket z are an interval, `interval`, so support is one
 subtraction and one comparison.
 """
 
@@ -23,11 +23,12 @@ def mix(seed: Array | tuple[Array, Array], cells: Array) -> jax.Array:
     """Hash cells under a seed.
 
     Args:
-      seed: uint32 `[2]`, or a pair of words, which may be arrays that broadcast with the cells.
-      cells: int32, any shape, at least 0.
+      seed: Seed, uint32 `[2]`, or a pair of words, which may be arrays that broadcast with the
+        cells.
+      cells: Cells, int32 of any shape, at least 0.
 
     Returns:
-      uint32 of the cells' shape.
+      uint32, with the cells' shape.
     """
     first, second = (jnp.asarray(word).astype(jnp.uint32) for word in (seed[0], seed[1]))
     word = jnp.asarray(cells).astype(jnp.uint32)
@@ -48,8 +49,9 @@ def bucket(word: Array, num_buckets: Array | int) -> jax.Array:
 
 
 def interval(bucket: Array, num_buckets: Array | int) -> tuple[jax.Array, jax.Array]:
-    """Return `(first, width)`, uint32: a word lies in the bucket iff word - first < width,
-    modulo 2^32.
+    """Return `(first, width)`, uint32, of a bucket's words.
+
+    A word lies in the bucket iff word - first < width, modulo 2^32.
     """
     z = jnp.asarray(bucket).astype(jnp.uint32)
     count = jnp.asarray(num_buckets, jnp.uint32)
@@ -58,7 +60,6 @@ def interval(bucket: Array, num_buckets: Array | int) -> tuple[jax.Array, jax.Ar
 
     before = z * rest + count - jnp.uint32(1)
     carried = before // count
-    longer = (
-        before - carried * count + rest >= count
-    )  # whether the next bucket's share of the rest is rounded up once more
+    # True if the next bucket's share of the rest is rounded up once more.
+    longer = before - carried * count + rest >= count
     return z * quotient + carried, quotient + longer.astype(jnp.uint32)

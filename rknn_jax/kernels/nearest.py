@@ -1,12 +1,11 @@
-"""The first step of `neighbors.nearest` as one kernel: product, packing and running minima, so that
-no distance reaches memory.
+"""First step of `neighbors.nearest` as one kernel: product, packing and running minima.
 
-A program takes a tile of points and a group of references, a tile of them at a time. The product of
-a tile gathers in registers; then, as long as any of its points has a key below the worst of its
-best, each such point takes its smallest in. Of tiles in random order a few rounds do after the
-first.
+No distance reaches memory. A program takes a tile of points and a group of references, a tile of
+references at a time. The product of two tiles accumulates in registers. While any point has a key
+below the worst of its best keys, each such point replaces that worst key by its smallest new key.
+If tiles come in random order, few rounds are needed after the first tile.
 
-It is written for Triton: sizes are powers of two, and a tile is loaded where it is used.
+The kernel is written for Triton: sizes are powers of two, and a tile is loaded at its use.
 """
 
 import functools
@@ -18,26 +17,28 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+# Sizes of tiles of points, references and features, whose products fit the registers.
 TILE = {
     "bfloat16": (128, 128, 64),
     "float32": (64, 64, 32),
-}  # points, references and features, whose products fit the registers
-MOST_KEYS = 64  # of a point, in registers too
+}
+MOST_KEYS = 64  # keys of a point, which must also fit the registers
 NONE = np.int32(2**31 - 1)
-Ref = Any  # of memory; Pallas has no public type for it
+Ref = Any  # reference to memory; Pallas has no public type for it
 
 
 def smallest_keys(
     points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
 ) -> jax.Array:
-    """Find the smallest keys of each point in each group; see `neighbors._smallest_keys`, whose
-    signature it has.
+    """Find the smallest keys of each point in each group.
+
+    The signature is that of `neighbors._smallest_keys`.
 
     Returns:
       int32 `[g, m, B]`, not in order.
 
     Raises:
-      NotImplementedError: for more keys than `MOST_KEYS`.
+      NotImplementedError: If more than `MOST_KEYS` keys are asked for.
     """
     if count > MOST_KEYS:
         raise NotImplementedError(
@@ -87,9 +88,8 @@ def _kernel(
 ) -> None:
     num_points, num_references, num_features = tile
     lane = jax.lax.broadcasted_iota(jnp.int32, out.shape, 1)
-    free = jnp.where(
-        lane < count, NONE - lane, -NONE - 1
-    )  # all different, and beyond the count never the worst
+    # Distinct start values for the first `count` lanes; the other lanes are never the worst.
+    free = jnp.where(lane < count, NONE - lane, -NONE - 1)
 
     def take_tile(i: jax.Array, best: jax.Array) -> jax.Array:
         references = pl.ds(i * num_references, num_references)

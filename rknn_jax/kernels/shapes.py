@@ -6,4 +6,4 @@ NEAREST = {  # records, queries, features
     "embeddings": (1_000_000, 1_000, 128),
 }
 NEIGHBORS = {"mnist pixels": (1, 4, 10), "svhn hog": (1, 4, 10), "embeddings": (1, 10)}
-DECODE = (1_000_000, 5_000)  # messages and cells
+DECODE = (1_000_000, 5_000)  # messages, cells

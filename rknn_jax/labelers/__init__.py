@@ -1,56 +1,119 @@
-"""One file, one system that labels public data with private records.
+"""Systems that label public queries with private records: a file each, whose presence registers it.
 
-A file's presence registers it.
-
-A labeler is two functions and their settings, `Config`, which has at least epsilon, delta and
-relation:
-
-    votes(key, private, encode, queries, num_classes, config) -> votes       all that private records do; private
-    tally(key, votes, queries, num_classes, config, predicted) -> Answers    the mechanism and what follows; the answers carry its guarantee
-
-Some train a network on the private records instead of counting votes, and say so by `TRAINS =
-True`: their answers are what it predicts and have it as `model`, and `Config.folder` is where the
-training is saved and goes on.
-
-It may have `not_covered(key, votes, answers, config)`, what a benchmark should be told that epsilon
-does not cover. `tests/contracts/test_labelers.py` holds every file to it by the file's `EXAMPLES`.
+A labeler is a frozen dataclass, and its fields are its public settings. `Labeler` says what it can
+do. `tests/contracts/test_labelers.py` holds every file to that by the file's `EXAMPLES`.
 """
 
+import abc
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import replace
-from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
+import numpy as np
 
-from rknn_jax.types import Answers, Encoder, Queries, Task
+from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.types import Answers, Encoder, Queries, Records, Task
+
+Contribution = TypeVar("Contribution")
+
+
+class Labeler(abc.ABC, Generic[Contribution]):
+    """A labeler: what private records contribute, and the mechanism that makes it public.
+
+    Attributes:
+      epsilon: Privacy of all answers together. Infinity is for no noise and no privacy.
+      delta: Likewise.
+      relation: Neighboring relation of the data sets.
+      trains: Whether a network is trained on the private records. The answers are its predictions
+        then, and have it as `model`; a field `folder` names where the training is saved.
+      telling: Settings under which one record of a small task counts for much, for audits.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    trains: ClassVar[bool] = False
+    telling: ClassVar[Mapping[str, Any]] = {}
+
+    @abc.abstractmethod
+    def contribute(
+        self,
+        key: jax.Array,
+        private: Records,
+        encode: Encoder,
+        queries: Queries,
+        num_classes: int,
+    ) -> Contribution:
+        """Return all that private records do for the queries: private.
+
+        Args:
+          key: Random key, which is consumed. It must stay secret.
+          private: Private records. A record whose label is no class contributes nothing.
+          encode: Record-local map of images to features.
+          queries: Public queries.
+          num_classes: Number of classes |Y|.
+        """
+
+    @abc.abstractmethod
+    def release(
+        self,
+        key: jax.Array,
+        contribution: Contribution,
+        queries: Queries,
+        num_classes: int,
+        predicted: np.ndarray | None = None,
+    ) -> Answers:
+        """Return answers that carry their guarantee: the mechanism, in simulation.
+
+        Args:
+          key: Random key of the noise, which is consumed.
+          contribution: Result of `contribute`.
+          queries: Public queries, as in `contribute`.
+          num_classes: Number of classes |Y|.
+          predicted: Probabilities of a student, float32 `[s, num_classes]`. Defaults to none.
+        """
+
+    def not_covered(
+        self, key: jax.Array, contribution: Contribution, answers: Answers
+    ) -> dict[str, Any]:
+        """Return what a benchmark should be told that epsilon does not cover. Defaults to nothing."""
+        return {}
 
 
 def names() -> list[str]:
     """Return the names of all labelers, which are the files of this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_")
+    every = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in every if not name.startswith("_"))
 
 
-def named(name: str) -> ModuleType:
+def named(name: str) -> type[Labeler[Any]]:
     """Return the labeler of a name.
 
     Raises:
-      ValueError: for a name that is not in `names()`.
+      ValueError: If the name is not in `names()`.
     """
     if name not in names():
         raise ValueError(f"Expected labeler to be one of {names()}, got labeler={name!r}.")
-    return importlib.import_module(f"{__name__}.{name}")
+    module = importlib.import_module(f"{__name__}.{name}")
+    [found] = (
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Labeler)
+        and value.__module__ == module.__name__
+    )
+    return found
 
 
 def label(
-    labeler: ModuleType, key: jax.Array, task: Task, encode: Encoder, queries: Queries, config: Any
+    labeler: Labeler[Any], key: jax.Array, task: Task, encode: Encoder, queries: Queries
 ) -> Answers:
-    """Label the queries with the private records of a task: `votes`, then `tally`.
-
-    `key` is consumed.
-    """
-    votes_key, noise_key = jax.random.split(key)
+    """Label the queries with the private records of a task. `key` is consumed."""
+    contribution_key, noise_key = jax.random.split(key)
+    num_classes = task.card.num_classes
     queries = replace(queries, images=task.public.images[queries.index])
-    votes = labeler.votes(votes_key, task.private, encode, queries, task.card.num_classes, config)
-    return labeler.tally(noise_key, votes, queries, task.card.num_classes, config)
+    contribution = labeler.contribute(contribution_key, task.private, encode, queries, num_classes)
+    return labeler.release(noise_key, contribution, queries, num_classes)

@@ -8,12 +8,10 @@ connections, not those that it makes others change. In a chain of records, each 
 two queries, replacing the first shifts all the others by one, and 2s votes move with k = 1
 (`tests/test_connections.py`). So there are two forms:
 
-| form                                                  | a record connects to | votes that
-replacing one moves |
-|-------------------------------------------------------|--------------------------------------------|--------------------------------|
-| `priced_nearest`, prices public or paid for           | the k least of distance + price | 2kr, as
-without prices         | | `max_min`, `harmonic_mean`, optimal over all together | what is best for
-all, whatever that may be | grows with n; not released     |
+| form                       | a record connects to            | votes that one record moves |
+|----------------------------|---------------------------------|-----------------------------|
+| `priced_nearest`           | the k least of distance + price | 2kr, as without prices      |
+| `max_min`, `harmonic_mean` | what is best for all records    | grows with n; not released  |
 
 Prices that fit public records come for free (`public_prices`). Prices that fit the private ones
 cost a histogram of their connections (`noisy_degrees`, then `histogram_prices`); given the

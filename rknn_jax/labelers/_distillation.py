@@ -1,7 +1,8 @@
 """What teachers say of a student's logits, and how that is made private: the gradient of a loss,
 bounded in length and made noisy.
 
-    g_ij = d dkd(student_i, teacher_ij) / d student_i,    r_i = 1/n (sum_j bounded(g_ij) + N(0, sigma² C² I))
+    g_ij = d dkd(student_i, teacher_ij) / d student_i
+    r_i = 1/n (sum_j bounded(g_ij) + N(0, sigma² C² I))
 
 References: Zhao, Cui, Song, Qiu & Liang, "Decoupled Knowledge Distillation", 2022; Liu et al.,
 "Model Conversion via Differentially Private Data-Free Distillation", 2023, eqs. 4 and 5.

@@ -8,7 +8,9 @@ until k have come up, which takes about k/g coins and one search for all steps; 
 more than the gn members of a sample, the sample is drawn first, by the gaps between its members,
 which are geometric. What is left is one matrix product, streamed over blocks of points.
 
-    distance up to |q|² = |x|² - 2<q, x> = <(q, 1), (-2x, |x|²)>    of float32, both sides centred on the mean of the points
+    distance up to |q|² = |x|² - 2<q, x> = <(q, 1), (-2x, |x|²)>
+
+of float32, both sides centred on the mean of the points.
 
 A reference's distance, in float32, must depend on itself and the points alone, and ties on nothing
 but its place: then one reference more in a sample takes one place, and pushes at most one other

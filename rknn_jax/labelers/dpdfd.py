@@ -5,19 +5,19 @@ In each of T steps a generator G makes B images of noise z. Teacher j of n compa
 image i with the student's s_i in a loss L_T, decoupled distillation (`dkd`), and says only how s_i
 should change, bounded in length by C and made noisy for each image:
 
-    g_ij = dL_T / ds_i,    r_i = 1/n (sum_j bounded(g_ij) + N(0, sigma² C² I)),    y_i = softmax(s_i - gamma r_i)
+    g_ij = dL_T / ds_i
+    r_i = 1/n (sum_j bounded(g_ij) + N(0, sigma² C² I))
+    y_i = softmax(s_i - gamma r_i)
 
 The student learns y_i, and the generator to make images that the student knows. Both see noisy r_i
 only, whatever they do with them.
 
-| form                        | what is released, with one noise each | a record moves | RDP of
-order a | as Gaussian DP      |
-|-----------------------------|---------------------------------------|----------------|----------------|---------------------|
-| n teachers, disjoint parts  | r_i of every image                    | 2C             | 2BTa/sigma²
-| mu = 2√(BT)/sigma   | | `single_teacher`            | mean of a batch's gradients           | 2BC
-| 2B²Ta/sigma²   | mu = 2B√T/sigma     | | `single_teacher_per_sample` | r_i of every image | 2C |
-2BTa/sigma²    | mu = 2√(BT)/sigma   | | `direct_training`           | r_i of private images | the
-student    | not covered    | -                   |
+| form                        | released with noise     | moved by | RDP of order a | Gaussian DP  |
+|-----------------------------|-------------------------|----------|----------------|--------------|
+| n teachers, disjoint parts  | r_i of every image      | 2C       | 2BTa/sigma²    | 2√(BT)/sigma |
+| `single_teacher`            | a batch's mean gradient | 2BC      | 2B²Ta/sigma²   | 2B√T/sigma   |
+| `single_teacher_per_sample` | r_i of every image      | 2C       | 2BTa/sigma²    | 2√(BT)/sigma |
+| `direct_training`           | r_i of private images   | student  | not covered    | -            |
 
 A teacher is any function of its records, so all its gradients may change with one record, and C,
 which scales signal and noise alike, cancels. Theorem 3 of the paper says 2C²nBTa/sigma², which is
@@ -63,10 +63,11 @@ al., "Data-Free Learning of Student Networks" (DAFL), 2019.
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,7 @@ from scipy.optimize import brentq
 
 from rknn_jax import bsvs
 from rknn_jax._internal import checkpoints
-from rknn_jax.labelers import pate
+from rknn_jax.labelers import Labeler, pate
 from rknn_jax.labelers._distillation import Bound, logit_gradients, release
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
@@ -88,7 +89,6 @@ from rknn_jax.types import Answers, Encoder, Queries, Records
 
 AsPublished = Literal["none", "single_teacher", "single_teacher_per_sample", "direct_training"]
 
-TRAINS = True
 """A network, whose training is what costs: answers are predictions."""
 
 SAVE_STEPS = 50
@@ -98,8 +98,22 @@ CELLS = 4
 """Of an image along each axis, in which teachers look at gradients."""
 
 
+class Votes(NamedTuple):
+    """The teachers, private.
+
+    Attributes:
+      weights: float32 `[n, f + 1, num_classes]` of what `described` sees and of 1.
+      images: uint8 `[m, height, width, channels]`, the private images, for direct training alone.
+      labels: int32 `[m]`, theirs.
+    """
+
+    weights: jax.Array
+    images: jax.Array | None = None
+    labels: jax.Array | None = None
+
+
 @dataclass(frozen=True)
-class Config:
+class DPDFD(Labeler[Votes]):
     """How to distil. The defaults suit MNIST-like images.
 
     Attributes:
@@ -169,6 +183,15 @@ class Config:
     teacher_weight_decay: float = 1.0
     as_published: AsPublished = "none"
     folder: Path | None = None
+
+    trains: ClassVar[bool] = True
+    telling: ClassVar[Mapping[str, Any]] = {
+        "num_teachers": 12,
+        "steps": 1,
+        "batch_size": 4,
+        "updates": 1,
+        "teacher_steps": 20,
+    }
 
     def __post_init__(self) -> None:
         choices = {
@@ -258,6 +281,104 @@ class Config:
         """How many there are."""
         return self.num_teachers if self.as_published == "none" else 1
 
+    def contribute(
+        self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
+    ) -> Votes:
+        """Train the teachers, each on its own part of the private records.
+
+        Args:
+          key: of the parts; is consumed.
+          private: records. Nobody learns from one whose label no class has.
+          encode: not used, as teachers see images that the generator makes up.
+          queries: not used.
+          num_classes: |Y|.
+
+        Returns:
+          The teachers, private: they answer in `tally` alone, which adds the noise.
+
+        Raises:
+          ValueError: where a teacher would have no record and the number of records is public.
+        """
+        del encode, queries
+        part = pate.parts_of(
+            key, private, pate.PATE(num_teachers=self.teachers, relation=self.relation)
+        )
+        index, present = pate.rows_of(part, self.teachers)
+        blocks = [
+            described(private.images[start : start + 1000].astype(np.float32))
+            for start in range(0, len(part), 1000)
+        ]
+        features = np.vstack([np.asarray(block) for block in blocks])
+        features = np.vstack([features, np.zeros_like(features[:1])])
+        known = bsvs.voting_labels(np.asarray(private.labels, np.int32), num_classes)
+        labels = np.append(known, 0)[index]
+        learned = present * (labels >= 0).astype(np.float32)
+        weights = _trained(
+            features[index], np.maximum(labels, 0), learned, num_classes, _traced(self)
+        )
+        if self.as_published == "direct_training":
+            return Votes(weights, jnp.asarray(private.images), jnp.asarray(known))
+        return Votes(weights)
+
+    def release(
+        self,
+        key: jax.Array,
+        votes: Votes,
+        queries: Queries,
+        num_classes: int,
+        predicted: np.ndarray | None = None,
+    ) -> Answers:
+        """Distil the teachers into generator and student, in simulation, and let the student answer.
+
+        Args:
+          key: of the noise, and of all that is drawn; is consumed.
+          votes: from `votes`.
+          queries: that are asked, with their images, which train nobody.
+          num_classes: |Y|.
+          predicted: not used.
+
+        Returns:
+          The answers; `model` is the student. With `config.folder` both networks are there too, see
+          `folder_of`.
+
+        Raises:
+          ValueError: where the queries have no images, or the teachers other classes, images or numbers
+            than these.
+        """
+        del predicted
+        if queries.images is None:
+            raise ValueError(
+                "Expected queries with images, as the student answers on them, got images=None; set "
+                "Queries.images."
+            )
+        image_shape = tuple(queries.images.shape[1:])
+        _check(votes, image_shape, num_classes, self)
+        calibrated = noise(self)
+        if self.as_published != "none":
+            warnings.warn(
+                f"as_published={self.as_published}: Theorem 3 prints epsilon = "
+                f"{calibrated.as_published:.6g}, and the true one is "
+                f"{calibrated.guarantee.epsilon:.6g} at delta = {self.delta:.3g}. This cannot be "
+                "released.",
+                stacklevel=2,
+            )
+        student, _ = distil(key, votes, image_shape, num_classes, self)
+        return Answers.predicted(
+            student.predict_proba(queries.images), calibrated.guarantee, student
+        )
+
+    def not_covered(self, key: jax.Array, votes: Votes, answers: Answers) -> dict[str, float]:
+        """Return, for a benchmark, epsilon as Theorem 3 prints it beside the true one.
+
+        `key`, `votes` and `answers` are not used.
+        """
+        del key, votes, answers
+        calibrated = noise(self)
+        return {
+            "epsilon_as_published": calibrated.as_published,
+            "epsilon": calibrated.guarantee.epsilon,
+        }
+
 
 class Noise(NamedTuple):
     """What is added, and what it is worth.
@@ -289,7 +410,7 @@ def theorem_3_as_published(
     return accounting.epsilons([event], delta)["RDP"]
 
 
-def noise(config: Config) -> Noise:
+def noise(config: DPDFD) -> Noise:
     """Return the noise that `config` asks for: where nothing is as published, for its epsilon,
     and else for what Theorem 3 prints.
     """
@@ -347,66 +468,6 @@ def noise(config: Config) -> Noise:
     return Noise(multiplier, guarantee(epsilon, event), printed(multiplier))
 
 
-class Votes(NamedTuple):
-    """The teachers, private.
-
-    Attributes:
-      weights: float32 `[n, f + 1, num_classes]` of what `described` sees and of 1.
-      images: uint8 `[m, height, width, channels]`, the private images, for direct training alone.
-      labels: int32 `[m]`, theirs.
-    """
-
-    weights: jax.Array
-    images: jax.Array | None = None
-    labels: jax.Array | None = None
-
-
-def votes(
-    key: jax.Array,
-    private: Records,
-    encode: Encoder,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-) -> Votes:
-    """Train the teachers, each on its own part of the private records.
-
-    Args:
-      key: of the parts; is consumed.
-      private: records. Nobody learns from one whose label no class has.
-      encode: not used, as teachers see images that the generator makes up.
-      queries: not used.
-      num_classes: |Y|.
-      config: see `Config`.
-
-    Returns:
-      The teachers, private: they answer in `tally` alone, which adds the noise.
-
-    Raises:
-      ValueError: where a teacher would have no record and the number of records is public.
-    """
-    del encode, queries
-    part = pate.parts_of(
-        key, private, pate.Config(num_teachers=config.teachers, relation=config.relation)
-    )
-    index, present = pate.rows_of(part, config.teachers)
-    blocks = [
-        described(private.images[start : start + 1000].astype(np.float32))
-        for start in range(0, len(part), 1000)
-    ]
-    features = np.vstack([np.asarray(block) for block in blocks])
-    features = np.vstack([features, np.zeros_like(features[:1])])
-    known = bsvs.voting_labels(np.asarray(private.labels, np.int32), num_classes)
-    labels = np.append(known, 0)[index]
-    learned = present * (labels >= 0).astype(np.float32)
-    weights = _trained(
-        features[index], np.maximum(labels, 0), learned, num_classes, _traced(config)
-    )
-    if config.as_published == "direct_training":
-        return Votes(weights, jnp.asarray(private.images), jnp.asarray(known))
-    return Votes(weights)
-
-
 @jax.jit
 def described(images: jax.Array) -> jax.Array:
     """Return what teachers see: histograms of oriented gradients, the means of the same cells, and
@@ -435,7 +496,7 @@ def described(images: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnames=("num_classes", "config"))
 def _trained(
-    features: jax.Array, labels: jax.Array, present: jax.Array, num_classes: int, config: Config
+    features: jax.Array, labels: jax.Array, present: jax.Array, num_classes: int, config: DPDFD
 ) -> jax.Array:
     """Train logistic regressions side by side, from 0 on; one without records stays there."""
 
@@ -449,54 +510,7 @@ def _trained(
     return jax.vmap(teacher)(features, labels, present)
 
 
-def tally(
-    key: jax.Array,
-    votes: Votes,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-    predicted: np.ndarray | None = None,
-) -> Answers:
-    """Distil the teachers into generator and student, in simulation, and let the student answer.
-
-    Args:
-      key: of the noise, and of all that is drawn; is consumed.
-      votes: from `votes`.
-      queries: that are asked, with their images, which train nobody.
-      num_classes: |Y|.
-      config: see `Config`.
-      predicted: not used.
-
-    Returns:
-      The answers; `model` is the student. With `config.folder` both networks are there too, see
-      `folder_of`.
-
-    Raises:
-      ValueError: where the queries have no images, or the teachers other classes, images or numbers
-        than these.
-    """
-    del predicted
-    if queries.images is None:
-        raise ValueError(
-            "Expected queries with images, as the student answers on them, got images=None; set "
-            "Queries.images."
-        )
-    image_shape = tuple(queries.images.shape[1:])
-    _check(votes, image_shape, num_classes, config)
-    calibrated = noise(config)
-    if config.as_published != "none":
-        warnings.warn(
-            f"as_published={config.as_published}: Theorem 3 prints epsilon = "
-            f"{calibrated.as_published:.6g}, and the true one is "
-            f"{calibrated.guarantee.epsilon:.6g} at delta = {config.delta:.3g}. This cannot be "
-            "released.",
-            stacklevel=2,
-        )
-    student, _ = distil(key, votes, image_shape, num_classes, config)
-    return Answers.predicted(student.predict_proba(queries.images), calibrated.guarantee, student)
-
-
-def _check(votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config) -> None:
+def _check(votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: DPDFD) -> None:
     if min(image_shape[:2]) < 2 + 2 * config.margin:
         raise ValueError(
             f"Expected images of {2 + 2 * config.margin}x{2 + 2 * config.margin} pixels or more "
@@ -521,19 +535,6 @@ def _check(votes: Votes, image_shape: tuple[int, ...], num_classes: int, config:
             "Expected the private images with as_published=direct_training, got none; make votes "
             "with the same config."
         )
-
-
-def not_covered(key: jax.Array, votes: Votes, answers: Answers, config: Config) -> dict[str, float]:
-    """Return, for a benchmark, epsilon as Theorem 3 prints it beside the true one.
-
-    `key`, `votes` and `answers` are not used.
-    """
-    del key, votes, answers
-    calibrated = noise(config)
-    return {
-        "epsilon_as_published": calibrated.as_published,
-        "epsilon": calibrated.guarantee.epsilon,
-    }
 
 
 class State(NamedTuple):
@@ -562,7 +563,7 @@ class State(NamedTuple):
     targets: jax.Array
 
 
-def folder_of(config: Config, image_shape: tuple[int, ...], num_classes: int) -> Path | None:
+def folder_of(config: DPDFD, image_shape: tuple[int, ...], num_classes: int) -> Path | None:
     """Return where a run saves itself, named by its settings: `training`, and at the end
     `generator` and `student`.
 
@@ -577,7 +578,7 @@ def folder_of(config: Config, image_shape: tuple[int, ...], num_classes: int) ->
 
 
 def distil(
-    key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: Config
+    key: jax.Array, votes: Votes, image_shape: tuple[int, ...], num_classes: int, config: DPDFD
 ) -> tuple[fit.Student, Generator]:
     """Run Algorithm 1, or those of its steps that `config.folder` does not hold yet.
 
@@ -608,9 +609,14 @@ def distil(
             if (step + 1) % SAVE_STEPS == 0 or step + 1 == config.steps:
                 training.save(step + 1, state)
     about = fit.Config(
-        config.student, batch_size=config.batch_size, learning_rate=config.learning_rate, ema_decay=config.ema_decay,
-        weight_decay=0.0, label_smoothing=0.0, augmentation="none",
-    )  # fmt: skip
+        config.student,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        ema_decay=config.ema_decay,
+        weight_decay=0.0,
+        label_smoothing=0.0,
+        augmentation="none",
+    )
     height, width, channels = image_shape
     student = fit.Student(
         **jax.tree.map(np.array, state.average),
@@ -629,9 +635,7 @@ def distil(
     return student, generator
 
 
-def initial(
-    key: jax.Array, image_shape: tuple[int, ...], num_classes: int, config: Config
-) -> State:
+def initial(key: jax.Array, image_shape: tuple[int, ...], num_classes: int, config: DPDFD) -> State:
     """Return the state before the first step. `key` is consumed."""
     generator_key, student_key = jax.random.split(key)
     generator = _first_painter(generator_key, image_shape, config)
@@ -652,7 +656,7 @@ def initial(
     )
 
 
-def _first_painter(key: jax.Array, image_shape: tuple[int, ...], config: Config) -> Any:
+def _first_painter(key: jax.Array, image_shape: tuple[int, ...], config: DPDFD) -> Any:
     return _drawn(_painter(image_shape, config), key, np.zeros((1, config.latent), np.float32))
 
 
@@ -661,7 +665,7 @@ def _drawn(painter: Painter, key: jax.Array, z: jax.Array) -> Any:
     return painter.init(key, z)
 
 
-def _redrawn(key: jax.Array, image_shape: tuple[int, ...], config: Config, state: State) -> State:
+def _redrawn(key: jax.Array, image_shape: tuple[int, ...], config: DPDFD, state: State) -> State:
     generator = _first_painter(key, image_shape, config)
     return state._replace(
         generator=generator, generator_optimizer=_generator_optimizer(config).init(generator)
@@ -670,7 +674,7 @@ def _redrawn(key: jax.Array, image_shape: tuple[int, ...], config: Config, state
 
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
 def released(
-    config: Config, key: jax.Array, votes: Votes, multiplier: jax.Array, state: State
+    config: DPDFD, key: jax.Array, votes: Votes, multiplier: jax.Array, state: State
 ) -> State:
     """Make images, ask the teachers, keep the noisy targets, and train the generator."""
     z_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 0), state.step))
@@ -739,7 +743,7 @@ def released(
     )
 
 
-def _generator_loss(logits: jax.Array, config: Config) -> jax.Array:
+def _generator_loss(logits: jax.Array, config: DPDFD) -> jax.Array:
     """Return the terms of one-hot predictions and of information entropy."""
     log = jax.nn.log_softmax(logits)
     own = jnp.take_along_axis(log, jnp.argmax(logits, axis=1)[:, None], axis=1)
@@ -750,7 +754,7 @@ def _generator_loss(logits: jax.Array, config: Config) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
-def learned(config: Config, key: jax.Array, state: State) -> State:
+def learned(config: DPDFD, key: jax.Array, state: State) -> State:
     """Train the student on the images just made, or on a draw of all so far; the targets are
     private already.
     """
@@ -790,7 +794,7 @@ def _applied(
     return network.apply(variables, images, train=True, features=features, mutable=["batch_stats"])
 
 
-def _painter(image_shape: tuple[int, ...], config: Config) -> Painter:
+def _painter(image_shape: tuple[int, ...], config: DPDFD) -> Painter:
     height, width, channels = image_shape
     return Painter(
         (height, width, channels),
@@ -801,26 +805,26 @@ def _painter(image_shape: tuple[int, ...], config: Config) -> Painter:
     )
 
 
-def _student(config: Config, num_classes: int) -> Any:
+def _student(config: DPDFD, num_classes: int) -> Any:
     return fit.network_of(fit.Config(config.student), num_classes)
 
 
-def _student_optimizer(config: Config) -> optax.GradientTransformation:
+def _student_optimizer(config: DPDFD) -> optax.GradientTransformation:
     return optax.adam(
         optax.cosine_decay_schedule(config.learning_rate, config.steps * config.updates)
     )
 
 
-def _generator_optimizer(config: Config) -> optax.GradientTransformation:
+def _generator_optimizer(config: DPDFD) -> optax.GradientTransformation:
     return optax.adam(config.generator_learning_rate, b1=0.5)
 
 
-def _traced(config: Config) -> Config:
+def _traced(config: DPDFD) -> DPDFD:
     """Return the settings that are part of a trace: one program serves every epsilon."""
     return replace(config, epsilon=1.0, delta=1e-5, relation="replace-one", folder=None)
 
 
-SMALL = Config(
+SMALL = DPDFD(
     epsilon=1.0,
     num_teachers=20,
     steps=120,

@@ -4,12 +4,11 @@ public records are.
 Its answers are predictions, and cost nothing, so all public records may be asked about. What is
 trained:
 
-| network            | on                                       | as |
-|--------------------|------------------------------------------|--------------------------------------------------------------|
-| `linear`, `mlp`    | the features of `encode`                 | the Layer-1 and Layer-2 heads of
-the reverse k-NN paper      | | a student's, `m5`  | images, from first weights on            | the
-usual private training                                   | | `encoder`          | images, from what
-`encode` has learned   | fine-tuning of a network that was trained on public images   |
+| network           | input                            | as                                    |
+|-------------------|----------------------------------|---------------------------------------|
+| `linear`, `mlp`   | the features of `encode`         | the paper's Layer-1 and Layer-2 heads |
+| a student's, `m5` | images, from first weights       | the usual private training            |
+| `encoder`         | images, from what `encode` knows | fine-tuning after public training     |
 
 and with `part` a head, the normalisation, or a sparse part of the largest weights alone.
 
@@ -27,9 +26,10 @@ Privacy with Sparse Network Finetuning", 2021.
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,12 +37,12 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from rknn_jax._internal.disk import write_arrays
+from rknn_jax.labelers import Labeler
 from rknn_jax.representations import scan, self_trained, simclr, spectral
 from rknn_jax.students import dpsgd, models
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
-TRAINS = True
 """A network, whose training is what costs: answers are predictions."""
 
 HEADS = ("linear", "mlp")
@@ -52,8 +52,24 @@ PREDICT_BLOCK = 4096
 """Rows of features of one forward pass."""
 
 
+class Votes(NamedTuple):
+    """What the private records bring to the training: private.
+
+    Attributes:
+      inputs: float32 features `[n, f]` or uint8 images `[n, height, width, channels]`.
+      labels: int32 `[n]`.
+      encode: of the run, public.
+      key: of the first weights.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    encode: Encoder
+    key: jax.Array
+
+
 @dataclass(frozen=True)
-class Config(dpsgd.Config):
+class NoisySGD(Labeler[Votes], dpsgd.Config):
     """How to train, and what.
 
     Attributes:
@@ -69,6 +85,9 @@ class Config(dpsgd.Config):
     density: float = 0.01
     folder: Path | None = None
 
+    trains: ClassVar[bool] = True
+    telling: ClassVar[Mapping[str, Any]] = {"batch_size": 12, "epochs": 1.0}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.network not in (choices := (*students.MODELS, "encoder")):
@@ -81,6 +100,54 @@ class Config(dpsgd.Config):
                 "that are drawn and then left alone are "
                 "of no use, take network=encoder with representation=self_trained, simclr or scan."
             )
+
+    def contribute(
+        self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
+    ) -> Votes:
+        """Encode the private records, each by itself, or take them as they are.
+
+        Args:
+          key: of the first weights; is consumed.
+          private: records.
+          encode: of the queries' features.
+          queries: public records to predict for.
+          num_classes: |Y|.
+        """
+        del queries, num_classes
+        inputs = np.asarray(encode(private.images)) if self.network in HEADS else private.images
+        return Votes(inputs, private.labels, encode, key)
+
+    def release(
+        self,
+        key: jax.Array,
+        votes: Votes,
+        queries: Queries,
+        num_classes: int,
+        predicted: np.ndarray | None = None,
+    ) -> Answers:
+        """Train privately, in simulation, and predict.
+
+        Args:
+          key: of the samples and the noise; is consumed.
+          votes: from `votes`.
+          queries: public records, with their images for a network on images.
+          num_classes: |Y|.
+          predicted: what a student thinks of the queries; not used.
+
+        Raises:
+          ValueError: for a network on images where the queries have none, and as `dpsgd.fit`.
+        """
+        del predicted
+        if self.network in HEADS:
+            head, guarantee = _train_head(key, votes, queries, num_classes, self)
+            return Answers.predicted(head.of_features(queries.features), guarantee, head)
+        if queries.images is None:
+            raise ValueError(
+                f"Expected queries with images for network={self.network}, got none; set "
+                "Queries.images, or take a head."
+            )
+        student, guarantee = _train_network(key, votes, queries.images, num_classes, self)
+        return Answers.predicted(student.predict_proba(queries.images), guarantee, student)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,81 +199,8 @@ def _probabilities(network: Any, params: Any, inputs: jax.Array) -> jax.Array:
     return jax.nn.softmax(network.apply({"params": params}, inputs, train=False))
 
 
-class Votes(NamedTuple):
-    """What the private records bring to the training: private.
-
-    Attributes:
-      inputs: float32 features `[n, f]` or uint8 images `[n, height, width, channels]`.
-      labels: int32 `[n]`.
-      encode: of the run, public.
-      key: of the first weights.
-    """
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    encode: Encoder
-    key: jax.Array
-
-
-def votes(
-    key: jax.Array,
-    private: Records,
-    encode: Encoder,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-) -> Votes:
-    """Encode the private records, each by itself, or take them as they are.
-
-    Args:
-      key: of the first weights; is consumed.
-      private: records.
-      encode: of the queries' features.
-      queries: public records to predict for.
-      num_classes: |Y|.
-      config: see `Config`.
-    """
-    del queries, num_classes
-    inputs = np.asarray(encode(private.images)) if config.network in HEADS else private.images
-    return Votes(inputs, private.labels, encode, key)
-
-
-def tally(
-    key: jax.Array,
-    votes: Votes,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-    predicted: np.ndarray | None = None,
-) -> Answers:
-    """Train privately, in simulation, and predict.
-
-    Args:
-      key: of the samples and the noise; is consumed.
-      votes: from `votes`.
-      queries: public records, with their images for a network on images.
-      num_classes: |Y|.
-      config: see `Config`.
-      predicted: what a student thinks of the queries; not used.
-
-    Raises:
-      ValueError: for a network on images where the queries have none, and as `dpsgd.fit`.
-    """
-    del predicted
-    if config.network in HEADS:
-        head, guarantee = _train_head(key, votes, queries, num_classes, config)
-        return Answers.predicted(head.of_features(queries.features), guarantee, head)
-    if queries.images is None:
-        raise ValueError(
-            f"Expected queries with images for network={config.network}, got none; set "
-            "Queries.images, or take a head."
-        )
-    student, guarantee = _train_network(key, votes, queries.images, num_classes, config)
-    return Answers.predicted(student.predict_proba(queries.images), guarantee, student)
-
-
 def _train_head(
-    key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: Config
+    key: jax.Array, votes: Votes, queries: Queries, num_classes: int, config: NoisySGD
 ) -> tuple[Head, Any]:
     public = np.asarray(queries.features, np.float32)
     centre = public.mean(axis=0)
@@ -223,7 +217,7 @@ def _train_head(
 
 
 def _train_network(
-    key: jax.Array, votes: Votes, public: np.ndarray, num_classes: int, config: Config
+    key: jax.Array, votes: Votes, public: np.ndarray, num_classes: int, config: NoisySGD
 ) -> tuple[students.Student, Any]:
     name, learned = (
         pretrained(votes.encode) if config.network == "encoder" else (config.network, {})
@@ -285,8 +279,8 @@ def _network(name: str, num_classes: int) -> Any:
 
 
 EXAMPLES = (
-    Config(epsilon=20.0, batch_size=100, epochs=20),
-    Config(
+    NoisySGD(epsilon=20.0, batch_size=100, epochs=20),
+    NoisySGD(
         epsilon=30.0,
         batch_size=100,
         epochs=20,

@@ -4,13 +4,12 @@ every query.
 A record is in one part, so it moves the vote of one teacher whatever the query is, and no sampling
 is needed; but every query costs anew.
 
-| aggregator        | a query is answered by                                              | for |
-|-------------------|---------------------------------------------------------------------|------------------|
-| `lnmax`           | arg max of votes + Laplace(b)                                       | all
-queries      | | `gnmax`           | arg max of votes + N(0, s2²) | all queries      | |
-`confident_gnmax` | the same, once the greatest count + N(0, s1²) has reached T         | those that
-agree | | `interactive`     | the same, where the teachers differ from the student by that much   |
-those that teach |
+| aggregator        | a query is answered by                            | for              |
+|-------------------|---------------------------------------------------|------------------|
+| `lnmax`           | arg max of votes + Laplace(b)                     | all queries      |
+| `gnmax`           | arg max of votes + N(0, s2²)                      | all queries      |
+| `confident_gnmax` | the same, once greatest count + N(0, s1²) >= T    | those that agree |
+| `interactive`     | the same, if teachers and student differ that far | those that teach |
 
 `interactive` takes effect once there is a student, whose probabilities times the number of teachers
 are taken off the votes before the screen; a query on which the teachers add nothing, but of which
@@ -37,9 +36,9 @@ Algorithms 1 and 2.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +47,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rknn_jax import bsvs
-from rknn_jax.labelers import _screening
+from rknn_jax.labelers import Labeler, _screening
 from rknn_jax.labelers._screening import Noise, Release
 from rknn_jax.privacy import accounting, smooth_sensitivity
 from rknn_jax.privacy import pate as accounts
@@ -67,7 +66,7 @@ TEACHERS = "teachers"
 
 
 @dataclass(frozen=True)
-class Config:
+class PATE(Labeler[np.ndarray]):
     """How to vote.
 
     The defaults are those of the 2018 paper for MNIST, but for epsilon and the teachers.
@@ -101,6 +100,13 @@ class Config:
     steps: int = 100
     learning_rate: float = 0.02
     weight_decay: float = 0.1
+
+    telling: ClassVar[Mapping[str, Any]] = {
+        "num_teachers": 12,
+        "hidden": 0,
+        "steps": 20,
+        "threshold": 0.5,
+    }
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -141,8 +147,139 @@ class Config:
         """Whether queries are screened."""
         return self.aggregator in ("confident_gnmax", "interactive")
 
+    def contribute(
+        self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
+    ) -> np.ndarray:
+        """Train the teachers and let them vote on the queries.
 
-def release(num_queries: int, num_teachers: int, config: Config) -> Release:
+        Args:
+          key: of the parts and the teachers; is consumed.
+          private: records.
+          encode: of the queries' features.
+          queries: `[s, f]`.
+          num_classes: |Y|.
+
+        Returns:
+          int32 `[s, num_classes]`, private.
+
+        Raises:
+          ValueError: where a teacher would have no record and their number is public, or clients are
+            asked for and the data set knows of none.
+        """
+        part_key, teacher_key = jax.random.split(key)
+        part = parts_of(part_key, private, self)
+        num_teachers = int(part.max()) + 1 if self.parts == "clients" else self.num_teachers
+        if num_teachers < num_classes:
+            raise ValueError(
+                f"Expected as many votes as classes or more, got {num_teachers} teachers with "
+                f"{num_classes} classes; ask more."
+            )
+        said = predictions(
+            teacher_key,
+            encode(private.images),
+            private.labels,
+            part,
+            num_teachers,
+            queries.features,
+            num_classes,
+            self,
+        )
+        return np.stack(
+            [(said == label).sum(axis=0) for label in range(num_classes)], axis=1
+        ).astype(np.int32)
+
+    def release(
+        self,
+        key: jax.Array,
+        votes: np.ndarray,
+        queries: Queries,
+        num_classes: int,
+        predicted: np.ndarray | None = None,
+    ) -> Answers:
+        """Make the votes private, in simulation.
+
+        Args:
+          key: of the noise; is consumed.
+          votes: int32 `[s, num_classes]` from `votes`.
+          queries: that were asked.
+          num_classes: |Y|.
+          predicted: float32 `[s, num_classes]`, a student's probabilities, for `interactive`.
+        """
+        del queries, num_classes
+        num_teachers = int(votes[0].sum())
+        calibrated = noise(len(votes), num_teachers, self)
+        screen_key, count_key = jax.random.split(key)
+        if self.aggregator == "lnmax":
+            drawn = (
+                calibrated.aggregation_stddev
+                / math.sqrt(2)
+                * np.asarray(jax.random.laplace(count_key, votes.shape))
+            )
+            spread = np.full(votes.shape, calibrated.aggregation_stddev, np.float32)
+            return _screening.answers_of(
+                (votes + drawn).astype(np.float32),
+                spread,
+                np.ones(len(votes), bool),
+                calibrated.guarantee,
+            )
+        answered = np.ones(len(votes), bool)
+        known = self.aggregator == "interactive" and predicted is not None
+        if self.screens:
+            news = votes - num_teachers * predicted if known and predicted is not None else votes
+            answered = _screening.passed(
+                screen_key, news, self.threshold * num_teachers, calibrated, self.max_answers
+            )
+        answers = _screening.aggregated(
+            count_key, votes, answered, calibrated.aggregation_stddev, calibrated.guarantee
+        )
+        return (
+            _screening.confirmed(answers, predicted, SURE)
+            if known and predicted is not None
+            else answers
+        )
+
+    def not_covered(
+        self, key: jax.Array, votes: np.ndarray, answers: Answers
+    ) -> dict[str, dict[str, float]]:
+        """Return, for a benchmark, what the votes themselves say that their labels cost.
+
+        All but the sanitized bound is private, and none is `answers.guarantee`.
+
+        Args:
+          key: of the noise of the sanitized values; is consumed.
+          votes: from `votes`.
+          answers: from `tally`.
+        """
+        if self.epsilon == math.inf or self.aggregator == "interactive" or not self.delta:
+            return {"epsilons_that_look_at_the_votes": {}}
+        num_queries, num_classes = votes.shape
+        num_teachers = int(votes[0].sum())
+        calibrated = noise(num_queries, num_teachers, self)
+        if self.aggregator == "lnmax":
+            found = accounts.report(
+                votes, accounts.LNMax(calibrated.aggregation_stddev / math.sqrt(2)), self.delta
+            )
+            return {"epsilons_that_look_at_the_votes": found}
+        screen = (
+            accounts.Screen(self.threshold * num_teachers, calibrated.screening_stddev)
+            if self.screens
+            else None
+        )
+        mechanism = accounts.GNMax(calibrated.aggregation_stddev, screen)
+        found = accounts.report(
+            votes, mechanism, self.delta, answered=answers.answered if screen else None
+        )
+        plan = smooth_sensitivity.plan_release(
+            smooth_sensitivity.expected_votes(num_queries, num_teachers, num_classes),
+            mechanism,
+            self.delta,
+        )
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        found |= smooth_sensitivity.sanitize(rng, votes, mechanism, plan, self.delta).told()
+        return {"epsilons_that_look_at_the_votes": found}
+
+
+def release(num_queries: int, num_teachers: int, config: PATE) -> Release:
     """Return what a run of `num_queries` queries releases, for `screening.calibrated` and
     accountants.
     """
@@ -156,7 +293,7 @@ def release(num_queries: int, num_teachers: int, config: Config) -> Release:
     )
 
 
-def noise(num_queries: int, num_teachers: int, config: Config) -> Noise:
+def noise(num_queries: int, num_teachers: int, config: PATE) -> Noise:
     """Return the noise that `config` asks for, and its guarantee; of `lnmax` the standard
     deviation is that of Laplace noise.
     """
@@ -169,7 +306,7 @@ def noise(num_queries: int, num_teachers: int, config: Config) -> Noise:
 
 
 @functools.lru_cache(maxsize=64)
-def _laplace(num_queries: int, config: Config) -> Noise:
+def _laplace(num_queries: int, config: PATE) -> Noise:
     """Calibrate Laplace noise: a teacher that changes its mind moves two counts of every query
     by 1 each.
     """
@@ -206,55 +343,7 @@ def _laplace(num_queries: int, config: Config) -> Noise:
     return Noise(0.0, math.sqrt(2) * scale, guarantee)
 
 
-def votes(
-    key: jax.Array,
-    private: Records,
-    encode: Encoder,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-) -> np.ndarray:
-    """Train the teachers and let them vote on the queries.
-
-    Args:
-      key: of the parts and the teachers; is consumed.
-      private: records.
-      encode: of the queries' features.
-      queries: `[s, f]`.
-      num_classes: |Y|.
-      config: see `Config`.
-
-    Returns:
-      int32 `[s, num_classes]`, private.
-
-    Raises:
-      ValueError: where a teacher would have no record and their number is public, or clients are
-        asked for and the data set knows of none.
-    """
-    part_key, teacher_key = jax.random.split(key)
-    part = parts_of(part_key, private, config)
-    num_teachers = int(part.max()) + 1 if config.parts == "clients" else config.num_teachers
-    if num_teachers < num_classes:
-        raise ValueError(
-            f"Expected as many votes as classes or more, got {num_teachers} teachers with "
-            f"{num_classes} classes; ask more."
-        )
-    said = predictions(
-        teacher_key,
-        encode(private.images),
-        private.labels,
-        part,
-        num_teachers,
-        queries.features,
-        num_classes,
-        config,
-    )
-    return np.stack([(said == label).sum(axis=0) for label in range(num_classes)], axis=1).astype(
-        np.int32
-    )
-
-
-def parts_of(key: jax.Array, private: Records, config: Config) -> np.ndarray:
+def parts_of(key: jax.Array, private: Records, config: PATE) -> np.ndarray:
     """Return which teacher learns from each record, int64 `[n]`; see the module's docstring.
 
     `key` is consumed.
@@ -304,7 +393,7 @@ def predictions(
     num_teachers: int,
     asked: Array,
     num_classes: int,
-    config: Config,
+    config: PATE,
 ) -> np.ndarray:
     """Train all teachers, over the devices that there are, and return what each says.
 
@@ -349,7 +438,7 @@ def _predictions(
     present: jax.Array,
     asked: jax.Array,
     num_classes: int,
-    config: Config,
+    config: PATE,
 ) -> jax.Array:
     def teacher(
         key: jax.Array, features: jax.Array, labels: jax.Array, present: jax.Array
@@ -370,11 +459,11 @@ def _predictions(
     return jax.vmap(teacher)(keys, features, labels, present)
 
 
-def _traced(config: Config) -> Config:
+def _traced(config: PATE) -> PATE:
     """Return the settings that are part of a trace: one program serves every epsilon and
     aggregator.
     """
-    return Config(
+    return PATE(
         hidden=config.hidden,
         steps=config.steps,
         learning_rate=config.learning_rate,
@@ -441,105 +530,10 @@ def _logits(params: list[tuple[jax.Array, jax.Array]], x: jax.Array) -> jax.Arra
     return x
 
 
-def tally(
-    key: jax.Array,
-    votes: np.ndarray,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-    predicted: np.ndarray | None = None,
-) -> Answers:
-    """Make the votes private, in simulation.
-
-    Args:
-      key: of the noise; is consumed.
-      votes: int32 `[s, num_classes]` from `votes`.
-      queries: that were asked.
-      num_classes: |Y|.
-      config: see `Config`.
-      predicted: float32 `[s, num_classes]`, a student's probabilities, for `interactive`.
-    """
-    del queries, num_classes
-    num_teachers = int(votes[0].sum())
-    calibrated = noise(len(votes), num_teachers, config)
-    screen_key, count_key = jax.random.split(key)
-    if config.aggregator == "lnmax":
-        drawn = (
-            calibrated.aggregation_stddev
-            / math.sqrt(2)
-            * np.asarray(jax.random.laplace(count_key, votes.shape))
-        )
-        spread = np.full(votes.shape, calibrated.aggregation_stddev, np.float32)
-        return _screening.answers_of(
-            (votes + drawn).astype(np.float32),
-            spread,
-            np.ones(len(votes), bool),
-            calibrated.guarantee,
-        )
-    answered = np.ones(len(votes), bool)
-    known = config.aggregator == "interactive" and predicted is not None
-    if config.screens:
-        news = votes - num_teachers * predicted if known and predicted is not None else votes
-        answered = _screening.passed(
-            screen_key, news, config.threshold * num_teachers, calibrated, config.max_answers
-        )
-    answers = _screening.aggregated(
-        count_key, votes, answered, calibrated.aggregation_stddev, calibrated.guarantee
-    )
-    return (
-        _screening.confirmed(answers, predicted, SURE)
-        if known and predicted is not None
-        else answers
-    )
-
-
-def not_covered(
-    key: jax.Array, votes: np.ndarray, answers: Answers, config: Config
-) -> dict[str, dict[str, float]]:
-    """Return, for a benchmark, what the votes themselves say that their labels cost.
-
-    All but the sanitized bound is private, and none is `answers.guarantee`.
-
-    Args:
-      key: of the noise of the sanitized values; is consumed.
-      votes: from `votes`.
-      answers: from `tally`.
-      config: of both; empty with `interactive`, whose screens depend on a student, and without
-        noise.
-    """
-    if config.epsilon == math.inf or config.aggregator == "interactive" or not config.delta:
-        return {"epsilons_that_look_at_the_votes": {}}
-    num_queries, num_classes = votes.shape
-    num_teachers = int(votes[0].sum())
-    calibrated = noise(num_queries, num_teachers, config)
-    if config.aggregator == "lnmax":
-        found = accounts.report(
-            votes, accounts.LNMax(calibrated.aggregation_stddev / math.sqrt(2)), config.delta
-        )
-        return {"epsilons_that_look_at_the_votes": found}
-    screen = (
-        accounts.Screen(config.threshold * num_teachers, calibrated.screening_stddev)
-        if config.screens
-        else None
-    )
-    mechanism = accounts.GNMax(calibrated.aggregation_stddev, screen)
-    found = accounts.report(
-        votes, mechanism, config.delta, answered=answers.answered if screen else None
-    )
-    plan = smooth_sensitivity.plan_release(
-        smooth_sensitivity.expected_votes(num_queries, num_teachers, num_classes),
-        mechanism,
-        config.delta,
-    )
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    found |= smooth_sensitivity.sanitize(rng, votes, mechanism, plan, config.delta).told()
-    return {"epsilons_that_look_at_the_votes": found}
-
-
 EXAMPLES = (
-    Config(epsilon=20.0, num_teachers=30, steps=30, hidden=0),
-    Config(epsilon=8.0, num_teachers=30, steps=30, hidden=0, aggregator="lnmax"),
-    Config(
+    PATE(epsilon=20.0, num_teachers=30, steps=30, hidden=0),
+    PATE(epsilon=8.0, num_teachers=30, steps=30, hidden=0, aggregator="lnmax"),
+    PATE(
         epsilon=10.0, num_teachers=30, steps=30, hidden=0, aggregator="gnmax", relation="add-remove"
     ),
 )

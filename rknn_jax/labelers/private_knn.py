@@ -25,22 +25,37 @@ account private-knn`.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 
 from rknn_jax import bsvs
-from rknn_jax.labelers import _screening
+from rknn_jax.labelers import Labeler, _screening
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 from rknn_jax.labelers._screening import Noise, Release
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 
+class Votes(NamedTuple):
+    """What was asked: private.
+
+    Attributes:
+      screened: int32 `[s, num_classes]`, votes of the first samples.
+      counted: int32 `[s, num_classes]`, votes of the second ones.
+      short: of all samples, those that held fewer than k records.
+    """
+
+    screened: np.ndarray
+    counted: np.ndarray
+    short: int
+
+
 @dataclass(frozen=True)
-class Config:
+class PrivateKNN(Labeler[Votes]):
     """How to ask. The defaults are those of the paper for MNIST, but for epsilon.
 
     Attributes:
@@ -63,6 +78,12 @@ class Config:
     ratio: float = 3.0
     max_answers: int | None = None
 
+    telling: ClassVar[Mapping[str, Any]] = {
+        "num_neighbors": 3,
+        "sampling_prob": 0.5,
+        "threshold": 0.5,
+    }
+
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
             raise ValueError(
@@ -82,22 +103,74 @@ class Config:
                 "lets every query pass."
             )
 
+    def contribute(
+        self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
+    ) -> Votes:
+        """Let the nearest private records of a sample vote, for each query and each step.
 
-class Votes(NamedTuple):
-    """What was asked: private.
+        Args:
+          key: of the samples, which must stay secret; is consumed.
+          private: records.
+          encode: of the queries' features.
+          queries: `[s, f]`.
+          num_classes: |Y|.
 
-    Attributes:
-      screened: int32 `[s, num_classes]`, votes of the first samples.
-      counted: int32 `[s, num_classes]`, votes of the second ones.
-      short: of all samples, those that held fewer than k records.
-    """
+        Raises:
+          ValueError: where there are fewer private records than neighbours and their number is public,
+            or fewer neighbours than classes.
+        """
+        if self.num_neighbors < num_classes:
+            raise ValueError(
+                "Expected as many votes as classes or more, got "
+                f"num_neighbors={self.num_neighbors} with {num_classes} classes; ask more."
+            )
+        near = _neighbors(key, encode(private.images), queries, self, 2)
+        screened, counted = (
+            counts_of(near[:, step], private.labels, num_classes) for step in range(2)
+        )
+        return Votes(screened, counted, int(np.sum(near[:, :, -1] < 0)))
 
-    screened: np.ndarray
-    counted: np.ndarray
-    short: int
+    def release(
+        self,
+        key: jax.Array,
+        votes: Votes,
+        queries: Queries,
+        num_classes: int,
+        predicted: np.ndarray | None = None,
+    ) -> Answers:
+        """Screen and count the votes, in simulation.
+
+        Args:
+          key: of the noise; is consumed.
+          votes: from `votes`.
+          queries: that were asked.
+          num_classes: |Y|.
+          predicted: what a student thinks of the queries; not used.
+        """
+        del queries, num_classes, predicted
+        calibrated = noise(len(votes.screened), self)
+        screen_key, count_key = jax.random.split(key)
+        answered = _screening.passed(
+            screen_key,
+            votes.screened,
+            self.threshold * self.num_neighbors,
+            calibrated,
+            self.max_answers,
+        )
+        return _screening.aggregated(
+            count_key, votes.counted, answered, calibrated.aggregation_stddev, calibrated.guarantee
+        )
+
+    def not_covered(self, key: jax.Array, votes: Votes, answers: Answers) -> dict[str, int]:
+        """Return, for a benchmark, how many samples held fewer than k records.
+
+        `key`, `answers` and `config` are not used.
+        """
+        del key, answers, self
+        return {"samples_of_fewer_than_k": votes.short}
 
 
-def release(num_queries: int, config: Config) -> Release:
+def release(num_queries: int, config: PrivateKNN) -> Release:
     """Return what a run of `num_queries` queries releases, for `screening.calibrated` and
     accountants.
     """
@@ -110,43 +183,11 @@ def release(num_queries: int, config: Config) -> Release:
     )
 
 
-def noise(num_queries: int, config: Config) -> Noise:
+def noise(num_queries: int, config: PrivateKNN) -> Noise:
     """Return the noise that `config` asks for, and its guarantee."""
     return _screening.calibrated(
         release(num_queries, config), config.ratio, config.epsilon, config.delta, config.relation
     )
-
-
-def votes(
-    key: jax.Array,
-    private: Records,
-    encode: Encoder,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-) -> Votes:
-    """Let the nearest private records of a sample vote, for each query and each step.
-
-    Args:
-      key: of the samples, which must stay secret; is consumed.
-      private: records.
-      encode: of the queries' features.
-      queries: `[s, f]`.
-      num_classes: |Y|.
-      config: see `Config`.
-
-    Raises:
-      ValueError: where there are fewer private records than neighbours and their number is public,
-        or fewer neighbours than classes.
-    """
-    if config.num_neighbors < num_classes:
-        raise ValueError(
-            "Expected as many votes as classes or more, got "
-            f"num_neighbors={config.num_neighbors} with {num_classes} classes; ask more."
-        )
-    near = _neighbors(key, encode(private.images), queries, config, 2)
-    screened, counted = (counts_of(near[:, step], private.labels, num_classes) for step in range(2))
-    return Votes(screened, counted, int(np.sum(near[:, :, -1] < 0)))
 
 
 def counts_of(near: np.ndarray, labels: Array, num_classes: int) -> np.ndarray:
@@ -165,48 +206,6 @@ def counts_of(near: np.ndarray, labels: Array, num_classes: int) -> np.ndarray:
     rows = np.arange(len(near))[:, None] * (num_classes + 1)
     counts = np.bincount((rows + voted).ravel(), minlength=len(near) * (num_classes + 1))
     return counts.reshape(len(near), num_classes + 1)[:, :num_classes].astype(np.int32)
-
-
-def tally(
-    key: jax.Array,
-    votes: Votes,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-    predicted: np.ndarray | None = None,
-) -> Answers:
-    """Screen and count the votes, in simulation.
-
-    Args:
-      key: of the noise; is consumed.
-      votes: from `votes`.
-      queries: that were asked.
-      num_classes: |Y|.
-      config: see `Config`.
-      predicted: what a student thinks of the queries; not used.
-    """
-    del queries, num_classes, predicted
-    calibrated = noise(len(votes.screened), config)
-    screen_key, count_key = jax.random.split(key)
-    answered = _screening.passed(
-        screen_key,
-        votes.screened,
-        config.threshold * config.num_neighbors,
-        calibrated,
-        config.max_answers,
-    )
-    return _screening.aggregated(
-        count_key, votes.counted, answered, calibrated.aggregation_stddev, calibrated.guarantee
-    )
-
-
-def not_covered(key: jax.Array, votes: Votes, answers: Answers, config: Config) -> dict[str, int]:
-    """Return, for a benchmark, how many samples held fewer than k records.
-
-    `key`, `answers` and `config` are not used.
-    """
-    del key, answers, config
-    return {"samples_of_fewer_than_k": votes.short}
 
 
 class Attributes(NamedTuple):
@@ -229,7 +228,7 @@ def multi_label(
     features: Array,
     attributes: Array,
     queries: Queries,
-    config: Config,
+    config: PrivateKNN,
     clip: float,
 ) -> Attributes:
     """Ask which attributes the nearest records have: the tau approximation, without a screen, in
@@ -310,7 +309,7 @@ def multi_label_change(num_attributes: int, clip: float) -> float:
 
 
 def _neighbors(
-    key: jax.Array, features: Array, queries: Queries, config: Config, num_samples: int
+    key: jax.Array, features: Array, queries: Queries, config: PrivateKNN, num_samples: int
 ) -> np.ndarray:
     if (
         config.num_neighbors > len(features) and config.relation == "replace-one"
@@ -326,6 +325,6 @@ def _neighbors(
 
 
 EXAMPLES = (
-    Config(epsilon=8.0, num_neighbors=15, sampling_prob=0.3),
-    Config(num_neighbors=15, relation="add-remove", max_answers=4, sampling_prob=0.3),
+    PrivateKNN(epsilon=8.0, num_neighbors=15, sampling_prob=0.3),
+    PrivateKNN(num_neighbors=15, relation="add-remove", max_answers=4, sampling_prob=0.3),
 )

@@ -9,15 +9,17 @@ Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1
 """
 
 import math
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
 import scipy.sparse
 
 from rknn_jax import bsvs, mechanisms, postprocessing
-from rknn_jax.labelers import _confidence
+from rknn_jax.labelers import Labeler, _confidence
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, nearest
@@ -29,7 +31,7 @@ Amplification = Literal["variation ratio", "general"]
 
 
 @dataclass(frozen=True)
-class Config:
+class ReverseKNN(Labeler[jax.Array]):
     """How to vote.
 
     Attributes:
@@ -63,9 +65,47 @@ class Config:
     smoothing: Literal["auto", "none"] = "auto"
     decode: Literal["argmax", "assignment"] = "argmax"
 
+    telling: ClassVar[Mapping[str, Any]] = {"num_neighbors": 2}
+
+    def contribute(
+        self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
+    ) -> jax.Array:
+        """Let every private record vote: `connect`, of encoded records.
+
+        `key` is not used, nothing is drawn.
+        """
+        del key
+        return connect(encode(private.images), private.labels, queries, num_classes, self)
+
+    def release(
+        self,
+        key: jax.Array,
+        votes: Array,
+        queries: Queries,
+        num_classes: int,
+        predicted: np.ndarray | None = None,
+    ) -> Answers:
+        """Sum the votes, make the sum private, in simulation, and take the arg max.
+
+        Args:
+          key: of the noise; is consumed.
+          votes: int32 `[n, k·r]` from `votes`, the cells of every record.
+          queries: that were voted for.
+          num_classes: |Y|.
+          predicted: what a student thinks of the queries; not used.
+
+        Returns:
+          Answers that carry their guarantee.
+        """
+        del predicted
+        private_step = mechanism(len(queries.features), num_classes, len(votes), self)
+        counts = estimate_counts(private_step, key, votes)
+        stddev = private_step.stddev(np.asarray(counts), len(votes))
+        return answer(counts, stddev, guarantee(private_step, len(votes), self), queries, self)
+
 
 def mechanism(
-    num_queries: int, num_classes: int, num_records: int, config: Config
+    num_queries: int, num_classes: int, num_records: int, config: ReverseKNN
 ) -> mechanisms.base.Mechanism:
     """Return the mechanism that `config` names, calibrated.
 
@@ -110,7 +150,7 @@ def mechanism(
 
 
 def guarantee(
-    private_step: mechanisms.base.Mechanism, num_records: int, config: Config
+    private_step: mechanisms.base.Mechanism, num_records: int, config: ReverseKNN
 ) -> Guarantee:
     """Return what the mechanism's run costs: its own guarantee, or after shuffling the amplified
     one that it was calibrated for.
@@ -136,30 +176,15 @@ def guarantee(
             f"got {num_records}; calibrate the mechanism for them."
         )
     averaged = variation is not None and private_step.averages_over_hashes
-    accountant = f"amplification by shuffling, {config.amplification} bound{' for an ideal hash' if averaged else ''}"
+    ideal = " for an ideal hash" if averaged else ""
+    accountant = f"amplification by shuffling, {config.amplification} bound{ideal}"
     return Guarantee(
         config.epsilon, config.delta, "replace-one", "shuffle", (), accountant=accountant
     )
 
 
-def votes(
-    key: jax.Array,
-    private: Records,
-    encode: Encoder,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-) -> jax.Array:
-    """Let every private record vote: `connect`, of encoded records.
-
-    `key` is not used, nothing is drawn.
-    """
-    del key
-    return connect(encode(private.images), private.labels, queries, num_classes, config)
-
-
 def connect(
-    features: Array, labels: Array, queries: Queries, num_classes: int, config: Config
+    features: Array, labels: Array, queries: Queries, num_classes: int, config: ReverseKNN
 ) -> jax.Array:
     """Connect private records to their k nearest queries and return the cells that they vote for.
 
@@ -177,36 +202,8 @@ def connect(
     return bsvs.cells(near, labels, num_classes)
 
 
-def tally(
-    key: jax.Array,
-    votes: Array,
-    queries: Queries,
-    num_classes: int,
-    config: Config,
-    predicted: np.ndarray | None = None,
-) -> Answers:
-    """Sum the votes, make the sum private, in simulation, and take the arg max.
-
-    Args:
-      key: of the noise; is consumed.
-      votes: int32 `[n, k·r]` from `votes`, the cells of every record.
-      queries: that were voted for.
-      num_classes: |Y|.
-      config: see `Config`.
-      predicted: what a student thinks of the queries; not used.
-
-    Returns:
-      Answers that carry their guarantee.
-    """
-    del predicted
-    private_step = mechanism(len(queries.features), num_classes, len(votes), config)
-    counts = estimate_counts(private_step, key, votes)
-    stddev = private_step.stddev(np.asarray(counts), len(votes))
-    return answer(counts, stddev, guarantee(private_step, len(votes), config), queries, config)
-
-
 def answer(
-    counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: Config
+    counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: ReverseKNN
 ) -> Answers:
     """Turn noisy counts into answers, by post-processing alone.
 
@@ -242,9 +239,17 @@ def answer(
     )
 
 
+def __getattr__(name: str) -> type[ReverseKNN]:
+    if name == "Config":
+        words = "labelers.rknn.Config is now labelers.rknn.ReverseKNN."
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
+        return ReverseKNN
+    raise AttributeError(f"module {__name__} has no attribute {name}")
+
+
 EXAMPLES = (
-    Config(epsilon=1.0, num_neighbors=2),
-    Config(
+    ReverseKNN(epsilon=1.0, num_neighbors=2),
+    ReverseKNN(
         epsilon=2.0, num_neighbors=2, mechanism="gaussian", relation="add-remove", smoothing="none"
     ),
 )

@@ -1,6 +1,6 @@
-"""One file, one mechanism; `base` and `local` hold the contracts and the drivers.
+"""Mechanisms that turn votes into noisy counts, one file each.
 
-A file's presence registers the mechanism.
+A file's presence registers the mechanism. `base` and `local` hold the contracts and the drivers.
 """
 
 import importlib
@@ -13,8 +13,9 @@ CONTRACTS = ("base", "local")
 
 
 def names(trust: Trust | None = None) -> list[str]:
-    """Return the names of all mechanisms, which are the files of this folder; or of those that
-    can label under `trust`.
+    """Return the names of all mechanisms, or of those that can label under `trust`.
+
+    The names are the files of this folder.
     """
     every = sorted(
         module.name for module in pkgutil.iter_modules(__path__) if module.name not in CONTRACTS
@@ -23,10 +24,10 @@ def names(trust: Trust | None = None) -> list[str]:
 
 
 def named(name: str) -> type[Any]:
-    """Return class `DiscreteLaplace` for `discrete_laplace`.
+    """Return the class of a mechanism: `DiscreteLaplace` for `discrete_laplace`.
 
     Raises:
-      ValueError: for a name that is not in `names()`.
+      ValueError: If the name is not in `names()`.
     """
     if name not in names():
         raise ValueError(f"Expected mechanism to be one of {names()}, got mechanism={name!r}.")
@@ -34,7 +35,7 @@ def named(name: str) -> type[Any]:
 
 
 class Choice(NamedTuple):
-    """A local mechanism and why it was chosen."""
+    """A local mechanism and the reason for its choice."""
 
     mechanism: Any
     reason: str
@@ -50,28 +51,28 @@ def best(
 ) -> Choice:
     """Choose the local mechanism of least exact variance, averaged over the cells.
 
-    The number of clients plays no part: every mechanism's variance is that of one client times
-    their number.
+    The number of clients plays no part: every mechanism's variance is one client's times that
+    number.
 
     Args:
-      epsilon: of one message.
-      num_queries: s.
-      num_classes: |Y|.
-      max_bits: of a message; the seed of a hash is not counted.
-      **fields: `num_neighbors` and `labels_per_record`.
+      epsilon: Epsilon of one message.
+      num_queries: Number of queries s.
+      num_classes: Number of classes |Y|.
+      max_bits: Largest message size, in bits; the seed of a hash is not counted. Defaults to no
+        limit.
+      **fields: Fields `num_neighbors` and `labels_per_record`, passed to every mechanism.
 
     Raises:
-      ValueError: where no mechanism has so small a message.
+      ValueError: If every mechanism's message is larger.
     """
     problem = {"epsilon": epsilon, "num_queries": num_queries, "num_classes": num_classes, **fields}
-    make(
-        "randomized_response", **problem
-    )  # takes whatever any mechanism takes, so that bad fields are named
+    # Randomized response takes any valid fields, so it names the invalid ones.
+    make("randomized_response", **problem)
     found = []
     for name in names("local"):
         try:
             found.append((name, make(name, **problem)))
-        except ValueError:  # several votes where a mechanism takes one
+        except ValueError:  # The mechanism takes one vote a record only.
             continue
     small = [
         (name, mechanism)

@@ -1,14 +1,14 @@
-"""What a mechanism is, and the drivers that run one over any number of clients in constant memory.
+"""Mechanism contract, and drivers for any number of clients in constant memory.
 
 | trust   | `randomize`, on the client | `aggregate`, anywhere | `estimate`, on the server |
 |---------|----------------------------|-----------------------|---------------------------|
-| central | hands the cells on         | counts them           | adds the noise            |
+| central | returns the cells          | counts them           | adds the noise            |
 | local   | adds the noise             | counts the support    | removes the bias          |
 
 Fields are public configuration, call arguments are private data. Epsilon is a pytree leaf and sizes
 are static, so one trace serves a sweep over epsilon. `estimate_counts` simulates, with
-`jax.random`; `release_counts` releases, with exact integer noise on the operating system's entropy,
-and charges a ledger before the noise is drawn.
+`jax.random`. `release_counts` releases, with exact integer noise from the operating system's
+entropy, and charges a ledger before the noise is drawn.
 """
 
 import abc
@@ -28,14 +28,14 @@ CLIENTS_PER_BLOCK = 8192
 
 
 class Mechanism(Protocol):
-    """The contract that `tests/contracts/test_mechanisms.py` holds every file of this folder to."""
+    """Contract of a mechanism, tested by `tests/contracts/test_mechanisms.py`."""
 
     trusts: ClassVar[tuple[Trust, ...]]
-    """Under which trust it can label."""
+    """Trust models under which the mechanism can label."""
 
     @property
     def votes_per_record(self) -> int:
-        """k·r, the width of a record's cells."""
+        """Number of votes k·r, the width of a record's cells."""
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> Any:
         """Return one client's message from its cells, int32 `[k·r]`. `key` is consumed."""
@@ -43,34 +43,35 @@ class Mechanism(Protocol):
     def aggregate(self, messages: Any) -> jax.Array:
         """Return the integer totals of a block of messages.
 
-        Totals of blocks, devices and hosts just add.
+        Totals of blocks, devices and hosts add up.
         """
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Return float32 counts `[num_queries, num_classes]`, unbiased where `unbiased` says so.
+        """Return float32 counts `[num_queries, num_classes]`, unbiased if `unbiased` is True.
 
         `key` is consumed.
         """
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return the estimate's standard deviation, `[num_queries, num_classes]`, where the true
-        counts of n records are `counts`.
+        """Return the estimate's standard deviation, `[num_queries, num_classes]`.
+
+        `counts` are the true counts of n records.
         """
 
     def guarantee(self, num_records: int) -> Guarantee:
-        """Return what one run guarantees. Concrete numbers only, on the host."""
+        """Return the guarantee of one run. It needs concrete numbers, on the host."""
 
 
 @dataclass(frozen=True)
 class CalibratedMechanism(abc.ABC):
-    """What all mechanisms are calibrated for.
+    """Fields of all mechanisms, and their derived sizes.
 
     Attributes:
-      epsilon: privacy of one run; infinity guarantees nothing.
-      num_queries: s.
-      num_classes: |Y|.
-      num_neighbors: k.
-      labels_per_record: r.
+      epsilon: Epsilon of one run; infinity guarantees nothing.
+      num_queries: Number of queries s.
+      num_classes: Number of classes |Y|.
+      num_neighbors: Number of neighbors k. Defaults to 1.
+      labels_per_record: Number of labels of a record, r. Defaults to 1.
     """
 
     epsilon: float
@@ -82,9 +83,8 @@ class CalibratedMechanism(abc.ABC):
     unbiased: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.epsilon, int | float) and not self.epsilon > 0
-        ):  # a tracer is checked where it was made
+        # A tracer was checked when it was made.
+        if isinstance(self.epsilon, int | float) and not self.epsilon > 0:
             raise ValueError(
                 f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy "
                 "budget."
@@ -107,26 +107,26 @@ class CalibratedMechanism(abc.ABC):
 
     @property
     def votes_per_record(self) -> int:
-        """k·r."""
+        """Number of votes k·r of a record."""
         return self.num_neighbors * self.labels_per_record
 
     @property
     def num_cells(self) -> int:
-        """D = s·|Y|."""
+        """Number of cells d = s·|Y|."""
         return self.num_queries * self.num_classes
 
     @property
     def shape(self) -> tuple[int, int]:
-        """`(num_queries, num_classes)`."""
+        """Shape `(num_queries, num_classes)` of the counts."""
         return self.num_queries, self.num_classes
 
 
 @dataclass(frozen=True)
 class CentralMechanism(CalibratedMechanism):
-    """What central mechanisms share: a trusted curator counts the votes and adds the noise once.
+    """Central mechanism: a trusted curator counts the votes and adds the noise once.
 
     Attributes:
-      relation: which data sets are neighbours.
+      relation: Neighboring relation. Defaults to `replace-one`.
     """
 
     trusts: ClassVar[tuple[Trust, ...]] = ("central",)
@@ -142,13 +142,14 @@ class CentralMechanism(CalibratedMechanism):
 
     @property
     def changed_cells(self) -> int:
-        """How many cells a neighbouring data set changes, each by at most 1: the L1 and the
-        squared L2 sensitivity.
+        """Number of cells that a neighboring data set changes, each by at most 1.
+
+        It is the L1 sensitivity and also the squared L2 sensitivity.
         """
         return self.votes_per_record * (2 if self.relation == "replace-one" else 1)
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
-        """Hand the cells on: the curator is trusted."""
+        """Return the cells unchanged: the curator is trusted."""
         del key
         return cells
 
@@ -157,14 +158,15 @@ class CentralMechanism(CalibratedMechanism):
         return bsvs.sum_votes(messages, self.num_cells)
 
     def release(self, totals: np.ndarray) -> np.ndarray:
-        """Return counts as `estimate` does, but with exact integer noise on the operating system's
-        entropy.
+        """Return counts as `estimate` does, but with exact integer noise.
+
+        The noise comes from the operating system's entropy.
 
         Args:
-          totals: int64 `[num_queries, num_classes]`.
+          totals: Counts, int64 `[num_queries, num_classes]`.
 
         Raises:
-          NotImplementedError: where the noise has no exact form.
+          NotImplementedError: If the noise has no exact form.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no exact integer form, so it can be simulated but not "
@@ -172,12 +174,12 @@ class CentralMechanism(CalibratedMechanism):
         )
 
     def release_guarantee(self, num_records: int) -> Guarantee:
-        """Return what one `release` guarantees."""
+        """Return the guarantee of one `release`."""
         return replace(self.guarantee(num_records), sampler="release")
 
     @abc.abstractmethod
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Add the noise; see `Mechanism`."""
+        """Add the noise to the totals; see `Mechanism`."""
 
     @abc.abstractmethod
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
@@ -185,24 +187,24 @@ class CentralMechanism(CalibratedMechanism):
 
     @abc.abstractmethod
     def guarantee(self, num_records: int) -> Guarantee:
-        """Return what one run guarantees; see `Mechanism`."""
+        """Return the guarantee of one run; see `Mechanism`."""
 
 
 def estimate_counts(mechanism: Mechanism, key: jax.Array, cells: Array) -> jax.Array:
     """Simulate one run of `mechanism` over all records, one client each, in constant memory.
 
     Args:
-      mechanism: any.
-      key: is consumed. Client i draws from `fold_in(key', i)`, so the result does not depend on the
-        size of a block.
-      cells: int32 `[num_records, k·r]` from `bsvs.cells`.
+      mechanism: Any mechanism.
+      key: Key of the run, consumed. Client i draws from `fold_in(key', i)`, so the result does not
+        depend on the size of a block.
+      cells: Votes as cells, int32 `[num_records, k·r]` from `bsvs.cells`.
 
     Returns:
       float32 `[num_queries, num_classes]`.
 
     Raises:
-      ValueError: where the cells are not as wide as the mechanism's sensitivity was computed for,
-        or there is no record.
+      ValueError: If the cells are not as wide as the mechanism's sensitivity assumes, or there is
+        no record.
     """
     cells = _checked(mechanism, cells)
     return _estimate_counts(mechanism, key, cells)
@@ -218,21 +220,23 @@ class Payer(Protocol):
 def release_counts(
     mechanism: CentralMechanism, cells: Array, ledger: Payer, purpose: str
 ) -> tuple[np.ndarray, Guarantee]:
-    """Release the counts: charge the ledger, then draw exact noise on the operating system's
-    entropy.
+    """Release the counts: charge the ledger, then draw exact noise.
+
+    The noise comes from the operating system's entropy.
 
     Args:
-      mechanism: a central mechanism with an exact form.
-      cells: int32 `[num_records, k·r]`.
-      ledger: the budget of the private data set that `cells` come from.
-      purpose: a few words for the ledger.
+      mechanism: Central mechanism with an exact form.
+      cells: Votes as cells, int32 `[num_records, k·r]`.
+      ledger: Budget of the private data set that `cells` come from.
+      purpose: A few words for the ledger.
 
     Returns:
-      Noisy counts `[num_queries, num_classes]` and what they cost.
+      Noisy counts `[num_queries, num_classes]` and their guarantee.
 
     Raises:
-      LedgerError: where the budget does not allow it; nothing is drawn then.
-      ValueError: as in `estimate_counts`.
+      LedgerError: If the budget does not allow the charge; nothing is drawn then.
+      ValueError: If the cells are not as wide as the mechanism's sensitivity assumes, or there is
+        no record.
     """
     cells = _checked(mechanism, cells)
     totals = np.asarray(mechanism.aggregate(cells), np.int64).reshape(mechanism.shape)
@@ -259,10 +263,11 @@ def client_totals(
     """Randomize and aggregate the votes of many clients in constant memory.
 
     Args:
-      mechanism: any.
-      key: client i draws from `fold_in(key, i)`; totals of parts add up to the total.
-      cells: int32 `[num_clients, k·r]`.
-      first_client: number of the first one.
+      mechanism: Any mechanism.
+      key: Key of all clients. Client i draws from `fold_in(key, i)`, so totals of parts add up to
+        the total.
+      cells: Votes as cells, int32 `[num_clients, k·r]`.
+      first_client: Number of the first client. Defaults to 0.
 
     Returns:
       int32 totals, as `Mechanism.aggregate`.
@@ -279,7 +284,7 @@ def client_totals(
 
     blocks, rest = divmod(num_clients, block)
     totals = totals_of(0, block)
-    if blocks > 1:  # a loop that never runs would be compiled all the same
+    if blocks > 1:  # JAX would compile the loop even if it never runs.
         totals = jax.lax.fori_loop(
             1, blocks, lambda i, totals: totals + totals_of(i * block, block), totals
         )

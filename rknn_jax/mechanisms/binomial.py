@@ -1,12 +1,11 @@
-"""Binomial noise on every cell, which clients can add in shares: each tosses coins of its own, and
-only the sum is ever seen.
+"""Binomial noise on every cell, which clients can add in shares.
 
-The heads of N fair coins hide a vote, and it does not matter who tosses them: of `shares` clients
-each adds the heads of ceil(N/`shares`) coins to its own counts. Secure aggregation shows their sum
-alone, which then is (epsilon, delta)-DP without a curator, as long as so many clients toss as told;
-more clients add more noise, no risk. Coins are exact, sums of shares are binomial again, and the
-privacy loss is that of N coins, composed over the cells that a neighbour changes: no approximation
-by a Gaussian, whose noise it has otherwise.
+The heads of N fair coins hide a vote, and it does not matter who tosses the coins. Each of `shares`
+clients adds the heads of ceil(N/`shares`) coins to its own counts. Secure aggregation reveals only
+their sum, which is then (epsilon, delta)-DP without a curator, as long as that many clients toss as
+told. More clients add more noise and no risk. Coins are exact, and sums of shares are binomial
+again. The privacy loss is that of N coins, composed over the cells that a neighbor changes. It is
+no approximation by a Gaussian, though the noise is about as large.
 
 References: Dwork et al., "Our Data, Ourselves: Privacy via Distributed Noise Generation", 2006;
 Agarwal et al., "cpSGD: Communication-efficient and differentially-private distributed SGD", 2018.
@@ -36,16 +35,16 @@ BYTES_AT_ONCE = 2**25
 class Binomial(CentralMechanism):
     """(epsilon, delta)-DP on integers.
 
-    Guarantee: as long as `shares` clients toss their coins, whatever all others send, for whoever
-    sees nothing but the sum.
+    Guarantee: holds against everyone who sees only the sum, as long as `shares` clients toss their
+    coins, whatever all others send.
 
     Attributes:
-      delta: in (0, 1).
-      shares: clients whose coins suffice; 1 is a curator.
-      records: whose votes a neighbour changes, each cell by 1 at most; more than 1 where all that a
-        client holds is protected.
-      coins: N, a multiple of `shares`; computed, what is passed is overwritten wherever epsilon and
-        delta are numbers.
+      delta: Delta, in (0, 1). Defaults to 1e-6.
+      shares: Number of clients whose coins suffice; 1 is a curator. Defaults to 1.
+      records: Number of records whose votes a neighbor changes, each cell by at most 1. More than 1
+        protects all that a client holds. Defaults to 1.
+      coins: Number of coins N, a multiple of `shares`. It is computed, and overwrites a given value
+        if epsilon and delta are numbers.
     """
 
     delta: float = field(default=1e-6, metadata=pytree.STATIC)
@@ -73,12 +72,12 @@ class Binomial(CentralMechanism):
 
     @property
     def changed_cells(self) -> int:
-        """How many cells a neighbour changes, each by at most 1."""
+        """Number of cells that a neighbor changes, each by at most 1."""
         return self.records * super().changed_cells
 
     @property
     def coins_per_share(self) -> int:
-        """Of one client and cell."""
+        """Number of coins of one client for one cell."""
         return (self.coins or 0) // self.shares
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
@@ -91,28 +90,33 @@ class Binomial(CentralMechanism):
         return totals.reshape(self.shape).astype(jnp.float32) + heads - jnp.float32(self.coins) / 2
 
     def share(self, entropy: Entropy) -> np.ndarray:
-        """Return one client's noise, int64 `[num_queries·num_classes]`: heads of
-        `coins_per_share` coins a cell, its mean not taken off.
+        """Return one client's noise, int64 `[num_queries·num_classes]`.
+
+        The noise is the heads of `coins_per_share` coins a cell; its mean is not subtracted.
         """
         return heads(entropy, self.coins_per_share, self.num_cells)
 
     def without_mean(self, totals: np.ndarray, clients: int) -> np.ndarray:
-        """Return the noisy counts, float64 `[num_queries, num_classes]`, from the sum of so many
-        clients' counts and shares.
+        """Subtract the mean of the noise, float64 `[num_queries, num_classes]`.
+
+        Args:
+          totals: Sum of the clients' counts and shares.
+          clients: Number of clients that sent a share.
         """
         return (totals - clients * self.coins_per_share / 2).reshape(self.shape)
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact noise; see `CentralMechanism.release`.
 
-        Half a vote is cut off where the number of coins is odd.
+        Half a vote of the noise's mean remains if the number of coins is odd.
         """
         noise = heads(Entropy.fresh(), self.coins or 0, self.num_cells).reshape(self.shape)
         return np.asarray(totals, np.int64) + noise - (self.coins or 0) // 2
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return sqrt(N)/2 for every cell, of `shares` clients; sqrt of their number over that,
-        times this, where more toss.
+        """Return sqrt(N)/2 for every cell, for `shares` clients.
+
+        If c clients toss coins, multiply by sqrt(c/`shares`).
         """
         del num_records
         return np.broadcast_to(math.sqrt(self.coins or 0) / 2, np.shape(counts))
@@ -129,7 +133,7 @@ class Binomial(CentralMechanism):
 
 
 def heads(entropy: Entropy, coins: int, count: int) -> np.ndarray:
-    """Return how many of so many fair coins show heads, exactly, int64 `[count]`."""
+    """Return exact numbers of heads among `coins` fair coins, int64 `[count]`."""
     found = np.zeros(count, np.int64)
     words = -(-coins // WORD)
     at_once = max(1, BYTES_AT_ONCE // (8 * count))

@@ -1,14 +1,14 @@
-"""Collision: a client publishes a random hash and one bucket z, which likely holds one of its
-votes.
+"""Collision: a client publishes a random hash and one bucket, which likely holds one of its votes.
 
-With Ω = kr·e^ε + l - kr, every bucket that holds a vote has probability e^ε/Ω, and the m of them
-leave (Ω - m·e^ε)/((l - m)Ω) for each of the others, which lies between 1/Ω and e^ε/Ω: the message
-is ε-DP for any hash, also one that collides. A cell is supported where its bucket is z, so p =
-e^ε/Ω and q = 1/l. A record with fewer than kr votes needs no padding.
+Let Ω = kr·e^ε + l - kr, and let z be the published bucket. Every bucket that holds a vote has
+probability e^ε/Ω. If m buckets hold a vote, each of the others has (Ω - m·e^ε)/((l - m)Ω), which
+lies between 1/Ω and e^ε/Ω. The message is therefore ε-DP for any hash, even one that collides. A
+cell is supported if its bucket is z, so p = e^ε/Ω and q = 1/l. A record with fewer than kr votes
+needs no padding.
 
-The number of buckets is the integer of least variance v0, found by evaluating both neighbours of
-the optimum l = kr + (kr·e^ε + sqrt((kr)²e^{2ε} + 8kr(kr - 1)e^ε))/2; the published kr·e^ε + 2kr -
-1, rounded down, costs up to 2% at kr = 1.
+The number of buckets l is the integer of least variance v0. Both neighbors of the optimum l = kr +
+(kr·e^ε + sqrt((kr)²e^{2ε} + 8kr(kr - 1)e^ε))/2 are evaluated. The published kr·e^ε + 2kr - 1,
+rounded down, costs up to 2% at kr = 1.
 
 Reference: Wang et al., "Hiding Numerical Vectors in Local Private and Shuffled Messages", IJCAI
 2021; Li et al., Definition 5.
@@ -28,14 +28,14 @@ from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
 from rknn_jax.privacy.entropy import Entropy, at_most
 
-# messages that are decoded at once; XLA's CPU compiler vectorizes sums of 16 and 32, but not of 8
-# or 64
+# Number of messages decoded at once. XLA's CPU compiler vectorizes sums of 16 and 32, but not of
+# 8 or 64.
 ROUNDS = 16
 LANES = 64
 
 
 class Message(NamedTuple):
-    """`seed`, uint32 `[2]`, of the hash; `bucket`, int32."""
+    """Message: `seed`, uint32 `[2]`, of the hash; `bucket`, int32."""
 
     seed: jax.Array
     bucket: jax.Array
@@ -44,9 +44,9 @@ class Message(NamedTuple):
 @pytree.register
 @dataclass(frozen=True)
 class Collision(PureProtocol):
-    """Hash to `num_buckets` buckets, l; chosen where it is not given."""
+    """Hash to `num_buckets` buckets, l. Defaults to the best number."""
 
-    num_buckets: Any = None  # an int; a tracer under jit
+    num_buckets: Any = None  # An int, or a tracer under jit.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,34 +66,36 @@ class Collision(PureProtocol):
 
     @property
     def omega(self) -> Any:
-        """Ω, over e^ε so that it stays finite."""
+        """Normalizer Ω divided by e^ε, so that it stays finite."""
         return self.votes_per_record + (real(self.num_buckets) - self.votes_per_record) * exp(
             -self.epsilon
         )
 
     @property
     def p(self) -> float:
-        """e^ε/Ω."""
+        """Probability e^ε/Ω that a vote's cell is supported."""
         return 1 / self.omega
 
     @property
     def q(self) -> float:
-        """1/l."""
+        """Probability 1/l that any other cell is supported."""
         return 1 / real(self.num_buckets)
 
     @property
     def advantage(self) -> float:
-        """(l - kr)(1 - e^-ε)/l times p."""
+        """Difference p - q = (l - kr)(1 - e^-ε)/l times p."""
         return -(1 - self.votes_per_record * self.q) * expm1(-self.epsilon) * self.p
 
     @property
     def total_variation(self) -> float:
-        """(1 - 1/l)(e^ε - 1)/Ω for one vote, averaged over an ideal hash; min(kr, l - kr)(e^ε -
-        1)/Ω for several, by the worst hash.
+        """Total variation bound: averaged over an ideal hash for one vote, worst-case for several.
 
-        Let the first input hold no fewer buckets than the second, which holds m. The first is
-        likelier in the i that it holds alone, by i(e^ε - 1)/Ω·(l - kr)/(l - m) in all, where i <=
-        kr and i <= l - m; without a vote, m = 0. See `LocalRandomizer`.
+        It is (1 - 1/l)(e^ε - 1)/Ω for one vote, and min(kr, l - kr)(e^ε - 1)/Ω for several. See
+        `LocalRandomizer`.
+
+        Let the first input hold no fewer buckets than the second, which holds m. The first is more
+        likely in the i buckets that it holds alone, by i(e^ε - 1)/Ω·(l - kr)/(l - m) in total. Here
+        i <= kr and i <= l - m; without a vote, m = 0.
         """
         if self.votes_per_record == 1:
             return self.advantage
@@ -105,12 +107,12 @@ class Collision(PureProtocol):
 
     @property
     def averages_over_hashes(self) -> bool:
-        """True if `total_variation` is the ideal hash's average: of a single vote."""
+        """True if `total_variation` is the ideal hash's average, which applies to a single vote."""
         return self.votes_per_record == 1
 
     @property
     def message_bits(self) -> int:
-        """Of the bucket; the seed is 64 more."""
+        """Bits of the bucket; the seed takes 64 more."""
         return math.ceil(math.log2(self.num_buckets))
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
@@ -119,8 +121,8 @@ class Collision(PureProtocol):
         held, distinct = distinct_buckets(seed, cells, self.num_buckets)
         num_held = jnp.sum(distinct)
         hit = happens(draws[0], num_held.astype(jnp.float32) * self.p)
-        # The i-th distinct bucket that is held, or the i-th that is not: step over every held one
-        # at or below.
+        # The i-th distinct bucket that is held, or the i-th that is not. For the latter, step over
+        # every held bucket at or below.
         rank = jnp.cumsum(distinct) - 1
         inside = jnp.sum(
             jnp.where(
@@ -135,8 +137,9 @@ class Collision(PureProtocol):
     def respond(self, entropy: Entropy, cells: np.ndarray) -> Message:
         """Return exact messages; see `LocalRandomizer`.
 
-        A bucket that is held has probability t/2^64 with t = p·2^64 rounded down, however many are.
-        As t rises towards that, so do the odds of it against any other bucket, towards e^ε.
+        Each held bucket has probability t/2^64 with t = p·2^64 rounded down, for any number of held
+        buckets. As t rises to p·2^64, the odds of a held bucket against any other rise to e^ε.
+        Rounding down therefore costs no privacy.
         """
         seed: Any = entropy.words(len(cells)).view("<u4").reshape(-1, 2)
         held, distinct = map(
@@ -160,7 +163,7 @@ class Collision(PureProtocol):
         return words - first < width
 
     def valid(self, message: Message) -> jax.Array:
-        """Return whether the bucket is one."""
+        """Return True if the bucket exists."""
         return (message.bucket >= 0) & (message.bucket < self.num_buckets)
 
     def aggregate(self, messages: Message) -> jax.Array:
@@ -168,11 +171,11 @@ class Collision(PureProtocol):
         return count_support(messages, self.num_buckets, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
-        """Return p·(1/l)^(|A| - 1)·(1 - 1/l)^(c - |A|) for a set A of hits, and the rest for none;
-        see `LocalRandomizer`.
+        """Return the law of hits, with a set A of hits among c votes; see `LocalRandomizer`.
 
-        Summed over the hashes that send exactly A to a bucket, which then has probability p, and
-        over the l buckets. With fewer votes the same law holds for those that there are.
+        Its probability is p·(1/l)^(|A| - 1)·(1 - 1/l)^(c - |A|), and the rest for no hit. It sums
+        over the l buckets and the hashes that send exactly A to a bucket, which then has
+        probability p. With fewer votes, the same law holds for the votes that exist.
         """
         size = hits.sum(axis=1)
         c = self.votes_per_record
@@ -184,7 +187,7 @@ class Collision(PureProtocol):
         cells = np.asarray(cells)
         held = np.asarray(buckets(messages.seed, np.maximum(cells, 0), self.num_buckets))[
             :, cells >= 0
-        ]  # of one shape
+        ]  # All arrays have one shape.
         repeated = np.diff(np.sort(held, axis=1), axis=1) == 0
         num_held = held.shape[1] - repeated.sum(axis=1)
         other = (1 - num_held * self.p) / (self.num_buckets - num_held)
@@ -214,10 +217,11 @@ def count_support(
     """Count the messages that support each cell.
 
     Args:
-      messages: `[n, 2]` and `[n]`.
-      num_buckets: l.
-      num_cells: d.
-      implementation: see `kernels.chosen`.
+      messages: Messages with seeds `[n, 2]` and buckets `[n]`.
+      num_buckets: Number of buckets l.
+      num_cells: Number of cells d.
+      implementation: Name of the kernel, as `kernels.chosen` takes it. Defaults to the platform's
+        best.
 
     Returns:
       int32 `[d]`.
@@ -226,38 +230,36 @@ def count_support(
     if kernels.chosen(implementation) == "pallas":
         from rknn_jax.kernels.decode import (
             count_in_intervals as count,
-        )  # late: Pallas takes a second to import
+        )  # Late: Pallas takes a second to import.
     return count(messages.seed, *hashing.interval(messages.bucket, num_buckets), num_cells)
 
 
 def count_in_intervals(
     seed: jax.Array, first: jax.Array, width: jax.Array, num_cells: int
 ) -> jax.Array:
-    """Count the messages in whose interval each cell's word lies.
+    """Count the messages whose interval holds each cell's word.
 
-    Messages lie side by side in vector registers, a row for each cell, and `ROUNDS` of them are
-    summed before memory is written.
+    Messages lie side by side in vector registers, a row for each cell. `ROUNDS` of them are summed
+    before memory is written.
 
     Args:
-      seed: uint32 `[n, 2]`.
-      first: uint32 `[n]`, as from `hashing.interval`.
-      width: uint32 `[n]`.
-      num_cells: d.
+      seed: Seeds, uint32 `[n, 2]`.
+      first: Starts of the intervals, uint32 `[n]`, from `hashing.interval`.
+      width: Widths of the intervals, uint32 `[n]`.
+      num_cells: Number of cells d.
 
     Returns:
       int32 `[d]`.
     """
     at_once = ROUNDS * LANES
     padding = max(0, at_once - len(first))
-    words = [
-        jnp.pad(word, (0, padding)) for word in (seed[:, 0], seed[:, 1], first, width)
-    ]  # an interval of width 0 holds nothing
+    # Padding has width 0, so its interval holds nothing.
+    words = [jnp.pad(word, (0, padding)) for word in (seed[:, 0], seed[:, 1], first, width)]
     num_messages = len(words[0])
 
     def add(i: Any, totals: jax.Array) -> jax.Array:
-        start = jnp.minimum(
-            i * at_once, num_messages - at_once
-        )  # the last ones may overlap with those before
+        # The last block may overlap with the one before.
+        start = jnp.minimum(i * at_once, num_messages - at_once)
         one, two, first, width = (
             jax.lax.dynamic_slice_in_dim(word, start, at_once) for word in words
         )
@@ -281,8 +283,9 @@ def count_in_intervals(
 def distinct_buckets(
     seed: jax.Array, cells: jax.Array, num_buckets: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the buckets of the votes in ascending order, int32 `[k·r]`, and which of them is
-    the first of its kind.
+    """Return the buckets of the votes and a mask of each bucket's first occurrence.
+
+    The buckets are in ascending order, int32 `[k·r]`.
     """
     held = jnp.where(
         cells < 0,
@@ -302,8 +305,9 @@ def _all_distinct(
 
 
 def best_num_buckets(epsilon: float, votes: int) -> int:
-    """Return the integer l of least v0 = (l - 1)Ω²/((l - kr)²(e^ε - 1)²), at most
-    `hashing.MOST_BUCKETS`.
+    """Return the integer l of least v0, at most `hashing.MOST_BUCKETS`.
+
+    v0 = (l - 1)Ω²/((l - kr)²(e^ε - 1)²).
     """
     odds = math.exp(min(epsilon, 40.0))
     optimum = best_real_buckets(epsilon, votes)
@@ -317,7 +321,7 @@ def best_num_buckets(epsilon: float, votes: int) -> int:
 
 def best_real_buckets(epsilon: float, votes: int) -> float:
     """Return the real l of least v0."""
-    odds = math.exp(min(epsilon, 40.0))  # beyond, the message's size decides
+    odds = math.exp(min(epsilon, 40.0))  # Beyond 40, the message's size decides.
     return (
         votes + (votes * odds + math.sqrt((votes * odds) ** 2 + 8 * votes * (votes - 1) * odds)) / 2
     )

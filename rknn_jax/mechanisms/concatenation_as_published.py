@@ -1,18 +1,19 @@
 """Concatenation, as published and repaired: one Collision message on queries and labels together.
 
-Neither can be chosen for labelling.
+Neither form can be chosen for labeling.
 
-A record's k queries and r labels are k + r votes among s + |Y| cells, and the published estimate of
-a pair multiplies the two estimates that the one bucket z gives. But z hits the query t or the label
-y, and both only where they hash to the same bucket: with p the probability of a hit, l buckets and
-q = 1/l,
+A record's k queries and r labels are k + r votes among s + |Y| cells. The published estimate of a
+pair multiplies the two estimates that the one bucket z gives. But z hits either the query t or the
+label y, and hits both only if they hash to the same bucket. With p the probability of a hit, l
+buckets and q = 1/l, a record that votes for t and y has
 
-    E[(A - q)(B - q)]/(p - q)²  =  (p/l - 2p/l + 1/l²)/(p - 1/l)²  =  -1/(lp - 1)      where the record votes for t and y, and 0 elsewhere.
+    E[(A - q)(B - q)]/(p - q)²  =  (p/l - 2p/l + 1/l²)/(p - 1/l)²  =  -1/(lp - 1)
 
-It should be 1. It is negative at every ε, so that the arg max of the sum avoids the right label;
-the small squared error that Figure 6 of the paper shows beyond ε = 3.5 is that of an estimate that
-hardly ever differs from 0. Times -(lp - 1) it is unbiased, and its variance l - 1 times that of
-Collision on as many cells (`benchmarks/results/appendix_b.json`).
+and any other record has 0. The mean should be 1. It is negative at every ε, so the arg max of the
+sum avoids the right label. Figure 6 of the paper shows a small squared error beyond ε = 3.5,
+because the estimate then hardly ever differs from 0. Multiplied by -(lp - 1), the estimate is
+unbiased. Its variance is then l - 1 times that of Collision on as many cells
+(`benchmarks/results/appendix_b.json`).
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix B.
 """
@@ -35,14 +36,12 @@ from rknn_jax.privacy.guarantee import Trust
 @pytree.register
 @dataclass(frozen=True)
 class ConcatenationAsPublished(ProductOfEstimates):
-    """Hash to `num_buckets` buckets; the published ⌊2(k + r) - 1 + (k + r)e^ε⌋ where they are
-    not given.
-    """
+    """Hash to `num_buckets` buckets. Defaults to the published ⌊2(k + r) - 1 + (k + r)e^ε⌋."""
 
     trusts: ClassVar[tuple[Trust, ...]] = ()
     unbiased: ClassVar[bool] = False
 
-    num_buckets: Any = None  # an int; a tracer under jit
+    num_buckets: Any = None  # An int, or a tracer under jit.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +49,7 @@ class ConcatenationAsPublished(ProductOfEstimates):
             votes = self.num_neighbors + self.labels_per_record
             published = math.floor(2 * votes - 1 + votes * math.exp(min(self.epsilon, 40.0)))
             object.__setattr__(self, "num_buckets", min(published, hashing.MOST_BUCKETS))
-        self.collision  # noqa: B018 checks the number of buckets
+        self.collision  # noqa: B018 - The property checks the number of buckets.
 
     @property
     def collision(self) -> Collision:
@@ -61,18 +60,20 @@ class ConcatenationAsPublished(ProductOfEstimates):
 
     @property
     def factors(self) -> tuple[Collision, Collision]:
-        """The same of a query and of a label."""
+        """The same Collision for a query and for a label."""
         return self.collision, self.collision
 
     @property
     def mean(self) -> float:
-        """-1/(lp - 1)."""
+        """Mean -1/(lp - 1) of the product for a record that votes for both."""
         return -self.collision.q / self.collision.advantage
 
     @property
     def moments(self) -> Moments:
-        """With a vote for one of them the two hits are independent; with votes for both, both
-        hit with probability p/l.
+        """Second moments of the product.
+
+        With a vote for one of query and label, the two hits are independent. With votes for both,
+        both hit with probability p/l.
         """
         one = self.collision
         p = one.p
@@ -85,7 +86,7 @@ class ConcatenationAsPublished(ProductOfEstimates):
 
     @property
     def message_bits(self) -> int:
-        """Of the bucket."""
+        """Bits of the bucket; the seed takes 64 more."""
         return self.collision.message_bits
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
@@ -101,7 +102,7 @@ class ConcatenationAsPublished(ProductOfEstimates):
         return support[: self.num_queries], support[self.num_queries :]
 
     def valid(self, message: Message) -> jax.Array:
-        """Return whether the bucket is one."""
+        """Return True if the bucket exists."""
         return self.collision.valid(message)
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
@@ -131,12 +132,12 @@ class RescaledConcatenation(ConcatenationAsPublished):
 
     @property
     def mean(self) -> float:
-        """1."""
+        """Mean of the product for a record that votes for both: 1."""
         return 1.0
 
     @property
     def moments(self) -> Moments:
-        """The published ones times (lp - 1)²."""
+        """Published second moments times (lp - 1)²."""
         return Moments(
             *(moment / super(RescaledConcatenation, self).mean ** 2 for moment in super().moments)
         )

@@ -1,8 +1,8 @@
-"""Discrete Laplace (two-sided geometric) noise on every cell: the default, and what a release uses.
+"""Discrete Laplace (two-sided geometric) noise on every cell: the default, used for releases.
 
 P[x] = (1 - a)/(1 + a)·a^|x| with a = exp(-1/b), b = 2kr/epsilon under replace-one and kr/epsilon
-under add-remove. Integer counts stay integers, so pure epsilon-DP holds exactly, and the variance
-2a/(1 - a)² is below continuous Laplace's 2b².
+under add-remove. Integer counts stay integers, so pure epsilon-DP holds exactly. Its variance,
+2a/(1 - a)², is below continuous Laplace's 2b².
 
 Reference: Ghosh, Roughgarden & Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms",
 2009.
@@ -26,13 +26,13 @@ from rknn_jax.types import Array
 class DiscreteLaplace(CentralMechanism):
     """epsilon-DP on integers.
 
-    Guarantee: neighbours move `changed_cells` counts by at most 1 each, and each moves its
+    Guarantee: neighbors move `changed_cells` counts by at most 1 each. Each count changes its
     probability by a factor of at most exp(1/scale) = exp(epsilon/changed_cells).
     """
 
     @property
     def scale(self) -> float:
-        """B of the noise, in votes."""
+        """Scale b of the noise, in votes."""
         return self.changed_cells / self.epsilon
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
@@ -41,8 +41,8 @@ class DiscreteLaplace(CentralMechanism):
         `key` is consumed.
         """
         del num_records
-        # A geometric is the floor of an exponential, and the difference of two is the two-sided
-        # one.
+        # A geometric is the floor of an exponential. The difference of two geometrics is the
+        # two-sided one.
         up, down = jnp.floor(
             self.scale * jax.random.exponential(key, (2, *self.shape), jnp.float32)
         )

@@ -1,9 +1,9 @@
 """Gaussian noise on every cell, calibrated analytically to (epsilon, delta).
 
 sigma = sqrt(2kr)·z under replace-one and sqrt(kr)·z under add-remove, with z the analytic noise
-multiplier. It beats Laplace noise from about kr·T = 4 on, T rounds counted in. A release draws the
-discrete Gaussian, whose standard deviation is calibrated anew, since the analytic formula holds for
-the continuous one only.
+multiplier. It beats Laplace noise from about kr·T = 4 on, for T rounds. A release draws the
+discrete Gaussian, whose standard deviation is calibrated anew, since the analytic formula holds
+only for the continuous one.
 
 References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018, Theorem
 8; Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
@@ -28,13 +28,13 @@ from rknn_jax.types import Array
 class Gaussian(CentralMechanism):
     """(epsilon, delta)-DP.
 
-    Guarantee: the L2 sensitivity of the counts is sqrt(changed_cells), and `noise_multiplier` times
-    that on every cell is (epsilon, delta)-DP.
+    Guarantee: the L2 sensitivity of the counts is sqrt(changed_cells). Noise of `noise_multiplier`
+    times that sensitivity on every cell is (epsilon, delta)-DP.
 
     Attributes:
-      delta: in (0, 1).
-      noise_multiplier: z(epsilon, delta), computed; what is passed is overwritten wherever epsilon
-        and delta are numbers.
+      delta: Delta, in (0, 1). Defaults to 1e-5.
+      noise_multiplier: Noise multiplier z(epsilon, delta). It is computed, and overwrites a given
+        value if epsilon and delta are numbers.
     """
 
     delta: float = 1e-5
@@ -57,7 +57,7 @@ class Gaussian(CentralMechanism):
 
     @property
     def sigma(self) -> float:
-        """The noise's standard deviation, in votes."""
+        """Standard deviation of the noise, in votes."""
         return self.noise_multiplier * math.sqrt(self.changed_cells)
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:

@@ -1,8 +1,8 @@
-"""Generalized randomized response: publish the vote, or with the rest of the probability any other
-cell. For one vote a record.
+"""Generalized randomized response: publish the vote with probability p, or any other cell.
 
-A message is one of d + 1 symbols, the last one for "no vote": p = e^ε/(e^ε + d) and q = 1/(e^ε +
-d). The simplest randomizer, and a good one where e^ε exceeds the number of cells.
+A record has one vote. A message is one of d + 1 symbols, the last one for "no vote": p = e^ε/(e^ε +
+d) and q = 1/(e^ε + d). It is the simplest randomizer, and a good one if e^ε exceeds the number of
+cells.
 
 Reference: Kairouz, Oh & Viswanath, "Extremal Mechanisms for Local Differential Privacy", 2016.
 """
@@ -23,7 +23,7 @@ from rknn_jax.privacy.entropy import Entropy, at_most
 @pytree.register
 @dataclass(frozen=True)
 class GeneralizedRandomizedResponse(PureProtocol):
-    """Needs one vote a record: k = r = 1."""
+    """Generalized randomized response, for one vote a record: k = r = 1."""
 
     independent_elsewhere: ClassVar[bool] = False
 
@@ -37,27 +37,27 @@ class GeneralizedRandomizedResponse(PureProtocol):
 
     @property
     def p(self) -> float:
-        """e^ε/(e^ε + d)."""
+        """Probability e^ε/(e^ε + d) that the vote is published."""
         return 1 / (1 + self.num_cells * exp(-self.epsilon))
 
     @property
     def q(self) -> float:
-        """1/(e^ε + d)."""
+        """Probability 1/(e^ε + d) of any other symbol."""
         return self.p * exp(-self.epsilon)
 
     @property
     def advantage(self) -> float:
-        """p(1 - e^-ε)."""
+        """Difference p - q = p(1 - e^-ε)."""
         return -expm1(-self.epsilon) * self.p
 
     @property
     def total_variation(self) -> float:
-        """P - q, of any two inputs; see `LocalRandomizer`."""
+        """Total variation distance p - q of any two inputs; see `LocalRandomizer`."""
         return self.advantage
 
     @property
     def message_bits(self) -> int:
-        """Of a cell or none."""
+        """Bits of a cell or none."""
         return math.ceil(math.log2(self.num_cells + 1))
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
@@ -68,9 +68,8 @@ class GeneralizedRandomizedResponse(PureProtocol):
         lie = jnp.minimum(
             jnp.ceil(self.num_cells * self.q * jnp.float32(2.0**32)), 2.0**32 - 2.0**8
         ).astype(jnp.uint32)
-        keep = (
-            jax.random.bits(keep_key, (), jnp.uint32) >= lie
-        )  # rounded up, and so never to no privacy
+        # The lie's probability is rounded up, so it is never 0.
+        keep = jax.random.bits(keep_key, (), jnp.uint32) >= lie
         return jnp.where(keep, vote, (vote + step) % (self.num_cells + 1)).astype(jnp.int32)
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
@@ -85,14 +84,15 @@ class GeneralizedRandomizedResponse(PureProtocol):
         return message == jnp.arange(self.num_cells)
 
     def valid(self, message: jax.Array) -> jax.Array:
-        """Return whether the symbol is a cell or none."""
+        """Return True if the symbol is a cell or none."""
         return (message >= 0) & (message <= self.num_cells)
 
     def sample_totals(
         self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray
     ) -> np.ndarray:
-        """Draw the totals exactly: a message that is not the vote for sure is any symbol, the
-        vote's too; see `LocalRandomizer`.
+        """Draw the totals exactly; see `LocalRandomizer`.
+
+        A message that is not surely the vote is a uniform symbol, the vote's included.
         """
         symbols = np.where(votes[:, 0] < 0, self.num_cells, votes[:, 0])
         told = rng.binomial(clients, self.advantage)

@@ -1,10 +1,10 @@
-"""Hadamard response with one block: publish a random row of a Hadamard matrix and, flipped with
-probability 1/(e^ε + 1), one's entry of it.
+"""Hadamard response with one block: one bit of a random row of a Hadamard matrix.
 
-Local hashing with two buckets and the matrix as the hash: the entries of two cells agree in exactly
-half of the rows, so q = 1/2. It costs ε²-optimal error for ε up to 1 and one bit beside the row; at
-larger ε the error stays at that of one bit. With more than one vote a client speaks of one of them
-only.
+A client publishes the row and its own entry in that row, flipped with probability 1/(e^ε + 1). This
+is local hashing with two buckets and the matrix as the hash. The entries of two cells agree in
+exactly half of the rows, so q = 1/2. The error is ε²-optimal for ε up to 1, at one bit beside the
+row. At larger ε the error stays at that of one bit. A client with several votes sends only one of
+them.
 
 Reference: Acharya, Sun & Zhang, "Hadamard Response: Estimating Distributions Privately,
 Efficiently, and with Little Communication", 2019.
@@ -23,7 +23,7 @@ from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens
 
 
 class Message(NamedTuple):
-    """`row`, int32, and `bit`, int32 0 or 1."""
+    """Message: `row`, int32, and `bit`, int32 0 or 1."""
 
     row: jax.Array
     bit: jax.Array
@@ -38,39 +38,40 @@ class HadamardResponse(PureProtocol):
 
     @property
     def order(self) -> int:
-        """Rows of the matrix, a power of two."""
+        """Number of rows of the matrix, a power of two."""
         return 1 << self.num_cells.bit_length()
 
     @property
     def kept(self) -> Any:
-        """e^ε/(e^ε + 1), the probability that an entry is published as it is."""
+        """Probability e^ε/(e^ε + 1) that an entry is published as it is."""
         return 1 / (1 + exp(-self.epsilon))
 
     @property
     def p(self) -> float:
-        """(kept + (kr - 1)/2)/kr."""
+        """Probability (kept + (kr - 1)/2)/kr that a vote's cell is supported."""
         return (self.kept + (self.votes_per_record - 1) / 2) / self.votes_per_record
 
     @property
     def q(self) -> float:
-        """1/2."""
+        """Probability 1/2 that any other cell is supported."""
         return 0.5
 
     @property
     def advantage(self) -> float:
-        """(kept - 1/2)/kr."""
+        """Difference p - q = (kept - 1/2)/kr."""
         return -expm1(-self.epsilon) * self.kept / (2 * self.votes_per_record)
 
     @property
     def total_variation(self) -> float:
-        """Kept - 1/2, averaged over the row: of one vote, and by convexity of one of many; see
-        `LocalRandomizer`.
+        """Total variation bound, `kept` - 1/2, averaged over the row; see `LocalRandomizer`.
+
+        It holds for one vote, and by convexity for one of many.
         """
         return self.votes_per_record * self.advantage
 
     @property
     def message_bits(self) -> int:
-        """One; the row is log2(order) more."""
+        """One bit; the row takes log2(order) more."""
         return 1
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
@@ -87,7 +88,7 @@ class HadamardResponse(PureProtocol):
         return entries(message.row, jnp.arange(1, self.num_cells + 1)) == message.bit
 
     def valid(self, message: Message) -> jax.Array:
-        """Return whether the row is one of the matrix, and the bit a bit."""
+        """Return True if the row is in the matrix and the bit is 0 or 1."""
         return (
             (message.row >= 0)
             & (message.row < self.order)
@@ -111,8 +112,9 @@ class HadamardResponse(PureProtocol):
 
 
 def entries(row: Any, column: Any) -> jax.Array:
-    """Return entries of Sylvester's matrix as 0 (for 1) and 1 (for -1): the parity of the bits
-    that row and column share.
+    """Return entries of Sylvester's matrix as 0 (for 1) and 1 (for -1).
+
+    An entry is the parity of the bits that row and column share.
     """
     return (
         jax.lax.population_count(jnp.asarray(row, jnp.int32) & jnp.asarray(column, jnp.int32)) & 1

@@ -1,8 +1,8 @@
-"""Continuous Laplace noise on every cell, as the paper has it: scale 2kr/epsilon under replace-one,
-kr/epsilon under add-remove.
+"""Continuous Laplace noise on every cell, as in the paper, for simulation only.
 
-For simulation only. In float32 most outputs for count 0 are impossible for count 1 (Mironov 2012),
-so a release uses `discrete_laplace`, which also has the lower variance.
+The scale is 2kr/epsilon under replace-one and kr/epsilon under add-remove. In float32, most outputs
+for count 0 are impossible for count 1 (Mironov 2012). A release therefore uses `discrete_laplace`,
+which also has the lower variance.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Section "Centralized
 mechanism".
@@ -23,7 +23,7 @@ from rknn_jax.types import Array
 @pytree.register
 @dataclass(frozen=True)
 class Laplace(CentralMechanism):
-    """epsilon-DP. Variance of each cell 2·scale².
+    """epsilon-DP. The variance of each cell is 2·scale².
 
     Guarantee: the L1 sensitivity of the counts is `changed_cells`, so
     Laplace(changed_cells/epsilon) on every cell is epsilon-DP. As `changed_cells` values move by 1
@@ -32,7 +32,7 @@ class Laplace(CentralMechanism):
 
     @property
     def scale(self) -> float:
-        """B of the noise, in votes."""
+        """Scale b of the noise, in votes."""
         return self.changed_cells / self.epsilon
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:

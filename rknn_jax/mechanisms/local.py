@@ -1,18 +1,17 @@
-"""What local randomizers share: every client randomizes its own votes, so nobody has to be trusted
-with them.
+"""Local randomizers: every client randomizes its own votes, so nobody has to be trusted.
 
 The messages of a pure protocol support some of the d = s·|Y| cells. A cell that the client votes
 for is supported with probability p, any other with q < p, so
 
     count of a cell  ~  (support - n·q) / (p - q)
 
-is unbiased, with variance a·v1 + (n - a)·v0 where a clients voted for it: v1 = p(1 - p)/(p - q)²
-and v0 = q(1 - q)/(p - q)². What a file adds is how a message is drawn and what it supports.
-`log_prob` is the law of a message in float64, by which the tests enumerate the privacy loss over
-all inputs and outputs.
+is unbiased. If a of n clients voted for the cell, its variance is a·v1 + (n - a)·v0, with v1 = p(1
+- p)/(p - q)² and v0 = q(1 - q)/(p - q)². A mechanism's file adds the law of a message and the cells
+that it supports. `log_prob` is that law in float64, by which the tests enumerate the privacy loss
+over all inputs and outputs.
 
-The guarantee is of each record, whatever all the others do: epsilon is the privacy of one message,
-replace-one.
+The guarantee protects each record, whatever all the others do. Epsilon is the privacy of one
+message, under replace-one.
 
 Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017
 (pure protocols).
@@ -32,13 +31,13 @@ from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
 from rknn_jax.types import Array
 
-MESSAGES_AT_ONCE = 16  # more would leave the registers and the cache of a CPU core
+MESSAGES_AT_ONCE = 16  # More would not fit the registers and the cache of a CPU core.
 WORD = 32
 
 
 @dataclass(frozen=True)
 class LocalRandomizer(CalibratedMechanism):
-    """A client's message is epsilon-DP by itself; see `CalibratedMechanism` for the fields."""
+    """Client whose message is epsilon-DP by itself; see `CalibratedMechanism` for the fields."""
 
     trusts: ClassVar[tuple[Trust, ...]] = ("local", "shuffle")
 
@@ -54,8 +53,9 @@ class LocalRandomizer(CalibratedMechanism):
     @property
     @abc.abstractmethod
     def message_bits(self) -> int:
-        """Size of a message in bits, without the seed of a hash or the row of a matrix, which
-        are public coins.
+        """Size of a message in bits, without public coins.
+
+        Public coins are the seed of a hash or the row of a matrix.
         """
 
     @property
@@ -65,12 +65,11 @@ class LocalRandomizer(CalibratedMechanism):
 
     @property
     def total_variation(self) -> float:
-        """Bound on the total variation distance of the messages of any two inputs, missing votes
-        too; public coins count as told.
+        """Bound on the total variation distance of the messages of any two inputs.
 
-        With (e^ε - 1)/(e^ε + 1), the most that epsilon allows, shuffling is worth its general
-        bound; with less, more. See `privacy.amplification`, whose proof has every client draw its
-        own coins.
+        Missing votes are inputs too, and public coins count as known. At (e^ε - 1)/(e^ε + 1), the
+        most that epsilon allows, shuffling gives its general bound. A smaller distance gives a
+        better bound. See `privacy.amplification`, whose proof has every client draw its own coins.
         """
         return math.tanh(self.epsilon / 2)
 
@@ -89,18 +88,19 @@ class LocalRandomizer(CalibratedMechanism):
         """Return one client's message from its cells, int32 `[k·r]`. `key` is consumed."""
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> Any:
-        """Return the messages of many records as `randomize` does, but exactly, on the operating
-        system's entropy: what is really sent.
+        """Return exact messages of many records, as they are really sent.
+
+        The messages are those of `randomize`, but exact and from the operating system's entropy.
 
         Args:
-          entropy: continues.
-          cells: int32 `[n, k·r]`; negative where a vote is missing.
+          entropy: Stream of random words, which continues.
+          cells: Votes as cells, int32 `[n, k·r]`; negative for a missing vote.
 
         Returns:
           Stacked messages, NumPy arrays of the dtypes that `randomize` has.
 
         Raises:
-          NotImplementedError: where the mechanism has no exact form.
+          NotImplementedError: If the mechanism has no exact form.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no exact form, so it can be simulated but not deployed; "
@@ -110,35 +110,38 @@ class LocalRandomizer(CalibratedMechanism):
 
     @abc.abstractmethod
     def support(self, message: Any) -> jax.Array:
-        """Return which cells one message supports, bool `[num_totals]`."""
+        """Return a mask of the cells that one message supports, bool `[num_totals]`."""
 
     @abc.abstractmethod
     def valid(self, message: Any) -> jax.Array:
-        """Return whether one message of the right shape and type is in the alphabet, a bool."""
+        """Return True if one message of the right shape and type is in the alphabet."""
 
     @abc.abstractmethod
     def log_prob(self, messages: Any, cells: np.ndarray) -> np.ndarray:
-        """Return the log probability of each of many messages given its public coins, float64,
-        from a client's `cells` `[k·r]`.
+        """Return the log probability of each of many messages given its public coins, float64.
+
+        `cells` `[k·r]` are the client's votes.
         """
 
     @abc.abstractmethod
     def alphabet(self, key: jax.Array) -> Any:
         """Return all messages that share public coins drawn from `key`.
 
-        For small d: proofs and audits enumerate it.
+        For small d only: proofs and audits enumerate the messages.
         """
 
     @abc.abstractmethod
     def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
-        """Return counts `[num_queries, num_classes]`, float64 from NumPy totals and float32 from
-        JAX ones. `key` is not needed.
+        """Return counts `[num_queries, num_classes]`.
+
+        They are float64 from NumPy totals and float32 from JAX totals. `key` is not needed.
         """
 
     @abc.abstractmethod
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return the estimate's standard deviation, float64 `[num_queries, num_classes]`, where
-        the true counts are `counts`.
+        """Return the estimate's standard deviation, float64 `[num_queries, num_classes]`.
+
+        `counts` are the true counts.
         """
 
     def aggregate(self, messages: Any) -> jax.Array:
@@ -158,19 +161,20 @@ class LocalRandomizer(CalibratedMechanism):
     def sample_totals(
         self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray
     ) -> np.ndarray:
-        """Draw the totals of messages from their exact joint law, without messages: in time that
-        does not grow with the number of clients.
+        """Draw the totals of messages from their exact joint law, without messages.
+
+        The time does not grow with the number of clients.
 
         Args:
-          rng: of the draws.
-          votes: int `[g, k·r]`, different ways to vote; negative where a vote is missing.
-          clients: int `[g]`, how many vote so.
+          rng: Generator of the draws.
+          votes: Different sets of votes, int `[g, k·r]`; negative for a missing vote.
+          clients: Number of clients with each set of votes, int `[g]`.
 
         Returns:
           int64 `[num_totals]`.
 
         Raises:
-          NotImplementedError: where the law is known for single cells only.
+          NotImplementedError: If the law is known for single cells only.
         """
         raise NotImplementedError(
             f"{type(self).__name__} with {self.votes_per_record} votes a record has no exact law "
@@ -187,12 +191,10 @@ class LocalRandomizer(CalibratedMechanism):
 
 @dataclass(frozen=True)
 class PureProtocol(LocalRandomizer):
-    """A message supports each cell that its client votes for with probability p, and any other
-    with q; see above.
-    """
+    """Protocol whose message supports a voted cell with probability p, and any other with q."""
 
     independent_elsewhere: ClassVar[bool] = True
-    """Whether a message is independent over the cells without a vote."""
+    """True if a message is independent over the cells without a vote."""
 
     @property
     @abc.abstractmethod
@@ -207,13 +209,11 @@ class PureProtocol(LocalRandomizer):
     @property
     @abc.abstractmethod
     def advantage(self) -> float:
-        """P - q, without cancellation at a small epsilon."""
+        """Difference p - q, without cancellation at a small epsilon."""
 
     @property
     def variances(self) -> tuple[float, float]:
-        """`(v1, v0)`: variance that one client adds to a cell that it votes for, and to any
-        other.
-        """
+        """Variances `(v1, v0)` that one client adds to a cell with its vote and to any other."""
         p = self.p
         q = self.q
         return p * (1 - p) / self.advantage**2, q * (1 - q) / self.advantage**2
@@ -225,11 +225,12 @@ class PureProtocol(LocalRandomizer):
         return other + (member - other) * self.votes_per_record / self.num_cells
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray | None:
-        """Return the probability that a message supports exactly those of its client's votes that
-        are marked; None where it is not known.
+        """Return the probability that a message supports exactly the marked votes of its client.
+
+        Return None if the law is not known.
 
         Args:
-          hits: bool `[2^(k·r), k·r]`, all patterns.
+          hits: Masks of the votes, bool `[2^(k·r), k·r]`, all patterns.
         """
         del hits
         return None
@@ -239,9 +240,9 @@ class PureProtocol(LocalRandomizer):
     ) -> np.ndarray:
         """Draw the totals of messages from their exact joint law; see `LocalRandomizer`.
 
-        A message is independent over the cells that its client does not vote for, and there
-        supports each with probability q; the votes that it supports follow `hit_law`. Both hold for
-        an ideal hash, drawn anew by every client.
+        A message is independent over the cells that its client does not vote for, and supports each
+        with probability q. The votes that the message supports follow `hit_law`. Both hold for an
+        ideal hash, drawn anew by every client.
         """
         width = self.votes_per_record
         hits = (np.arange(2**width)[:, None] >> np.arange(width)[None]) & 1 == 1
@@ -273,26 +274,29 @@ def exp(x: Any) -> Any:
 
 
 def real(x: Any) -> Any:
-    """Return an integer field as a floating-point number, likewise."""
+    """Return an integer field as a floating-point number, a tracer if the field is one."""
     return x.astype(float) if isinstance(x, jax.Array) else float(x)
 
 
 def expm1(x: Any) -> Any:
-    """Return e^x - 1, likewise."""
+    """Return e^x - 1, in float64 for a number and as traced for a tracer."""
     return jnp.expm1(x) if isinstance(x, jax.Array) else math.expm1(x)
 
 
 def happens(word: jax.Array, probability: Any) -> jax.Array:
-    """Return whether an event of a probability happens, from a uniform uint32 word: an integer
-    threshold of 24 digits, never all words.
+    """Return True with a given probability, from a uniform uint32 word.
+
+    The word is compared with an integer threshold of 24 binary digits, which some words always
+    exceed.
     """
     share = jnp.minimum(jnp.asarray(probability, jnp.float32), 1 - 2.0**-24)
     return word < (share * 2.0**32).astype(jnp.uint32)
 
 
 def one_hot(cells: jax.Array, num_cells: int) -> jax.Array:
-    """Return which cells are voted for, bool `[num_cells]`, from cells `[k·r]` of which negative
-    ones are no votes.
+    """Return a mask of the cells with a vote, bool `[num_cells]`.
+
+    Negative entries of the cells `[k·r]` are no votes.
     """
     return (
         jnp.zeros(num_cells, bool).at[jnp.where(cells < 0, num_cells, cells)].set(True, mode="drop")
@@ -331,8 +335,9 @@ def unpacked(words: Array, count: int) -> np.ndarray:
 
 
 def voted_bits(cells: np.ndarray, num_cells: int) -> np.ndarray:
-    """Return which cells each record votes for, bool `[n, num_cells]`, from `[n, k·r]` of which
-    negative ones are no votes.
+    """Return a mask of the cells with a vote for each record, bool `[n, num_cells]`.
+
+    Negative entries of the cells `[n, k·r]` are no votes.
     """
     bits = np.zeros((len(cells), num_cells + 1), bool)
     np.put_along_axis(bits, np.where(cells < 0, num_cells, cells), True, axis=1)
@@ -346,7 +351,7 @@ def unpack(words: Array, num_cells: int) -> jax.Array:
 
 
 def fits(words: jax.Array, count: int) -> jax.Array:
-    """Return whether only the first `count` bits are set, as `pack` sets them."""
+    """Return True if only the first `count` bits are set, as `pack` sets them."""
     return jnp.all(words == words & pack(jnp.ones(count, bool)))
 
 

@@ -1,9 +1,8 @@
-"""Optimized local hashing: hash one of the votes, chosen uniformly, to l = e^ε + 1 buckets and
-randomize the bucket.
+"""Optimized local hashing: hash one random vote to l = e^ε + 1 buckets and randomize the bucket.
 
-For kr = 1 it is the Collision mechanism. With more votes a client speaks of one of them only, p =
-(p₁ + (kr - 1)/l)/kr, and the server scales that up. Collision's joint randomization is better then;
-this is what users of other libraries have.
+For kr = 1 this is the Collision mechanism. A client with more votes sends only one of them, p = (p₁
++ (kr - 1)/l)/kr, and the server scales up. Collision's joint randomization is better then. This
+mechanism exists because other libraries have it.
 
 Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017.
 """
@@ -25,9 +24,9 @@ from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
 @pytree.register
 @dataclass(frozen=True)
 class LocalHashing(PureProtocol):
-    """Hash to `num_buckets` buckets, l; chosen where it is not given."""
+    """Hash to `num_buckets` buckets, l. Defaults to the best number."""
 
-    num_buckets: Any = None  # an int; a tracer under jit
+    num_buckets: Any = None  # An int, or a tracer under jit.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,39 +40,40 @@ class LocalHashing(PureProtocol):
 
     @property
     def kept(self) -> Any:
-        """p₁ = e^ε/(e^ε + l - 1), the probability that a bucket is published as it is."""
+        """Probability p₁ = e^ε/(e^ε + l - 1) that a bucket is published as it is."""
         return 1 / (1 + (real(self.num_buckets) - 1) * exp(-self.epsilon))
 
     @property
     def p(self) -> float:
-        """(p₁ + (kr - 1)/l)/kr."""
+        """Probability (p₁ + (kr - 1)/l)/kr that a vote's cell is supported."""
         return (self.kept + (self.votes_per_record - 1) * self.q) / self.votes_per_record
 
     @property
     def q(self) -> float:
-        """1/l."""
+        """Probability 1/l that any other cell is supported."""
         return 1 / real(self.num_buckets)
 
     @property
     def advantage(self) -> float:
-        """(p₁ - 1/l)/kr."""
+        """Difference p - q = (p₁ - 1/l)/kr."""
         return -(1 - self.q) * expm1(-self.epsilon) * self.kept / self.votes_per_record
 
     @property
     def total_variation(self) -> float:
-        """p₁ - 1/l, averaged over an ideal hash: of one vote, and by convexity of one of many;
-        see `LocalRandomizer`.
+        """Total variation bound p₁ - 1/l, averaged over an ideal hash; see `LocalRandomizer`.
+
+        It holds for one vote, and by convexity for one of many.
         """
         return self.votes_per_record * self.advantage
 
     @property
     def averages_over_hashes(self) -> bool:
-        """Always: `total_variation` is the ideal hash's average."""
+        """Always True: `total_variation` is the ideal hash's average."""
         return True
 
     @property
     def message_bits(self) -> int:
-        """Of the bucket; the seed is 64 more."""
+        """Bits of the bucket; the seed takes 64 more."""
         return math.ceil(math.log2(self.num_buckets))
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
@@ -81,8 +81,8 @@ class LocalHashing(PureProtocol):
         seed, draws = jnp.split(jax.random.bits(key, (5,), jnp.uint32), [2])
         vote = cells[hashing.bucket(draws[0], len(cells))]
         held = hashing.bucket(hashing.mix(seed, jnp.maximum(vote, 0)[None]), self.num_buckets)[0]
-        # One of the l - 1 others by a random step; without a vote any bucket, by a step of 0 to l -
-        # 1.
+        # A random step reaches one of the l - 1 other buckets. Without a vote, a step of 0 to
+        # l - 1 reaches any bucket.
         keep = (vote >= 0) & happens(draws[1], self.kept)
         step = jnp.where(
             vote >= 0,
@@ -99,7 +99,7 @@ class LocalHashing(PureProtocol):
         return hashing.mix(message.seed, jnp.arange(self.num_cells)) - first < width
 
     def valid(self, message: Message) -> jax.Array:
-        """Return whether the bucket is one."""
+        """Return True if the bucket exists."""
         return (message.bucket >= 0) & (message.bucket < self.num_buckets)
 
     def aggregate(self, messages: Message) -> jax.Array:
@@ -107,8 +107,9 @@ class LocalHashing(PureProtocol):
         return count_support(messages, self.num_buckets, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
-        """Return the law of one vote that is told with p₁ and others that collide with 1/l; see
-        `LocalRandomizer`.
+        """Return the law of one vote sent with p₁, and of others that collide with 1/l.
+
+        See `LocalRandomizer`.
         """
         told = np.where(hits, self.kept, 1 - self.kept)
         collides = np.where(hits, self.q, 1 - self.q)

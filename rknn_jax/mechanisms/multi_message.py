@@ -1,20 +1,20 @@
-"""Multi-message counting: every client adds a little noise as anonymous messages of its own, and
-together they are a curator's noise.
+"""Multi-message counting: clients' anonymous noise messages add up to a curator's noise.
 
-A message is a cell and a sign. A client sends (+) for each of its votes and, of every cell, n₁ + n₃
-further (+) and n₂ + n₃ (-); the server counts (+) less (-). Over the h = κ·n clients that are
-relied on, shares of NB(1/h, a) sum to geometric n₁ and n₂ of ratio a = e^-ε_c, whose difference is
-discrete Laplace noise of scale 1/ε_c, exactly; n₃ ~ NB(r/h, p) cancels and hides how large they
-were (`privacy.flooding`). What more clients send is independent of it and adds noise, no risk.
+A message is a cell and a sign. A client sends (+) for each of its votes. For every cell it also
+sends n₁ + n₃ further (+) and n₂ + n₃ (-). The server counts (+) less (-). The noise relies on h =
+κ·n clients. Over them, shares of NB(1/h, a) sum to geometric n₁ and n₂ of ratio a = e^-ε_c. Their
+difference is exactly discrete Laplace noise of scale 1/ε_c. n₃ ~ NB(r/h, p) cancels, and hides how
+large n₁ and n₂ were (`privacy.flooding`). Messages of more clients are independent noise, and add
+no risk.
 
-Neighbours move 2kr cells by 1 at most, each of which has ε/(2kr) = ε_c + ε₁ and δ/(2kr). A share γ
-of that is ε₁, the flooding's: noise is 1/(1 - γ) times that of a curator, and messages grow as 1/γ.
-γ = 0.1 gives up 11% of accuracy for 3 messages a client at n = 60,000, d = 100, ε = 1 and δ = 1e-6;
-γ = 0.05 saves 5% of the noise and sends 5. Adding up over the cells is loose, since the worst
-losses of two cells seldom meet.
+Neighbors move 2kr cells by at most 1. Each cell has ε/(2kr) = ε_c + ε₁ and δ/(2kr), of which ε₁, a
+share γ, belongs to the flooding. The noise is 1/(1 - γ) times a curator's, and the number of
+messages grows as 1/γ. At n = 60,000, d = 100, ε = 1 and δ = 1e-6, γ = 0.1 gives up 11% of accuracy
+for 3 messages a client. γ = 0.05 saves 5% of the noise and sends 5. Adding up over the cells is
+loose, since the worst losses of two cells seldom coincide.
 
-Who is trusted: the shuffler mixes all messages of all clients, so that nobody learns who sent one
-nor how many a client sent; κ·n clients draw their noise as told.
+Trust: the shuffler mixes all messages of all clients, so that nobody learns who sent a message or
+how many a client sent. κ·n clients draw their noise as told.
 
 Reference: Ghazi et al., "Private Counting from Anonymous Messages: Near-Optimal Accuracy with
 Vanishing Communication Overhead", 2020.
@@ -36,7 +36,7 @@ from rknn_jax.privacy.flooding import NONE, Flooding, above, law, odds, publishe
 from rknn_jax.privacy.guarantee import Guarantee, Trust
 from rknn_jax.types import Array
 
-CLUSTERS_AT_ONCE = 8  # most clients send fewer
+CLUSTERS_AT_ONCE = 8  # Most clients send fewer.
 RULES: dict[str, Callable[[float, float, float], Flooding]] = {
     "tight": tight,
     "published": published,
@@ -51,18 +51,19 @@ class MultiMessage(CalibratedMechanism):
     A client's message is int32 `[2, num_queries·num_classes]`: how often it sends each cell with
     (+) and with (-).
 
-    Guarantee: as long as `honest_clients` clients take part, whatever all others send.
+    Guarantee: holds as long as `honest_clients` clients take part, whatever all others send.
 
     Attributes:
-      num_clients: n, that the shares of noise are made for.
-      delta: in (0, 1).
-      gamma: share of epsilon that the flooding has, in (0, 1).
-      honest_share: κ, share of the clients whose noise suffices: the rest may drop out or collude.
-      flooding: `tight`, by the exact δ; `published`, by the reference's formula, which sends 6
-        times as much or more.
-      flooding_shape: r, computed; what is passed is overwritten wherever epsilon, delta and gamma
-        are numbers.
-      flooding_decay: -ln p, likewise.
+      num_clients: Number of clients n for which the shares of noise are made.
+      delta: Delta, in (0, 1). Defaults to 1e-6.
+      gamma: Share γ of epsilon for the flooding, in (0, 1). Defaults to 0.1.
+      honest_share: Share κ of the clients whose noise suffices; the rest may drop out or collude.
+        Defaults to 1.
+      flooding: `tight` for the exact δ; `published` for the reference's formula, which sends 6
+        times as many messages or more. Defaults to `tight`.
+      flooding_shape: Shape r of the flooding. It is computed, and overwrites a given value if
+        epsilon, delta and gamma are numbers.
+      flooding_decay: Decay -ln p of the flooding, computed as `flooding_shape` is.
     """
 
     trusts: ClassVar[tuple[Trust, ...]] = ("shuffle",)
@@ -72,7 +73,7 @@ class MultiMessage(CalibratedMechanism):
     gamma: float = 0.1
     honest_share: float = field(default=1.0, metadata=pytree.STATIC)
     flooding: Literal["tight", "published"] = field(default="tight", metadata=pytree.STATIC)
-    flooding_shape: Any = None  # a float; a tracer under jit
+    flooding_shape: Any = None  # A float, or a tracer under jit.
     flooding_decay: Any = None
 
     def __post_init__(self) -> None:
@@ -111,27 +112,27 @@ class MultiMessage(CalibratedMechanism):
 
     @property
     def changed_cells(self) -> int:
-        """2kr, how many cells a neighbour changes, each by at most 1."""
+        """Number of cells 2kr that a neighbor changes, each by at most 1."""
         return 2 * self.votes_per_record
 
     @property
     def cell_epsilon(self) -> float:
-        """ε/(2kr)."""
+        """Epsilon ε/(2kr) of a cell."""
         return self.epsilon / self.changed_cells
 
     @property
     def count_epsilon(self) -> float:
-        """ε_c; the noise of a cell has the scale 1/ε_c, in votes."""
+        """Epsilon ε_c of a count; the noise of a cell has the scale 1/ε_c, in votes."""
         return (1 - self.gamma) * self.cell_epsilon
 
     @property
     def honest_clients(self) -> int:
-        """H = κ·n, rounded down, so that their shares are rounded up."""
+        """Number of honest clients h = κ·n, rounded down, so that their shares are rounded up."""
         return max(1, math.floor(self.honest_share * self.num_clients))
 
     @property
     def message_bits(self) -> int:
-        """Of one message: a cell and a sign."""
+        """Bits of one message: a cell and a sign."""
         return math.ceil(math.log2(self.num_cells)) + 1
 
     @property
@@ -143,11 +144,12 @@ class MultiMessage(CalibratedMechanism):
         )
 
     def most_messages(self, failure_prob: float) -> int:
-        """Return what no client's number of messages exceeds, but with `failure_prob` over all n
-        clients, by the exact law.
+        """Return a number of messages that no client exceeds, except with `failure_prob`.
+
+        The probability is over all n clients, by the exact law.
 
         Raises:
-          ValueError: for a probability outside (0, 1).
+          ValueError: If the probability is outside (0, 1).
         """
         if not 0 < failure_prob < 1:
             raise ValueError(
@@ -173,19 +175,20 @@ class MultiMessage(CalibratedMechanism):
         return self.votes_per_record + high
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
-        """Return how often a client sends each cell with (+) and with (-), int32 `[2,
-        num_queries·num_classes]`. `key` is consumed.
+        """Return how often a client sends each cell with (+) and with (-). `key` is consumed.
 
-        A negative binomial is a Poisson number of clusters of logarithmic size, so that all cells
-        and kinds of noise together are a Poisson process of clusters, each of one kind at one
-        random cell: a client works for its own messages and not for all cells. Clusters arrive
-        until the rate is used up, however many they are.
+        The result is int32 `[2, num_queries·num_classes]`. A negative binomial is a Poisson number
+        of clusters of logarithmic size. All cells and kinds of noise together are therefore a
+        Poisson process of clusters, each of one kind at one random cell. A client's work grows with
+        its own messages and not with the number of cells. Clusters arrive until the rate is used
+        up, however many they are.
         """
+        # ln(1 - p) of either kind of noise.
         rest = jnp.log(
             -jnp.expm1(
                 -jnp.stack([jnp.float32(self.count_epsilon), jnp.float32(self.flooding_decay)])
             )
-        )  # ln(1 - p) of a kind
+        )
         share = self.num_cells / self.honest_clients
         lone = -share * rest[0]
         paired = -share * self.flooding_shape * rest[1]
@@ -201,7 +204,7 @@ class MultiMessage(CalibratedMechanism):
             wait, kind, spread, size = _uniform(bits[:4])
             times = time + jnp.cumsum(-jnp.log1p(-wait))
             kind = kind * rate
-            # Logarithmic of parameter p: geometric of ratio q = 1 - (1 - p)^U.
+            # A logarithmic variable of parameter p is geometric of ratio q = 1 - (1 - p)^U.
             sizes = 1 + jnp.floor(
                 jnp.log(size)
                 / jax.nn.log1mexp(-spread * jnp.where(kind < 2 * lone, rest[0], rest[1]))
@@ -213,7 +216,7 @@ class MultiMessage(CalibratedMechanism):
                     jnp.where((kind < lone) | (kind >= 2 * lone), sizes, 0),
                 ]
             )
-            where = bits[4] % jnp.uint32(self.num_cells)  # uneven by d/2³² of its probability
+            where = bits[4] % jnp.uint32(self.num_cells)  # Bias: d/2³² of a cell's probability.
             return number + 1, times[-1], counts.at[:, where].add(sent)
 
         cells = bsvs.once(cells)
@@ -231,14 +234,15 @@ class MultiMessage(CalibratedMechanism):
         return jnp.sum(messages[:, 0] - messages[:, 1], axis=0, dtype=jnp.int32)
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Return the totals, whose noise the clients have added, float32 `[num_queries,
-        num_classes]`. `key` is not needed.
+        """Return the totals, float32 `[num_queries, num_classes]`.
+
+        The clients have added the noise. `key` is not needed.
         """
         del key, num_records
         return totals.reshape(self.shape).astype(jnp.float32)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return sqrt(2a·n'/h)/(1 - a) for every cell, where n' clients send."""
+        """Return sqrt(2a·n'/h)/(1 - a) for every cell, if n' clients send."""
         shares = 2 * math.exp(-self.count_epsilon) * num_records / self.honest_clients
         return np.broadcast_to(
             math.sqrt(shares) / -math.expm1(-self.count_epsilon), np.shape(counts)
@@ -248,7 +252,7 @@ class MultiMessage(CalibratedMechanism):
         """Return (epsilon, delta)-DP.
 
         Raises:
-          ValueError: where fewer clients take part than the noise relies on.
+          ValueError: If fewer clients take part than the noise relies on.
         """
         if num_records < self.honest_clients:
             raise ValueError(
@@ -265,10 +269,13 @@ class MultiMessage(CalibratedMechanism):
 
 
 def messages(counts: Array) -> np.ndarray:
-    """Return the messages that clients send, in order: uint32 `[m]`, 2·cell, and 1 more for (-).
+    """Return the messages that clients send, in order, uint32 `[m]`.
+
+    A message is 2·cell, plus 1 for (-).
 
     Args:
-      counts: int32 `[2, d]` of one client or `[n, 2, d]` of n, from `MultiMessage.randomize`.
+      counts: Numbers of messages, int32 `[2, d]` of one client or `[n, 2, d]` of n clients, from
+        `MultiMessage.randomize`.
     """
     often = np.swapaxes(counts, -1, -2)
     every = np.arange(2 * often.shape[-2], dtype=np.uint32)
@@ -283,16 +290,18 @@ def shuffle(rng: np.random.Generator, messages: np.ndarray) -> np.ndarray:
 
 
 def decode(messages: np.ndarray, num_cells: int) -> np.ndarray:
-    """Return the totals of messages in any order as `MultiMessage.aggregate` does, int64
-    `[num_cells]`.
+    """Return the totals of messages in any order, int64 `[num_cells]`.
+
+    They equal those of `MultiMessage.aggregate`.
     """
     plus, minus = np.bincount(messages, minlength=2 * num_cells).reshape(num_cells, 2).T
     return plus - minus
 
 
 def _uniform(bits: jax.Array) -> jax.Array:
-    """Return numbers in (0, 1), float32, as fine near 0 as 32 bits are: a client among many
-    sends with a small probability.
+    """Return numbers in (0, 1), float32, as fine near 0 as 32 bits are.
+
+    The fineness matters because a client among many sends with a small probability.
     """
     return jnp.minimum((bits.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
 

@@ -1,9 +1,9 @@
-"""Optimized unary encoding: one bit for every cell, a vote's kept with probability 1/2, any other
-set with q = 1/(e^(ε/kr) + 1).
+"""Optimized unary encoding: one bit for every cell, set with probability 1/2 for a vote.
 
-A replaced record loses kr votes and gains kr. A lost and a gained one together change the odds by
-at most e^(ε/kr). Few cells are voted for, so it pays to spend the budget on the zeros: never worse
-than randomized response at equal epsilon.
+Any other bit is set with q = 1/(e^(ε/kr) + 1). A replaced record loses kr votes and gains kr. A
+lost and a gained vote together change the odds by at most e^(ε/kr). Few cells are voted for, so it
+pays to spend the budget on the zeros. The mechanism is never worse than randomized response at
+equal epsilon.
 
 Reference: Wang et al., "Locally Differentially Private Protocols for Frequency Estimation", 2017.
 """
@@ -44,22 +44,25 @@ class OptimizedUnaryEncoding(PureProtocol):
 
     @property
     def p(self) -> float:
-        """1/2."""
+        """Probability 1/2 that the bit of a vote's cell is set."""
         return 0.5
 
     @property
     def advantage(self) -> float:
-        """1/2 - q."""
+        """Difference p - q = 1/2 - q."""
         return expm1(self.epsilon / self.votes_per_record) * self.q / 2
 
     @property
     def total_variation(self) -> float:
-        """Of disjoint votes, as all other bits are alike; see `LocalRandomizer`."""
+        """Total variation distance for disjoint votes; see `LocalRandomizer`.
+
+        Disjoint votes suffice, as all other bits are alike.
+        """
         return bits_total_variation(self.p, self.q, self.votes_per_record)
 
     @property
     def message_bits(self) -> int:
-        """One for every cell."""
+        """One bit for every cell."""
         return self.num_cells
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
@@ -83,11 +86,11 @@ class OptimizedUnaryEncoding(PureProtocol):
         )
 
     def support(self, message: jax.Array) -> jax.Array:
-        """Return the bits."""
+        """Return a mask of the supported cells: the message's bits."""
         return unpack(message, self.num_cells)
 
     def valid(self, message: jax.Array) -> jax.Array:
-        """Return whether no bit is set but those of the cells."""
+        """Return True if no bit is set but those of the cells."""
         return fits(message, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:

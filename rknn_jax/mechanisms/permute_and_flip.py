@@ -1,15 +1,15 @@
-"""Permute-and-flip per query: hard labels alone, at 17% less epsilon than Laplace noise for the
-same share of wrong labels.
+"""Permute-and-flip per query: hard labels alone.
 
-The label of a query is the arg max of its counts plus one-sided exponential noise of mean
-2k/epsilon (replace-one) or k/epsilon (add-remove), which is the law of permute-and-flip. Only the
-winner is released, as a one-hot row: no soft labels and no smoothing.
+It needs 17% less epsilon than Laplace noise for the same share of wrong labels. The label of a
+query is the arg max of its counts plus one-sided exponential noise of mean 2k/epsilon (replace-one)
+or k/epsilon (add-remove). That is the law of permute-and-flip. Only the winner is released, as a
+one-hot row: no soft labels and no smoothing.
 
 **Why the scale is that of the Laplace histogram.** A vote more or less moves one count of one
-query, for which permute-and-flip is monotone and (1/t)-DP; under add-remove that happens in k
-queries, k/t in all. Replacing a record does that in up to 2k queries, or moves two counts by 1
-each, 2/t, in k queries: 2k/t both times. With r > 1 labels a record there is no single winner to
-release.
+query, for which permute-and-flip is monotone and (1/t)-DP. Under add-remove that happens in k
+queries: k/t in total. Replacing a record either does that in up to 2k queries, or moves two counts
+by 1 each, at 2/t, in k queries. Both cost 2k/t. With r > 1 labels a record there is no single
+winner to release.
 
 References: McKenna & Sheldon, "Permute-and-Flip", 2020; Ding et al., "The Permute-and-Flip
 Mechanism is Identical to Report-Noisy-Max with Exponential Noise", 2021.

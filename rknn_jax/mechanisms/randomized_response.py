@@ -1,8 +1,8 @@
-"""Randomized response: one bit for every cell, each flipped with probability q = 1/(e^(ε/2kr) + 1).
+"""Randomized response: one bit for every cell, each flipped with probability q.
 
-Replacing a record changes at most 2kr bits, by a factor of at most e^(ε/2kr) each, and two records
-of disjoint votes reach e^ε. Bits are drawn 32 at a time: a word of Bernoulli(q) bits combines one
-uniform word for each binary digit of q.
+q = 1/(e^(ε/2kr) + 1). Replacing a record changes at most 2kr bits, by a factor of at most e^(ε/2kr)
+each, and two records of disjoint votes reach e^ε. Bits are drawn 32 at a time: a word of
+Bernoulli(q) bits combines one uniform word for each binary digit of q.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", section on local mechanisms.
 """
@@ -32,7 +32,7 @@ from rknn_jax.mechanisms.local import (
 )
 from rknn_jax.privacy.entropy import Entropy, at_least
 
-DIGITS = 24  # binary ones of a simulated probability
+DIGITS = 24  # binary digits of a simulated probability
 
 
 @pytree.register
@@ -47,22 +47,25 @@ class RandomizedResponse(PureProtocol):
 
     @property
     def p(self) -> float:
-        """1 - q."""
+        """Probability 1 - q that a vote's bit is set."""
         return 1 - self.q
 
     @property
     def advantage(self) -> float:
-        """1 - 2q."""
+        """Difference p - q = 1 - 2q."""
         return expm1(self.epsilon / (2 * self.votes_per_record)) * self.q
 
     @property
     def total_variation(self) -> float:
-        """Of disjoint votes, as all other bits are alike; see `LocalRandomizer`."""
+        """Total variation distance for disjoint votes; see `LocalRandomizer`.
+
+        Disjoint votes suffice, as all other bits are alike.
+        """
         return bits_total_variation(self.p, self.q, self.votes_per_record)
 
     @property
     def message_bits(self) -> int:
-        """One for every cell."""
+        """One bit for every cell."""
         return self.num_cells
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
@@ -75,11 +78,11 @@ class RandomizedResponse(PureProtocol):
         return packed(voted_bits(cells, self.num_cells) ^ flips)
 
     def support(self, message: jax.Array) -> jax.Array:
-        """Return the bits."""
+        """Return a mask of the supported cells: the message's bits."""
         return unpack(message, self.num_cells)
 
     def valid(self, message: jax.Array) -> jax.Array:
-        """Return whether no bit is set but those of the cells."""
+        """Return True if no bit is set but those of the cells."""
         return fits(message, self.num_cells)
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
@@ -98,12 +101,11 @@ class RandomizedResponse(PureProtocol):
 
 
 def bernoulli_bits(key: jax.Array, probability: Any, count: int) -> jax.Array:
-    """Return independent Bernoulli bits, packed, uint32 `[ceil(count / 32)]`, of a probability
-    rounded up to 2^-24. `key` is consumed.
+    """Return independent Bernoulli bits, packed, uint32 `[ceil(count / 32)]`. `key` is consumed.
 
-    Uniform words come from a counter hash, good enough to simulate with and never to release with.
-    Probabilities are resolved twice as well as `jax.random.bernoulli` does, which spends a word on
-    every bit.
+    The probability is rounded up to a multiple of 2^-24. Uniform words come from a counter hash,
+    which is good enough for simulation and never for release. Probabilities are resolved twice as
+    finely as by `jax.random.bernoulli`, which spends a word on every bit.
     """
     num_words = -(-count // WORD)
     seed = jax.random.bits(key, (2,), jnp.uint32)
@@ -112,9 +114,8 @@ def bernoulli_bits(key: jax.Array, probability: Any, count: int) -> jax.Array:
     ]
     used = np.full(num_words, 2**WORD - 1, np.uint32)
     used[-1] >>= -count % WORD
-    threshold = jnp.ceil(
-        jnp.asarray(probability, jnp.float32) * 2**DIGITS
-    )  # of flips, so that bits are never safe from one
+    # The flip probability is rounded up, so that no bit is safe from a flip.
+    threshold = jnp.ceil(jnp.asarray(probability, jnp.float32) * 2**DIGITS)
     return below(uniform, jnp.minimum(threshold, 2**DIGITS - 1).astype(jnp.uint32)) & used
 
 
@@ -122,28 +123,27 @@ def below(uniform: Sequence[jax.Array], threshold: jax.Array) -> jax.Array:
     """Compare 32 numbers a word with a threshold, digit by digit from the last.
 
     Args:
-      uniform: uint32 words, one of each array for one digit of 32 numbers, complemented, the last
-        digit first.
-      threshold: uint32 scalar below 2^len(uniform).
+      uniform: Words, uint32, one array for each digit, the last digit first. A word holds one digit
+        of 32 numbers, complemented.
+      threshold: Threshold, a uint32 scalar below 2^len(uniform).
 
     Returns:
       Words of bits that are 1 iff their number is below the threshold.
     """
     words = jnp.zeros_like(uniform[0])
     for position, ones in enumerate(uniform):
-        digit = jnp.uint32(0) - (threshold >> position & jnp.uint32(1))  # all ones where it is 1
-        words = ones & words | digit & (
-            ones | words
-        )  # OR where the threshold's digit is 1, else AND
+        digit = jnp.uint32(0) - (threshold >> position & jnp.uint32(1))  # all ones for digit 1
+        # OR for digit 1 of the threshold, AND for digit 0.
+        words = ones & words | digit & (ones | words)
     return words
 
 
 def bits_total_variation(p: float, q: float, count: int) -> float:
-    """Return the total variation distance of independent bits that are set with p at `count` places
-    and q at as many, and the reverse.
+    """Return the total variation distance of two laws of independent bits.
 
-    The odds of the two depend on A - B alone, for A ~ Bin(count, p) bits set at the first places
-    and B ~ Bin(count, q) at the others: the distance is P(A > B) - P(A < B).
+    One sets bits with p at `count` places and with q at as many others; the other law swaps p and
+    q. The odds of the two depend on A - B alone. A ~ Bin(count, p) counts bits set at the first
+    places, and B ~ Bin(count, q) those at the others. The distance is P(A > B) - P(A < B).
     """
     law = np.ones(1)
     for _ in range(count):

@@ -1,12 +1,12 @@
-"""Separation: two Collision messages at ε/2 each, one on a record's queries and one on its labels;
-their estimates are multiplied.
+"""Separation: two Collision messages at ε/2 each, on queries and on labels, multiplied.
 
-With A whether a message supports query t, and B whether the other one supports label y, (A - q₁)(B
-- q₂)/((p₁ - q₁)(p₂ - q₂)) has mean 1 where the record votes for both and 0 elsewhere, as the two
-messages are independent: the sum over clients is unbiased. Its variance is a product too, 4 times
-that of the flat `Collision` for one record at ε = 8 and 87 times at ε = 1 (200 queries, 50 labels,
-k = r = 2): an ablation. Records with a vote for some of the pairs of their queries and labels only,
-and for others not, have no such message; votes that are missing altogether are no trouble.
+Let A be 1 if one message supports query t, and B be 1 if the other supports label y. The product (A
+- q₁)(B - q₂)/((p₁ - q₁)(p₂ - q₂)) has mean 1 if the record votes for both and 0 otherwise, as the
+two messages are independent. The sum over clients is therefore unbiased. Its variance is a product
+too. For 200 queries, 50 labels and k = r = 2, it is 4 times that of the flat `Collision` for one
+record at ε = 8, and 87 times at ε = 1. The mechanism is therefore an ablation. A record must vote
+for all pairs of its queries and labels; one that votes for some pairs only has no such message.
+Votes that are missing altogether are no problem.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix B.
 """
@@ -28,17 +28,16 @@ from rknn_jax.types import Array
 
 
 class Message(NamedTuple):
-    """`seeds`, uint32 `[2, 2]`, and `buckets`, int32 `[2]`: of the queries' message and of the
-    labels'.
-    """
+    """Message: `seeds`, uint32 `[2, 2]`, and `buckets`, int32 `[2]`, of queries and labels."""
 
     seeds: jax.Array
     buckets: jax.Array
 
 
 class Moments(NamedTuple):
-    """Second moments of the product that one client adds to a cell: where it votes for query and
-    label, for one of them, for neither.
+    """Second moments of the product that one client adds to a cell.
+
+    One moment for each case: votes for both query and label, for one of them, for neither.
     """
 
     both: float
@@ -49,28 +48,29 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class ProductOfEstimates(LocalRandomizer):
-    """A message supports queries and labels, and a cell's estimate is the product of both's."""
+    """Protocol whose estimate of a cell is the product of a query's and a label's estimates."""
 
     @property
     @abc.abstractmethod
     def factors(self) -> tuple[PureProtocol, PureProtocol]:
-        """Mechanisms with p and q of a query and of a label."""
+        """Mechanisms with p and q for queries and for labels."""
 
     @property
     @abc.abstractmethod
     def moments(self) -> Moments:
-        """See `Moments`."""
+        """Second moments of the product of estimates."""
 
     @property
     def mean(self) -> float:
-        """Mean of the product where a client votes for query and label; it is 0 elsewhere, and
-        the estimate unbiased where this is 1.
+        """Mean of the product if a client votes for both query and label.
+
+        The mean is 0 otherwise. The estimate is unbiased if this mean is 1.
         """
         return 1.0
 
     @property
     def num_totals(self) -> int:
-        """Cells, then queries, then labels."""
+        """Number of totals: cells, then queries, then labels."""
         return self.num_cells + self.num_queries + self.num_classes
 
     @abc.abstractmethod
@@ -78,7 +78,7 @@ class ProductOfEstimates(LocalRandomizer):
         """Return the supported queries and labels, bool `[num_queries]` and `[num_classes]`."""
 
     def support(self, message: Any) -> jax.Array:
-        """Return which cells, queries and labels are supported; see `LocalRandomizer`."""
+        """Return a mask of the supported cells, queries and labels; see `LocalRandomizer`."""
         queries, labels = self.supported(message)
         return jnp.concatenate([(queries[:, None] & labels[None]).ravel(), queries, labels])
 
@@ -103,7 +103,7 @@ class ProductOfEstimates(LocalRandomizer):
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return the estimate's standard deviation; see `LocalRandomizer`.
 
-        Every record is taken to have all of its votes.
+        Every record is assumed to have all of its votes.
         """
         both = np.clip(np.asarray(counts, np.float64), 0, num_records)
         queries = both.sum(axis=1, keepdims=True) / self.labels_per_record - both
@@ -128,9 +128,9 @@ class ProductOfEstimates(LocalRandomizer):
         ) / self.num_cells
 
     def queries_and_labels(self, cells: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return what a client votes for, int32 `[k]` and `[r]`, negative where a vote is missing.
+        """Return the queries and labels of a client's votes, int32 `[k]` and `[r]`.
 
-        Too many are cut: any cells are safe.
+        Negative entries are missing votes. Excess entries are cut, so that any cells are safe.
         """
         queries, labels = (
             -jnp.sort(-bsvs.once(jnp.where(cells < 0, bsvs.NO_CELL, part)))[:size]
@@ -145,9 +145,9 @@ class ProductOfEstimates(LocalRandomizer):
 @pytree.register
 @dataclass(frozen=True)
 class Separation(ProductOfEstimates):
-    """Hash to `query_buckets` and `label_buckets`; chosen where they are not given."""
+    """Hash to `query_buckets` and `label_buckets`. They default to the best numbers."""
 
-    query_buckets: Any = None  # ints; tracers under jit
+    query_buckets: Any = None  # An int or a tracer under jit, as is the next.
     label_buckets: Any = None
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ class Separation(ProductOfEstimates):
 
     @property
     def message_bits(self) -> int:
-        """Of both buckets."""
+        """Bits of both buckets; the seeds take 128 more."""
         return sum(factor.message_bits for factor in self.factors)
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
@@ -211,7 +211,7 @@ class Separation(ProductOfEstimates):
         return queries, labels
 
     def valid(self, message: Message) -> jax.Array:
-        """Return whether both buckets are ones."""
+        """Return True if both buckets exist."""
         return jnp.all(
             (message.buckets >= 0)
             & (message.buckets < jnp.asarray([factor.num_buckets for factor in self.factors]))

@@ -1,10 +1,10 @@
-"""Subset selection (PrivSet): publish m cells, a set that holds a vote being e^ε times as likely as
-one that holds none.
+"""Subset selection (PrivSet): publish a set of m cells, likely one that holds a vote.
 
-Among D = d + kr cells, kr of them dummies that stand for missing votes, let A = C(D - kr, m)/C(D,
-m) be the share of sets without a vote. Then p = e^ε·(m/D)/(e^ε(1 - A) + A) and q = (m/D)(e^ε(1 -
-A') + A')/(e^ε(1 - A) + A) with A' = C(D - 1 - kr, m - 1)/C(D - 1, m - 1), products of kr factors.
-The least error of all randomizers here, by up to 25% at kr = 4, and the largest message; the size m
+A set with a vote is e^ε times as likely as one without. There are D = d + kr cells, kr of them
+dummies that stand for missing votes. Let A = C(D - kr, m)/C(D, m) be the share of sets without a
+vote, and A' = C(D - 1 - kr, m - 1)/C(D - 1, m - 1). Then p = e^ε·(m/D)/(e^ε(1 - A) + A) and q =
+(m/D)(e^ε(1 - A') + A')/(e^ε(1 - A) + A), with A and A' products of kr factors. This mechanism has
+the least error of all randomizers here, by up to 25% at kr = 4, and the largest message. The size m
 is the one of least mean variance.
 
 References: Wang et al., "PrivSet: Set-Valued Data Analyses with Local Differential Privacy", 2018;
@@ -45,11 +45,11 @@ from rknn_jax.privacy.entropy import Entropy, at_most_odds
 @pytree.register
 @dataclass(frozen=True)
 class SubsetSelection(PureProtocol):
-    """Publish `subset_size` cells, m; chosen where it is not given. A message is D bits, packed."""
+    """Publish `subset_size` cells, m. Defaults to the best size. A message is D bits, packed."""
 
     independent_elsewhere: ClassVar[bool] = False
 
-    subset_size: Any = None  # an int; a tracer under jit
+    subset_size: Any = None  # An int, or a tracer under jit.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +63,7 @@ class SubsetSelection(PureProtocol):
 
     @property
     def num_symbols(self) -> int:
-        """D."""
+        """Number of symbols D: cells and dummies."""
         return self.num_cells + self.votes_per_record
 
     @property
@@ -78,13 +78,15 @@ class SubsetSelection(PureProtocol):
 
     @property
     def advantage(self) -> float:
-        """P - q."""
+        """Difference p - q."""
         return self._probabilities(real(self.subset_size))[2]
 
     @property
     def total_variation(self) -> float:
-        """Of disjoint votes: (1 - e^-ε) times the probability of a set that meets the one's and
-        not the other's; see `LocalRandomizer`.
+        """Total variation distance for disjoint votes; see `LocalRandomizer`.
+
+        It is 1 - e^-ε times the probability of a set that meets one record's votes and not the
+        other's.
         """
         symbols = self.num_symbols
         votes = self.votes_per_record
@@ -100,7 +102,7 @@ class SubsetSelection(PureProtocol):
 
     @property
     def message_bits(self) -> int:
-        """One for every cell and dummy."""
+        """One bit for every cell and dummy."""
         return self.num_symbols
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
@@ -120,11 +122,11 @@ class SubsetSelection(PureProtocol):
         )
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
-        """Return exact messages: uniform among the sets with a vote at their probability rounded
-        down, else among those without.
+        """Return exact messages; see `LocalRandomizer`.
 
-        The number of votes in a set follows exact counts of the sets; what is drawn for a record
-        does not depend on its votes, so that the time does not either. See `LocalRandomizer`.
+        A message is uniform among the sets with a vote, at their probability rounded down, or among
+        those without. The number of votes in a set follows exact counts of the sets. The draws for
+        a record do not depend on its votes, so the time does not either.
         """
         cells = np.asarray(bsvs.once(jnp.asarray(cells, jnp.int32)))
         votes = np.where(cells < 0, self.num_cells + np.arange(cells.shape[1]), cells)
@@ -137,8 +139,8 @@ class SubsetSelection(PureProtocol):
             [1 + bisect.bisect_right(upto, draw) for draw in entropy.large_below(upto[-1], n)]
         )
         held = np.where(meets, held, 0)
-        # Ranks of random words: the first `held` of the votes and the first of the rest, so many
-        # that there are m in all.
+        # Ranks of random words: take the first `held` of the votes, and of the rest the first
+        # m - `held`.
         rank_of_votes = np.argsort(
             np.argsort(entropy.words(n, width), axis=1, kind="stable"), axis=1
         )
@@ -154,7 +156,7 @@ class SubsetSelection(PureProtocol):
         return unpack(message, self.num_cells)
 
     def valid(self, message: jax.Array) -> jax.Array:
-        """Return whether m of the D bits are set."""
+        """Return True if m of the D bits are set."""
         return fits(message, self.num_symbols) & (
             jnp.sum(jax.lax.population_count(message)) == self.subset_size
         )
@@ -199,9 +201,9 @@ class SubsetSelection(PureProtocol):
     def _more_votes(self) -> jax.Array:
         """Probabilities of more than 0, 1, ..., kr - 1 votes in the set, float32 `[k·r]`.
 
-        There are C(kr, j)·C(d, m - j) sets with j votes. Ratios of neighbours are exact to float32,
-        where logarithms of factorials are not: at d = 200,000 those were off by 5% and cost twice
-        the epsilon.
+        There are C(kr, j)·C(d, m - j) sets with j votes. Ratios of neighbors are exact to float32.
+        Logarithms of factorials are not: at d = 200,000 they were off by 5% and cost twice the
+        epsilon.
         """
         votes = self.votes_per_record
         size = real(self.subset_size)
@@ -215,9 +217,8 @@ class SubsetSelection(PureProtocol):
                 / (self.num_cells - size + j + 1)
             )
         law = jnp.stack([jnp.asarray(way, jnp.float32) for way in ways])
-        return jnp.cumsum(law[::-1])[::-1][1:] / jnp.sum(
-            law
-        )  # the rarest first, so that they do not drown
+        # Add the rarest first, so that rounding does not lose them.
+        return jnp.cumsum(law[::-1])[::-1][1:] / jnp.sum(law)
 
     def _best_size(self) -> int:
         sizes = np.arange(1, self.num_cells, dtype=np.float64)
@@ -228,8 +229,9 @@ class SubsetSelection(PureProtocol):
 
 
 def smallest(keys: jax.Array, count: Any) -> jax.Array:
-    """Return the `count` smallest of uint32 keys, bool `[m]`, by bisection on their bits, which
-    sorts nothing; ties go to the first.
+    """Return a mask of the `count` smallest uint32 keys, bool `[m]`; ties go to the first.
+
+    Bisection on the bits of the keys finds them without sorting.
     """
 
     def digit(i: jax.Array, least: jax.Array) -> jax.Array:
@@ -246,10 +248,10 @@ def smallest(keys: jax.Array, count: Any) -> jax.Array:
 def _sets_with_votes(
     num_votes: int, num_cells: int, size: int, epsilon: float
 ) -> tuple[int, list[int]]:
-    """Return the threshold, out of 2^64, of a set with votes, and how many sets have 1, at most 2,
-    ... votes.
+    """Return the threshold, out of 2^64, of a set with votes, and cumulative numbers of sets.
 
-    The numbers have as many digits as there are cells, so blocks of records share them.
+    The latter are the numbers of sets with 1, at most 2, ... votes. They have as many digits as
+    there are cells, so blocks of records share them.
     """
     ways = [
         math.comb(num_votes, j) * math.comb(num_cells, size - j)

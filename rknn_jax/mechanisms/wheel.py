@@ -2,12 +2,12 @@
 
 Votes hash to arcs of a circle, and a client publishes a point that likely lies in one.
 
-The circle has 2^b points and an arc `arc_length` of them, the share q = 1/l. With Ω = 1 + kr·q·(e^ε
-- 1), every point of the union of a client's arcs has e^ε/Ω times the probability of a uniform one,
-and the union, of share U <= kr·q, leaves (1 - U·e^ε/Ω)/(1 - U) for the points outside, which lies
-between 1/Ω and e^ε/Ω: the message is ε-DP for any hash, also where arcs overlap. A cell is
-supported where the point lies in its arc, so p = q·e^ε/Ω. What Collision loses by an integer l, up
-to 2%, is saved; l is rounded to arcs of whole points only.
+The circle has 2^b points and an arc `arc_length` of them, the share q = 1/l. Let Ω = 1 + kr·q·(e^ε
+- 1). Every point of the union of a client's arcs has e^ε/Ω times the probability of a uniform
+point. The union has share U <= kr·q, so points outside have the factor (1 - U·e^ε/Ω)/(1 - U), which
+lies between 1/Ω and e^ε/Ω. The message is therefore ε-DP for any hash, even if arcs overlap. A cell
+is supported if the point lies in its arc, so p = q·e^ε/Ω. Collision loses up to 2% by an integer l.
+Here, l is only rounded to arcs of whole points.
 
 Reference: Wang et al., "Hiding Numerical Vectors in Local Private and Shuffled Messages", IJCAI
 2021.
@@ -31,7 +31,7 @@ MOST_BITS = 16
 
 
 class Message(NamedTuple):
-    """`seed`, uint32 `[2]`, of the hash; `point` of the circle, int32."""
+    """Message: `seed`, uint32 `[2]`, of the hash; `point` of the circle, int32."""
 
     seed: jax.Array
     point: jax.Array
@@ -40,10 +40,10 @@ class Message(NamedTuple):
 @pytree.register
 @dataclass(frozen=True)
 class Wheel(PureProtocol):
-    """Arcs of `arc_length` points, chosen where it is not given, on a circle of 2^`circle_bits`."""
+    """Arcs of `arc_length` points, by default the best, on a circle of 2^`circle_bits` points."""
 
     circle_bits: int = field(default=MOST_BITS, metadata=pytree.STATIC)
-    arc_length: Any = None  # an int; a tracer under jit
+    arc_length: Any = None  # An int, or a tracer under jit.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,32 +65,34 @@ class Wheel(PureProtocol):
 
     @property
     def circle(self) -> int:
-        """Points of the circle."""
+        """Number of points of the circle."""
         return 1 << self.circle_bits
 
     @property
     def p(self) -> float:
-        """q·e^ε/Ω."""
+        """Probability q·e^ε/Ω that a vote's cell is supported."""
         return self.q / self._omega(self.q)
 
     @property
     def q(self) -> float:
-        """Share of an arc, 1/l."""
+        """Probability q = 1/l that any other cell is supported: the share of an arc."""
         return real(self.arc_length) / self.circle
 
     @property
     def advantage(self) -> float:
-        """(1 - kr·q)(1 - e^-ε) times p."""
+        """Difference p - q = (1 - kr·q)(1 - e^-ε) times p."""
         return -(1 - self.votes_per_record * self.q) * expm1(-self.epsilon) * self.p
 
     @property
     def total_variation(self) -> float:
-        """(1 - q)q(e^ε - 1)/Ω for one vote, averaged over an ideal hash; min(kr, l - kr)q(e^ε -
-        1)/Ω for several, by the worst hash.
+        """Total variation bound: averaged over an ideal hash for one vote, worst-case for several.
+
+        It is (1 - q)q(e^ε - 1)/Ω for one vote, and min(kr, l - kr)q(e^ε - 1)/Ω for several. See
+        `LocalRandomizer`.
 
         Let the first input hold no less of the circle than the second, which holds the share m/l.
-        The first is likelier in the i/l that it holds alone, by i(e^ε - 1)/(lΩ)·(l - kr)/(l - m) in
-        all, where i <= kr and i <= l - m; without a vote, m = 0. See `LocalRandomizer`.
+        The first is more likely in the i/l that it holds alone, by i(e^ε - 1)/(lΩ)·(l - kr)/(l - m)
+        in total. Here i <= kr and i <= l - m; without a vote, m = 0.
         """
         if self.votes_per_record == 1:
             return self.advantage
@@ -102,12 +104,12 @@ class Wheel(PureProtocol):
 
     @property
     def averages_over_hashes(self) -> bool:
-        """True if `total_variation` is the ideal hash's average: of a single vote."""
+        """True if `total_variation` is the ideal hash's average, which applies to a single vote."""
         return self.votes_per_record == 1
 
     @property
     def message_bits(self) -> int:
-        """Of the point; the seed is 64 more."""
+        """Bits of the point; the seed takes 64 more."""
         return self.circle_bits
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> Message:
@@ -122,7 +124,7 @@ class Wheel(PureProtocol):
         held = jnp.where(jnp.any(cells >= 0), jnp.minimum(gaps, self.arc_length), 0)
         covered = jnp.sum(held)
         hit = happens(draws[0], covered.astype(jnp.float32) * (self.p / real(self.arc_length)))
-        # The i-th point of the union, or the i-th outside: walk along the arcs, or along what lies
+        # The i-th point of the union, or the i-th outside: walk along the arcs, or along the gaps
         # between them.
         inside = place(hashing.bucket(draws[1], covered), held, starts)
         outside = place(hashing.bucket(draws[2], self.circle - covered), gaps - held, starts + held)
@@ -136,7 +138,7 @@ class Wheel(PureProtocol):
         return words - first < jnp.asarray(self.arc_length).astype(jnp.uint32) << shift
 
     def valid(self, message: Message) -> jax.Array:
-        """Return whether the point is on the circle."""
+        """Return True if the point is on the circle."""
         return (message.point >= 0) & (message.point < self.circle)
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
@@ -144,7 +146,7 @@ class Wheel(PureProtocol):
         cells = np.asarray(cells)
         starts = np.asarray(all_starts(messages.seed, np.maximum(cells, 0), self.circle_bits))[
             :, cells >= 0
-        ]  # of one shape
+        ]  # All arrays have one shape.
         starts = np.sort(starts, axis=1)
         gaps = np.diff(starts, append=starts[:, :1] + self.circle, axis=1)
         share = np.minimum(gaps, self.arc_length).sum(axis=1) / self.circle
@@ -160,7 +162,7 @@ class Wheel(PureProtocol):
         return Message(jnp.tile(seed, (self.circle, 1)), jnp.arange(self.circle))
 
     def _omega(self, share: Any) -> Any:
-        """Ω for arcs of a share, over e^ε so that it stays finite."""
+        """Normalizer Ω for arcs of a share, divided by e^ε so that it stays finite."""
         return exp(-self.epsilon) - self.votes_per_record * share * expm1(-self.epsilon)
 
     def _best_arc_length(self) -> int:
@@ -192,8 +194,9 @@ def all_starts(seeds: jax.Array, cells: jax.Array, circle_bits: int) -> jax.Arra
 
 
 def starts_of(seed: jax.Array, cells: jax.Array, circle_bits: int) -> jax.Array:
-    """Return where the arc of each vote starts, int32 `[k·r]`; a missing vote's is another's, so
-    that it adds nothing to the union.
+    """Return the start of the arc of each vote, int32 `[k·r]`.
+
+    A missing vote takes another vote's arc, so that it adds nothing to the union.
     """
     cells = jnp.where(cells < 0, jnp.max(cells, keepdims=True, initial=-1), cells)
     return (hashing.mix(seed, jnp.maximum(cells, 0)) >> jnp.uint32(WORD - circle_bits)).astype(
@@ -202,7 +205,7 @@ def starts_of(seed: jax.Array, cells: jax.Array, circle_bits: int) -> jax.Array:
 
 
 def place(rank: jax.Array, lengths: jax.Array, starts: jax.Array) -> jax.Array:
-    """Return the point of a rank, counted along segments of some length and start."""
+    """Return the point of a rank, counted along segments given by their lengths and starts."""
     before = jnp.cumsum(lengths) - lengths
     segment = jnp.sum(rank >= before + lengths)
     segment = jnp.minimum(segment, len(lengths) - 1)

@@ -1,3 +1,1 @@
-"""What is guaranteed, how it composes, how a release draws its noise, and the ledger that
-remembers what was spent.
-"""
+"""Privacy guarantees, their composition, exact noise for releases, and the budget ledger."""

@@ -1,29 +1,29 @@
-"""What several releases cost together, by every accountant that applies, and how much noise a
-budget asks for.
+"""Composition of several releases by every accountant that applies, and noise calibration.
 
-A neighbour of reverse k-NN labeling changes up to 2kr counts by 1 each, so one release is 2kr
-independent unit shifts and T rounds are 2krT of them. Composed one by one they cost far less than T
-times one shift by 2kr: at epsilon = 0.1 a round and delta = 1e-5, ten rounds cost 0.777 instead of
-1.
+A neighbor in reverse k-NN labeling changes up to 2kr counts by 1 each. One release is therefore 2kr
+independent unit shifts, and T rounds are 2krT of them. Composed one by one, these shifts cost far
+less than T times one shift by 2kr. At epsilon = 0.1 a round and delta = 1e-5, ten rounds cost 0.777
+instead of 1.
 
-| accountant          | what adds up                               | how tight |
-|---------------------|--------------------------------------------|---------------------------------|
-| `pure`, `basic`     | epsilons and deltas                        | exact at delta = 0 | |
-`analytic Gaussian` | 1/sigma²                                   | exact, for Gaussian noise alone |
-| `RDP`               | the Rényi divergence at every order        | 5% above and more, any delta |
-| `PLD`               | the privacy loss, convolved on a fine grid | 0.01% above |
+| accountant          | what adds up                             | how tight                       |
+|---------------------|------------------------------------------|---------------------------------|
+| `pure`, `basic`     | epsilons and deltas                      | exact at delta = 0              |
+| `analytic Gaussian` | 1/sigma²                                 | exact, for Gaussian noise alone |
+| `RDP`               | Rényi divergence at every order          | 5% above and more, any delta    |
+| `PLD`               | privacy loss, convolved on a fine grid   | 0.01% above                     |
 
-zCDP has no row: every event here has a Rényi curve at or below its zCDP line, so RDP is never
+zCDP has no row. Every event here has a Rényi curve at or below its zCDP line, so RDP is never
 worse.
 
-Records that are sampled, screened or clipped have curves of their own:
+Records that are sampled, screened or clipped have their own curves in
 `rknn_jax.privacy.sampled_gaussian`.
 
-**No relation is passed on.** An `Event`'s parameter is the noise divided by what a neighbour
-changes, so it already knows the relation. dp-accounting's own replace-one doubles the Gaussian in
-one accountant and not in the other, and its event accountant forgets how often randomized response
-is repeated; so privacy loss distributions are made and composed here, one by one. This is the only
-file that imports dp-accounting, and it does so late: the import takes 2 s.
+**No relation is passed on.** An `Event`'s parameter is the noise divided by the change that a
+neighbor makes, so the parameter already includes the relation. dp-accounting's own replace-one
+doubles the Gaussian in one accountant and not in the other. Its event accountant forgets how often
+randomized response is repeated. Privacy loss distributions are therefore made and composed here,
+one by one. This is the only file that imports dp-accounting, and the import is late because it
+takes 2 s.
 
 References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018;
 Mironov, "Rényi Differential Privacy", 2017; Canonne, Kamath & Steinke, "The Discrete Gaussian for
@@ -47,30 +47,30 @@ from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.privacy.sampled_gaussian import ORDERS
 
 POINTS_PER_LOSS = 64  # grid points in the smallest privacy loss: 2e-5 relative error of epsilon
-MAX_POINTS = 2**17  # of half the grid, which wins where losses are of very different sizes
-SMALLEST_PLD_DELTA = 1e-11  # below, the rounding of the Fourier transform shows
-FOURIER_ROUNDING = 1e-13  # delta that PLD leaves for it: ten times what it was ever off
-LARGEST_PLD_LOSS = 50.0  # of one value; the exponential of a larger one soon overflows
-MOST_PLD_VALUES = 2**16  # dp-accounting's memory grows with their number
+MAX_POINTS = 2**17  # points in half the grid; overrides the above if losses differ widely in size
+SMALLEST_PLD_DELTA = 1e-11  # below it, the rounding error of the Fourier transform shows
+FOURIER_ROUNDING = 1e-13  # delta that PLD leaves for that error: ten times the largest ever seen
+LARGEST_PLD_LOSS = 50.0  # loss of one value; the exponential of a larger one soon overflows
+MOST_PLD_VALUES = 2**16  # dp-accounting's memory grows with the number of values
 
 
 def compose(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guarantee:
-    """Return what all the guarantees cost together, by the tightest accountant, which `accountant`
-    then names.
+    """Compose guarantees by the tightest accountant, which the result's `accountant` names.
 
     Args:
-      guarantees: at least one, all of one relation, unit and trust. Each release may depend on the
-        results of those before it.
-      delta: of the result; guarantees with a delta of their own share it. None or 0 adds epsilons
-        and deltas up, so pure stays pure.
+      guarantees: One or more guarantees of one relation, unit and trust. Each release may depend on
+        the results of earlier ones.
+      delta: Delta of the result, shared with guarantees that have a delta of their own. None or 0
+        adds epsilons and deltas up, so that pure guarantees stay pure. Defaults to None.
 
     Returns:
-      A guarantee at `delta`, or at the sum of the deltas where that is smaller and adding up is the
-      tightest. It counts as a release only if all did, and depends on private data if one does.
+      A guarantee at `delta`, or at the sum of the deltas if that sum is smaller and adding up is
+      the tightest. It counts as a release only if all guarantees do, and as data-dependent if one
+      is.
 
     Raises:
-      ValueError: where relation, unit or trust differ, or `delta` is outside [0, 1) or too small
-        for what was released.
+      ValueError: If relation, unit or trust differ, or `delta` is outside [0, 1) or too small for
+        what was released.
     """
     guarantees = tuple(guarantees)
     for name in ("relation", "unit", "trust"):
@@ -104,14 +104,16 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
     """Return every accountant's epsilon for the events together.
 
     Args:
-      events: of one run or of many.
-      delta: in [0, 1). At 0 there is pure differential privacy or nothing.
+      events: Events of one run or of many.
+      delta: Delta, in [0, 1). At 0, only pure differential privacy is possible.
 
     Returns:
-      Epsilon by accountant, of those that apply: `pure` (whose delta is 0), `analytic Gaussian`,
-        `RDP` and `PLD`. None does to Gaussian
-      noise at delta = 0, nor to sampled records that are replaced where PLD takes no delta so small
-      or no events so many.
+      Epsilon by accountant, for those that apply: `pure` (at delta 0), `analytic Gaussian`, `RDP`
+      and `PLD`. No accountant applies to Gaussian noise at delta = 0. None applies to sampled
+      records that are replaced if PLD cannot take a delta so small or events so many.
+
+    Raises:
+      ValueError: If there are no events, or delta is outside [0, 1).
     """
     events = _merged(events)
     delta = _checked_delta(delta)
@@ -150,8 +152,9 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
 
 
 def rdp_epsilon_as_published(events: Iterable[Event], delta: float) -> float:
-    """Return epsilon as the papers of PATE and Private-kNN convert: the least Rényi divergence +
-    ln(1/delta) / (order - 1).
+    """Return epsilon by the conversion in the papers of PATE and Private-kNN.
+
+    The conversion is the least Rényi divergence + ln(1/delta) / (order - 1) over the orders.
 
     >>> round(rdp_epsilon_as_published([Event("gaussian", 85.0, 8192)], 1e-5), 4)
     5.6765
@@ -166,10 +169,11 @@ def calibrate(
     """Return the least noise, to 0.1%, at which events cost no more than epsilon.
 
     Args:
-      events_of: the events where noise is so many times as strong as at 1; epsilon falls in it.
-      epsilon: positive.
-      delta: in [0, 1).
-      start: where to look first.
+      events_of: Function from a factor of the noise to the events at that noise. Their epsilon
+        falls as the factor grows.
+      epsilon: Target epsilon, positive.
+      delta: Delta, in [0, 1).
+      start: Factor at which the search begins. Defaults to 1.
     """
 
     def log_cost(scale: float) -> float:
@@ -184,7 +188,7 @@ def calibrate(
         cost = min(found.values())
         return math.log(cost) if cost else -math.inf
 
-    # of ln epsilon over ln scale, as far as is known
+    # `slope` estimates the derivative of ln epsilon by ln scale.
     low = 0.0
     high = math.inf
     scale = start
@@ -196,9 +200,8 @@ def calibrate(
         if last and math.isfinite(last[1]) and math.isfinite(off) and last[0] != scale:
             slope = float(np.clip((off - last[1]) / math.log(scale / last[0]), -3.0, -0.3))
         last = scale, off
-        beyond = (
-            1.0004 if off > 0 else 1 / 1.0004
-        )  # to either side of the answer in turn, so that both ends close in
+        # Overshoot to either side of the answer in turn, so that both ends close in.
+        beyond = 1.0004 if off > 0 else 1 / 1.0004
         scale *= beyond * math.exp(float(np.clip(-off / slope, -1.0, 1.0)))
         if not low < scale < high:
             scale = math.sqrt(low * high)
@@ -206,20 +209,19 @@ def calibrate(
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
-    """Return the smallest sigma, in units of the L2 sensitivity, at which Gaussian noise is
-    (epsilon, delta)-DP.
+    """Return the smallest noise multiplier at which Gaussian noise is (epsilon, delta)-DP.
 
-    Rounded up in the twelfth digit. This is the analytic calibration; the textbook's sqrt(2
-    ln(1.25/delta))/epsilon is larger, and wrong for epsilon > 1.
+    The noise multiplier is sigma in units of the L2 sensitivity, rounded up in the twelfth digit.
+    This is the analytic calibration. The textbook's sqrt(2 ln(1.25/delta))/epsilon is larger, and
+    wrong for epsilon > 1.
 
     >>> round(gaussian_noise_multiplier(1.0, 1e-5), 6)
     3.730632
     """
     _check_amounts(epsilon, delta)
     root = math.sqrt(-math.log(delta))
-    high = (math.sqrt(epsilon + root**2) + root) / (
-        math.sqrt(2) * epsilon
-    )  # zCDP's, which always suffices
+    # zCDP's noise multiplier always suffices.
+    high = (math.sqrt(epsilon + root**2) + root) / (math.sqrt(2) * epsilon)
     low = high
     while _gaussian_log_delta(low, epsilon) <= math.log(delta):
         low /= 2
@@ -232,8 +234,9 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Return epsilon of Gaussian noise whose standard deviation is `noise_multiplier` times the L2
-    sensitivity.
+    """Return epsilon of Gaussian noise with a given noise multiplier.
+
+    The standard deviation is `noise_multiplier` times the L2 sensitivity.
 
     >>> round(gaussian_epsilon(3.730632, 1e-5), 5)
     1.0
@@ -251,13 +254,14 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def binomial_coins(epsilon: float, delta: float, count: int) -> int:
-    """Return the least number of fair coins, to 0.2%, whose heads as noise make integer counts
-    (epsilon, delta)-DP.
+    """Return the fewest fair coins, to 0.2%, that make integer counts (epsilon, delta)-DP.
+
+    The number of heads is the noise.
 
     Args:
-      epsilon: positive.
-      delta: in (0, 1).
-      count: how many counts a neighbour changes, each by 1.
+      epsilon: Target epsilon, positive.
+      delta: Delta, in (0, 1).
+      count: Number of counts that a neighbor changes, each by 1.
     """
     _check_amounts(epsilon, delta)
     start = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta)
@@ -267,17 +271,17 @@ def binomial_coins(epsilon: float, delta: float, count: int) -> int:
 
 
 def discrete_gaussian_stddev(epsilon: float, delta: float, count: int) -> float:
-    """Return how much integer noise makes a release of integer counts (epsilon, delta)-DP.
+    """Return the least integer noise that makes integer counts (epsilon, delta)-DP.
 
     Args:
-      epsilon: positive.
-      delta: in (0, 1).
-      count: how many counts a neighbour changes, each by 1.
+      epsilon: Target epsilon, positive.
+      delta: Delta, in (0, 1).
+      count: Number of counts that a neighbor changes, each by 1.
 
     Returns:
-      Sigma of the exact discrete Gaussian at which the unit shifts compose to (epsilon, delta), and
-      0.1% less does not suffice. Below sigma = 3 the analytic formula for continuous noise is off
-      on either side, so it only says where to look.
+      Sigma of the exact discrete Gaussian at which the unit shifts compose to (epsilon, delta);
+      0.1% less does not suffice. Below sigma = 3, the analytic formula for continuous noise errs on
+      either side, so it only starts the search.
     """
     _check_amounts(epsilon, delta)
     start = math.sqrt(count) * gaussian_noise_multiplier(epsilon, delta)
@@ -287,7 +291,7 @@ def discrete_gaussian_stddev(epsilon: float, delta: float, count: int) -> float:
 
 
 def _candidates(guarantees: Sequence[Guarantee], delta: float) -> list[tuple[float, str, float]]:
-    """Return (epsilon, accountant, delta) of every way to compose; the first wins a tie."""
+    """Return (epsilon, accountant, delta) for every way to compose; the first wins a tie."""
     epsilon, sum_of_deltas = (
         math.fsum(getattr(g, name) for g in guarantees) for name in ("epsilon", "delta")
     )
@@ -296,7 +300,7 @@ def _candidates(guarantees: Sequence[Guarantee], delta: float) -> list[tuple[flo
         return found
     if sum_of_deltas > delta:
         found = []
-    opaque = _opaque(guarantees)  # nothing is known of them but epsilon and delta, so these add up
+    opaque = _opaque(guarantees)  # These have no events, so their epsilon and delta add up.
     left = delta - math.fsum(guarantee.delta for guarantee in opaque)
     if left > 0 and len(opaque) < len(guarantees):
         extra = math.fsum(guarantee.epsilon for guarantee in opaque)
@@ -318,8 +322,9 @@ def _opaque(guarantees: Sequence[Guarantee]) -> list[Guarantee]:
 
 
 def _events(guarantees: Sequence[Guarantee]) -> tuple[Event, ...]:
-    """Return the events of all guarantees but the opaque; a pure one without events is one pure
-    event.
+    """Return the events of all guarantees that are not opaque.
+
+    A pure guarantee without events becomes one pure event.
     """
     known = [guarantee for guarantee in guarantees if guarantee.events or not guarantee.delta]
     return _merged(
@@ -342,8 +347,9 @@ def _is_gaussian(event: Event) -> bool:
 
 
 def _loss(event: Event) -> float:
-    """Return the privacy loss of one of the event's values: the largest one where that is
-    bounded, the typical one of a Gaussian.
+    """Return the privacy loss of one of the event's values.
+
+    The loss is the largest one if it is bounded, and the typical one for a Gaussian.
     """
     if event.kind == "pure":
         return event.parameter
@@ -356,16 +362,18 @@ def _loss(event: Event) -> float:
 
 
 def _gaussian_log_delta(sigma: float, epsilon: float) -> float:
-    """Ln delta = ln(Phi(1/(2 sigma) - epsilon sigma) - e^epsilon Phi(-1/(2 sigma) - epsilon
-    sigma)), Balle & Wang's Theorem 8.
+    """Return ln delta by Balle & Wang's Theorem 8.
+
+    delta = Phi(1/(2 sigma) - epsilon sigma) - e^epsilon Phi(-1/(2 sigma) - epsilon sigma).
     """
     upper, lower = log_ndtr(np.array([0.5, -0.5]) / sigma - epsilon * sigma)
     return float(upper + math.log(-math.expm1(epsilon + lower - upper)))
 
 
 def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
-    """Convert the events' Rényi curve by Canonne, Kamath & Steinke's Proposition 12, at the best
-    order.
+    """Convert the events' Rényi curve to epsilon, at the best order.
+
+    The conversion is Canonne, Kamath & Steinke's Proposition 12.
     """
     curve = _curve(events)
     values = curve + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
@@ -373,7 +381,7 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
 
 
 def _curve(events: Sequence[Event]) -> np.ndarray:
-    """Add up the events' Rényi divergences; what cannot be computed costs infinitely much."""
+    """Add up the events' Rényi divergences; one that cannot be computed is infinite."""
     return np.nan_to_num(
         sum(event.count * _renyi(event) for event in events), nan=math.inf, posinf=math.inf
     )
@@ -420,7 +428,7 @@ def _privacy_loss(event: Event, interval: float) -> Any:
     """Return one value's privacy loss distribution, rounded up to a grid by connecting the dots.
 
     One shift of discrete Laplace noise has the losses +-epsilon of randomized response, which is
-    the worst epsilon-DP pair. dp-accounting's `from_randomized_response` computes them as a
+    the worst epsilon-DP pair. dp-accounting's `from_randomized_response` computes the losses as a
     difference of logarithms, whose last digit may move them to the next grid point.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -448,7 +456,7 @@ def _privacy_loss(event: Event, interval: float) -> Any:
 
 
 def _replaced(event: Event, interval: float) -> Any:
-    """Return the privacy loss distribution of a replaced record's curve (`sampled`)."""
+    """Return the privacy loss distribution of a replaced record's curve (`sampled_gaussian`)."""
     z = event.parameter
     g = event.sampling_prob
     largest = math.log1p(g * math.expm1(min(0.5 / z**2 + 10 / z, 700)))
@@ -459,13 +467,13 @@ def _replaced(event: Event, interval: float) -> Any:
 
 
 def _binomial_deltas(epsilons: np.ndarray, coins: int) -> np.ndarray:
-    """Return delta at each epsilon of heads of so many fair coins and of one more: F(x) - e^epsilon
-    F(x - 1), up to where the odds are it.
+    """Return delta at each epsilon between heads of N fair coins and the same number plus one.
 
-    The odds of x heads against x - 1 are (N - x + 1)/x, infinite at none. Binomials are symmetric,
-    so both directions are alike.
+    delta = F(x) - e^epsilon F(x - 1), with x the largest number whose odds exceed e^epsilon. The
+    odds of x heads against x - 1 are (N - x + 1)/x, infinite at x = 0. Binomials are symmetric, so
+    both directions are alike.
     """
-    from scipy.stats import binom  # late: the import takes over a second, and few releases need it
+    from scipy.stats import binom  # Late: the import takes over a second.
 
     last = np.ceil((coins + 1) * expit(-epsilons)) - 1
     return np.maximum(
@@ -476,8 +484,9 @@ def _binomial_deltas(epsilons: np.ndarray, coins: int) -> np.ndarray:
 def _from_curve(
     deltas_of: Callable[[np.ndarray], np.ndarray], largest: float, interval: float
 ) -> Any:
-    """Return the privacy loss distribution of a pair whose two directions have one curve, looked
-    at up to its largest epsilon.
+    """Return the privacy loss distribution of a pair whose two directions share one curve.
+
+    The curve is sampled from 0 to `largest`, its largest epsilon.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -485,9 +494,8 @@ def _from_curve(
     points = np.arange(math.ceil(largest / interval) + 1)
     wanted = points * interval
     deltas = deltas_of(wanted)
-    mirrored = (
-        -np.expm1(-wanted) + np.exp(-wanted) * deltas
-    )  # H at -e of P and Q, from H at e of Q and P
+    # The divergence H of (P, Q) at -epsilon follows from H of (Q, P) at epsilon.
+    mirrored = -np.expm1(-wanted) + np.exp(-wanted) * deltas
     epsilons = np.concatenate([-points[:0:-1], points])
     deltas = np.concatenate([mirrored[:0:-1], deltas])
     return pld.PrivacyLossDistribution(

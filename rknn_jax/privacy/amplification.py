@@ -1,31 +1,28 @@
-"""Privacy amplification by shuffling: what n local messages cost together, once nobody knows who
-sent which.
+"""Privacy amplification by shuffling: the joint cost of n local messages with hidden senders.
 
 A message that is ε₀-DP by itself hides among the messages of the n - 1 other clients. Three bounds
-are offered, for one message a client and neighbours that replace one client's record:
+are offered, for one message a client and neighbors that replace one client's record:
 
-| bound             | what it is                                                      | where it
-holds               |
-|-------------------|-----------------------------------------------------------------|------------------------------|
-| `variation ratio` | the clones below, for messages that tell less than ε₀ allows    | for a given
-total variation  | | `general`         | the stronger clones of Feldman, McMillan & Talwar, summed |
-everywhere                   | | `closed form`     | the formula of 2021, which the papers print |
-ε₀ <= ln(n / (16 ln(2/δ)))   |
+| bound             | derivation                                    | valid for                  |
+|-------------------|-----------------------------------------------|----------------------------|
+| `variation ratio` | the clones below, for less than ε₀ allows     | a given total variation    |
+| `general`         | the stronger clones of Feldman et al., summed | everywhere                 |
+| `closed form`     | the formula of 2021, which the papers print   | ε₀ <= ln(n / (16 ln(2/δ))) |
 
-With p = e^ε₀ and β a bound on the total variation distance of the messages of any two inputs, let α
-= β/(p - 1). Among n independent draws that are of either kind with probability α each, and blank
-with probability (1 - α(p + 1))/p, count a, b and m. Then
+Let p = e^ε₀, let β bound the total variation distance of the messages of any two inputs, and let α
+= β/(p - 1). Among n independent draws, each is of either kind with probability α, and blank with
+probability (1 - α(p + 1))/p. Let a, b and m be the numbers of the two kinds and of the blanks. Then
 
     δ(ε) = E[((p - e^ε)a + (1 - p·e^ε)b + p(1 - e^ε)m)₊] / n.
 
-Labelers and federations count by `variation ratio` if they are not told otherwise, because they
-know their mechanism. The functions here take a total variation with that bound, and without one
-they count by `general`.
+Labelers and federations use `variation ratio` unless told otherwise, because they know their
+mechanism. The functions here take a total variation with that bound; without one they use
+`general`.
 
-It grows with β, and β = (p - 1)/(p + 1), the most that ε₀ allows, gives the general bound, which
-has no blanks. `docs/amplification.md` proves both. The bound that the literature calls variation
-ratio is smaller and is not offered: it takes a blank first message as hidden for free, and for n =
-8 and generalized randomized response of d = 4 symbols its δ is 4% below the exact one.
+δ grows with β. At β = (p - 1)/(p + 1), the most that ε₀ allows, it is the general bound, which has
+no blanks. `docs/amplification.md` proves both. The literature's bound of the name variation ratio
+is smaller and is not offered: it treats a blank first message as hidden for free. For n = 8 and
+generalized randomized response of d = 4 symbols, its δ is 4% below the exact one.
 
 References: Feldman, McMillan & Talwar, "Hiding Among the Clones", 2021, Theorem 3.1, and "Stronger
 Privacy Amplification by Shuffling for Rényi and Approximate Differential Privacy", 2023; Wang et
@@ -39,11 +36,11 @@ from typing import Literal
 import numpy as np
 
 Bound = Literal["general", "variation ratio", "closed form"]
-TotalVariation = Callable[[float], float]  # β of the messages at an ε₀
+TotalVariation = Callable[[float], float]  # maps ε₀ to β of the messages
 
-TAIL = 1e-4  # share of delta that is left for counts beyond the summed ones
+TAIL = 1e-4  # share of delta reserved for counts outside the summed window
 NOTHING = 750.0  # e^-750 is 0 in float64
-TOLERANCE = 1e-9  # of an epsilon, always on the safe side
+TOLERANCE = 1e-9  # absolute tolerance of an epsilon, always on the safe side
 MOST_EPSILON = 50.0
 
 
@@ -58,18 +55,18 @@ def epsilon(
 
     Args:
       local_epsilon: ε₀ of each message.
-      num_clients: n, one message each.
-      delta: in (0, 1).
-      bound: see above.
-      total_variation: β at an ε₀, for the bound `variation ratio`:
-        `LocalRandomizer.total_variation`.
+      num_clients: Number of clients n, one message each.
+      delta: Delta, in (0, 1).
+      bound: Bound from the module's table. Defaults to `general`.
+      total_variation: Function from ε₀ to β, required for the bound `variation ratio` and refused
+        for others: `LocalRandomizer.total_variation`. Defaults to None.
 
     Returns:
       ε, at most ε₀, rounded up.
 
     Raises:
-      ValueError: for arguments out of range, and for ε₀ beyond the closed form's, naming the
-        largest.
+      ValueError: If an argument is out of range, or ε₀ exceeds the closed form's largest, which the
+        message names.
     """
     _check(local_epsilon, num_clients, delta, bound, total_variation)
     if bound == "closed form":
@@ -94,20 +91,20 @@ def local_epsilon(
     """Return the largest ε₀ of messages that cost at most ε once they are shuffled.
 
     Args:
-      central_epsilon: ε.
-      num_clients: n, one message each.
-      delta: in (0, 1).
-      bound: see above.
-      total_variation: β at an ε₀, for the bound `variation ratio`, of the mechanism that would be
-        used at this ε₀. Where it falls, the result costs at most ε, but need not be the largest
-        that does.
+      central_epsilon: Target ε.
+      num_clients: Number of clients n, one message each.
+      delta: Delta, in (0, 1).
+      bound: Bound from the module's table. Defaults to `general`.
+      total_variation: Function from ε₀ to β of the mechanism that would be used at this ε₀,
+        required for the bound `variation ratio`. If β falls with ε₀, the result costs at most ε,
+        but may not be the largest. Defaults to None.
 
     Returns:
-      ε₀, at least ε, rounded down and at most `MOST_EPSILON`; with the closed form at most the
-      largest that it holds for.
+      ε₀, at least ε, rounded down and at most `MOST_EPSILON`. With the closed form, at most the
+      largest ε₀ that the formula is valid for.
 
     Raises:
-      ValueError: for arguments out of range, and for too few clients for the closed form.
+      ValueError: If an argument is out of range, or there are too few clients for the closed form.
     """
     _check(central_epsilon, num_clients, delta, bound, total_variation)
     low = central_epsilon
@@ -146,22 +143,25 @@ def hockey_stick(
     total_variation: float | None = None,
     tail: float = 0.0,
 ) -> float:
-    """Return δ(ε) as above, in time proportional to the square root of n at a δ of interest.
+    """Return δ(ε) of the module's equation.
+
+    The time is proportional to the square root of n at a δ of practical size.
 
     Args:
-      central_epsilon: ε, at least 0.
-      local_epsilon: ε₀.
-      num_clients: n.
-      total_variation: β; the most that ε₀ allows where it is not given, which is the general bound.
-      tail: probability of counts that are not summed but added; with 0 what float64 cannot tell
-        from 0.
+      central_epsilon: Central ε, at least 0.
+      local_epsilon: Local ε₀.
+      num_clients: Number of clients n.
+      total_variation: Total variation bound β. Defaults to the most that ε₀ allows, which gives the
+        general bound.
+      tail: Probability of the counts that are added as a whole instead of summed. Defaults to 0,
+        which drops only what float64 cannot tell from 0.
     """
-    from scipy.stats import binom  # late: the import takes over a second
+    from scipy.stats import binom  # Late: the import takes over a second.
 
     if central_epsilon >= local_epsilon:
         return 0.0
-    # Over p, a draw of the first kind is worth `first`, one of the other kind -`second`, and a
-    # blank one -`excess`.
+    # Divided by p, a draw of the first kind counts `first`, one of the other kind -`second`, and
+    # a blank one -`excess`.
     n = num_clients
     least = math.exp(-local_epsilon)
     excess = math.expm1(central_epsilon)
@@ -179,18 +179,18 @@ def hockey_stick(
     clones = np.arange(fewest, most + 1)  # a + b
     others = n - clones
     share = blank / (1 - either) * (others > 0)  # m ~ Bin(others, share)
-    cost = excess * share * others  # of the blanks, on average
+    cost = excess * share * others  # mean cost of the blanks
 
-    # From a = start on, some m may favour the first kind; from a = end on, all m between low and
-    # high do. In between, sum over a:
+    # From a = start on, some m may favor the first kind. From a = end on, all m between low and
+    # high do. In between, sum over a with
     # E[m; m <= k] = N·x·P(m' < k) and P(m <= k) = P(m' < k) + (1 - x)P(m' = k), for m ~ Bin(N, x)
     # and m' ~ Bin(N - 1, x).
     start = np.floor((excess * low + second * clones) / gap)
-    end = start + math.ceil(excess * (high - low) / gap) + 2  # 1 more for each end that is rounded
+    end = start + math.ceil(excess * (high - low) / gap) + 2  # 1 more for each rounded end
     ones = start[:, None] + np.arange(end[0] - start[0])
     worth = first * ones - second * (clones[:, None] - ones)
     reach = worth / excess if excess else np.where(worth > 0, np.inf, -1.0)
-    # the most m that still do
+    # Largest m that still favors the first kind.
     reach = np.minimum(np.floor(reach), others[:, None])
     rest = np.maximum(others - 1, 0)[:, None]
     below = binom.cdf(reach - 1, rest, share[:, None])
@@ -206,8 +206,10 @@ def hockey_stick(
 
 
 def _window(num_clients: int, chance: float, log_tail: float) -> tuple[int, int]:
-    """Return between which numbers a count among n clients is, but for e^-log_tail on either
-    side, where n - 1 draw it with `chance`.
+    """Return bounds of a count among n clients.
+
+    Either bound fails with probability e^-log_tail. Each of n - 1 clients is counted with
+    probability `chance`.
     """
     mean = (num_clients - 1) * chance
     variance = (num_clients - 1) * chance * (1 - chance)

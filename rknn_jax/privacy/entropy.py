@@ -1,14 +1,13 @@
-"""Uniform words from a seed of the operating system's entropy, for what a client releases of its
-own.
+"""Uniform words from a seed of the operating system's entropy, for a client's own messages.
 
-A client that is started again must send the same message, or two messages would cost it twice. So
-it keeps a seed of 256 bits instead of drawing anew, and everything that is random follows from it
-by SHAKE-256, which tells nobody without the seed a bit. What is drawn is exact: integers are
-uniform by rejection, and an event has the probability of an integer threshold of 64 digits, rounded
-to the private side.
+A restarted client must send the same message, because two messages would cost it twice. The client
+therefore keeps a seed of 256 bits instead of drawing anew. All randomness follows from the seed by
+SHAKE-256, which reveals nothing without the seed. Draws are exact: integers are uniform by
+rejection. An event has the probability of an integer threshold out of 2^64, rounded to the private
+side.
 
-`rknn_jax.privacy.exact_noise` draws a curator's noise; it has no seed, because a curator keeps its
-result.
+`rknn_jax.privacy.exact_noise` draws a curator's noise. It needs no seed, because a curator keeps
+its result.
 """
 
 import hashlib
@@ -24,8 +23,9 @@ SURE = 2**64
 """Threshold of an event that always happens; a word is always below it."""
 
 ROUNDING = 2.0**-48
-"""By so much, relatively, a probability in float64 may be wrong that was made without
-cancellation: a few roundings in the 53rd digit.
+"""Largest relative error of a float64 probability that was computed without cancellation.
+
+That is a few roundings in the 53rd binary digit.
 """
 
 DIGITS = Context(prec=60)
@@ -56,13 +56,10 @@ class Entropy:
         return np.frombuffer(digest, "<u8").reshape(shape)
 
     def below(self, bounds: np.ndarray) -> np.ndarray:
-        """Return uniform integers in [0, bound), int64, for each of integer `bounds` of at least
-        1.
-        """
+        """Return uniform integers in [0, bound), int64, for integer `bounds` of at least 1."""
         bounds = np.asarray(bounds).astype(np.uint64)
-        waste = (
-            np.uint64(2**64 - 1) % bounds + np.uint64(1)
-        ) % bounds  # 2^64 mod bound: words up to there would make small ones likelier
+        # 2^64 mod bound: words below it would make small results more likely.
+        waste = (np.uint64(2**64 - 1) % bounds + np.uint64(1)) % bounds
         words = self.words(*bounds.shape).copy()
         while (again := words < waste).any():
             words[again] = self.words(int(again.sum()))
@@ -82,8 +79,9 @@ class Entropy:
         return found
 
     def subset(self, count: int, size: int, often: int) -> np.ndarray:
-        """Return uniform subsets of `size` out of `count`, bool `[often, count]`; ties of 64
-        bits, which favour the first, do not occur.
+        """Return uniform subsets of `size` out of `count`, bool `[often, count]`.
+
+        Ties of 64-bit words would favor the first elements, but do not occur in practice.
         """
         order = np.argsort(self.words(often, count), axis=1, kind="stable")
         chosen = np.zeros((often, count), bool)
@@ -92,24 +90,20 @@ class Entropy:
 
 
 def at_most(probability: float) -> int:
-    """Return the largest threshold t, out of 2^64, that is surely no more than a probability in
-    float64.
-    """
+    """Return the largest threshold, out of 2^64, surely at most a float64 probability."""
     return min(math.floor(probability * (1 - ROUNDING) * SURE), SURE - 1)
 
 
 def at_least(probability: float) -> int:
-    """Return the smallest threshold t, out of 2^64, that is surely no less than a probability in
-    float64 below 1.
-    """
+    """Return the smallest threshold, out of 2^64, surely at least a float64 probability below 1."""
     return math.ceil(probability * (1 + ROUNDING) * SURE)
 
 
 def at_most_odds(ways: Fraction, others: Fraction, epsilon: float) -> int:
-    """Return the largest threshold t, out of 2^64, below the share of `ways`, each e^epsilon
-    times as likely as one of `others`.
+    """Return the largest threshold t, out of 2^64, below the share of `ways`.
+
+    Each of `ways` is e^epsilon times as likely as each of `others`.
     """
-    weight = Fraction(
-        DIGITS.exp(Decimal(-epsilon)) * (1 + Decimal(10) ** -50)
-    )  # e^-epsilon, rounded up
+    # e^-epsilon, rounded up.
+    weight = Fraction(DIGITS.exp(Decimal(-epsilon)) * (1 + Decimal(10) ** -50))
     return min(math.floor(SURE * ways / (ways + others * weight)), SURE - 1)

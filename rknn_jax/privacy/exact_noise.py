@@ -1,18 +1,19 @@
 """Noise for a real release: exact, on integers, from the operating system's entropy.
 
-float32 noise on counts leaks: at epsilon = 0.1 most outputs for count 0 are impossible for count 1,
-which no epsilon covers. So a release takes integers, draws from the exact integer distribution and
-returns integers. There is no seed and no key; two calls never agree.
+float32 noise on counts leaks. At epsilon = 0.1, most outputs for count 0 are impossible for count
+1, which no epsilon covers. A release therefore takes integers, draws from the exact integer
+distribution and returns integers. There is no seed and no key, so two calls never agree.
 
-| function           | P[noise = x] is proportional to | epsilon of one unit shift |
-|--------------------|---------------------------------|------------------------------------------------------|
-| `discrete_laplace` | exp(-abs(x)/scale)              | 1/scale | | `discrete_gaussian`| exp(-x²/(2
-stddev²))            | needs a delta: `rknn_jax.privacy.accounting`         | | `permute_and_flip` |
-(it returns the winner alone)   | 1/scale for a vote more or less, 2/scale for a moved |
+| function            | P[noise = x] is proportional to  | epsilon of one unit shift              |
+|---------------------|----------------------------------|----------------------------------------|
+| `discrete_laplace`  | exp(-abs(x)/scale)               | 1/scale                                |
+| `discrete_gaussian` | exp(-x²/(2 stddev²))             | needs a delta: `privacy.accounting`    |
+| `permute_and_flip`  | (it returns the winner alone)    | 1/scale for a vote more or less,       |
+|                     |                                  | 2/scale for a moved vote               |
 
-The samplers are OpenDP's, whose proofs stand beside their code; its generator is cryptographic,
-seeded by the operating system, and safe to fork. This is the only file that imports OpenDP, by
-submodule and late: the whole prelude takes seconds.
+The samplers are OpenDP's, whose proofs are published beside their code. OpenDP's generator is
+cryptographic, seeded by the operating system, and safe to fork. This is the only file that imports
+OpenDP. It does so by submodule and late, because the whole prelude takes seconds.
 
 References: Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", 2020,
 section 5; McKenna & Sheldon, "Permute-and-Flip", 2020.
@@ -31,18 +32,18 @@ from numpy.typing import ArrayLike
 def discrete_laplace(counts: ArrayLike, scale: float) -> np.ndarray:
     """Add two-sided geometric noise to every count.
 
-    Guarantee: with `scale = safe_scale(sensitivity, epsilon)` this is epsilon-DP for neighbours
+    Guarantee: with `scale = safe_scale(sensitivity, epsilon)`, this is epsilon-DP for neighbors
     whose counts differ by at most `sensitivity` in L1. Charge the ledger before the call.
 
     Args:
-      counts: integers of any shape.
-      scale: of the noise, in votes: P[x] is proportional to exp(-|x|/scale).
+      counts: Integers of any shape.
+      scale: Scale of the noise, in votes: P[x] is proportional to exp(-|x|/scale).
 
     Returns:
-      int64, of the shape of `counts`.
+      int64, with the shape of `counts`.
 
     Raises:
-      ValueError: where the counts are not integers or the scale is not positive and finite.
+      ValueError: If the counts are not integers or the scale is not positive and finite.
     """
     counts = _checked(counts, "scale", scale)
     with _opendp() as (measurements, metrics, domain, _):
@@ -55,20 +56,20 @@ def discrete_laplace(counts: ArrayLike, scale: float) -> np.ndarray:
 def discrete_gaussian(counts: ArrayLike, stddev: float) -> np.ndarray:
     """Add discrete Gaussian noise to every count.
 
-    Guarantee: with `stddev = accounting.discrete_gaussian_stddev(epsilon, delta, count)` this is
-    (epsilon, delta)-DP for neighbours that change at most `count` counts by 1 each. Charge the
+    Guarantee: with `stddev = accounting.discrete_gaussian_stddev(epsilon, delta, count)`, this is
+    (epsilon, delta)-DP for neighbors that change at most `count` counts by 1 each. Charge the
     ledger before the call.
 
     Args:
-      counts: integers of any shape.
-      stddev: of the noise, in votes: P[x] is proportional to exp(-x²/(2 stddev²)). Below 0.5 the
-        true standard deviation is smaller.
+      counts: Integers of any shape.
+      stddev: Parameter of the noise, in votes: P[x] is proportional to exp(-x²/(2 stddev²)). Below
+        0.5, the true standard deviation is smaller.
 
     Returns:
-      int64, of the shape of `counts`.
+      int64, with the shape of `counts`.
 
     Raises:
-      ValueError: where the counts are not integers or `stddev` is not positive and finite.
+      ValueError: If the counts are not integers or `stddev` is not positive and finite.
     """
     counts = _checked(counts, "stddev", stddev)
     with _opendp() as (measurements, metrics, domain, _):
@@ -79,24 +80,26 @@ def discrete_gaussian(counts: ArrayLike, stddev: float) -> np.ndarray:
 
 
 def permute_and_flip(counts: ArrayLike, scale: float) -> np.ndarray:
-    """Return the winner of every row: the arg max of its counts plus one-sided exponential noise,
-    which is permute-and-flip.
+    """Return the winner of every row by permute-and-flip.
 
-    Guarantee: a row is (1/scale)-DP where neighbours add or take one vote, since the counts then
-    move in one direction only, and (2/scale)-DP where a vote moves from one class to another. A
-    record of k votes costs k/scale under add-remove and 2k/scale under replace-one, so `scale =
-    safe_scale(votes that change, epsilon)` in both cases. Charge the ledger before the call.
+    The winner is the arg max of the row's counts plus one-sided exponential noise.
+
+    Guarantee: a row is (1/scale)-DP if neighbors add or remove one vote, since the counts then move
+    in one direction only. It is (2/scale)-DP if a vote moves from one class to another. A record of
+    k votes costs k/scale under add-remove and 2k/scale under replace-one. In both cases `scale =
+    safe_scale(changed_votes, epsilon)`, with `changed_votes` the number of votes that change.
+    Charge the ledger before the call.
 
     Args:
-      counts: integers `[num_queries, num_classes]`.
-      scale: mean of the noise, in votes.
+      counts: Integers `[num_queries, num_classes]`.
+      scale: Mean of the noise, in votes.
 
     Returns:
       int32 `[num_queries]`.
 
     Raises:
-      ValueError: where the counts are not integers in two dimensions or the scale is not positive
-        and finite.
+      ValueError: If the counts are not integers in two dimensions or the scale is not positive and
+        finite.
     """
     counts = _checked(counts, "scale", scale)
     if counts.ndim != 2 or counts.shape[1] == 0:
@@ -105,8 +108,7 @@ def permute_and_flip(counts: ArrayLike, scale: float) -> np.ndarray:
             "row a query."
         )
     with _opendp() as (measurements, metrics, domain, max_divergence):
-        # Whether the metric is monotonic changes what OpenDP's map says of a row, and not what is
-        # drawn.
+        # A monotonic metric would change only OpenDP's own cost of a row, not the draws.
         winner = measurements.make_noisy_max(
             domain, metrics.linf_distance(T="i64"), max_divergence, scale=float(scale)
         )
@@ -114,16 +116,16 @@ def permute_and_flip(counts: ArrayLike, scale: float) -> np.ndarray:
 
 
 def safe_scale(sensitivity: int, epsilon: float) -> float:
-    """Return the smallest float scale at which discrete Laplace noise is epsilon-DP, by OpenDP's
-    own arithmetic, which rounds up.
+    """Return the smallest float scale at which discrete Laplace noise is epsilon-DP.
 
-    `sensitivity / epsilon` alone may be rounded down, and then the release costs a little more than
-    was charged. A ledger charges the shortest decimal of a float, and 0.1 as a float is a little
-    more than 1/10. So the scale is that of the decimal.
+    OpenDP's own arithmetic, which rounds up, finds the scale. `sensitivity / epsilon` alone may be
+    rounded down, and the release would then cost slightly more than its charge. A ledger charges
+    the shortest decimal of a float, and 0.1 as a float is slightly more than 1/10. The scale is
+    therefore computed from the decimal.
 
     Args:
-      sensitivity: the largest L1 change of the counts between neighbours.
-      epsilon: positive and finite; its shortest decimal counts, as in the ledger.
+      sensitivity: Largest L1 change of the counts between neighbors.
+      epsilon: Target epsilon, positive and finite. The shortest decimal counts, as in the ledger.
 
     >>> safe_scale(2, 0.5)
     4.0
@@ -178,8 +180,9 @@ def _drawn(release: Any, counts: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _opendp() -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Yield OpenDP's measurements and metrics, the domain of integer vectors and pure privacy's
-    measure; translate its errors.
+    """Yield OpenDP's parts for pure privacy, and translate OpenDP's errors.
+
+    The parts are measurements, metrics, the domain of integer vectors and the measure.
     """
     from opendp import domains, measurements, measures, metrics, mod
 

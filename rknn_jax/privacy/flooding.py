@@ -1,27 +1,28 @@
-"""Flooding: how many pairs of cancelling messages hide a vote in the shuffle model.
+"""Flooding: the number of pairs of canceling messages that hide a vote in the shuffle model.
 
 `mechanisms.multi_message` is the protocol.
 
-What the server sees of a cell is how often it was sent with (+) and with (-): x + N₁ + N₃ and N₂ +
-N₃ for x votes. N₁ and N₂ are geometric of ratio a = e^-ε_c, so that their difference is discrete
-Laplace noise, and N₃ ~ NB(r, p) is the flooding: without it the smaller of both numbers would tell
-N₁ from N₁ + 1. δ of one vote, which is exact:
+The server sees how often each cell was sent with (+) and with (-). For x votes these numbers are x
++ N₁ + N₃ and N₂ + N₃. N₁ and N₂ are geometric of ratio a = e^-ε_c, so that their difference is
+discrete Laplace noise. N₃ ~ NB(r, p) is the flooding. Without it, the smaller of both numbers would
+tell N₁ from N₁ + 1. The δ of one vote is exact:
 
-D = N₁ - N₂, M = min(N₁, N₂) and N₃ are independent, D discrete Laplace and M geometric of ratio a².
-The view is as good as the difference and the smaller of both numbers. Without the vote (P₀) these
-are D and W = M + N₃; with it (P₁) D + 1, and W where D >= 0 or W + 1 where D < 0. The differences
-have likelihood ratio P₀/P₁ = a above 0 and 1/a elsewhere, which has probability 1/(1 + a) under P₀
-and a/(1 + a) under P₁. So, with G the law of W,
+D = N₁ - N₂, M = min(N₁, N₂) and N₃ are independent, with D discrete Laplace and M geometric of
+ratio a². The view is equivalent to the difference and the smaller of both numbers. Without the vote
+(P₀), these are D and W = M + N₃. With the vote (P₁), they are D + 1, and W if D >= 0 or W + 1 if D
+< 0. The differences have likelihood ratio P₀/P₁ = a above 0 and 1/a elsewhere. The values at or
+below 0 have probability 1/(1 + a) under P₀ and a/(1 + a) under P₁. With G the law of W,
 
     δ(P₀‖P₁) = 1/(1 + a) · Σ_w (G(w) - e^(ε - ε_c)·G(w - 1))₊
     δ(P₁‖P₀) = a/(1 + a) · Σ_w (G(w - 1) - e^(ε + ε_c)·G(w))₊ + (1 - e^(ε - ε_c))₊/(1 + a)
 
-and the second is 0 from ε = ε_c on, because G(w) >= a²·G(w - 1). What exceeds ε_c is the
-flooding's, ε₁ = ε - ε_c. More flooding at the same p is more independent noise, so δ falls in r.
+and the second is 0 for ε >= ε_c, because G(w) >= a²·G(w - 1). The excess over ε_c belongs to the
+flooding: ε₁ = ε - ε_c. More flooding at the same p is more independent noise, so δ falls as r
+grows.
 
 References: Ghazi et al., "Private Counting from Anonymous Messages: Near-Optimal Accuracy with
-Vanishing Communication Overhead", 2020, whose parameters are `published`; the exact δ, and `tight`
-with it, are ours.
+Vanishing Communication Overhead", 2020, whose parameters are `published`. The exact δ and the
+parameters `tight`, which follow from it, are ours.
 """
 
 import functools
@@ -31,9 +32,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, signal, special, stats
 
-TAIL = 1e-5  # share of delta that is left for W beyond the summed ones
-ROUNDING = 1e-8  # of a sum in float64, relative; 10,000 times what one was ever off
-LARGEST_EPSILON = 4.0  # of the flooding's; at larger ones a vote hides behind ln(1/δ) pairs anyway
+TAIL = 1e-5  # share of delta reserved for values of W beyond the summed ones
+ROUNDING = 1e-8  # relative error of a sum in float64; 10,000 times the largest ever seen
+LARGEST_EPSILON = 4.0  # of the flooding; for larger ones, ln(1/δ) pairs hide a vote anyway
 MOST_PAIRS = 1e7
 
 
@@ -45,7 +46,7 @@ class Flooding(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Pairs of messages, r·p/(1 - p)."""
+        """Mean number of pairs of messages, r·p/(1 - p)."""
         return self.shape * odds(self.decay)
 
 
@@ -58,10 +59,11 @@ def cell_deltas(
     """Return δ(P₀‖P₁) and δ(P₁‖P₀) of one vote in one cell, rounded up.
 
     Args:
-      epsilon: ε, at least 0.
-      count_epsilon: ε_c of the difference.
-      flooding: of the cell.
-      unsummed: probability of values of W that are not summed but added.
+      epsilon: Epsilon ε, at least 0.
+      count_epsilon: Epsilon ε_c of the difference.
+      flooding: Flooding of the cell.
+      unsummed: Probability of the values of W that are added as a whole instead of summed. Defaults
+        to 1e-30.
     """
     a = math.exp(-count_epsilon)
     rest = epsilon - count_epsilon
@@ -79,15 +81,17 @@ def cell_deltas(
 
 
 def published(flooding_epsilon: float, count_epsilon: float, delta: float) -> Flooding:
-    """Return r = 3(1 + ln(1/δ)) and p = e^(-ε₁/5), which send several times as much as is needed.
+    """Return the published flooding: r = 3(1 + ln(1/δ)) and p = e^(-ε₁/5).
+
+    It sends several times as many messages as necessary.
 
     Args:
-      flooding_epsilon: ε₁.
-      count_epsilon: ε_c.
-      delta: of one vote in one cell.
+      flooding_epsilon: Epsilon ε₁ of the flooding.
+      count_epsilon: Epsilon ε_c of the count.
+      delta: Delta of one vote in one cell.
 
     Raises:
-      ValueError: for an ε₁ beyond those that they hold for.
+      ValueError: If the published formula does not hide a vote at this ε₁.
     """
     flooding = Flooding(3 * (1 + math.log(1 / delta)), 0.2 * flooding_epsilon)
     _check(flooding)
@@ -106,20 +110,20 @@ def published(flooding_epsilon: float, count_epsilon: float, delta: float) -> Fl
 def tight(flooding_epsilon: float, count_epsilon: float, delta: float) -> Flooding:
     """Return the flooding of least mean that hides a vote, by its exact δ.
 
-    p = e^-(0.52 + 0.55·ε₁)ε₁ sends at most 2% more than the best p for ε₁ <= 1, and 5% beyond, at δ
-    <= 1e-5; r is the least, rounded up.
+    p = e^-(0.52 + 0.55·ε₁)ε₁ sends at most 2% more than the best p for ε₁ <= 1, and 5% more beyond,
+    at δ <= 1e-5. r is the least that suffices, rounded up.
 
     Args:
-      flooding_epsilon: ε₁; beyond `LARGEST_EPSILON` that is hidden for.
-      count_epsilon: ε_c.
-      delta: of one vote in one cell.
+      flooding_epsilon: Epsilon ε₁ of the flooding, used up to `LARGEST_EPSILON`.
+      count_epsilon: Epsilon ε_c of the count.
+      delta: Delta of one vote in one cell.
 
     Raises:
-      ValueError: where more than `MOST_PAIRS` would be needed.
+      ValueError: If more than `MOST_PAIRS` would be needed.
     """
     epsilon = min(flooding_epsilon, LARGEST_EPSILON)
     decay = (0.52 + 0.55 * epsilon) * epsilon
-    # W = 0 needs the vote's absence: δ >= (1 - a)(1 - p)^r.
+    # A smaller number of 0 at a difference <= 0 rules out the vote: δ >= (1 - a)(1 - p)^r.
     least = math.log(-math.expm1(-count_epsilon) / delta) / -_log_rest(decay)
     if least <= 0:
         return NONE
@@ -155,7 +159,7 @@ def law(shape: float, decay: float, most: int) -> np.ndarray:
 
 
 def above(shape: float, decay: float, values: np.ndarray | int) -> np.ndarray:
-    """Return P[N > v] for each of `values` >= 0, likewise."""
+    """Return P[N > v] of N ~ NB(shape, e^-decay) for each of `values` >= 0."""
     if shape == 0 or decay == math.inf:
         return np.zeros(np.shape(values))
     return special.betainc(np.asarray(values) + 1.0, shape, math.exp(-decay))
@@ -164,8 +168,9 @@ def above(shape: float, decay: float, values: np.ndarray | int) -> np.ndarray:
 def _smaller_number(
     count_epsilon: float, flooding: Flooding, unsummed: float, *, rising: bool
 ) -> tuple[np.ndarray, float]:
-    """Return G(0), ..., G(w) and the probability of all larger values, rounded up; with
-    `rising`, of those where G may still rise.
+    """Return G(0), ..., G(w) and the probability of all larger values, rounded up.
+
+    With `rising`, the second counts only larger values at which G may still rise.
     """
     shape, decay = flooding
     square = math.exp(-2 * count_epsilon)
@@ -177,7 +182,7 @@ def _smaller_number(
 
     if (
         rising and shape >= 1
-    ):  # then G is log-concave, as both of its parts are, and never rises again
+    ):  # G is then log-concave, as both of its parts are, so it never rises again.
         start = found(math.ceil(flooding.mean + odds(2 * count_epsilon)) + 1)
         if start[-1] <= start[-2]:
             return start, 0.0
@@ -195,7 +200,7 @@ def _check(flooding: Flooding) -> None:
 
 
 def _exp(x: float) -> float:
-    return math.exp(min(x, 700.0))  # too small only where it is subtracted
+    return math.exp(min(x, 700.0))  # A smaller value is safe: the result is only subtracted.
 
 
 def _log_rest(decay: float) -> float:

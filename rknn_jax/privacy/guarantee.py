@@ -1,10 +1,9 @@
-"""What a release guarantees, as one value that travels with what was released.
+"""Privacy guarantees: one value that travels with each release.
 
-An epsilon alone says nothing: it needs its delta, the neighbouring relation, the unit that is
-protected, whom the owners trust, and whether the noise was real or simulated. `Guarantee` holds
-them together and `str()` is the sentence for a paper or a data-protection officer. `events`
-describes the noise, so that several guarantees compose tightly
-(`rknn_jax.privacy.accounting.compose`).
+An epsilon alone says nothing. It needs its delta, the neighboring relation, the unit that is
+protected, the trust model, and whether the noise was real or simulated. `Guarantee` holds them
+together, and `str()` is the sentence for a paper or a data-protection officer. `events` describes
+the noise, so that several guarantees compose tightly (`rknn_jax.privacy.accounting.compose`).
 """
 
 import math
@@ -15,8 +14,9 @@ from typing import Any, Literal, get_args
 Relation = Literal["replace-one", "add-remove"]
 Trust = Literal["central", "local", "shuffle"]
 Protection = Trust | Literal["aggregate"]
-"""Whom the owners of data trust: as a labeler is told, or a server that sums for clients who add
-the noise.
+"""Trust model of a guarantee.
+
+A labeler's `Trust`, or `aggregate`: a server sums for clients who add the noise.
 """
 
 Unit = Literal["record", "client"]
@@ -29,9 +29,9 @@ RELATIONS: tuple[Relation, ...] = get_args(Relation)
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
 LARGE_EPSILON = 50.0
-"""Above, one record may change the odds of a result by a factor of 10^21.
+"""Epsilon above which a release asks for a flag that confirms it.
 
-A release asks for a flag that says so.
+Above it, one record may change the odds of a result by a factor of 10^21.
 """
 _CHOICES = {
     "relation": RELATIONS,
@@ -55,23 +55,26 @@ _TRUST_WORDS = {
 
 @dataclass(frozen=True)
 class Event:
-    """`count` independent releases of one noise, as a neighbouring data set can change them.
+    """`count` independent releases of one noise, as a neighboring data set can change them.
 
     Attributes:
-      kind: the noise. `pure` is any mechanism known to be `epsilon`-DP and no more.
-      parameter: the noise's scale (Laplace) or standard deviation (Gaussian, binomial) divided by
-        the change of the value that it hides; for `pure` the epsilon.
-      count: how many such values one neighbour changes. A record of reverse k-NN labeling changes
-        up to 2kr cells by 1 each.
-      sampling_prob: of Gaussian noise, the probability with which a record takes part at all, drawn
-        anew for each value (Poisson sampling).
-      replaced: of sampled noise, whether a neighbour has another record in one's place, and not
-        none. Where nothing is sampled the parameter says it all.
-      screen: of Gaussian noise, `(threshold, most)` where no more is released than whether a count
-        from 0 to `most`, changed by 1 at most, passes the threshold with the noise.
-      opposite: of replaced records, whether each moves the value by half of that change at most, so
-        that the two are farthest apart in opposite directions, as clipped gradients are. Without it
-        each may move it by all of the change.
+      kind: Kind of the noise. `pure` is any mechanism that is known to be `epsilon`-DP, and no
+        more.
+      parameter: The noise's scale (Laplace) or standard deviation (Gaussian, binomial), divided by
+        the change of the value that the noise hides. For `pure`, the epsilon.
+      count: Number of such values that one neighbor changes. A record of reverse k-NN labeling
+        changes up to 2kr cells by 1 each. Defaults to 1.
+      sampling_prob: For Gaussian noise, the probability that a record takes part, drawn anew for
+        each value (Poisson sampling). Defaults to 1.
+      replaced: For sampled noise, True if a neighbor holds another record in place of one, and
+        False if the neighbor lacks the record. Without sampling, `parameter` already covers both
+        cases. Defaults to False.
+      screen: For Gaussian noise, `(threshold, most)` if the release only tells whether a noisy
+        count passes the threshold. The count lies in 0 to `most` and changes by at most 1. Defaults
+        to None.
+      opposite: For replaced records, True if each record moves the value by at most half of that
+        change. The two are then farthest apart in opposite directions, as clipped gradients are. If
+        False, each record may move the value by all of that change. Defaults to False.
     """
 
     kind: EventKind
@@ -111,28 +114,27 @@ class Event:
             raise ValueError(
                 "Expected opposite=True only where records are replaced and nothing is screened."
             )
-        if self.screen:  # JSON makes a list of it
+        if self.screen:  # JSON turns the tuple into a list.
             object.__setattr__(self, "screen", tuple(self.screen))
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(epsilon, delta)-differential privacy of a release, with all that gives the number its
-    meaning.
+    """(epsilon, delta)-differential privacy of a release, with everything that gives it meaning.
 
     Attributes:
-      epsilon: finite, or infinity where nothing is guaranteed.
-      delta: 0 for pure differential privacy.
-      relation: which data sets are neighbours.
-      unit: what is protected.
-      trust: who must be trusted for it to hold.
-      events: all the noise that was added, for tight composition; empty where no more than
-        (epsilon, delta) is known.
-      accountant: how epsilon was computed.
-      data_dependent: whether epsilon itself depends on private data, and so may not be published as
-        it is.
-      sampler: `release` for exact integer noise on the operating system's entropy, `simulation` for
-        anything else.
+      epsilon: Epsilon of the release; infinity if nothing is guaranteed.
+      delta: Delta of the release; 0 for pure differential privacy.
+      relation: Neighboring relation.
+      unit: Privacy unit that is protected. Defaults to `record`.
+      trust: Trust model under which the guarantee holds.
+      events: All the noise that was added, for tight composition; empty if only (epsilon, delta) is
+        known.
+      accountant: Name of the accountant that computed epsilon. Defaults to `pure`.
+      data_dependent: True if epsilon itself depends on private data, and so may not be published as
+        it is. Defaults to False.
+      sampler: `release` for exact integer noise from the operating system's entropy, `simulation`
+        for anything else. Defaults to `simulation`.
     """
 
     epsilon: float
@@ -162,9 +164,10 @@ class Guarantee:
                 )
 
     def __le__(self, other: "Guarantee") -> bool:
-        """Whether this guarantee is at least as strong.
+        """Return True if this guarantee is at least as strong.
 
-        Raises ValueError where relation, unit or trust differ.
+        Raises:
+          ValueError: If relation, unit or trust differ.
         """
         for name in ("relation", "unit", "trust"):
             mine = getattr(self, name)
@@ -195,13 +198,17 @@ class Guarantee:
                 " This epsilon depends on the private data and may not be published as it is."
             )
         if self.sampler == "simulation":
-            sentence += " The noise is simulated: the number tells what a release would cost, and this is not a private release."
+            sentence += (
+                " The noise is simulated: the number tells what a release would cost, and this "
+                "is not a private release."
+            )
         return sentence
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> "Guarantee":
-        """Return the guarantee that `asdict` told, or `dataclasses.asdict`, also once it was
-        JSON.
+        """Return the guarantee from a dict of its fields.
+
+        The dict comes from `asdict` or `dataclasses.asdict`, perhaps by way of JSON.
         """
         known = {field.name: _number(told[field.name]) for field in fields(cls)}
         events = tuple(
@@ -222,9 +229,7 @@ class Guarantee:
 
 
 def _told(event: Event) -> dict[str, Any]:
-    """Return the event as JSON-ready values, without what says that nothing was sampled or
-    screened.
-    """
+    """Return the event as JSON-ready values, without sampling and screening fields at defaults."""
     plain = {
         field.name: field.default
         for field in fields(Event)
@@ -242,7 +247,7 @@ def _number(value: Any) -> Any:
 
 
 def _round_up(value: float, digits: int) -> str:
-    """Write `value` with `digits` significant digits, never less than its first 12 digits say."""
+    """Write `value` with `digits` significant digits, rounded up from its first 12 digits."""
     context = Context(prec=digits, rounding=ROUND_CEILING)
     return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
 

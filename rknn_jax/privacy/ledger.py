@@ -1,27 +1,26 @@
-"""A privacy budget on disk, one append-only file per private data set: what was spent is never
-forgotten and never refunded.
+"""Privacy budget on disk: one append-only file per private data set.
 
-Every private release charges the ledger before it draws any noise. If the process dies in between,
-the budget is burnt and nothing is released; the other order could release without a record. The
-file holds one JSON object a line:
+Spending is never forgotten and never refunded. Every private release charges the ledger before it
+draws any noise. If the process dies in between, the budget is spent and nothing is released. The
+reverse order could release without a record. The file holds one JSON object a line:
 
-    {"kind": "create", ..., "hash": h0}     data set, relation, unit, budget and a random salt
-    {"kind": "spend",  ..., "hash": h1}     h1 = SHA-256(h0 and the line without its hash), and so on
-    {"kind": "drawn",  ..., "hash": h2}     the noise of that spend exists, and is never drawn again
+    {"kind": "create", ..., "hash": h0}   data set, relation, unit, budget and a random salt
+    {"kind": "spend",  ..., "hash": h1}   h1 = SHA-256(h0 and the line without its hash)
+    {"kind": "drawn",  ..., "hash": h2}   the noise of that spend exists; never draw it again
 
 - **Never overspent.** A charge reads, decides and appends under an exclusive lock, in exact
   fractions: ten times 0.1 is 1.
 - **Never forgotten.** A charge returns once its line has reached the disk (fsync). What the ledger
-  cannot read counts as spent. Delta and epsilon stand first in a line, so a last line that was cut
-  short usually still tells them, and they count. If they cannot be read, all that remained is gone.
-  Anything else that does not fit the chain refuses all spending. `Ledger.repair` closes such damage
-  on the record. Nothing is ever taken out of the file.
-- **Not tamper-proof.** Who can write the file can also replace it. A rollback shows only against a
-  `head` that was published: print it with every release.
+  cannot read counts as spent. Delta and epsilon come first in a line, so a last line that was cut
+  short usually still shows them, and they count. If they cannot be read, all that remained counts
+  as spent. Any other line that does not fit the chain blocks all spending. `Ledger.repair` closes
+  such damage on the record. Nothing is ever removed from the file.
+- **Not tamper-proof.** Anyone who can write the file can also replace it. A rollback is detectable
+  only against a published `head`, so print the head with every release.
 
-Epsilons and deltas add up here (basic composition). That holds for releases that are chosen in view
-of earlier results, which is how people work; `rknn_jax.privacy.accounting.compose` over the
-entries' guarantees tells what they cost more tightly, but buys nothing back.
+Epsilons and deltas add up here (basic composition). That remains valid if releases are chosen after
+seeing earlier results. `rknn_jax.privacy.accounting.compose` gives a tighter total of the entries'
+guarantees, but returns no budget.
 """
 
 import fcntl
@@ -76,7 +75,7 @@ __all__ = [
 
 BLOCK = 2**20  # array elements hashed at once
 PATIENCE = 60.0  # seconds to wait for another process that holds the ledger
-SILENCE = 1.0  # seconds to wait before saying so
+SILENCE = 1.0  # seconds to wait before a message names the process that holds it
 _log = logging.getLogger(__name__)
 _CANONICAL = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "<i8"}  # by NumPy's kind of dtype
 
@@ -85,14 +84,14 @@ Number = int | float | str | Decimal | Fraction
 
 @dataclass(frozen=True)
 class Ledger:
-    """The budget of one private data set.
+    """Privacy budget of one private data set.
 
     Reading never changes the file, and every property reads it anew.
 
     Attributes:
-      path: of the file.
-      dataset: `fingerprint` of the private data set; None where the ledger was opened to look at,
-        which cannot be charged.
+      path: Path of the ledger file.
+      dataset: `fingerprint` of the private data set; None if the ledger was opened for reading
+        only, without charges.
       patience: Seconds to wait for another process that holds the ledger. Defaults to 60.
     """
 
@@ -120,17 +119,18 @@ class Ledger:
         """Make a new ledger file, all or nothing.
 
         Args:
-          path: of a file that does not exist yet, in a folder that does.
+          path: Path of a file that does not exist yet, in a folder that does.
           dataset: `fingerprint` of the private data set.
-          budget_epsilon: what may be spent in all; positive. A float counts as its shortest
+          budget_epsilon: Total epsilon that may be spent, positive. A float counts as its shortest
             decimal: 0.1 is 1/10.
-          budget_delta: likewise, in [0, 1); 0 allows pure releases only.
-          relation: of every guarantee that may be charged.
-          unit: likewise.
+          budget_delta: Total delta that may be spent, in [0, 1). 0 allows pure releases only.
+            Defaults to 0.
+          relation: Relation of every guarantee that may be charged. Defaults to `replace-one`.
+          unit: Privacy unit of every guarantee that may be charged. Defaults to `record`.
 
         Raises:
-          LedgerError: where there is a file already, the folder cannot be written, or an amount is
-            out of range.
+          LedgerError: If the file exists already, the folder cannot be written, or an amount is out
+            of range.
         """
         if relation not in RELATIONS or unit not in UNITS:
             raise LedgerError(
@@ -163,16 +163,16 @@ class Ledger:
         """Open a ledger and check its whole chain.
 
         Args:
-          path: of the file.
-          dataset: `fingerprint` of the private data set that is about to be used; None only to look
-            at the ledger or to raise its budget.
+          path: Path of the ledger file.
+          dataset: `fingerprint` of the private data set to be used. Defaults to None, which allows
+            only to read the ledger or raise its budget.
           patience: Seconds that a charge waits for another process that holds the ledger. Defaults
             to 60.
 
         Raises:
-          LedgerMismatchError: where the ledger is of another data set.
-          LedgerCorruptError: where the file is no ledger or its chain is broken.
-          LedgerError: where it cannot be read.
+          LedgerMismatchError: If the ledger belongs to another data set.
+          LedgerCorruptError: If the file is no ledger or its chain is broken.
+          LedgerError: If the file cannot be read.
         """
         ledger = cls(Path(path), dataset, patience)
         ledger._check_dataset(ledger._chain())
@@ -180,12 +180,12 @@ class Ledger:
 
     @property
     def budget(self) -> Amount:
-        """What may be spent in all."""
+        """Total amount that may be spent."""
         return self._chain().budget
 
     @property
     def spent(self) -> Amount:
-        """The exact sum of all charges, and of what damage counts as."""
+        """Exact sum of all charges, damage included."""
         return self._chain().spent
 
     @property
@@ -195,14 +195,14 @@ class Ledger:
 
     @property
     def remaining(self) -> Amount:
-        """Budget less spent."""
+        """Budget less the amount spent."""
         return self._chain().remaining
 
     @property
     def head(self) -> str:
-        """Hash of the last line, which commits to all of them.
+        """Hash of the last line, which commits to all lines.
 
-        The salt keeps it from confirming a guess of the data.
+        The ledger's salt keeps the hash from confirming a guess of the data.
         """
         return self._chain().head
 
@@ -211,22 +211,22 @@ class Ledger:
         return self._chain().entries
 
     def charge(self, guarantee: Guarantee, purpose: str) -> Entry:
-        """Spend what a release is about to cost.
+        """Spend the cost of a release that is about to happen.
 
         Draw no noise before this returns, and never run one charge's release twice.
 
         Args:
-          guarantee: of a release (`sampler="release"`), with a finite, positive epsilon that does
-            not depend on private data.
-          purpose: a few words for whoever reads the ledger later.
+          guarantee: Guarantee of a release (`sampler="release"`), with a finite, positive epsilon
+            that does not depend on private data.
+          purpose: A few words for later readers of the ledger.
 
         Returns:
           The entry, which is on disk.
 
         Raises:
-          BudgetExceededError: where less than that is left.
-          LedgerMismatchError: where relation, unit or data set are not the ledger's.
-          LedgerError: where the guarantee cannot be charged or the file cannot be written.
+          BudgetExceededError: If less than the cost remains.
+          LedgerMismatchError: If relation, unit or data set differ from the ledger's.
+          LedgerError: If the guarantee cannot be charged or the file cannot be written.
         """
         amount = _chargeable(guarantee)
 
@@ -260,15 +260,18 @@ class Ledger:
         return self._append(body)
 
     def raise_budget(self, epsilon: Number, delta: Number, reason: str) -> Entry:
-        """Set the whole budget anew, on the record. It can be lowered too, down to what was spent.
+        """Set the whole budget anew, on the record.
+
+        The budget can also be lowered, down to the amount spent.
 
         Args:
-          epsilon: of the new budget in all, not of what is added.
-          delta: likewise.
-          reason: why more privacy may be spent on these people's data than was promised at first.
+          epsilon: Total epsilon of the new budget, not the increase.
+          delta: Total delta of the new budget, not the increase.
+          reason: Reason why more privacy may be spent on these people's data than was first
+            promised.
 
         Raises:
-          LedgerError: where the reason is empty or the budget would be below what was spent.
+          LedgerError: If the reason is empty or the budget would be below the amount spent.
         """
         amount = _amount(epsilon, delta)
         if not reason.strip():
@@ -288,11 +291,12 @@ class Ledger:
         return self._append(body)
 
     def mark_drawn(self, purpose: str, result: str) -> Entry:
-        """Keep on the record that the noise of a charge was drawn: the charge pays for no second
-        draw.
+        """Record that the noise of a charge was drawn.
+
+        After that, the charge pays for no second draw.
 
         Args:
-          purpose: Of the charge, which names one release.
+          purpose: Purpose of the charge, which names one release.
           result: SHA-256 of what was drawn. No other result belongs to the charge.
 
         Raises:
@@ -315,15 +319,16 @@ class Ledger:
     def repair(
         self, reason: str, epsilon: Number | None = None, delta: Number | None = None
     ) -> Entry:
-        """Close damage with a line that counts it as spent.
+        """Close damage with a line that counts the damage as spent.
 
         The damaged bytes stay in the file, and the line commits to them.
 
         Args:
-          reason: What happened to the file, and who decided what it counts as.
-          epsilon: What the damaged bytes count as. Defaults to what they tell, or to all that
-            remains if they tell nothing.
-          delta: Likewise for delta.
+          reason: Event that damaged the file, and the person who decided the amount.
+          epsilon: Epsilon that the damaged bytes count as. Defaults to the epsilon that they show,
+            or to all that remains if they show none.
+          delta: Delta that the damaged bytes count as. Defaults to the delta that they show, or to
+            all that remains if they show none.
 
         Returns:
           The entry, which is on disk.
@@ -363,7 +368,7 @@ class Ledger:
             return parse(file.read(), self.path)
 
     def _append(self, body: Callable[[Chain], dict[str, Any]]) -> Entry:
-        """Append what `body` makes of the chain, or nothing if it raises."""
+        """Append the record that `body` makes from the chain, or nothing if `body` raises."""
         with _clear_errors(self.path, "written"), self._locked() as file:
             data = file.read()
             chain = parse(data, self.path)
@@ -381,15 +386,15 @@ class Ledger:
 
     @contextmanager
     def _locked(self) -> Iterator[FileIO]:
-        """Yield the file that the path names, locked.
+        """Yield the file at the path, locked.
 
-        The lock goes with the file handle, also on `kill -9`.
+        The lock ends with the file handle, even on `kill -9`.
         """
         deadline = time.monotonic() + self.patience
         while True:
             with FileIO(self.path, "r+b") as file:
                 _lock(file, self.path, deadline)
-                # Somebody may have put another file in its place meanwhile; a line in the old one
+                # Another process may have replaced the file meanwhile. A line in the old file
                 # would be lost.
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
                     yield file
@@ -404,21 +409,22 @@ class Ledger:
 
 
 def fingerprint(*arrays: ArrayLike) -> str:
-    """Return SHA-256 over shapes and values of the arrays that make up a private data set, such as
-    embeddings and labels.
+    """Return SHA-256 over the shapes and values of a private data set's arrays.
 
-    Floats are read as float64 and integers as int64, so the same records in float32 and float64, or
-    int32 and int64, are the same data set.
+    The arrays are, for example, embeddings and labels. Floats are read as float64 and integers as
+    int64. The same records in float32 and float64, or int32 and int64, are the same data set.
 
-    **What it protects.** It keeps one budget per data set against mistakes: the wrong file, the
-    wrong ledger, another split. **What it does not.** One more record, another order or another
-    encoder makes a new fingerprint, though the people are the same. Charge all of them to one
-    ledger, kept under the fingerprint of the records as they were collected. And it depends on the
-    private data without noise: who guesses all the records can confirm the guess, so it stays with
-    the ledger and is not published.
+    **Protection.** The fingerprint keeps one budget per data set against mistakes: the wrong file,
+    the wrong ledger, another split.
+
+    **Limits.** One more record, another order or another encoder makes a new fingerprint, though
+    the people are the same. Charge all of them to one ledger, kept under the fingerprint of the
+    records as they were collected. The fingerprint depends on the private data without noise.
+    Anyone who guesses all the records can confirm the guess, so keep the fingerprint with the
+    ledger and do not publish it.
 
     Raises:
-      ValueError: where there is no array, or one holds neither numbers nor booleans.
+      ValueError: If there is no array, or one holds neither numbers nor booleans.
     """
     if not arrays:
         raise ValueError(
@@ -435,9 +441,8 @@ def fingerprint(*arrays: ArrayLike) -> str:
         digest.update(f"{canonical}{array.shape}".encode())
         flat = array.reshape(-1)
         for start in range(0, flat.size, BLOCK):
-            digest.update(
-                (flat[start : start + BLOCK].astype(canonical) + 0).tobytes()
-            )  # + 0: minus zero is zero
+            # Adding 0 turns minus zero into zero.
+            digest.update((flat[start : start + BLOCK].astype(canonical) + 0).tobytes())
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -475,8 +480,9 @@ def _exact(value: Number, name: str) -> Fraction:
 
 
 def _append(file: FileIO, data: bytes, text: bytes) -> None:
-    """Write the text behind the file's data and wait for the disk; leave the data as it was if
-    that fails.
+    """Write the text after the file's data and wait for the disk.
+
+    If that fails, leave the data as it was.
     """
     try:
         file.seek(len(data))
@@ -489,7 +495,7 @@ def _append(file: FileIO, data: bytes, text: bytes) -> None:
 
 
 def _lock(file: FileIO, path: Path, deadline: float) -> None:
-    """Lock the file; say whom that waits for, and give up at the deadline."""
+    """Lock the file, name the process that holds it, and give up at the deadline."""
     began = time.monotonic()
     told = False
     while True:
@@ -511,7 +517,7 @@ def _lock(file: FileIO, path: Path, deadline: float) -> None:
 
 
 def _holder(file: FileIO) -> str:
-    """Return who holds the lock, as Linux tells it."""
+    """Return the process that holds the lock, according to Linux."""
     inode = os.fstat(file.fileno()).st_ino
     try:
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -524,8 +530,9 @@ def _holder(file: FileIO) -> str:
 
 
 def _write_new(path: Path, line: bytes) -> None:
-    """Make a file that holds the line, or none: it gets its name, which must be free, once it is
-    whole.
+    """Make a file that holds the line, or none.
+
+    The file gets its name, which must be free, once it is complete.
     """
     with _clear_errors(path, "created"):
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

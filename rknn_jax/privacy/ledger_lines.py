@@ -1,9 +1,8 @@
-"""Lines of a privacy ledger: how they are written and read, and what counts if the last one is
-damaged.
+"""Lines of a privacy ledger: writing, reading, and the cost of a damaged last line.
 
 A line is a JSON object that ends with the hash of its own bytes and of the line before it. `ledger`
-appends lines under a lock, and decides with a `Chain` what may be spent. Everything here is a
-function of bytes, and touches no file.
+appends lines under a lock, and decides with a `Chain` whether a charge fits the budget. Everything
+here is a function of bytes, and touches no file.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ _AMOUNT = re.compile(r"\d{1,400}(/\d{1,400})?")
 _READABLE = re.compile(
     rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?'
 )
-_SUFFIX = len(',"hash":""}') + 64  # what closes every line
+_SUFFIX = len(',"hash":""}') + 64  # length of the end of every line
 
 
 class LedgerError(ValueError):
@@ -42,11 +41,11 @@ class BudgetExceededError(LedgerError):
 
 
 class LedgerMismatchError(LedgerError):
-    """The ledger is of another data set, relation or unit."""
+    """The ledger belongs to another data set, relation or unit."""
 
 
 class LedgerCorruptError(LedgerError):
-    """The file is no ledger, or was changed by something else than this library."""
+    """The file is no ledger, or was changed by something other than this library."""
 
 
 class Amount(NamedTuple):
@@ -64,14 +63,14 @@ class Entry:
     """One line of a ledger.
 
     Attributes:
-      kind: `spend`; `create` and `budget`, which set the budget; `repair`, which counts damaged
-        bytes as spent; or `drawn`, which says that the noise of a spend was drawn.
-      time: UTC, ISO 8601.
-      amount: spent or counted as spent, or the whole budget from here on.
-      purpose: why.
-      guarantee: what was spent on; None for a budget.
-      hash: of this line and all before it.
-      result: SHA-256 of what was drawn, of a `drawn` line.
+      kind: `create` or `budget` for a line that sets the budget; `spend` for a charge; `repair` for
+        damaged bytes that count as spent; `drawn` for a spend whose noise was drawn.
+      time: UTC time, ISO 8601.
+      amount: Amount that is spent or counts as spent, or the whole budget from here on.
+      purpose: Purpose of the charge, or reason for the change.
+      guarantee: Guarantee that the amount was spent on; None for a line that is not a `spend`.
+      hash: Hash of this line and all lines before it.
+      result: SHA-256 of what was drawn, in a `drawn` line; empty in all others.
     """
 
     kind: Literal["create", "spend", "budget", "repair", "drawn"]
@@ -85,9 +84,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Chain:
-    """The verified content of a ledger file: its first `size` bytes are sound, and `damage`
-    follows.
-    """
+    """Verified content of a ledger file: the first `size` bytes are sound, and `damage` follows."""
 
     dataset: str
     relation: Relation
@@ -103,7 +100,7 @@ class Chain:
 
     @property
     def budget(self) -> Amount:
-        """Amount that may be spent in all."""
+        """Total amount that may be spent."""
         return next(
             entry.amount for entry in reversed(self.entries) if entry.kind in ("create", "budget")
         )
@@ -129,14 +126,14 @@ class Chain:
 
     @property
     def spent(self) -> Amount:
-        """Amount spent on the sound lines, and what the damage counts as."""
+        """Amount spent on the sound lines, plus the amount that the damage counts as."""
         return Amount(
             self.recorded.epsilon + self.unread.epsilon, self.recorded.delta + self.unread.delta
         )
 
     @property
     def remaining(self) -> Amount:
-        """Budget less spent."""
+        """Budget less the amount spent."""
         return less(self.budget, self.spent)
 
 
@@ -168,10 +165,10 @@ def seal(body: bytes, previous: str) -> bytes:
 
 
 def parse(data: bytes, path: Path) -> Chain:
-    """Return the chain of a ledger that may be used: sound, or cut short in its last line.
+    """Return the chain of a usable ledger: one that is sound, or cut short in its last line.
 
-    A whole object without its newline is a line. With anything behind it, the newline itself was
-    changed, so that what follows is no unfinished line.
+    A whole object without its newline is a line. If anything follows a whole object, the newline
+    itself was changed, so the rest is not an unfinished line.
     """
     chain = sound_part(data, path)
     if b"\n" in chain.damage or _is_whole(chain.damage):
@@ -183,10 +180,10 @@ def parse(data: bytes, path: Path) -> Chain:
 
 
 def sound_part(data: bytes, path: Path) -> Chain:
-    """Follow the chain as far as it goes.
+    """Follow the chain as far as it is valid.
 
-    Lines that do not fit are skipped if a `repair` line commits to their bytes. What is left at the
-    end is the damage.
+    Lines that do not fit are skipped if a `repair` line commits to their bytes. Whatever is left at
+    the end is the damage.
     """
     records: list[dict[str, Any]] = []
     size = 0
@@ -236,8 +233,9 @@ def _is_whole(tail: bytes) -> bool:
 
 
 def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
-    """Return the amount that an unfinished line tells, and its kind if that can be read; None if
-    it tells no amount.
+    """Return the amount that an unfinished line shows, and its kind if readable.
+
+    Return None if the line shows no amount.
     """
     found = None if b"\n" in damage or _is_whole(damage) else _READABLE.match(damage)
     if found is None:
@@ -250,27 +248,27 @@ def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
 
 
 def _left_after(damage: bytes, left: Amount, recorded: Amount) -> Amount:
-    """Return what remains of `left`, with the damage taken for the worst that it can have been."""
+    """Return the part of `left` that remains under the worst reading of the damage."""
     torn = _torn(damage)
     if torn is None:
         return Amount(Fraction(), Fraction())
     amount, kind = torn
     if_spent = less(left, amount)
     if_budget = Amount(*map(min, left, less(amount, recorded)))
-    if kind is None and amount.epsilon:  # a budget is positive
+    if kind is None and amount.epsilon:  # A budget line is positive, so a zero excludes it.
         return Amount(*map(min, if_spent, if_budget))
     return if_budget if kind == "budget" else if_spent
 
 
 def less(amount: Amount, other: Amount) -> Amount:
-    """Return the difference, but not below zero."""
+    """Return the difference, at least zero."""
     return Amount(
         max(amount.epsilon - other.epsilon, Fraction()), max(amount.delta - other.delta, Fraction())
     )
 
 
 def _told_amount(text: Any) -> Fraction | None:
-    """Return an amount as a ledger writes it, or None."""
+    """Parse an amount in the ledger's format, or return None."""
     if not isinstance(text, str) or not _AMOUNT.fullmatch(text):
         return None
     above, _, below = text.partition("/")
@@ -281,7 +279,7 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
     """Return the entry of a line whose hash is right.
 
     Raises:
-      LedgerCorruptError: If a kind or an amount is none that this library writes.
+      LedgerCorruptError: If this library does not write such a kind or amount.
     """
     epsilon = _told_amount(record.get("epsilon"))
     delta = _told_amount(record.get("delta"))

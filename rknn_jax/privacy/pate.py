@@ -1,32 +1,34 @@
-"""What PATE's labels cost given how much the teachers agree.
+"""Privacy cost of PATE's labels, given the agreement of the teachers.
 
-Of N teachers each votes for one of m classes. Neighbours replace one teacher's data, so of every
-query one vote may move. Where the winner is clear, noise rarely changes the answer, and neither can
-a neighbour: the Rényi divergence is far below the alpha/sigma² of all data.
+Each of N teachers votes for one of m classes. Neighbors replace one teacher's data, so one vote of
+every query may move. If the winner is clear, neither noise nor a neighbor changes the answer often.
+The Rényi divergence is then far below the alpha/sigma² that covers all data. Let Φc be the upper
+tail of the standard normal law.
 
-    q     = Σ_j≠* Φc((n* - n_j)/(√2 sigma)), at least the probability of another answer than the true one
-    mu    = sigma √ln(1/q),  e₁ = (mu + 1)/sigma²,  e₂ = mu/sigma²
-    rdp   = ln[(1 - q) A^(alpha-1) + q B^(alpha-1)]/(alpha - 1),  A = (1 - q)/(1 - (q e^e₂)^(1 - 1/mu)),  B = e^e₁ q^(-1/mu)
+    q   = Σ_j≠* Φc((n* - n_j)/(√2 sigma)), at least P[the answer is not the true one]
+    mu  = sigma √ln(1/q),  e₁ = (mu + 1)/sigma²,  e₂ = mu/sigma²
+    A   = (1 - q)/(1 - (q e^e₂)^(1 - 1/mu)),  B = e^e₁ q^(-1/mu)
+    rdp = ln[(1 - q) A^(alpha-1) + q B^(alpha-1)]/(alpha - 1)
 
-where alpha < 1 + mu, mu > 1 (which says ln(1/q) > e₂) and ln q <= (mu - 1)e₂ - mu ln((mu + 1)/(mu -
-1)); else alpha/sigma². With x = √ln(1/q) and s = 1/sigma, ln A = ln(1 - q) - ln(1 - e^-(x-s)²) and
-ln B = 2xs + s². Under the conditions the bound grows with q, so an upper bound of q will do. That
-takes B >= A, which they imply.
+under three conditions: alpha < 1 + mu, mu > 1 (which says ln(1/q) > e₂) and ln q <= (mu - 1)e₂ - mu
+ln((mu + 1)/(mu - 1)). Otherwise rdp = alpha/sigma². With x = √ln(1/q) and s = 1/sigma, ln A = ln(1
+- q) - ln(1 - e^-(x-s)²) and ln B = 2xs + s². Under the conditions B >= A, so the bound grows with
+q, and an upper bound of q suffices.
 
-**What it says, and of whom.** It bounds D(M(D) ‖ M(D')) for the votes D at hand and all neighbours
-D', not D(M(D') ‖ M(D)), which can be far larger. It adds up over queries that were chosen in
-advance. It depends on the votes, so it is private and no DP statement: `smooth_sensitivity` is
-about how it can be published all the same.
+**Scope.** The cost bounds D(M(D) ‖ M(D')) for the votes D at hand and all neighbors D'. It does not
+bound D(M(D') ‖ M(D)), which can be far larger. It adds up over queries that were chosen in advance.
+It depends on the votes, so it is private and no DP statement; `smooth_sensitivity` publishes it
+safely.
 
-**Screening.** Confident-GNMax answers where max_j n_j + N(0, s₁²) >= T. Who is answered is an
-outcome, so neither the published expectation rdp₁ + P[pass] rdp₂ nor rdp₁ + rdp₂ of the queries
-that happened to be answered is a Rényi divergence. That of one query, skipped or labeled, is at
-most, for pass probabilities p and p' of the votes and a neighbour's,
+**Screening.** Confident-GNMax answers if max_j n_j + N(0, s₁²) >= T. The set of answered queries is
+an outcome. Hence neither the published expectation rdp₁ + P[pass] rdp₂, nor rdp₁ + rdp₂ of the
+queries that happened to be answered, is a Rényi divergence. Let p and p' be the pass probabilities
+under the votes and under a neighbor's. The divergence of one query, skipped or labeled, is at most
 
     ln[(1 - p)^alpha (1 - p')^(1-alpha) + p^alpha p'^(1-alpha) e^((alpha-1) rdp₂)]/(alpha - 1)
 
-whatever is answered. Its maximum over all votes is data-independent and takes no cap on how many
-are answered: a high T is one.
+for any set of answered queries. Its maximum over all votes is data-independent and needs no cap on
+the number of answers: a high T acts as one.
 
 References: Papernot et al., "Semi-supervised Knowledge Transfer for Deep Learning from Private
 Training Data", 2017, Theorems 2 and 3 and Lemma 4 (LNMax); Papernot et al., "Scalable Private
@@ -43,13 +45,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-ORDERS = 1 + np.geomspace(0.1, 1e3, 400)  # of the Rényi divergence
+ORDERS = 1 + np.geomspace(0.1, 1e3, 400)  # orders alpha of the Rényi divergence
 MOMENTS = np.arange(2.0, 10.0)  # orders of LNMax as published: moments 1 to 8
 
 
 @dataclass(frozen=True)
 class Screen:
-    """Which queries are answered: those with max_j n_j + N(0, stddev²) >= threshold."""
+    """Screen that answers the queries with max_j n_j + N(0, stddev²) >= threshold."""
 
     threshold: float
     stddev: float
@@ -65,9 +67,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class GNMax:
-    """The label is the arg max of the votes with noise N(0, stddev²); with a screen it is
-    Confident-GNMax.
-    """
+    """Arg max of the votes with noise N(0, stddev²); with a screen, Confident-GNMax."""
 
     stddev: float
     screen: Screen | None = None
@@ -78,7 +78,7 @@ class GNMax:
 
 @dataclass(frozen=True)
 class LNMax:
-    """The label is the arg max of the votes with Laplace noise of this scale."""
+    """Arg max of the votes with Laplace noise of this scale."""
 
     scale: float
 
@@ -90,14 +90,14 @@ def gnmax_log_q(votes: ArrayLike, stddev: float) -> np.ndarray:
     """Bound ln P[the noisy arg max is not the true one] (2018, Proposition 7).
 
     Args:
-      votes: integers of shape [n, num_classes].
-      stddev: sigma.
+      votes: Integers `[n, num_classes]`.
+      stddev: Standard deviation sigma of the noise, in votes.
 
     Returns:
-      [n], at most ln(1 - 1/num_classes).
+      Bounds `[n]`, at most ln(1 - 1/num_classes).
 
     Raises:
-      ValueError: for votes that are no counts, or sigma out of range.
+      ValueError: If the votes are no counts, or sigma is out of range.
     """
     ordered = checked_votes(votes)
     check_positive(stddev, "stddev")
@@ -105,27 +105,28 @@ def gnmax_log_q(votes: ArrayLike, stddev: float) -> np.ndarray:
 
 
 def gnmax_rdp(log_q: ArrayLike, stddev: float, orders: ArrayLike) -> np.ndarray:
-    """Return the Rényi divergence of one answer each, given ln q (2018, Theorem 6 with Proposition
-    10), at most alpha/sigma².
+    """Return the Rényi divergence of each answer, given ln q, at most alpha/sigma².
+
+    The formulas are Theorem 6 with Proposition 10 of the 2018 paper.
 
     Args:
-      log_q: [n], an upper bound each, at most 0.
-      stddev: sigma.
-      orders: alpha, [num_orders], above 1.
+      log_q: Upper bounds of ln q, `[n]`, at most 0.
+      stddev: Standard deviation sigma of the noise, in votes.
+      orders: Orders alpha, `[num_orders]`, above 1.
 
     Returns:
-      [n, num_orders].
+      Divergences `[n, num_orders]`.
     """
     check_positive(stddev, "stddev")
     orders = checked_orders(orders)
     log_q = _checked_log_q(log_q)
-    # ln 0 would be infinite
+    # The cap keeps ln 0 finite.
     x = np.sqrt(np.minimum(-log_q, 1e300))[:, None]
     s = 1 / stddev
     mu = x * stddev
     high = orders - 1
     independent = orders * s**2
-    with np.errstate(all="ignore"):  # where the conditions fail
+    with np.errstate(all="ignore"):  # The formula may overflow if the conditions fail.
         holds = (
             (orders < 1 + mu) & (mu > 1) & (-(x**2) <= (x - s) * x - 2 * mu * np.arctanh(1 / mu))
         )
@@ -137,21 +138,23 @@ def gnmax_rdp(log_q: ArrayLike, stddev: float, orders: ArrayLike) -> np.ndarray:
 
 
 def screen_log_q(votes: ArrayLike, screen: Screen) -> np.ndarray:
-    """Return ln of the smaller of P[pass] and P[fail], [n]."""
+    """Return ln of the smaller of P[pass] and P[fail], `[n]`."""
     distance = (checked_votes(votes)[:, 0] - screen.threshold) / screen.stddev
     return log_ndtr(-np.abs(distance))
 
 
 def screen_rdp(log_q: ArrayLike, screen: Screen, orders: ArrayLike) -> np.ndarray:
-    """Return the Rényi divergence of passing or not, as published: Theorem 6 with √2 s₁, at most
-    alpha/(2 s₁²), [n, num_orders].
+    """Return the published Rényi divergence of the screen's outcome, `[n, num_orders]`.
+
+    It is Theorem 6 with √2 s₁, at most alpha/(2 s₁²).
     """
     return gnmax_rdp(log_q, math.sqrt(2) * screen.stddev, orders)
 
 
 def lnmax_log_q(votes: ArrayLike, scale: float) -> np.ndarray:
-    """Bound ln P[the noisy arg max is not the true one] by the union of (2 + gap)/(4 e^gap), gap
-    in scales (2017, Lemma 4), [n].
+    """Bound ln P[the noisy arg max is not the true one], `[n]`.
+
+    The bound is the union of (2 + gap)/(4 e^gap), with gap in scales (2017, Lemma 4).
     """
     ordered = checked_votes(votes)
     check_positive(scale, "scale")
@@ -162,11 +165,11 @@ def lnmax_log_q(votes: ArrayLike, scale: float) -> np.ndarray:
 
 
 def lnmax_rdp(log_q: ArrayLike, scale: float, orders: ArrayLike) -> np.ndarray:
-    """Return the Rényi divergence of one answer each (2017, Theorems 2 and 3), which is
-    (2/scale)-DP, [n, num_orders].
+    """Return the Rényi divergence of each answer, `[n, num_orders]` (2017, Theorems 2 and 3).
 
-    Theorem 3 needs q <= 1/(1 + e^epsilon). The published script asks for q < 1/2 instead, which
-    does no harm: beyond, the formula exceeds epsilon, and the minimum does not take it.
+    An answer is (2/scale)-DP. Theorem 3 needs q <= 1/(1 + e^epsilon). The published script tests q
+    < 1/2 instead, which is harmless: beyond the theorem's range the formula exceeds epsilon, and
+    the minimum excludes it.
     """
     check_positive(scale, "scale")
     orders = checked_orders(orders)
@@ -184,16 +187,15 @@ def lnmax_rdp(log_q: ArrayLike, scale: float, orders: ArrayLike) -> np.ndarray:
 
 
 def answer_rdp(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.ndarray:
-    """Return the data-dependent Rényi divergence of each query of GNMax, or of Confident-GNMax
-    whether it is answered or not.
+    """Return the data-dependent Rényi divergence of each query, answered or not.
 
     Args:
-      votes: integers of shape [n, num_classes], of equally many teachers each.
-      mechanism: GNMax.
-      orders: alpha, [num_orders], above 1.
+      votes: Integers `[n, num_classes]`, with equally many teachers in each row.
+      mechanism: GNMax or, with a screen, Confident-GNMax.
+      orders: Orders alpha, `[num_orders]`, above 1.
 
     Returns:
-      [n, num_orders]. Private; see above for what it bounds.
+      Divergences `[n, num_orders]`. They are private; the module states their scope.
     """
     ordered = checked_votes(votes)
     counts = winner_counts(count_teachers(ordered), ordered.shape[1])
@@ -207,9 +209,7 @@ def answer_rdp(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.ndar
 def data_independent_rdp(
     num_teachers: int, num_classes: int, mechanism: GNMax, orders: ArrayLike
 ) -> np.ndarray:
-    """Return the Rényi divergence of a query whatever the votes are and whether or not it is
-    answered, [num_orders].
-    """
+    """Return the Rényi divergence of a query for all votes, answered or not, `[num_orders]`."""
     orders = checked_orders(orders)
     answer = orders / mechanism.stddev**2
     if mechanism.screen is None:
@@ -221,8 +221,9 @@ def data_independent_rdp(
 def screened_rdp(
     counts: np.ndarray, possible: np.ndarray, screen: Screen, answer: np.ndarray, orders: np.ndarray
 ) -> np.ndarray:
-    """Return the divergence of a screened query whose answer costs `answer` (broadcast), by most
-    votes and order, over all neighbours.
+    """Return the divergence of a screened query, by most votes and order, over all neighbors.
+
+    `answer`, which broadcasts, is the divergence of the answer itself.
     """
 
     def log_chances(count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -248,11 +249,11 @@ def rdp_to_epsilon(
     """Return the smallest epsilon that the Rényi divergences imply at delta.
 
     Args:
-      rdp: [num_orders].
-      orders: alpha, [num_orders], above 1.
-      delta: in (0, 1).
-      classic: add ln(1/delta)/(alpha - 1), as published, and not Canonne, Kamath & Steinke's
-        smaller term.
+      rdp: Rényi divergences, `[num_orders]`.
+      orders: Orders alpha, `[num_orders]`, above 1.
+      delta: Delta, in (0, 1).
+      classic: True to add the published ln(1/delta)/(alpha - 1) instead of Canonne, Kamath &
+        Steinke's smaller term. Defaults to False.
     """
     check_delta(delta)
     orders = checked_orders(orders)
@@ -267,8 +268,9 @@ def rdp_to_epsilon(
 
 
 def conversion(orders: np.ndarray, delta: float) -> np.ndarray:
-    """Return what is added to a Rényi divergence for epsilon at delta (Canonne, Kamath &
-    Steinke, Proposition 12), perhaps negative.
+    """Return the term that turns a Rényi divergence into epsilon at delta, perhaps negative.
+
+    The term is from Canonne, Kamath & Steinke, Proposition 12.
     """
     return np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
 
@@ -276,19 +278,19 @@ def conversion(orders: np.ndarray, delta: float) -> np.ndarray:
 def report(
     votes: ArrayLike, mechanism: GNMax | LNMax, delta: float, *, answered: ArrayLike | None = None
 ) -> dict[str, float]:
-    """Return every epsilon that is told of PATE, by what it is.
+    """Return every reported epsilon of PATE, by name.
 
     Args:
-      votes: integers of shape [n, num_classes], of all queries, answered or not.
+      votes: Integers `[n, num_classes]`, for all queries, answered or not.
       mechanism: LNMax, GNMax or Confident-GNMax.
-      delta: in (0, 1).
-      answered: booleans, [n], of Confident-GNMax; what depends on it is left out where it is not
-        given.
+      delta: Delta, in (0, 1).
+      answered: Booleans `[n]`, for Confident-GNMax only. Defaults to None, which leaves out the
+        epsilons that depend on it.
 
     Returns:
-      Epsilon by name. `as published` is with the classic conversion, and for LNMax with moments 1
-      to 8. Those that are "private" depend on the votes and may not be published; nor is one of
-      them a DP statement.
+      Epsilon by name. `as published` uses the classic conversion, and moments 1 to 8 for LNMax.
+      Epsilons that are "private" depend on the votes and may not be published; none of them is a DP
+      statement.
     """
     check_delta(delta)
     screen = mechanism.screen if isinstance(mechanism, GNMax) else None
@@ -341,7 +343,7 @@ def _as_published(
 def _confident_epsilons(
     votes: ArrayLike, answered: np.ndarray, stddev: float, screen: Screen, delta: float
 ) -> dict[str, float]:
-    """Return the epsilons that take the number answered for given, or expected."""
+    """Return the epsilons that treat the number of answers as given, or as its expectation."""
     ordered = checked_votes(votes)
     queries, classes = ordered.shape
     if answered.shape != (queries,) or answered.dtype != bool:
@@ -375,7 +377,7 @@ def _confident_epsilons(
 
 
 def log_union(ordered: np.ndarray, stddev: float) -> np.ndarray:
-    """Return ln of the sum that is q, which may exceed 1, [n]."""
+    """Return ln of the sum that is q, `[n]`; the sum may exceed 1."""
     return np.logaddexp.reduce(
         log_ndtr((ordered[:, 1:] - ordered[:, :1]) / (math.sqrt(2) * stddev)), axis=1
     )
@@ -408,7 +410,7 @@ def checked_votes(votes: ArrayLike) -> np.ndarray:
 
 
 def count_teachers(ordered: np.ndarray) -> int:
-    """Check that all rows have as many votes, and return how many."""
+    """Return the number of votes in each row, and check that all rows have as many."""
     totals = ordered.sum(axis=1)
     if totals.min() != totals.max() or not totals[0]:
         raise ValueError(
@@ -420,7 +422,7 @@ def count_teachers(ordered: np.ndarray) -> int:
 
 
 def checked_orders(orders: ArrayLike) -> np.ndarray:
-    """Check the orders, [num_orders] or one."""
+    """Check the orders, `[num_orders]` or a scalar."""
     orders = np.atleast_1d(np.asarray(orders, float))
     if orders.ndim != 1 or not orders.size or not np.all((orders > 1) & (orders < math.inf)):
         raise ValueError(

@@ -1,31 +1,30 @@
-"""What one value costs where records are sampled at random, or no more is released than whether a
-count passes a threshold.
+"""Privacy cost of one noisy value if records are sampled, clipped or screened.
 
-**Sampled records.** Of n records each takes part with probability g, so a neighbour's outputs are
-mixtures (1-g)A + gB with A, where the record takes part nowhere, in common. Where it is added or
-removed the other side is A, and the pair's Rényi divergence and privacy loss are exact. Where it is
-replaced the other side is (1-g)A + gC. A, B and C differ by one swap at most, so by advanced joint
-convexity the hockey-stick divergence at e >= 0 is at most g·delta(ln(1 + (e^e - 1)/g)), delta being
-that of the noise without sampling: what removal costs, now in both directions. That curve is
-composed as it stands: 1 to 3% dearer than add-remove in the papers' settings, and not twice as
-dear. RDP has no such form.
+**Sampled records.** Each of n records takes part with probability g, so a neighbor's outputs are
+mixtures (1-g)A + gB. Their common part A is the output without the record. If the record is added
+or removed, the other side is A, and the pair's Rényi divergence and privacy loss are exact. If the
+record is replaced, the other side is (1-g)A + gC. A, B and C differ by at most one swap. By
+advanced joint convexity, the hockey-stick divergence at e >= 0 is then at most g·delta(ln(1 + (e^e
+- 1)/g)). Here delta is that of the noise without sampling: the cost of removal, now in both
+directions. That curve is composed as it stands. In the papers' settings it costs 1 to 3% more than
+add-remove, not twice as much. RDP has no such form.
 
-**Clipped records that are replaced.** Where each record moves the sum by C at most, in any
-direction, B and C lie 2C apart only in opposite directions from A. With u and v what the record and
-its replacement add, in units of the noise, and e^e = a,
+**Clipped records that are replaced.** Let each record move the sum by at most C, in any direction.
+B and C then lie 2C apart only in opposite directions from A. Let u and v be the contributions of
+the record and of its replacement, in units of the noise, and e^e = a. Then
 
     H_a(P, Q) = g E (1 - a e^X - c e^Y)+,    c = (1-g)(a - 1)/g,
 
 for normal X and Y of variances |u-v|² and |u|², covariance |u|² - uv and E e^X = E e^Y = 1. By
-Kahane's convexity inequality this grows with each entry of the covariance matrix, and u = -v of
-norm C is the largest for all of them. So the pair (1-g)N(0) + gN(+-C) dominates: RDP and PLD of it
-are exact. Noisy SGD costs up to about twice what it does under add-remove.
+Kahane's convexity inequality, this grows with each entry of the covariance matrix. All entries are
+largest at u = -v of norm C. The pair (1-g)N(0) + gN(+-C) therefore dominates, and its RDP and PLD
+are exact. Noisy SGD costs up to about twice its cost under add-remove.
 
-**Screened counts.** Given the sample of the others, whether a count passes a threshold is one bit,
-so RDP takes the largest divergence of two coins over all counts (Zhu et al., "Private-kNN", Theorem
-7, here from 0 on, since a sample may hold fewer than k records). A, B and C have counts that differ
-by 1 at most in pairs, so two of the three are equal and a replaced record is no dearer. PLD takes
-the noise before the threshold: the best threshold for each e makes the bound the same.
+**Screened counts.** Given the sample of the others, the screen's outcome is one bit. RDP therefore
+takes the largest divergence of two coins over all counts (Zhu et al., "Private-kNN", Theorem 7).
+Counts start at 0 here, since a sample may hold fewer than k records. The counts of A, B and C
+differ by at most 1 in pairs, so two of the three are equal and a replaced record costs no more. PLD
+takes the noise before the threshold: the best threshold for each e makes the bound the same.
 
 References: Balle, Barthe & Gaboardi, "Privacy Amplification by Subsampling", 2018, Theorem 2;
 Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", 2019; Zhu,
@@ -42,30 +41,30 @@ from scipy.special import log_ndtr, ndtr
 
 from rknn_jax.privacy.guarantee import Event
 
-ORDERS = 1 + np.geomspace(1e-3, 1e8, 4096)  # of the Rényi divergence
-KNOTS = ORDERS[ORDERS < 1e4][
-    ::4
-]  # orders between which the curves of sampled or screened noise are interpolated, from above
-MOST_POINTS = 2**18  # of an integral
+ORDERS = 1 + np.geomspace(1e-3, 1e8, 4096)  # orders of the Rényi divergence
+# Curves of sampled or screened noise are computed here and interpolated between, from above.
+KNOTS = ORDERS[ORDERS < 1e4][::4]
+MOST_POINTS = 2**18  # grid points of an integral
 
 
 def renyi(event: Event) -> np.ndarray:
-    """Return one value's Rényi divergence at `ORDERS`; of records that are replaced and not
-    opposite only a lower bound, for scale.
+    """Return one value's Rényi divergence at `ORDERS`.
+
+    For records that are replaced and not opposite, it is only a lower bound, which sets a scale.
     """
     one = replace(event, count=1, replaced=event.opposite)
     cumulants = _screened(one) if one.screen else _moments(one)
     if not len(cumulants):
         return np.full_like(ORDERS, math.inf)
     known = KNOTS[: len(cumulants)]
-    return np.interp(ORDERS, known, cumulants, right=math.inf) / (
-        ORDERS - 1
-    )  # they are convex, and so below their chords
+    # Cumulants are convex, so their chords bound them from above.
+    return np.interp(ORDERS, known, cumulants, right=math.inf) / (ORDERS - 1)
 
 
 def replaced_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
-    """Return g·delta(ln(1 + (e^epsilon - 1)/g)) at epsilons >= 0, delta that of Gaussian noise z
-    times as large as what it hides.
+    """Return g·delta(ln(1 + (e^epsilon - 1)/g)) at epsilons >= 0.
+
+    delta is that of Gaussian noise with noise multiplier z.
     """
     inner = np.log1p(np.expm1(epsilons) / g)
     upper = ndtr(0.5 / z - inner * z)
@@ -74,15 +73,14 @@ def replaced_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
 
 
 def opposite_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
-    """Return the hockey-stick divergence of (1-g)N(0, 1) + gN(+-s, 1), s = 1/(2z), at epsilons >=
-    0.
+    """Return the hockey-stick divergence of (1-g)N(0, 1) + gN(+-s, 1) at epsilons >= 0.
 
-    Their ratio grows with u; it is e^epsilon where y = e^(su) solves k y² - (1-g)(e^epsilon - 1) y
-    - k e^epsilon = 0, k = g e^(-s²/2), so that ln y = epsilon/2 + arcsinh(e^w), in logarithms since
-    e^w is soon too large.
+    Here s = 1/(2z). The likelihood ratio grows with u. It is e^epsilon if y = e^(su) solves k y² -
+    (1-g)(e^epsilon - 1) y - k e^epsilon = 0 with k = g e^(-s²/2). Hence ln y = epsilon/2 +
+    arcsinh(e^w). The computation uses logarithms, since e^w soon overflows.
     """
     s = 0.5 / z
-    with np.errstate(divide="ignore"):  # w is -infinity where epsilon is 0
+    with np.errstate(divide="ignore"):  # w is -infinity if epsilon is 0.
         w = np.log(np.expm1(epsilons)) - epsilons / 2 + s**2 / 2 + math.log(0.5 * (1 - g) / g)
     end = (
         epsilons / 2 + np.where(w < 20, np.arcsinh(np.exp(np.minimum(w, 20))), w + math.log(2))
@@ -93,18 +91,17 @@ def opposite_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _moments(event: Event) -> np.ndarray:
-    """Return ln E[(1 - g + g r)^order] at `KNOTS`, r being the likelihood ratio of Gaussian noise
-    with the record and without.
+    """Return ln E[(1 - g + g r)^order] at `KNOTS`.
 
-    Without it the noise is u ~ N(0, 1) and ln r = u/z - 1/(2z²). The trapezoidal rule is exact to
-    rounding for such functions. Of opposite records each has such a ratio, and the other side's
-    stands with 1 - order in the exponent.
+    r is the likelihood ratio of Gaussian noise with the record to noise without. Without the
+    record, the noise is u ~ N(0, 1) and ln r = u/z - 1/(2z²). The trapezoidal rule is exact to
+    rounding for such functions. Each of two opposite records has such a ratio, and the other side's
+    ratio has the exponent 1 - order.
     """
     z = event.parameter * (2 if event.opposite else 1)
     g = event.sampling_prob
-    knots = KNOTS[
-        KNOTS < MOST_POINTS * z * _step(z) / (2 if event.opposite else 1)
-    ]  # higher orders are of no use to little noise
+    # Higher orders are of no use to little noise.
+    knots = KNOTS[KNOTS < MOST_POINTS * z * _step(z) / (2 if event.opposite else 1)]
     cumulants = _opposite_cumulants if event.opposite else _sampled_cumulants
     return cumulants(knots, z, g) if len(knots) else knots
 
@@ -114,9 +111,7 @@ def _step(z: float) -> float:
 
 
 def _grid(most: float, z: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return points from -12 to `most`, and the logarithms of their weights in a mean over N(0,
-    1).
-    """
+    """Return points from -12 to `most`, and their log weights in a mean over N(0, 1)."""
     step = _step(z)
     u = np.arange(-12, most, step)
     return u, math.log(step / math.sqrt(2 * math.pi)) - u**2 / 2
@@ -145,8 +140,8 @@ def _sampled_cumulant(
     log_moment = _log_sum_exp(order * mixed + weight)
     if log_moment > 1:
         return log_moment
-    # Less order·g·(r - 1), whose mean is 0, so that what is left is not lost beside 1; small
-    # weights first, as the others overflow alone.
+    # Subtract order·g·(r - 1), whose mean is 0, so that adding 1 does not lose the rest. Apply the
+    # small weights first, because the other factors alone would overflow.
     moment = _weighted_expm1(order * mixed, weight)
     linear = order * g * _weighted_expm1(log_ratio, weight)
     return math.log1p(float(np.sum(moment - linear)))
@@ -188,8 +183,9 @@ def _weighted_expm1(exponent: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _screened(event: Event) -> np.ndarray:
-    """Return the largest ln E_Q[(P/Q)^order] at `KNOTS` of two coins, over all counts and both
-    directions.
+    """Return the largest ln E_Q[(P/Q)^order] of two coins at `KNOTS`.
+
+    The maximum is over all counts and both directions.
     """
     assert event.screen
     threshold, most = event.screen
@@ -200,9 +196,8 @@ def _screened(event: Event) -> np.ndarray:
     there = np.arange(1, most + 1)
     here = np.concatenate([here[:-1], here[1:]])
     there = np.concatenate([there, there - 1])
-    with np.errstate(
-        divide="ignore"
-    ):  # a record that always takes part leaves nothing of the other coin
+    # A sampling probability of 1 gives weight 0, whose logarithm is -infinity.
+    with np.errstate(divide="ignore"):
         kept = np.log1p(-event.sampling_prob)
     up, down = (
         np.logaddexp(kept, math.log(event.sampling_prob) + coin[there] - coin[here])
@@ -216,9 +211,8 @@ def _screened(event: Event) -> np.ndarray:
         change = np.exp(passes[here]) * np.expm1(np.minimum(up_part, 1)) + np.exp(
             fails[here]
         ) * np.expm1(np.minimum(down_part, 1))
-        small = (
-            np.maximum(np.abs(up_part), np.abs(down_part)) < 1
-        )  # where the logarithm of a sum near 1 would lose digits
+        # The logarithm of a sum near 1 would lose digits.
+        small = np.maximum(np.abs(up_part), np.abs(down_part)) < 1
         largest = np.maximum(
             largest, np.where(small, np.log1p(np.maximum(change, -0.5)), exact).max(axis=1)
         )

@@ -1,22 +1,22 @@
-"""How PATE's data-dependent cost, which is private itself, can be published: with noise in
-proportion to its smooth sensitivity.
+"""Publication of PATE's data-dependent cost, by noise in proportion to its smooth sensitivity.
 
-All of a query's q hangs on one number, its gap: q = (m - 1) Φc(gap/(√2 sigma)). One vote moves the
-gap by at most 2, since Φc(Φc⁻¹(u) - c) is concave in u: these are Algorithm 3's B_U and B_L. The
-cost is tabulated on a grid of gaps, rounded up, so that its changes within d votes are a maximum
-over the gaps within reach (Algorithms 4 and 5). The paper's C5 and C6, that cost and change are
-monotone, are not needed; C6 fails at sigma = 20 and alpha = 25. S = max_d e^(-bd) LS(d) is
-b-smooth, and N(f, (S s)²) costs exactly
+The cost is private itself. All of a query's q depends on one number, its gap: q = (m - 1)
+Φc(gap/(√2 sigma)). One vote moves the gap by at most 2, since Φc(Φc⁻¹(u) - c) is concave in u:
+these are Algorithm 3's B_U and B_L. The cost is tabulated on a grid of gaps, rounded up. Its
+changes within d votes are therefore a maximum over the gaps within reach (Algorithms 4 and 5). The
+paper's C5 and C6, that cost and change are monotone, are not needed; C6 fails at sigma = 20 and
+alpha = 25. S = max_d e^(-bd) LS(d) is b-smooth, and N(f, (S s)²) costs exactly
 
     (-alpha b - ln(L)/2)/(alpha - 1) + alpha e^(-2b)/(2 s² L)  with  L = 1 - alpha (1 - e^(-2b)) > 0
 
-The paper's Theorem 23 has alpha e^(2b)/s² for the last term: too little as alpha b nears 1/2, and
-the published scripts take 0.49. At alpha = 20 and s = 10 they charge 0.34 for 2.24. S is private
-too, so `sanitize` also releases ln S with noise, and from both a bound that fails with probability
-delta/2. Who fixes epsilon in advance, no less than what publishing the bound alone costs at
-delta/2, and answers only if `bound` <= epsilon has (epsilon, delta)-DP of everything published:
-either the votes cost no more, or the bound failed (Generalized PTR). A smaller epsilon would not
-pay for a bound that is published and above it.
+The paper's Theorem 23 has alpha e^(2b)/s² for the last term. That is too little as alpha b nears
+1/2, and the published scripts use 0.49. At alpha = 20 and s = 10 they charge 0.34 instead of 2.24.
+
+S is private too, so `sanitize` also releases ln S with noise. Both numbers give a bound that fails
+with probability delta/2. Fix epsilon in advance, no less than the cost of publishing the bound
+alone at delta/2, and answer only if `bound` <= epsilon. Everything published is then (epsilon,
+delta)-DP: either the votes cost no more, or the bound failed (Generalized PTR). A smaller epsilon
+would not pay for a bound that is published and exceeds it.
 
 References: Papernot et al., "Scalable Private Learning with PATE", 2018, Appendix B; Redberg, Zhu &
 Wang, "Generalized PTR", 2023. The tabulated gap and the exact cost of the noise are ours.
@@ -32,27 +32,25 @@ from scipy.special import log_ndtr, ndtr, ndtri_exp
 from rknn_jax.privacy import pate
 from rknn_jax.privacy.pate import GNMax
 
-STEPS_PER_STDDEV = (
-    1280  # of the grid of gaps; the rounded cost of the published settings is 0.1% above
-)
-# in a gap of 2, which one vote changes
+STEPS_PER_STDDEV = 1280  # steps of the gap's grid in sigma; rounding adds 0.1% to published costs
+# Limits of the number of steps in a gap of 2, the change by one vote.
 FEWEST_STEPS = 64
 MOST_STEPS = 4096
-ROUNDING = 1e-6  # of a gap, in steps
-ROWS = 1024  # histograms at a time
+ROUNDING = 1e-6  # rounding error of a gap, in steps
+ROWS = 1024  # histograms processed at a time
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a data-dependent cost will be released.
+    """Parameters of the release of a data-dependent cost.
 
-    Made before anyone looks at the votes, or it is not private.
+    Make the plan before anyone looks at the votes, or it is not private.
 
     Attributes:
-      order: alpha, the only one that is released.
-      smoothness: b of the smooth sensitivity S, with order (1 - e^(-2b)) < 1.
-      noise: s, so that the noise on the cost has standard deviation S s.
-      scale_noise: standard deviation of the noise on ln S.
+      order: Order alpha, the only one that is released.
+      smoothness: Exponent b of the smooth sensitivity S, with order (1 - e^(-2b)) < 1.
+      noise: Factor s: the noise on the cost has standard deviation S s.
+      scale_noise: Standard deviation of the noise on ln S.
     """
 
     order: float
@@ -66,7 +64,7 @@ class Plan:
 
     @property
     def rdp(self) -> float:
-        """What the release costs at the order, of both numbers."""
+        """Rényi cost of releasing both numbers, at the plan's order."""
         scale = self.order * (self.smoothness / self.scale_noise) ** 2 / 2
         return gnss_rdp(self.order, self.smoothness, self.noise) + scale
 
@@ -76,11 +74,11 @@ class Sanitized:
     """A data-dependent epsilon that may be published.
 
     Attributes:
-      bound: epsilon of labels and release together, but with probability delta/2; at delta/2, so
-        delta in total.
-      estimate: epsilon at delta with the noisy cost as it came: right on average, too small half
-        the time, perhaps negative.
-      stddev: standard deviation of `estimate`. Private: not to be published.
+      bound: Epsilon of labels and release together, at delta/2. It fails with probability delta/2,
+        so delta is the total.
+      estimate: Epsilon at delta from the noisy cost itself: right on average, too small half the
+        time, perhaps negative.
+      stddev: Standard deviation of `estimate`. It is private: do not publish it.
     """
 
     bound: float
@@ -88,7 +86,7 @@ class Sanitized:
     stddev: float
 
     def told(self) -> dict[str, float]:
-        """Return its epsilons by what they are, as `pate.report` does."""
+        """Return the epsilons by name, as `pate.report` does."""
         return {
             "data-dependent, sanitized bound": self.bound,
             "data-dependent, sanitized estimate": self.estimate,
@@ -97,8 +95,9 @@ class Sanitized:
 
 
 def rounded_rdp(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.ndarray:
-    """Return the cost of all queries as it is released, [num_orders]: each query's looked up at
-    its gap, rounded up.
+    """Return the cost of all queries as it is released, `[num_orders]`.
+
+    Each query's cost is looked up at its gap, rounded up.
     """
     rows, weights, counts = _distinct(votes)
     answers, frees, shares = _cost_tables(counts, rows.shape[1], mechanism, orders)
@@ -108,18 +107,17 @@ def rounded_rdp(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.nda
 
 
 def local_sensitivity(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.ndarray:
-    """Bound by how much one teacher more can change the cost of all queries, once d teachers have
-    changed.
+    """Bound the change of the total cost by one more teacher, once d teachers have changed.
 
     Args:
-      votes: integers of shape [n, num_classes], of N teachers each.
-      mechanism: GNMax.
-      orders: alpha, [num_orders], above 1.
+      votes: Integers `[n, num_classes]`, with N teachers in each row.
+      mechanism: GNMax mechanism.
+      orders: Orders alpha, `[num_orders]`, above 1.
 
     Returns:
-      LS(d) for d = 0 to N, [num_orders, N + 1]: at least |f(D₁) - f(D₂)| of `rounded_rdp` for all
-      neighbours D₁ and D₂ of which one is within d teachers of `votes`. It never falls in d, and
-      LS(d) of any votes is at most LS(d + 1) of their neighbours.
+      LS(d) for d = 0 to N, `[num_orders, N + 1]`: at least |f(D₁) - f(D₂)| of `rounded_rdp` for all
+      neighbors D₁ and D₂ of which one is within d teachers of `votes`. LS(d) never falls in d, and
+      LS(d) of any votes is at most LS(d + 1) of their neighbors.
     """
     rows, weights, counts = _distinct(votes)
     tables = _cost_tables(counts, rows.shape[1], mechanism, orders)
@@ -127,17 +125,16 @@ def local_sensitivity(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> 
     teachers = counts[-1]
     total = np.zeros((len(tables[0]), teachers + 1))
     distances = np.arange(teachers + 1)
-    reach = _steps(mechanism) + 1  # one more for the rounding of both gaps
+    reach = _steps(mechanism) + 1  # One more step for the rounding of both gaps.
     for start in range(0, len(rows), ROWS):
         some = rows[start : start + ROWS]
         weight = weights[start : start + ROWS]
         smallest, largest = _gaps_within_reach(some, teachers, mechanism)
-        few = (
-            np.maximum(some[:, :1] - distances, fewest) - fewest
-        )  # votes of the winner, as indices
+        # Votes of the winner, as indices.
+        few = np.maximum(some[:, :1] - distances, fewest) - fewest
         many = np.minimum(some[:, :1] + distances, teachers) - fewest
         for row, answer, free, share in zip(total, *tables, strict=True):
-            padded = np.pad(answer, reach, mode="edge")  # falls with the gap
+            padded = np.pad(answer, reach, mode="edge")  # The cost falls with the gap.
             change = np.maximum(padded[: answer.size] - answer, answer - padded[2 * reach :])
             row += weight @ (
                 _range_max(_steps_of(free), few, many)
@@ -150,24 +147,26 @@ def local_sensitivity(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> 
 def smooth_sensitivity(
     votes: ArrayLike, mechanism: GNMax, orders: ArrayLike, smoothness: float
 ) -> np.ndarray:
-    """Return max_d e^(-smoothness d) LS(d), [num_orders], which changes between neighbours by at
-    most a factor e^smoothness.
+    """Return max_d e^(-smoothness d) LS(d), `[num_orders]`.
+
+    It changes between neighbors by at most a factor of e^smoothness.
     """
     pate.check_positive(smoothness, "smoothness")
     return _discounted(local_sensitivity(votes, mechanism, orders), smoothness)
 
 
 def gnss_rdp(order: float, smoothness: float, noise: float) -> float:
-    """Return the Rényi divergence of N(f, (S s)²), for |f - f'| at most S and S', and S/S' in
-    [e^-b, e^b]. It is attained.
+    """Return the Rényi divergence of N(f, (S s)²) between neighbors, a bound that is attained.
+
+    Neighbors satisfy |f - f'| <= S and S', with S/S' in [e^-b, e^b].
 
     Args:
-      order: alpha, above 1.
-      smoothness: b, positive.
-      noise: s.
+      order: Order alpha, above 1.
+      smoothness: Exponent b, positive.
+      noise: Factor s of the noise.
 
     Raises:
-      ValueError: where alpha (1 - e^(-2b)) >= 1, at which it is infinite.
+      ValueError: If alpha (1 - e^(-2b)) >= 1, for which the divergence is infinite.
     """
     order = float(pate.checked_orders(order)[0])
     pate.check_positive(smoothness, "smoothness")
@@ -183,17 +182,17 @@ def gnss_rdp(order: float, smoothness: float, noise: float) -> float:
 
 
 def plan_release(guess: ArrayLike, mechanism: GNMax, delta: float) -> Plan:
-    """Choose order, smoothness and noise so that `bound` would be small for the votes one expects.
+    """Choose order, smoothness and noise for a small `bound` at the expected votes.
 
     Args:
-      guess: [n, num_classes], as many queries and teachers as there will be: votes on public data,
-        or `expected_votes`. Never the votes that are to be protected. A poor guess costs accuracy,
-        not privacy.
-      mechanism: GNMax.
-      delta: in (0, 1).
+      guess: Expected votes `[n, num_classes]`, with as many queries and teachers as there will be:
+        votes on public data, or `expected_votes`. Never pass the votes that are to be protected. A
+        poor guess costs accuracy, not privacy.
+      mechanism: GNMax mechanism.
+      delta: Delta, in (0, 1).
 
     Raises:
-      ValueError: where votes matter at no order, so that the data-independent cost is all there is.
+      ValueError: If votes matter at no order, so that only the data-independent cost exists.
     """
     pate.check_delta(delta)
     orders = 1 + np.geomspace(1.0, 100.0, 40)
@@ -208,7 +207,7 @@ def plan_release(guess: ArrayLike, mechanism: GNMax, delta: float) -> Plan:
             continue
         for used in np.arange(0.05, 0.95, 0.05):
             smoothness = -math.log1p(-used / order) / 2
-            slopes = multipliers * _discounted(sensitivity, smoothness)  # of the bound in s
+            slopes = multipliers * _discounted(sensitivity, smoothness)  # slope of the bound in s
             curvature = order * math.exp(-2 * smoothness) / (1 - used)
             noises = np.cbrt(curvature / slopes)  # minimizes curvature/(2 s²) + slope s
             for spread, slope, noise in zip(spreads.tolist(), slopes, noises.tolist(), strict=True):
@@ -228,11 +227,12 @@ def plan_release(guess: ArrayLike, mechanism: GNMax, delta: float) -> Plan:
 
 
 def expected_votes(num_queries: int, num_teachers: int, num_classes: int) -> np.ndarray:
-    """Return votes to plan with where nothing is known: winners with half to all votes, evenly, and
-    runners-up with half of the rest.
+    """Return votes for a plan without prior knowledge.
+
+    Winners have half to all of the votes, evenly spaced, and runners-up half of the rest.
 
     Returns:
-      Integers of shape [num_queries, num_classes].
+      Integers `[num_queries, num_classes]`.
     """
     if min(num_queries, num_teachers) < 1 or num_classes < 2:
         raise ValueError(
@@ -255,15 +255,15 @@ def sanitize(
     """Release the data-dependent epsilon of the votes.
 
     Args:
-      rng: of the noise, which is floating-point noise: a simulation of a release.
-      votes: integers of shape [n, num_classes], of equally many teachers each, to queries that were
-        chosen in advance.
-      mechanism: GNMax.
-      plan: made without the votes.
-      delta: in (0, 1).
+      rng: Generator of the noise. The noise is floating-point, so this simulates a release.
+      votes: Integers `[n, num_classes]`, with equally many teachers in each row, for queries that
+        were chosen in advance.
+      mechanism: GNMax mechanism.
+      plan: Plan that was made without the votes.
+      delta: Delta, in (0, 1).
 
     Raises:
-      ValueError: at an order at which no votes matter.
+      ValueError: If no votes matter at the plan's order.
     """
     pate.check_delta(delta)
     order = [plan.order]
@@ -293,24 +293,24 @@ def sanitize(
 def _cost_tables(
     counts: np.ndarray, classes: int, mechanism: GNMax, orders: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what an answer costs, by gap, and what a query costs that the answer does not, and its
-    share of the answer, by most votes.
+    """Return the cost of an answer by gap, and a query's other costs by most votes.
 
     A query costs at most `free` + `share` * `answer`, since its divergence is convex in the
-    answer's: share is the slope of the chord.
+    answer's. `share` is the slope of the chord.
 
     Returns:
-      answer: [num_orders, num_gaps], of all gaps from each of the grid up to the next.
-      free, share: [num_orders, num_counts], of all `counts` of votes that a winner can have.
+      answer: Cost of an answer, `[num_orders, num_gaps]`, over all gaps from each grid point up to
+        the next.
+      free, share: Cost without the answer, and the answer's factor, `[num_orders, num_counts]`, for
+        all `counts` of votes that a winner can have.
     """
     orders = pate.checked_orders(orders)
     stddev = mechanism.stddev
     step = 2 / _steps(mechanism)
     gaps = step * np.arange(int(counts[-1] / step) + 1)
     log_q = np.minimum(math.log(classes - 1) + log_ndtr(-gaps / (math.sqrt(2) * stddev)), 0.0)
-    answer = np.minimum.accumulate(
-        pate.gnmax_rdp(log_q, stddev, orders), axis=0
-    ).T  # a smaller gap's bound holds for a larger one
+    # A smaller gap's bound holds for a larger gap.
+    answer = np.minimum.accumulate(pate.gnmax_rdp(log_q, stddev, orders), axis=0).T
     if mechanism.screen is None:
         return answer, np.zeros((orders.size, counts.size)), np.ones((orders.size, counts.size))
     most = orders / stddev**2
@@ -324,12 +324,11 @@ def _cost_tables(
 def _gaps_within_reach(
     ordered: np.ndarray, teachers: int, mechanism: GNMax
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and the largest gap, as indices, of any votes within d = 0 to N teachers,
-    [n, N + 1] each.
+    """Return the smallest and the largest gap within reach, as indices, `[n, N + 1]` each.
 
-    The gap is smallest where all votes come from the winner and go to the runner-up, as Phi_c is
-    convex where no other class has won yet; then it counts as 0. It is largest where the winner
-    takes each from whoever is second by then.
+    The reach is any votes within d = 0 to N teachers. The gap is smallest if all moved votes go
+    from the winner to the runner-up, as Phi_c is convex until another class wins; from then on the
+    gap counts as 0. The gap is largest if the winner takes each vote from the current second.
     """
     everyone = np.arange(len(ordered))
     closer = ordered.copy()
@@ -349,14 +348,15 @@ def _gaps_within_reach(
 
 
 def _steps_of(table: np.ndarray) -> np.ndarray:
-    """Return by how much each value differs from its neighbours at most."""
+    """Return the largest difference of each value from its neighbors in the table."""
     steps = np.abs(np.diff(table))
     return np.maximum(np.append(steps, 0.0), np.append(0.0, steps))
 
 
 def _range_max(table: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return max(table[low : high + 1]) for arrays of both ends, from the maxima of all ranges
-    of a power of two.
+    """Return max(table[low : high + 1]) for arrays of both ends.
+
+    The maxima of all ranges of a power of two give the result.
     """
     level = np.frexp(high - low + 1)[1] - 1
     found = np.empty(low.shape)
@@ -373,8 +373,9 @@ def _discounted(sensitivity: np.ndarray, smoothness: float) -> np.ndarray:
 
 
 def _multiplier(spread: float, failure: float) -> float:
-    """Return z with P[Z₁ < -z e^(spread Z₂)] <= failure for independent standard normal Z₁ and
-    Z₂, by bisection of ln z.
+    """Return z with P[Z₁ < -z e^(spread Z₂)] <= failure, by bisection of ln z.
+
+    Z₁ and Z₂ are independent standard normal.
     """
     nodes = np.linspace(-12, 12, 1201)
     weights = np.exp(-(nodes**2) / 2)
@@ -392,9 +393,7 @@ def _multiplier(spread: float, failure: float) -> float:
 
 
 def _gap(ordered: np.ndarray, stddev: float) -> np.ndarray:
-    """Return the gap that all other classes would have to the winner if they were equal, at the
-    same q.
-    """
+    """Return the winner's gap to all other classes if they were equal, at the same q."""
     return (
         -math.sqrt(2)
         * stddev
@@ -403,7 +402,7 @@ def _gap(ordered: np.ndarray, stddev: float) -> np.ndarray:
 
 
 def _steps(mechanism: GNMax) -> int:
-    """Return how many steps of the grid are in a gap of 2."""
+    """Return the number of grid steps in a gap of 2."""
     return int(
         np.clip(math.ceil(2 * STEPS_PER_STDDEV / mechanism.stddev), FEWEST_STEPS, MOST_STEPS)
     )
@@ -414,8 +413,6 @@ def _index(gap: np.ndarray, mechanism: GNMax) -> np.ndarray:
 
 
 def _distinct(votes: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the histograms that differ, how often each occurs, and all numbers of votes that a
-    winner can have.
-    """
+    """Return the distinct histograms, their frequencies, and all possible votes of a winner."""
     rows, weights = np.unique(pate.checked_votes(votes), axis=0, return_counts=True)
     return rows, weights, pate.winner_counts(pate.count_teachers(rows), rows.shape[1])

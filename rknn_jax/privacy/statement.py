@@ -1,23 +1,23 @@
-"""The statement of a release as a page for a person: who holds the data, what was released, and
-what is promised to one record.
+"""Privacy statement of a release as a page for people.
 
-`page` makes one HTML file that loads nothing; `privacy.json` beside it is for programs. Its numbers
+The page tells who holds the data, what was released, and what is promised to one record. `page`
+makes one HTML file that loads nothing; `privacy.json` beside it is for programs. The page's numbers
 are those of hypothesis testing. Let P and Q be the laws of all that was released, on two
-neighbouring data sets, where for every set S of outcomes, and with P and Q exchanged,
+neighboring data sets. For every set S of outcomes, and also with P and Q exchanged,
 
     P(S) <= e^ε Q(S) + δ
 
-- Who guesses which of the two it was, equally likely beforehand, is right with probability (e^ε +
-  δ) / (e^ε + 1) at most: `right_guesses`.
-- A belief of p in P becomes p c e^ε / (1 - p + p c e^ε) at most, `belief`, but with probability δ c
-  / (c - 1), `exception`, for any c > 1, whichever is true: where S is the set on which P > c e^ε Q,
-  P(S) <= e^ε Q(S) + δ < P(S) / c + δ, and Q(S) < P(S). Without a delta c = 1, and no outcome is an
-  exception.
+- A guess between the two data sets, equally likely beforehand, is right with probability at most
+  (e^ε + δ) / (e^ε + 1): `right_guesses`.
+- A belief of p in P becomes at most p c e^ε / (1 - p + p c e^ε), `belief`, except with probability
+  δ c / (c - 1), `exception`. This holds for any c > 1, whichever data set is true. For a proof, let
+  S be the set on which P > c e^ε Q. Then P(S) <= e^ε Q(S) + δ < P(S) / c + δ, and Q(S) < P(S).
+  Without a delta, c = 1 and no outcome is an exception.
 
-That e^ε itself holds but with probability δ is often said and false: a Gaussian mechanism exceeds
-it more often. As c grows, what is left is that somebody becomes certain with probability δ at most.
-All of it holds for beliefs in any property of a record, mixtures of outputs included. Two records,
-or another content under add-remove, are two steps: `two_steps`.
+That e^ε itself holds except with probability δ is often said, and false: a Gaussian mechanism
+exceeds it more often. As c grows, what remains is that somebody becomes certain with probability at
+most δ. All of it holds for beliefs in any property of a record, mixtures of outputs included. Two
+records, or changed content under add-remove, are two steps: `two_steps`.
 
 References: Kairouz, Oh & Viswanath, "The Composition Theorem for Differential Privacy", 2015;
 Kasiviswanathan & Smith, "On the 'Semantics' of Differential Privacy: A Bayesian Formulation", 2014.
@@ -36,24 +36,27 @@ from rknn_jax.privacy.guarantee import Guarantee, _round_up
 from rknn_jax.privacy.ledger import Amount
 
 BELIEFS = (0.01, 0.1, 0.5, 0.9)
-"""Beforehand, that the page follows."""
+"""Prior beliefs that the page updates."""
 
 FACTORS = (1.1, 2.0)
-"""c, beyond which the page tells how rare a larger belief is, where there is a delta."""
+"""Factors c for which the page shows how rare a larger belief is, used if there is a delta."""
 
 MOST_DECIMALS = 6
-"""Of a percentage. One that needs more to differ from 100 promises nothing."""
+"""Largest number of decimals of a percentage.
+
+A percentage that needs more decimals to differ from 100 promises nothing.
+"""
 
 PACKAGES = ("rknn-jax", "jax", "numpy", "opendp", "dp-accounting")
 
 
 class Account(NamedTuple):
-    """What the ledger says after the release.
+    """Content of the ledger after the release.
 
     Attributes:
-      path: of the ledger.
-      head: hash of its last entry.
-      budget, spent, remaining: in all.
+      path: Path of the ledger.
+      head: Hash of its last entry.
+      budget, spent, remaining: Total amounts of epsilon and delta.
     """
 
     path: str
@@ -69,19 +72,19 @@ def _versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Statement:
-    """What the page says. All words are shown as text, whatever they hold.
+    """Content of the page. Its words are shown as plain text, whatever they hold.
 
     Attributes:
-      guarantee: of everything that was released, together.
-      holders: who holds the private data, in a sentence or two.
-      released: what was released.
-      not_covered: what the guarantee says nothing about.
-      mechanism: that made the noise.
-      account: what the ledger says, or in words who keeps account.
-      date: of the release, UTC.
-      trusted_with: whom else to trust with what, in a sentence.
-      details: settings by name.
-      versions: of the software.
+      guarantee: Guarantee of everything that was released, together.
+      holders: Holders of the private data, in a sentence or two.
+      released: Released items.
+      not_covered: Items that the guarantee does not cover.
+      mechanism: Mechanism that made the noise.
+      account: Content of the ledger, or words that name who keeps account.
+      date: Date of the release, UTC.
+      trusted_with: Sentence that names who else must be trusted, and with what. Defaults to none.
+      details: Settings by name. Defaults to none.
+      versions: Software versions by package. Defaults to those that are installed.
     """
 
     guarantee: Guarantee
@@ -97,7 +100,7 @@ class Statement:
 
 
 def page(statement: Statement) -> str:
-    """Return the page, HTML that loads nothing and prints well. Depends on the statement alone."""
+    """Return the page: HTML that loads nothing, prints well and depends on the statement alone."""
     guarantee = statement.guarantee
     account = None if isinstance(statement.account, str) else statement.account
     epsilon = guarantee.epsilon
@@ -132,30 +135,32 @@ def page(statement: Statement) -> str:
             for before in BELIEFS
         ],
     )
-    return made.encode(errors="replace").decode()  # a file's name may hold bytes that are no text
+    return made.encode(errors="replace").decode()  # A file's name may hold bytes that are no text.
 
 
 def right_guesses(epsilon: float, delta: float) -> float:
-    """Return how likely a guess between two equally likely neighbours is right at most, (e^ε +
-    δ) / (e^ε + 1).
+    """Return the largest probability (e^ε + δ) / (e^ε + 1) of a right guess.
+
+    The guess is between two equally likely neighbors.
     """
     return min(1.0, (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)))
 
 
 def belief(before: float, epsilon: float, factor: float = 1.0) -> float:
-    """Return the belief that odds `factor` e^ε times as large make of one of 0 < `before` < 1."""
+    """Return the belief that odds `factor` e^ε times as large make of 0 < `before` < 1."""
     return 1 / (1 + (1 - before) / before * math.exp(-epsilon) / factor)
 
 
 def exception(delta: float, factor: float) -> float:
-    """Return how likely odds grow by more than `factor` e^ε at most, δ c / (c - 1); for a factor
-    above 1, and infinity for certainty.
+    """Return the largest probability δ c / (c - 1) that odds grow by more than `factor` e^ε.
+
+    `factor` c is above 1; infinity stands for certainty.
     """
     return delta / (1 - 1 / factor)
 
 
 def two_steps(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return the epsilon and delta of neighbours of neighbours, 2ε and (1 + e^ε) δ."""
+    """Return the epsilon and delta of neighbors of neighbors, 2ε and (1 + e^ε) δ."""
     return 2 * epsilon, min(1.0, (1 + math.exp(min(epsilon, 700.0))) * delta)
 
 
@@ -170,5 +175,5 @@ def percent(value: float) -> str:
 
 
 def one_in(probability: float) -> str:
-    """Write a small probability, never as less than it is: 1e-6 as "1 in 1,000,000"."""
+    """Write a small probability, rounded up: 1e-6 as "1 in 1,000,000"."""
     return f"1 in {math.floor(1 / probability * (1 + 1e-12)):,}"

@@ -1,4 +1,4 @@
-"""One file, one way to choose what the private records are asked about.
+"""Query selectors: one file per way to choose what the private records are asked about.
 
-A file's presence registers it.
+A file in this folder is registered by its name.
 """

@@ -1,19 +1,17 @@
-"""Principal components of private features by Gaussian noise on their second moments: Analyze
-Gauss.
+"""Differentially private PCA by Gaussian noise on second moments (Analyze Gauss).
 
-A public centre and a public length put every row into the unit ball, by itself alone,
+A public center and a public length put every row into the unit ball, independently of other rows:
 
-    x = y / max(1, |y|),    y = (z - centre) / length,
+    x = y / max(1, |y|),    y = (z - centre) / length
 
-so that M = Σ x x' moves by at most |x|² <= 1 in Frobenius norm where a record is added or removed,
-and where one takes another's place by √(|x|⁴ + |w|⁴ - 2<x,w>²) <= √2. Entries off the diagonal
-count twice in that norm, so noise that is alike in all its directions has variance σ² on the
-diagonal and σ²/2 off it, the same above and below; σ² everywhere would be more of it for nothing. σ
-is that of the analytic calibration. All else is post-processing: the eigenvectors of the largest
-eigenvalues, which a symmetric solver makes orthonormal.
+Adding or removing a record moves M = Σ x x' by at most |x|² <= 1 in Frobenius norm. Replacing a
+record moves M by √(|x|⁴ + |w|⁴ - 2<x,w>²) <= √2. Entries off the diagonal count twice in that norm.
+Isotropic noise therefore has variance σ² on the diagonal and σ²/2 off it, and is symmetric.
+Variance σ² everywhere would add noise without need. σ comes from the analytic calibration. All else
+is post-processing: a symmetric solver gives orthonormal eigenvectors of the largest eigenvalues.
 
-`Components` projects by the same centre, length and clipping, so that no record's coordinates
-depend on another record. Published code centres private points by their own mean instead: one far
+`Components` projects with the same center, length, and clipping, so no record's coordinates depend
+on another record. Published code centers private points by their own mean instead. One distant
 record then moves all of them.
 
 References: Dwork, Talwar, Thakurta & Zhang, "Analyze Gauss: Optimal Bounds for Privacy-Preserving
@@ -33,19 +31,19 @@ from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.types import Array
 
 SENSITIVITY: dict[Relation, float] = {"add-remove": 1.0, "replace-one": math.sqrt(2)}
-"""Of the second moments of rows in the unit ball, in Frobenius norm."""
+"""Sensitivity of the second moments of rows in the unit ball, in Frobenius norm."""
 
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Directions of private features, and how features are projected on them.
+    """Principal directions of private features, and the projection on them.
 
     Attributes:
-      directions: float32 `[num_components, f]`, orthonormal, that of the largest noisy eigenvalue
+      directions: Orthonormal directions, float32 `[num_components, f]`, largest noisy eigenvalue
         first.
-      centre: float64 `[f]`, public.
-      length: public.
-      guarantee: of the directions.
+      centre: Public center, float64 `[f]`.
+      length: Public length of a row, to which longer rows are clipped.
+      guarantee: Privacy guarantee of the directions.
     """
 
     directions: np.ndarray
@@ -54,8 +52,9 @@ class Components:
     guarantee: Guarantee
 
     def __call__(self, features: Array) -> np.ndarray:
-        """Return float32 `[n, num_components]` from features `[n, f]`; row i depends on row i
-        alone.
+        """Return float32 `[n, num_components]` from features `[n, f]`.
+
+        Row i depends on row i alone.
         """
         rows = clipped(features, self.centre, self.length)
         return np.einsum("nf,cf->nc", rows, self.directions.astype(np.float64)).astype(np.float32)
@@ -72,26 +71,27 @@ def fit(
     delta: float,
     relation: Relation = "replace-one",
 ) -> Components:
-    """Find principal components of private features.
+    """Fit principal components of private features.
 
     Args:
-      key: is consumed; it makes the noise.
-      features: `[n, f]`, private; row i depends on record i alone.
-      num_components: c, at most f.
-      centre: `[f]`, such as the mean of public features.
-      length: such as that of typical public features, once centred; longer rows are clipped to it.
-      epsilon: of the guarantee; infinity adds no noise and guarantees nothing.
-      delta: of the guarantee; noise that is Gaussian needs one.
-      relation: which data sets are neighbours.
+      key: Random key of the noise, consumed by the call.
+      features: Private features `[n, f]`; row i depends on record i alone.
+      num_components: Number of components, at most f.
+      centre: Public center `[f]`, such as the mean of public features.
+      length: Public length, such as that of typical centered public features; longer rows are
+        clipped to it.
+      epsilon: Epsilon of the guarantee; infinity adds no noise and guarantees nothing.
+      delta: Delta of the guarantee, which Gaussian noise needs.
+      relation: Relation of neighboring data sets. Defaults to `replace-one`.
 
     Guarantee:
-      (epsilon, delta)-DP, provided that `centre` and `length` do not depend on the private records,
-      or by another release that is accounted for. As an event it is one Gaussian value, so it
+      (epsilon, delta)-DP if `centre` and `length` do not depend on the private records. They may
+      also come from another release that is accounted for. The event is one Gaussian value, so it
       composes tightly.
 
     Raises:
-      ValueError: for arguments out of range, and features that are not finite or do not fit the
-        centre.
+      ValueError: For arguments out of range, and for features that are not finite or do not fit the
+        center.
     """
     features = np.asarray(features, np.float64)
     centre = np.asarray(centre, np.float64)
@@ -119,34 +119,45 @@ def fit(
 
 
 def clipped(features: Array, centre: Array, length: float) -> np.ndarray:
-    """Centre rows, divide them by a length and shorten those that are longer than 1, float64
-    `[n, f]`; each by itself alone.
+    """Center rows, divide them by a length, and clip them to norm 1.
+
+    Each row depends on itself alone.
+
+    Returns:
+      Float64 `[n, f]`.
     """
     rows = (np.asarray(features, np.float64) - np.asarray(centre, np.float64)) / length
     return rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 def second_moments(features: Array, centre: Array, length: float) -> np.ndarray:
-    """Return Σ x x' of clipped rows, float64 `[f, f]`: what a neighbouring data set moves by
-    `SENSITIVITY` at most.
+    """Return Σ x x' of clipped rows, float64 `[f, f]`.
+
+    A neighboring data set moves the result by at most `SENSITIVITY`.
     """
     rows = clipped(features, centre, length)
     return rows.T @ rows
 
 
 def symmetric_noise(key: jax.Array, size: int, sigma: float) -> np.ndarray:
-    """Draw a symmetric matrix with variance σ² on the diagonal and σ²/2 off it, float64 `[size,
-    size]`; `key` is consumed.
+    """Draw a symmetric matrix with variance σ² on the diagonal and σ²/2 off it.
+
+    `key` is consumed.
+
+    Returns:
+      Float64 `[size, size]`.
     """
     normal = np.asarray(jax.random.normal(key, (size, size), jnp.float32), np.float64)
     return sigma * (normal + normal.T) / 2
 
 
 def leading(moments: np.ndarray, num_components: int) -> np.ndarray:
-    """Return eigenvectors of the largest eigenvalues of a symmetric matrix, float64
-    `[num_components, f]`.
+    """Return eigenvectors of the largest eigenvalues of a symmetric matrix.
 
-    Each one's largest entry is positive, so that equal matrices give equal vectors.
+    The largest entry of each eigenvector is positive, so that equal matrices give equal vectors.
+
+    Returns:
+      Float64 `[num_components, f]`.
     """
     directions = np.linalg.eigh(moments)[1][:, ::-1][:, :num_components].T
     largest = np.take_along_axis(directions, np.abs(directions).argmax(axis=1)[:, None], axis=1)

@@ -1,17 +1,16 @@
-"""DiversePublic: queries that a model is unsure of and that differ from each other.
+"""DiversePublic: queries that are uncertain for a model and differ from each other.
 
-It looks at public records alone.
+The selector sees public records only. The `num_queries + candidates` most uncertain public records
+are projected on the principal components of all public features and clustered. The center of the
+projection is the mean of all public features. Each cluster gives the `per_cluster` records nearest
+to its center. If clusters are smaller, the remaining queries are drawn from the other uncertain
+records.
 
-The `num_queries + candidates` most uncertain public records are projected on the principal
-components of all public features, centred by the mean of these, and clustered. Each cluster gives
-the `per_cluster` records nearest its centre; where clusters are smaller than that, the rest is
-drawn from the other uncertain records.
+Only the model has seen private records, so the model's guarantee is the whole privacy cost. Labels
+are bought from an oracle, and private records have no vote.
 
-Only the model has seen private records, so its guarantee is all that there is to pay. Labels are
-bought from somebody who knows them, and private records have no vote.
-
-Published code centres by the mean of the uncertain records and projects others by theirs; here
-there is one centre.
+Published code centers by the mean of the uncertain records and projects other records by theirs.
+This code uses one center.
 
 Reference: Zhao, Papernot, Singh, Polyzotis & Odena, "Improving Differentially Private Models with
 Active Learning", 2019.
@@ -29,14 +28,15 @@ from rknn_jax.types import Array, Queries
 
 @dataclass(frozen=True)
 class Config:
-    """Which records are asked about.
+    """Settings of DiversePublic.
 
     Attributes:
-      candidates: uncertain records beside those that will be asked about.
-      components: principal components that they are clustered in.
-      per_cluster: records of a cluster; there are `num_queries // per_cluster` clusters.
-      measure: of uncertainty, `entropy` or `difference`.
-      clustering: how.
+      candidates: Uncertain records in addition to the queries. Defaults to 1000.
+      components: Number of principal components for the clustering. Defaults to 16.
+      per_cluster: Queries per cluster; there are `num_queries // per_cluster` clusters. Defaults to
+        10.
+      measure: Measure of uncertainty, `entropy` or `difference`. Defaults to `entropy`.
+      clustering: Settings of k-means. Defaults to one start.
     """
 
     candidates: int = 1000
@@ -71,19 +71,19 @@ def select(
     """Choose public records that are uncertain and diverse.
 
     Args:
-      key: is consumed.
-      features: `[m, f]`, the model's, of public records.
-      probabilities: `[m, num_classes]`, the model's prediction.
-      num_queries: s; s + `candidates` is at most m.
-      config: see `Config`.
+      key: Random key, consumed by the call.
+      features: The model's features of public records, `[m, f]`.
+      probabilities: The model's predictions, `[m, num_classes]`.
+      num_queries: Number of queries s; s + `candidates` is at most m.
+      config: Settings of DiversePublic.
 
     Returns:
-      Queries, each of which stands for itself alone: cluster by cluster, and then those that were
-        drawn.
+      Queries that each label only their own record. Those of the clusters come first, cluster by
+      cluster, then the drawn ones.
 
     Raises:
-      ValueError: where public records are too few, queries fewer than `per_cluster`, or features
-        fewer than `components`.
+      ValueError: For too few public records, fewer queries than `per_cluster`, or fewer features
+        than `components`.
     """
     features = np.asarray(features, np.float32)
     uncertain = uncertainty.candidates(
@@ -109,8 +109,10 @@ def select(
 
 
 def projected(features: Array, num_components: int) -> np.ndarray:
-    """Project public features on their own principal components, in float64: `[m,
-    num_components]`.
+    """Project public features on their own principal components, in float64.
+
+    Returns:
+      Float64 `[m, num_components]`.
     """
     features = np.asarray(features, np.float64)
     if num_components > features.shape[1]:
@@ -125,12 +127,14 @@ def projected(features: Array, num_components: int) -> np.ndarray:
 def nearest_of_clusters(
     points: np.ndarray, cluster: np.ndarray, centres: np.ndarray, count: int
 ) -> np.ndarray:
-    """Return the `count` points of each cluster that are nearest its centre, or all of a smaller
-    one; cluster by cluster.
+    """Return the `count` points of each cluster that are nearest to its center.
+
+    A smaller cluster gives all of its points. The result goes cluster by cluster.
     """
     distance = np.square(points - centres[cluster]).sum(axis=1)
     order = np.lexsort((distance, cluster))
-    first = np.searchsorted(cluster[order], cluster[order])  # of the same cluster
+    # Position of the first point of the same cluster.
+    first = np.searchsorted(cluster[order], cluster[order])
     return order[np.arange(len(order)) - first < count]
 
 

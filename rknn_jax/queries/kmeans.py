@@ -1,8 +1,8 @@
-"""Queries by clustering public features: k-means++ seeding with Lloyd's iterations, by
-scikit-learn.
+"""K-means queries: clusters of public features, by scikit-learn.
 
-Every public record takes the label of its cluster's query. The query itself is the cluster's
-centre, or its medoid: the public record nearest to the centre, which is what an owner can be shown.
+The seeding is k-means++, followed by Lloyd's iterations. Every public record takes the label of its
+cluster's query. The query itself is the cluster's center or its medoid. The medoid is the public
+record nearest to the center and can be shown to a data owner.
 
 Reference: Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding", 2007.
 """
@@ -21,13 +21,13 @@ from rknn_jax.types import Array, Queries
 
 @dataclass(frozen=True)
 class Config:
-    """How to cluster.
+    """Settings of k-means.
 
     Attributes:
-      query: `centre` compares private records with cluster centres, `medoid` with the public record
-        nearest to each.
-      num_starts: seedings tried; the one of least inertia is kept.
-      max_iterations: of Lloyd, for each start.
+      query: Point that private records are compared with. `centre` is the cluster center, `medoid`
+        the public record nearest to the center. Defaults to `centre`.
+      num_starts: Number of seedings; the one of least inertia is kept. Defaults to 5.
+      max_iterations: Maximum number of Lloyd's iterations per start. Defaults to 100.
     """
 
     query: Literal["centre", "medoid"] = "centre"
@@ -50,16 +50,16 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     """Cluster public features into queries.
 
     Args:
-      key: is consumed.
-      features: float32 `[m, f]`, of public records.
-      num_queries: s, at most m.
-      config: see `Config`.
+      key: Random key, consumed by the call.
+      features: Features of public records, float32 `[m, f]`.
+      num_queries: Number of queries s, at most m.
+      config: Settings of k-means.
 
     Returns:
-      Queries in which every public record belongs to a cluster.
+      Queries whose clusters cover every public record.
 
     Raises:
-      ValueError: for num_queries outside [1, m].
+      ValueError: For num_queries outside [1, m].
     """
     features = np.asarray(features, np.float32)
     if not 1 <= num_queries <= len(features):
@@ -68,7 +68,7 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
             f"num_queries={num_queries} with {len(features)} public records; "
             "ask fewer queries or bring more public records."
         )
-    from sklearn.cluster import KMeans  # late: the import takes over a second
+    from sklearn.cluster import KMeans  # imported late, because the import takes over a second
 
     seed = int(jax.random.randint(key, (), 0, np.iinfo(np.int32).max))
     model = KMeans(

@@ -1,9 +1,8 @@
-"""Queries that a model is least sure of, each of which stands for itself alone: what active
-learning asks about first.
+"""Most uncertain queries: the first choice of active learning.
 
-Records of one kind are unsure together, so the most uncertain are much alike, and a pool that holds
-other things than the classes puts these first. `diverse_public` and `near_private` are answers to
-that.
+Each query labels only its own record. Similar records are uncertain together, so the most uncertain
+records are much alike. If the public pool holds records of no class, these come first.
+`diverse_public` and `near_private` avoid both.
 
 Reference: Lewis & Gale, "A Sequential Algorithm for Training Text Classifiers", 1994.
 """
@@ -21,10 +20,11 @@ from rknn_jax.types import Array, Queries
 
 @dataclass(frozen=True)
 class Config:
-    """How uncertainty is told.
+    """Settings of the uncertainty.
 
     Attributes:
-      measure: entropy, or the difference of the two largest probabilities.
+      measure: Measure of uncertainty: `entropy`, or `difference` of the two largest probabilities.
+        Defaults to `entropy`.
     """
 
     measure: uncertainty.Measure = "entropy"
@@ -44,17 +44,17 @@ def select(
     num_queries: int,
     config: Config = Config(),
 ) -> Queries:
-    """Take the public records that are predicted least surely, in this order.
+    """Choose the public records with the most uncertain predictions, in this order.
 
     Args:
-      key: is not needed.
-      features: float32 `[m, f]`, of public records.
-      probabilities: float32 `[m, num_classes]`, their prediction.
-      num_queries: s, at most m.
-      config: see `Config`.
+      key: Not needed.
+      features: Features of public records, float32 `[m, f]`.
+      probabilities: Predictions for public records, float32 `[m, num_classes]`.
+      num_queries: Number of queries s, at most m.
+      config: Settings of the uncertainty.
 
     Raises:
-      ValueError: for num_queries outside [1, m].
+      ValueError: For num_queries outside [1, m].
     """
     return Queries.alone(
         features,

@@ -1,31 +1,30 @@
-"""NearPrivate: queries that a model is unsure of and that are near private records of which it is
-unsure too.
+"""NearPrivate: uncertain public queries that are close to uncertain private records.
 
-A public pool may hold much that the private records are not about, and the model is unsure of all
-that. So private records choose:
+A public pool may hold many records unlike any private one, and the model is uncertain about all of
+them. Private records therefore choose:
 
-1. principal components of the private features, by noise on their second moments
-  (`rknn_jax.queries._dp_pca`);
-2. each uncertain private record votes for its nearest uncertain public one, both projected by the
-  same centre, length and clipping;
-3. Laplace noise on the votes, and the public records that have most of them are the queries.
+1. Principal components of the private features are released with noise on their second moments
+   (`rknn_jax.queries._dp_pca`).
+2. Each uncertain private record votes for its nearest uncertain public record. Both are projected
+   with the same center, length, and clipping.
+3. Laplace noise is added to the votes. The public records with the most votes are the queries.
 
-A neighbouring data set changes the votes by 1 each in so many places, which are what the noise's
-scale is per epsilon:
+A neighboring data set changes the votes by 1 in each of several places. The number of places is the
+scale of the noise times epsilon:
 
 | private records that vote                 | add-remove | replace-one |
 |-------------------------------------------|------------|-------------|
 | `threshold`: those beyond a public one    | 1          | 2           |
 | `top`: as many as there are public places | 2          | 2           |
 
-One record that comes in pushes another one out of the top, hence its 2 under add-remove. The
-threshold is the uncertainty of the last public record that is uncertain enough; it depends on the
-model and on public records alone, as do centre and length.
+For `top`, an added record pushes another one out, so add-remove changes 2 places. The threshold is
+the uncertainty of the last public record that is uncertain enough. Threshold, center, and length
+depend only on the model and on public records.
 
-**As published** the guarantee does not hold, and none of it is reproduced here. The scale of the
-noise was epsilon in place of its inverse; the change was taken for 1; private points were centred
-by their own mean, so that one far record moves all votes; public points were centred by another
-mean, which put the two out of register; and delta of the components was not added.
+**As published** the guarantee does not hold, and none of the published procedure is reproduced
+here. The scale of the noise was epsilon instead of its inverse, and the sensitivity was taken as 1.
+Private points were centered by their own mean, so one distant record moves all votes. Public points
+were centered by another mean, which misaligned the two. The delta of the components was not added.
 
 Reference: Zhao, Papernot, Singh, Polyzotis & Odena, "Improving Differentially Private Models with
 Active Learning", 2019.
@@ -51,18 +50,18 @@ Voters = Literal["top", "threshold"]
 
 @dataclass(frozen=True)
 class Config:
-    """Which records are asked about, and at what price.
+    """Settings of NearPrivate, with its privacy budget.
 
     Attributes:
-      epsilon_pca: of the principal components, with `delta`.
-      epsilon_support: of the votes, pure.
-      delta: of the principal components, and of everything together.
-      relation: which data sets are neighbours.
-      candidates: uncertain public records beside those that will be asked about.
-      components: principal components in which the nearest is looked for.
-      voters: private records that vote, `top` or `threshold`; under replace-one both cost the same,
-        and in a polluted pool, where the threshold is high, the top ones are more.
-      measure: of uncertainty, `entropy` or `difference`.
+      epsilon_pca: Epsilon of the principal components, with `delta`. Defaults to 0.3.
+      epsilon_support: Pure epsilon of the votes. Defaults to 0.7.
+      delta: Delta of the principal components, and of the whole selection. Defaults to 1e-5.
+      relation: Relation of neighboring data sets. Defaults to `replace-one`.
+      candidates: Uncertain public records in addition to the queries. Defaults to 3000.
+      components: Number of principal components for the search of nearest records. Defaults to 16.
+      voters: Private records that vote, `top` or `threshold`. Under replace-one both cost the same.
+        In a polluted pool the threshold is high, and `top` has more voters. Defaults to `top`.
+      measure: Measure of uncertainty, `entropy` or `difference`. Defaults to `entropy`.
     """
 
     epsilon_pca: float = 0.3
@@ -115,28 +114,28 @@ def select(
     num_queries: int,
     config: Config = Config(),
 ) -> tuple[Queries, Guarantee]:
-    """Choose public records that uncertain private ones are near.
+    """Choose public records that are close to uncertain private ones.
 
     Args:
-      key: is consumed; it makes the noise, and no chance beside it.
-      features: `[m, f]`, the model's, of public records.
-      probabilities: `[m, num_classes]`, the model's prediction for them.
-      private_features: `[n, f]`, the same model's.
-      private_probabilities: `[n, num_classes]`.
-      num_queries: s; s + `candidates` is at most m.
-      config: see `Config`.
+      key: Random key of the noise, the only randomness; consumed by the call.
+      features: The model's features of public records, `[m, f]`.
+      probabilities: The model's predictions for public records, `[m, num_classes]`.
+      private_features: The model's features of private records, `[n, f]`.
+      private_probabilities: The model's predictions for private records, `[n, num_classes]`.
+      num_queries: Number of queries s; s + `candidates` is at most m.
+      config: Settings of NearPrivate.
 
     Returns:
-      Queries, each of which stands for itself alone, that of most votes first, and what they cost
-      beyond the model.
+      Queries that each label only their own record, most votes first, and their privacy cost beyond
+      the model's.
 
     Guarantee:
-      Components and votes composed, at delta or below. The model has seen the same records, so its
-      guarantee is to be composed with this.
+      Components and votes composed, at delta or below. The model has seen the same records, so
+      compose the model's guarantee with this one.
 
     Raises:
-      ValueError: where public records are too few, features fewer than `components`, and for
-        private arrays that do not fit.
+      ValueError: For too few public records, fewer features than `components`, and private arrays
+        that do not fit.
     """
     features = np.asarray(features, np.float32)
     uncertain = uncertainty.candidates(
@@ -163,8 +162,9 @@ def select(
 def fit_components(
     key: jax.Array, features: Array, private_features: Array, config: Config
 ) -> _dp_pca.Components:
-    """Find principal components of private features around the public mean, in units of the
-    median public distance from it.
+    """Fit principal components of private features around the public mean.
+
+    The unit of length is the median distance of public features from that mean.
     """
     features = np.asarray(features, np.float64)
     centre = features.mean(axis=0)
@@ -181,8 +181,10 @@ def fit_components(
 
 
 def voters(scores: np.ndarray, kind: Voters, count: int, threshold: float) -> np.ndarray:
-    """Return which private records vote, bool `[n]`: the `count` most uncertain, all of fewer,
-    or those from a public threshold on.
+    """Return a mask of the private records that vote, bool `[n]`.
+
+    `top` takes the `count` most uncertain records, or all if there are fewer. `threshold` takes the
+    records with at least a public threshold.
     """
     if kind == "threshold":
         return scores >= threshold
@@ -192,27 +194,29 @@ def voters(scores: np.ndarray, kind: Voters, count: int, threshold: float) -> np
 
 
 def support(points: Array, private_points: Array, voting: np.ndarray) -> np.ndarray:
-    """Count the private points that vote and are nearest to each public one, int64
-    `[len(points)]`: what `changed_votes` is about.
+    """Count the voting private points nearest to each public point, int64 `[len(points)]`.
+
+    `changed_votes` bounds the change of these counts.
     """
     near = np.asarray(
         nearest(private_points, points, 1)[0][:, 0]
-    )  # of all, each by itself: no shape depends on who votes
+    )  # search for all points, each independently, so that no shape depends on the voters
     return np.bincount(near[voting], minlength=len(points))
 
 
 def noisy_support(key: jax.Array, counts: np.ndarray, config: Config) -> np.ndarray:
     """Add Laplace noise to votes, float64; `key` is consumed.
 
-    In float32 this is a simulation: see `rknn_jax.mechanisms.laplace`.
+    Float32 noise is a simulation, as in `rknn_jax.mechanisms.laplace`.
     """
     noise = jax.random.laplace(key, counts.shape, jnp.float32)
     return counts + support_scale(config) * np.asarray(noise, np.float64)
 
 
 def changed_votes(config: Config) -> int:
-    """Return how many counts a neighbouring data set changes by 1 each, at most: their L1
-    sensitivity.
+    """Return the L1 sensitivity of the counts.
+
+    It is the maximum number of counts that a neighboring data set changes by 1.
     """
     return 1 if config.relation == "add-remove" and config.voters == "threshold" else 2
 

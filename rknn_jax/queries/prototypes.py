@@ -1,14 +1,13 @@
-"""Queries that an encoder brings along: its own prototypes or clusters, such as those of `dti` and
-`scan`.
+"""Prototype queries: the prototypes or clusters of an encoder, such as `dti` and `scan`.
 
-Feature j of such an encoder says how much an image belongs to prototype j: minus its distance to
-the prototype, or the probability of a cluster. With the unit vector e_j as query j, the squared
-Euclidean distance that `nearest` ranks by is
+Feature j of such an encoder measures an image's membership in prototype j. It is minus the distance
+to the prototype, or the probability of a cluster. Query j is the unit vector e_j. The squared
+Euclidean distance that `nearest` ranks by is then
 
-    |x - e_j|^2 = |x|^2 + 1 - 2 x_j,
+    |x - e_j|^2 = |x|^2 + 1 - 2 x_j
 
-so that a private record votes for the prototypes it belongs to most, in their order. float32 tells
-features apart that differ by 1e-5.
+A private record therefore votes for the prototypes of its largest features, in their order. Float32
+separates features that differ by 1e-5.
 """
 
 import jax
@@ -23,18 +22,18 @@ def select(key: jax.Array, features: Array, num_queries: int) -> Queries:
     """Ask about each prototype once.
 
     Args:
-      key: is not needed.
-      features: float32 `[m, f]`, of public records; the larger, the more a record belongs to
-        prototype j.
-      num_queries: f.
+      key: Not needed.
+      features: Features of public records, float32 `[m, f]`. A larger feature j means a closer
+        match with prototype j.
+      num_queries: Number of queries, which must equal f.
 
     Returns:
       Queries in the order of the prototypes. Every public record belongs to the prototype of its
-      largest feature, the first one of equals, and each prototype is stood for by the public record
-      that has most of it and stands for none before.
+      largest feature, the first of equal ones. Each prototype is represented by the public record
+      with the largest feature j that represents no earlier prototype.
 
     Raises:
-      ValueError: for num_queries other than f, or fewer public records than that.
+      ValueError: For num_queries other than f, or for fewer public records than f.
     """
     features = np.asarray(features, np.float32)
     num_records, width = features.shape

@@ -1,9 +1,7 @@
-"""Queries by chance: public records, each of which stands for itself alone.
+"""Random queries: public records that each label only themselves.
 
-PATE and Private-kNN ask about such.
-
-Their price grows with every query, so most public records are left without a label, to
-semi-supervised students or to the neighbour graph.
+PATE and Private-kNN use such queries. Their privacy cost grows with every query. Most public
+records are therefore left without a label, for semi-supervised students or the neighbor graph.
 """
 
 import jax
@@ -19,13 +17,13 @@ def select(
     """Draw public records without replacement.
 
     Args:
-      key: is consumed.
-      features: float32 `[m, f]`, of public records.
-      num_queries: s.
-      among: bool `[m]`, those that may be drawn; all by default.
+      key: Random key, consumed by the call.
+      features: Features of public records, float32 `[m, f]`.
+      num_queries: Number of queries s.
+      among: Mask of the records that may be drawn, bool `[m]`. Defaults to all.
 
     Raises:
-      ValueError: for num_queries outside [1, number that may be drawn].
+      ValueError: For num_queries outside [1, number of records that may be drawn].
     """
     features = np.asarray(features, np.float32)
     allowed = np.arange(len(features)) if among is None else np.flatnonzero(among)

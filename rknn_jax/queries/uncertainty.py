@@ -1,16 +1,16 @@
-"""Queries for later rounds: the public records that the student is least sure of, clustered in the
-student's own features.
+"""Queries of later rounds: clusters of the public records that are most uncertain for the student.
 
-Algorithm 1 spends the next round's budget where it helps. The most uncertain share of the public
-records, by the entropy of the student's prediction, is clustered by k-means; all other records keep
-the label that they have.
+Algorithm 1 spends the next round's budget on them. The most uncertain share of the public records,
+by the entropy of the student's prediction, is clustered by k-means in the student's features. All
+other records keep their labels.
 
-**Bystanders.** If only uncertain records were queries, every private record would have to vote for
-one of them, however far, and the bulk of the data would outvote those that are really near. So half
-of the queries are clusters of the other records. They take the votes of the bulk and name nobody.
-This stays record-local and costs no privacy, which depends on k and not on the number of queries.
+**Bystanders.** Suppose only uncertain records were queries. Every private record would have to vote
+for one of them, however distant, and the bulk of the data would outvote the close records. Half of
+the queries are therefore clusters of the other records. They take the votes of the bulk and label
+nothing. The selection stays record-local and costs no privacy, which depends on k and not on the
+number of queries.
 
-How unsure a prediction is, `score`, is also what the selectors of labels to be bought begin with.
+The selectors of labels to be bought use `score` too.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
 """
@@ -28,18 +28,21 @@ from rknn_jax.queries import kmeans
 from rknn_jax.types import Array, Queries
 
 Measure = Literal["entropy", "difference"]
-"""Of a prediction's uncertainty: its entropy, or how little its most probable class is ahead of
-the next one.
+"""Measure of a prediction's uncertainty.
+
+`entropy` is the entropy. `difference` is minus the lead of the most probable class over the next
+one.
 """
 
 
 @dataclass(frozen=True)
 class Config:
-    """Which records are asked about.
+    """Settings of the selection.
 
     Attributes:
-      fraction: share of the public records, most uncertain first.
-      clustering: of these records.
+      fraction: Share of the public records that are clustered, most uncertain first. Defaults to
+        0.1.
+      clustering: Settings of k-means.
     """
 
     fraction: float = 0.1
@@ -60,18 +63,17 @@ def select(
     """Cluster the most uncertain public records into queries.
 
     Args:
-      key: is consumed.
-      features: float32 `[m, f]`, the student's, of public records.
-      probabilities: float32 `[m, num_classes]`, the student's prediction.
-      num_queries: s, at most the number of uncertain records.
-      config: see `Config`.
+      key: Random key, consumed by the call.
+      features: The student's features of public records, float32 `[m, f]`.
+      probabilities: The student's predictions, float32 `[m, num_classes]`.
+      num_queries: Number of queries s, at most the number of uncertain records.
+      config: Settings of the selection.
 
     Returns:
-      Queries, those that name uncertain records first; `cluster` is -1 for every record that is not
-      asked about.
+      Queries, those that label uncertain records first. `cluster` is -1 for every other record.
 
     Raises:
-      ValueError: where there are fewer uncertain records than queries.
+      ValueError: For fewer uncertain records than queries.
     """
     entropy = score(probabilities)
     asked = np.sort(most(entropy, max(1, round(config.fraction * len(entropy)))))
@@ -94,18 +96,18 @@ def select(
 
 
 def score(probabilities: Array, measure: Measure = "entropy") -> np.ndarray:
-    """Tell how unsure predictions are.
+    """Score the uncertainty of predictions.
 
     Args:
-      probabilities: `[n, num_classes]`, rows that sum to 1.
-      measure: see `Measure`.
+      probabilities: Predictions `[n, num_classes]`, rows that sum to 1.
+      measure: Measure of uncertainty. Defaults to `entropy`.
 
     Returns:
-      float64 `[n]`, the larger the less sure: entropy in nats, or minus the difference of the two
-      largest probabilities.
+      Float64 `[n]`, larger for less certain predictions. The score is the entropy in nats, or minus
+      the difference of the two largest probabilities.
 
     Raises:
-      ValueError: for another measure, and for what are no probabilities.
+      ValueError: For another measure, and for values that are not probabilities.
     """
     if measure not in get_args(Measure):
         raise ValueError(
@@ -125,8 +127,9 @@ def score(probabilities: Array, measure: Measure = "entropy") -> np.ndarray:
 
 
 def most(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return which records have the largest scores, int `[min(count, n)]`, largest first and the
-    first of equals.
+    """Return the indices of the largest scores, int `[min(count, n)]`.
+
+    The largest score comes first; equal scores keep their order.
     """
     return np.argsort(-scores, kind="stable")[:count]
 
@@ -138,21 +141,22 @@ def candidates(
     extra: int = 0,
     measure: Measure = "entropy",
 ) -> np.ndarray:
-    """Return the `num_queries + extra` most uncertain public records, among which `num_queries` are
-    to be chosen.
+    """Return the `num_queries + extra` most uncertain public records.
+
+    The queries are chosen among them.
 
     Args:
-      features: `[m, f]`, of public records.
-      probabilities: `[m, num_classes]`, of the same.
-      num_queries: 1 or more.
-      extra: 0 or more.
-      measure: see `score`.
+      features: Features of public records, `[m, f]`.
+      probabilities: Predictions for public records, `[m, num_classes]`.
+      num_queries: Number of queries, 1 or more.
+      extra: Number of further candidates, 0 or more. Defaults to 0.
+      measure: Measure of uncertainty, as for `score`. Defaults to `entropy`.
 
     Returns:
-      int `[num_queries + extra]`, the most uncertain first.
+      Indices, int `[num_queries + extra]`, most uncertain first.
 
     Raises:
-      ValueError: where there are fewer public records, and for arrays of other lengths.
+      ValueError: For fewer public records, and for arrays of other lengths.
     """
     num_records = len(features)
     if len(probabilities) != num_records:

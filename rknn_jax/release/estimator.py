@@ -1,15 +1,18 @@
-"""`rknn label` as a scikit-learn estimator: private rows of a table label public ones, with arrays
-or data frames in the place of files.
+"""Scikit-learn estimator of `rknn label`: private rows of a table label public ones.
 
-    pipeline = make_pipeline(StandardScaler(), ReverseKNNLabeler(epsilon=1, classes=[0, 1], ledger="clinic.ledger.jsonl"))
+Arrays or data frames take the place of files.
+
+    labeler = ReverseKNNLabeler(epsilon=1, classes=[0, 1], ledger="clinic.ledger.jsonl")
+    pipeline = make_pipeline(StandardScaler(), labeler)
     pipeline.fit(public_X)
-    labels = pipeline[-1].label(pipeline[:-1].transform(private_X), private_y)  # a release: the ledger is charged, noise is drawn
+    # A release: the ledger is charged, noise is drawn.
+    labels = pipeline[-1].label(pipeline[:-1].transform(private_X), private_y)
     pipeline.predict(new_X)
 
-It is one release by `rknn_jax.release.label`, with the same ledger, noise and words. Neighbours are
-found by distance, so columns have to be of one scale: that is the pipeline's part, as with any
-nearest neighbours. Fit whatever comes before this on public rows alone, as `pipeline.fit` does
-here: what a scaler learns from private rows, no epsilon covers.
+It is one release by `rknn_jax.release.label`, with the same ledger, noise and messages. Neighbors
+are found by distance, so scale all columns alike in the pipeline, as for any nearest neighbors. Fit
+the earlier steps on public rows alone, as `pipeline.fit` does here. Epsilon does not cover what a
+scaler learns from private rows.
 """
 
 import os
@@ -41,7 +44,7 @@ from rknn_jax.release.settings import Settings
 from rknn_jax.release.tables import MISSING, Classes
 
 NO_LABEL = ("None", "nan", "<NA>")
-"""What `str` makes of a missing value; among text the empty string says it."""
+"""Results of `str` for missing values; among text the empty string marks a missing value."""
 
 _RELEASED = (
     "classes_",
@@ -52,13 +55,14 @@ _RELEASED = (
     "not_covered_",
     "card_",
 )
+# Parameters whose names differ from the flags of `rknn label`.
 _PARAMETERS = {
     "neighbors": "n_neighbors",
     "queries": "n_queries",
     "seed": "random_state",
     "private": "X",
     "public": "X",
-}  # of flags
+}
 _CHOICES = {
     name: get_args(Settings.__annotations__[name])
     for name in ("mechanism", "relation", "metric", "smoothing")
@@ -66,8 +70,9 @@ _CHOICES = {
 
 
 def _once_labelled(method: Callable[..., Any]) -> property:
-    """Make a method that is there once labels were released; before, it raises NotFittedError,
-    by which `hasattr` says no.
+    """Return a property that holds the method once labels were released.
+
+    Before, it raises NotFittedError, so that `hasattr` returns False.
     """
 
     def bound(self: "ReverseKNNLabeler") -> MethodType:
@@ -85,50 +90,53 @@ class ReverseKNNLabeler(BaseEstimator):
     """Label public rows with private ones, differentially private for each private record.
 
     `fit` takes public rows and needs no labels. `label` is the release: it charges the ledger on
-    disk, then draws exact integer noise on the operating system's entropy, which no seed fixes. All
-    that comes after is post-processing and costs nothing. The object never keeps a private row,
-    label or count, so it may be pickled and handed on.
+    disk, then draws exact integer noise on the operating system's entropy, which no seed fixes.
+    Everything after that is post-processing and costs nothing. The object never keeps a private
+    row, label or count, so it may be pickled and handed on.
 
     Args:
-      epsilon: what one release costs.
-      delta: for `mechanism="gaussian"`; 0 is pure differential privacy.
-      n_queries: number of queries s that the public rows are clustered into; None chooses it from
-        n, epsilon and the classes.
-      n_neighbors: number of queries k that each private record votes for.
-      mechanism: `discrete_laplace`; `permute_and_flip` for fewer wrong labels but no probabilities;
-        `gaussian` for many neighbors.
-      relation: `replace-one` takes the number of private records as public; `add-remove` hides it,
-        and needs `n_queries`.
-      metric: `sqeuclidean` or `cosine`.
-      smoothing: `auto` lets similar queries share votes as far as the noise asks for it, and
-        similar public rows their labels; `none` does neither.
-      classes: array-like of all classes that a label can be, which is public. Required by `label`,
-        unless they are inferred.
-      infer_classes: read the classes off the private labels, which epsilon does not cover.
-        `not_covered_` and `card_` say so.
-      allow_large_epsilon: allow an epsilon above 50, which protects nobody.
-      ledger: path of the file that keeps the budget of the private data set, made at its first
-        release. Required by `label` and `preview`. It knows the data set by the columns that it was
-        first used with, so keep the pipeline before this as it is: after another scaler the ledger
-        refuses the same records rather than take them for new ones.
-      budget: epsilon that may be spent on this data set in all, set at its first release; that
-        release's epsilon where it is None.
-      budget_delta: likewise for delta.
-      patience: seconds to wait for another process that holds the ledger.
-      random_state: of the clustering, which is public.
+      epsilon: Privacy cost ε of one release. Defaults to 1.
+      delta: Privacy parameter δ, for `mechanism="gaussian"`. Defaults to 0, pure differential
+        privacy.
+      n_queries: Number of queries s that the public rows are clustered into. Defaults to None,
+        which chooses it from n, epsilon and the classes.
+      n_neighbors: Number of queries k that each private record votes for. Defaults to 1.
+      mechanism: Noise mechanism: `discrete_laplace`, `permute_and_flip` for fewer wrong labels but
+        no probabilities, or `gaussian` for many neighbors. Defaults to `discrete_laplace`.
+      relation: Neighboring relation: `replace-one` takes the number of private records as public;
+        `add-remove` hides it, and needs `n_queries`. Defaults to `replace-one`.
+      metric: Metric, `sqeuclidean` or `cosine`. Defaults to `sqeuclidean`.
+      smoothing: Smoothing: `auto` lets similar queries share votes as far as the noise requires,
+        and similar public rows their labels; `none` does neither. Defaults to `auto`.
+      classes: Array-like of all classes that a label can be, which is public. Required by `label`,
+        unless the classes are inferred. Defaults to None.
+      infer_classes: Flag to read the classes off the private labels, which epsilon does not cover.
+        `not_covered_` and `card_` say so. Defaults to False.
+      allow_large_epsilon: Flag to allow an epsilon above 50, which protects nobody. Defaults to
+        False.
+      ledger: Path of the file that keeps the budget of the private data set, made at its first
+        release. Required by `label` and `preview`. The ledger knows the data set by its columns at
+        the first use, so keep the earlier steps of the pipeline. After another scaler, the ledger
+        refuses the same records rather than take them for new ones. Defaults to None.
+      budget: Total epsilon that may be spent on this data set, set at its first release. Defaults
+        to None, that release's epsilon.
+      budget_delta: Total delta that may be spent on this data set, set at its first release.
+        Defaults to None, that release's delta.
+      patience: Time to wait for another process that holds the ledger, in seconds. Defaults to 60.
+      random_state: Seed or generator of the clustering, which is public. Defaults to 0.
 
     Attributes:
-      n_features_in_: f.
-      feature_names_in_: of the columns, where X has names.
+      n_features_in_: Number of features f.
+      feature_names_in_: Names of the columns, if X has names.
       X_: float32 `[m, f]`, the public rows.
-      classes_: sorted; the columns of `label_distributions_`.
+      classes_: Sorted classes, the columns of `label_distributions_`.
       labels_: `[m]`, the released class of each public row.
       label_distributions_: float32 `[m, num_classes]`, soft labels.
-      confidence_: float32 `[m]`, how probably noise did not change what the row's query said; NaN
-        with `permute_and_flip`.
+      confidence_: float32 `[m]`, the probability that noise did not change the label of the row's
+        query; NaN with `permute_and_flip`.
       guarantee_: `rknn_jax.privacy.guarantee.Guarantee` of all of these together.
-      not_covered_: what it says nothing about, in words.
-      card_: the statement to hand over, as `privacy.json` of `rknn label`.
+      not_covered_: Sentences on the risks that the guarantee does not cover.
+      card_: Statement to hand over, as `privacy.json` of `rknn label`.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -185,14 +193,14 @@ class ReverseKNNLabeler(BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "ReverseKNNLabeler":
-        """Take the public rows, and forget what was released for others.
+        """Take the public rows, and forget earlier releases.
 
-        They are clustered by `preview` and `label`, because how finely depends on the number of
-        private records.
+        `preview` and `label` cluster the rows, because the number of clusters depends on the number
+        of private records.
 
         Args:
           X: `[m, f]`, public.
-          y: not used.
+          y: Ignored.
         """
         self._validate_params()
         self.X_ = validate_data(self, X, dtype=np.float32)
@@ -205,16 +213,17 @@ class ReverseKNNLabeler(BaseEstimator):
         return self
 
     def preview(self, X: ArrayLike) -> Preview:
-        """Tell what error to expect of `label`.
+        """Return the error to expect of `label`.
 
-        It spends nothing, draws nothing and looks at no label.
+        It spends nothing, draws nothing and reads no label.
 
         Args:
-          X: `[n, f]`, private. Their number alone is told, and under `add-remove` not even that.
+          X: `[n, f]`, private. The result shows their number n alone, and under `add-remove` not
+            even that.
 
         Raises:
-          LedgerError: where the ledger is of another data set or damaged.
-          ValueError: for whatever cannot be used.
+          LedgerError: If the ledger belongs to another data set or is damaged.
+          ValueError: If the input or the parameters cannot be used.
         """
         X = self._private(X)
         classes = (
@@ -229,27 +238,28 @@ class ReverseKNNLabeler(BaseEstimator):
         return replace(expected, advice=_in_parameters(expected.advice))
 
     def label(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
-        """Release labels for the public rows: charge the ledger, draw the noise, count and take the
-        arg max.
+        """Release labels for the public rows.
+
+        It charges the ledger, draws the noise, counts the votes and takes the arg max.
 
         Guarantee: `guarantee_`, for `labels_` and all other attributes together. Another call is
         another release, and is charged again.
 
         Args:
           X: `[n, f]`, private.
-          y: `[n]`, private. A record without a label casts no vote: None, NaN, pandas' NA, '' and,
-            as in `sklearn.semi_supervised`, -1 or any other negative number, unless `classes` names
-            it. Nor does one whose label is none of the classes, or whose row holds NaN or infinity:
-            an error would tell of it. A warning tells how many there are, for the owner's eyes
-            alone.
+          y: `[n]`, private. A record without a label casts no vote. None, NaN, pandas' NA and ''
+            mark it. So does -1 or any other negative number, as in `sklearn.semi_supervised`,
+            unless `classes` names it. A record whose label is none of the classes, or whose row
+            holds NaN or infinity, casts no vote either. An error would reveal that record. A
+            warning gives the number of such records, for the owner's eyes alone.
 
         Returns:
           `[m]`, `labels_`.
 
         Raises:
-          LedgerError: where the ledger does not allow it (`BudgetExceededError`: not enough is
-            left); nothing was drawn then.
-          ValueError: for whatever cannot be used; nothing was spent then.
+          LedgerError: If the ledger does not allow the release; nothing was drawn then. The error
+            is a `BudgetExceededError` if not enough is left.
+          ValueError: If the input or the parameters cannot be used; nothing was spent then.
         """
         X = self._private(X)
         if self.classes is None and not self.infer_classes:
@@ -272,9 +282,8 @@ class ReverseKNNLabeler(BaseEstimator):
             self.guarantee_ = done.answers.guarantee
             self.not_covered_ = done.card["not_covered"]
             self.card_ = done.card
-        if (
-            plan.data.ignored
-        ):  # after the release, lest a warning that is an error keep it from happening
+        # After the release, so that a warning that is turned into an error cannot prevent it.
+        if plan.data.ignored:
             words = (
                 "labelled private records that cannot be used cast no vote; tell nobody how many."
             )
@@ -296,7 +305,7 @@ class ReverseKNNLabeler(BaseEstimator):
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Return the released soft label of the nearest public row, float32 `[n, num_classes]`.
 
-        It is post-processing, as `predict`.
+        It is post-processing, and costs nothing.
 
         Args:
           X: `[n, f]`, of anyone who may see the labels.
@@ -311,7 +320,7 @@ class ReverseKNNLabeler(BaseEstimator):
         return validate_data(self, X, dtype=np.float32, reset=False)
 
     def _private(self, X: ArrayLike) -> np.ndarray:
-        """Return private rows float32 `[n, f]`, of NaN if a row cannot be used."""
+        """Return private rows float32 `[n, f]`; a row that cannot be used is NaN."""
         check_is_fitted(self)
         if isinstance(X, list) or (isinstance(X, np.ndarray) and X.dtype == object):
             X = np.array([_numbers(row, self.n_features_in_) for row in X])
@@ -322,7 +331,7 @@ class ReverseKNNLabeler(BaseEstimator):
     def _plan(
         self, X: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int
     ) -> job.Plan:
-        """Plan a release, or a dry run where there are no labels."""
+        """Plan a release, or a dry run if there are no labels."""
         self._validate_params()
         if self.ledger is None:
             raise ValueError(
@@ -352,10 +361,12 @@ class ReverseKNNLabeler(BaseEstimator):
 
 
 def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return class numbers int32 `[n]`, the sorted classes `[num_classes]` and how many records
-    have a label, whatever it is.
+    """Return class numbers, classes and the number of labels.
 
-    A record without a label, or with one that is none of the classes, has the number `MISSING`.
+    Returns:
+      `(ids, classes, num_given)`: int32 `[n]`, the sorted classes `[num_classes]`, and the number
+      of records that have a label, usable or not. The number of a record without a label, or with
+      one outside the classes, is `MISSING`.
     """
     labels = column_or_1d(np.asarray(y, dtype=object)).tolist()
     known = _sorted(
@@ -372,18 +383,18 @@ def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.
 
 
 def _number_of(label: Any, number: dict[Any, int]) -> int:
-    """Return a label's class number, or `MISSING`, also for what can be no class at all."""
+    """Return a label's class number, or `MISSING` for anything that is no class."""
     try:
         return number.get(label, MISSING)
-    except Exception:  # whatever one record holds: an error would tell of it
+    except Exception:  # an error would reveal the record, whatever it holds
         return MISSING
 
 
 def _numbers(row: Any, width: int) -> np.ndarray:
-    """Return a row as float64 `[width]`, of NaN if it is no row of so many numbers."""
+    """Return a row as float64 `[width]`, or NaN if it does not hold `width` numbers."""
     try:
         numbers = np.asarray(row, dtype=np.float64)
-    except Exception:  # as above
+    except Exception:  # an error would reveal the record
         numbers = np.empty(0)
     return numbers if numbers.shape == (width,) else np.full(width, np.nan)
 
@@ -403,7 +414,7 @@ def _sorted(values: ArrayLike) -> np.ndarray:
 def _is_missing(label: Any) -> bool:
     try:
         return _says_nothing(label)
-    except Exception:  # as above
+    except Exception:  # an error would reveal the record
         return False
 
 
@@ -421,7 +432,7 @@ def _named(values: np.ndarray, source: Any = "given") -> Classes:
 
 
 def _in_parameters(text: str) -> str:
-    """Name parameters where `rknn label` names its flags, up to the command that is advised."""
+    """Replace the flags of `rknn label` by parameters, up to the command that is advised."""
     words, command, rest = text.partition("rknn budget")
     return (
         re.sub(

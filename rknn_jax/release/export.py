@@ -1,31 +1,30 @@
 """Results in forms that other programs read: labels as Parquet or CSV, networks as StableHLO.
 
-`rknn export` without its words.
+This is `rknn export` without its command line. `rknn label`, `rknn serve` and `train.distill` leave
+folders of the same layout: `labels.npz` and `privacy.json`, and some of them networks in `student/`
+and `model/`. An export is post-processing of what was released, and costs nothing.
 
-`rknn label`, `rknn serve` and `train.distill` leave folders that are taken alike: `labels.npz` and
-`privacy.json`, and some of them networks in `student/` and `model/`. What is written is
-post-processing of what was released, and costs nothing.
+| column                | Parquet            | content for each public record                   |
+|-----------------------|--------------------|--------------------------------------------------|
+| `row`                 | int64              | position in the public data, from 0 on           |
+| `label`               | string, else int64 | class, by name if the classes have names         |
+| `query`               | int64              | query that gave the label                        |
+| `confidence`          | float              | probability that noise did not change that label |
+| `probability_<class>` | float              | probability of the class, by name or number      |
 
-| column                | Parquet             | of each public record |
-|-----------------------|---------------------|---------------------------------------------------------------------------|
-| `row`                 | int64               | its place in the public data, from 0 on | | `label`
-| string, else int64  | its class by name, where classes have names; nothing where it has no label |
-| `query`               | int64               | the query that spoke for it; nothing where its
-neighbours alone did       | | `confidence`          | float | that noise did not change that
-query's label; nothing where it is not known | | `probability_<class>` | float               | of
-the class, by name or number |
+A record without a label has no value in `label`. A label from neighbors alone has none in `query`,
+and an unknown confidence is missing too. A missing value is null in Parquet and an empty field in
+CSV. CSV files follow RFC 4180: UTF-8, a header, CRLF, and quotes around text with a comma, a quote
+or a line break. Text is written as is: a spreadsheet may take a label such as `=1+1` for a formula.
+Parquet carries the guarantee as JSON under `guarantee` in the metadata of its schema.
 
-Nothing is null in Parquet and an empty field in CSV, which follows RFC 4180: UTF-8, a header, CRLF,
-and quotes around what holds a comma, a quote or a line break. Text is written as it is: a
-spreadsheet may take a label such as `=1+1` for a formula. Parquet carries the guarantee as JSON
-under `guarantee` in the metadata of its schema.
-
-A network becomes one function of a batch of any size, its weights included, for CPU, CUDA and TPU
-alike. Who has JAX calls it without this package:
+A network becomes one function of a batch of any size, including its weights, for CPU, CUDA and TPU
+alike. Anyone with JAX can call it without this package:
 
     from jax import export
     student = export.deserialize(open("student.stablehlo", "rb").read())
-    student.call(images)  # uint8 [n, height, width, channels] to float32 probabilities [n, num_classes]
+    # uint8 [n, height, width, channels] to float32 probabilities [n, num_classes]
+    student.call(images)
 """
 
 import csv
@@ -59,11 +58,11 @@ FINISHED = "a finished folder of rknn label, rknn serve or train.distill"
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a folder.
+    """Labels of a folder.
 
     Attributes:
-      columns: masked arrays `[m]` by name, as in the module's table.
-      guarantee: of the release, JSON-ready.
+      columns: Masked arrays `[m]` by name, as in the module's table.
+      guarantee: Guarantee of the release, JSON-ready.
     """
 
     columns: dict[str, np.ma.MaskedArray]
@@ -71,14 +70,14 @@ class Labels:
 
 
 def write(folder: Path, form: Format) -> tuple[Path, ...]:
-    """Write what the folder holds in another form, beside it: `labels`, or `student` and `model`.
+    """Write the folder's results in another form, beside them: `labels`, or `student` and `model`.
 
-    Each file is whole or not there.
+    Each file is whole or absent.
 
     Raises:
-      ValueError: where the folder is not finished or does not hold it, or a package is missing that
-        the form needs.
-      OSError: where it cannot be written.
+      ValueError: If the folder is not finished or lacks these results, or if the form needs a
+        package that is missing.
+      OSError: If a file cannot be written.
     """
     if not (folder / "privacy.json").exists():
         raise ValueError(
@@ -101,29 +100,28 @@ def read(folder: Path) -> Labels:
     """Read the labels of a finished folder.
 
     Raises:
-      ValueError: where it is none.
+      ValueError: If the folder is not finished, is damaged or is something else.
     """
     try:
         with np.load(folder / "labels.npz", allow_pickle=False) as file:
             arrays = dict(file)
         card = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
-        config = folder / "config.json"  # of train.distill, whose classes are named there
+        config = folder / "config.json"  # train.distill names its classes there
         settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
         names = arrays.get("class_names", settings.get("classes"))
-        "".join(
-            map(str, () if names is None else names)
-        ).encode()  # raises if a name could not be written
+        # These raise if a name could not be written, if the guarantee is none, or if other programs
+        # could not read its numbers.
+        "".join(map(str, () if names is None else names)).encode()
         guarantee = card["whole"] if "whole" in card else card["guarantee"]
-        Guarantee.of(guarantee)  # raises if it is none
-        json.dumps(guarantee, allow_nan=False)  # raises if other programs could not read it
+        Guarantee.of(guarantee)
+        json.dumps(guarantee, allow_nan=False)
         label, query, sure, probability = (
             arrays[name] for name in ("label", "query", "confidence", "probability")
         )
         _check_rows(label, query, sure, probability)
         known = label >= 0
-        said = (
-            label if names is None else np.asarray(names, str)[label]
-        )  # what is not known is masked
+        # Missing labels are masked below.
+        said = label if names is None else np.asarray(names, str)[label]
         columns = {
             "row": np.ma.masked_array(np.arange(len(label))),
             "label": np.ma.masked_array(said, ~known),
@@ -161,7 +159,7 @@ def parquet(labels: Labels) -> bytes:
     """Return the labels as a Parquet file.
 
     Raises:
-      ValueError: where pyarrow is not installed.
+      ValueError: If pyarrow is not installed.
     """
     try:
         import pyarrow
@@ -184,7 +182,7 @@ def parquet(labels: Labels) -> bytes:
 
 
 def as_csv(labels: Labels) -> bytes:
-    """Return the labels as a CSV file. Numbers are the shortest that read back as the same."""
+    """Return the labels as a CSV file. Numbers have the shortest text that reads back unchanged."""
     buffer = io.StringIO(newline="")
     lines = csv.writer(buffer, lineterminator="\r\n")
     lines.writerow(labels.columns)
@@ -198,11 +196,10 @@ def as_csv(labels: Labels) -> bytes:
 
 
 def networks(folder: Path) -> dict[str, Ensemble | Student | Head]:
-    """Return the networks of a folder by the name of the subfolder: `student`, and the labeler's
-    own `model`.
+    """Return the networks of a folder by subfolder: `student`, and the labeler's own `model`.
 
     Raises:
-      ValueError: where there is none.
+      ValueError: If the folder has no network.
     """
     found: dict[str, Ensemble | Student | Head] = {}
     if (folder / "student").is_dir():
@@ -220,11 +217,12 @@ def networks(folder: Path) -> dict[str, Ensemble | Student | Head]:
 
 
 def exported(model: Ensemble | Student | Head) -> export.Exported:
-    """Return a network's class probabilities as a function of a batch of any size n, for all
-    `PLATFORMS`.
+    """Return a network's class probabilities as a function of a batch of any size n.
+
+    The function runs on all `PLATFORMS`.
 
     Args:
-      model: students that take uint8 images `[n, height, width, channels]`, or a head, which takes
+      model: Students that take uint8 images `[n, height, width, channels]`, or a head. A head takes
         float32 features `[n, f]` of the encoder that it was trained behind.
 
     Returns:
@@ -255,10 +253,10 @@ def exported(model: Ensemble | Student | Head) -> export.Exported:
         dtype = jnp.uint8
     (n,) = export.symbolic_shape("n")
     frames = jax.config.values["jax_traceback_in_locations_limit"]
-    jax.config.update("jax_traceback_in_locations_limit", 0)  # paths of this machine stay here
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # keeps local paths out of the file
     try:
-        # Record by record, since networks ask for the number of their images, which n does not
-        # tell; vmap makes one batch of them.
+        # Networks read the number of their images, which the symbolic n does not give. So export
+        # the function of one record, which vmap makes a batch.
         return export.export(jax.jit(jax.vmap(one)), platforms=PLATFORMS)(
             jax.ShapeDtypeStruct((n, *shape), dtype)
         )
@@ -267,10 +265,10 @@ def exported(model: Ensemble | Student | Head) -> export.Exported:
 
 
 def serialized(function: export.Exported) -> bytes:
-    """Return what `jax.export.deserialize` reads.
+    """Return the bytes that `jax.export.deserialize` reads.
 
     Raises:
-      ValueError: where flatbuffers is not installed.
+      ValueError: If flatbuffers is not installed.
     """
     try:
         return bytes(function.serialize())
@@ -290,8 +288,9 @@ def _probabilities(student: Student, pixels: jax.Array) -> jax.Array:
 
 
 def _head(path: Path) -> Head:
-    """Read what `Head.save` wrote, as a head that takes features as they are: it does not hold its
-    encoder.
+    """Read a file of `Head.save` as a head that takes features as they are.
+
+    The file does not hold the head's encoder.
 
     Raises:
       ValueError: If the file is damaged or holds something else.

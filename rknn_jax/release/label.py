@@ -1,12 +1,13 @@
-"""A release on a user's own embeddings, from the files to the files: `rknn label` without its
-words.
+"""Release of labels on a user's own embeddings, from input files to result files.
 
-`prepare` reads, and `plan` checks and clusters; whatever can be refused is refused there. `release`
-makes sure of memory and of a place to write to, and `draw` charges the ledger before it draws exact
-noise on the operating system's entropy: a run that is refused changes nothing, a spend is never
-forgotten, and what was paid for is not lost (`rknn_jax.release.release_folder`). Private labels are
-seen by `rknn.connect`, record by record, and by `release_counts` alone.
-`rknn_jax.release.estimator` goes through `plan` and `draw` too, with arrays in the place of files.
+This is `rknn label` without its command line. `prepare` reads, and `plan` checks and clusters; both
+refuse whatever can be refused. `release` makes sure of memory and of a place to write to. `draw`
+charges the ledger before it draws exact noise on the operating system's entropy. So a refused run
+changes nothing, a spend is never forgotten, and a paid release is not lost
+(`rknn_jax.release.release_folder`).
+
+Private labels are read by `rknn.connect`, record by record, and by `release_counts` alone.
+`rknn_jax.release.estimator` calls `plan` and `draw` too, with arrays in place of files.
 """
 
 import hashlib
@@ -46,16 +47,18 @@ if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
 
 ASSUMED_CLASSES = 10
-"""For a dry run that is told no classes: it reads no private labels, and what it tells depends
-on the logarithm of their number.
+"""Number of classes that a dry run assumes if none are given.
+
+A dry run reads no private labels, and its results depend on the logarithm of this number.
 """
 
-ROOM_FOR_WORDS = 2**20  # bytes of the statement and of what holds the arrays
+ROOM_FOR_WORDS = 2**20  # bytes of the statement and of the array files' headers
 BYTES_PER_CELL = 100
 BYTES_PER_LABEL = 40
 BYTES_PER_GRID = 50
-"""Memory after the charge: above the 52 to 765 MB that were measured of 400 to 10^6 cells and 8
-* 10^5 to 2 * 10^7 labels.
+"""Memory after the charge, in bytes per cell, per label and per point of the posterior's grid.
+
+The sizes exceed the measured 52 to 765 MB, for 400 to 10^6 cells and 8 * 10^5 to 2 * 10^7 labels.
 """
 
 UNSEEN = (
@@ -75,16 +78,17 @@ UNSEEN = (
 
 @dataclass(frozen=True)
 class Data:
-    """What was read.
+    """Input of a release.
 
     Attributes:
       public: float32 `[m, f]`.
       private: float32 `[n, f]`.
       labels: int32 `[n]`, private; None in a dry run.
-      classes: the set of labels, taken as public.
-      dataset: fingerprint of the private embeddings: a corrected label does not make a new budget.
-      ignored: Number of private records with a label that cast no vote, for the owner's eyes alone:
-        their embedding is no finite number, or their label is none of the classes.
+      classes: Set of labels, taken as public.
+      dataset: Fingerprint of the private embeddings alone, so that a corrected label does not make
+        a new budget.
+      ignored: Number of private records with a label that cast no vote, for the owner's eyes alone.
+        Their embedding is not finite, or their label is none of the classes. Defaults to 0.
     """
 
     public: np.ndarray
@@ -97,16 +101,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a release needs, checked; nothing is spent yet.
+    """Everything that a release needs, checked; nothing is spent yet.
 
     Attributes:
-      settings: as given; `prepare` has named the folder of the results.
-      data: see `Data`.
-      mechanism: calibrated.
-      queries: public.
-      graph: of the public rows, along which labels are spread; see `voting.public_graph`.
-      ledger: that would be charged; None where it has to be made.
-      paid: Whether a process that was stopped has paid for this release.
+      settings: Settings as given; `prepare` adds the folder of the results.
+      data: Public and private input.
+      mechanism: Calibrated mechanism.
+      queries: Public queries.
+      graph: Graph of the public rows, along which labels spread, from
+        `postprocessing.public_graph`.
+      ledger: Ledger to charge; None if it is still to be made.
+      paid: Flag for a release that a stopped process has already paid for. Defaults to False.
     """
 
     settings: "Settings"
@@ -119,7 +124,7 @@ class Plan:
 
     @property
     def folder(self) -> Path:
-        """For the results; `ValueError` where they are not to be written."""
+        """Folder of the results; `ValueError` if the settings name none."""
         if self.settings.out is None:
             raise ValueError(
                 "Expected a folder for the results, got out=None; name one, or let prepare do so."
@@ -128,17 +133,17 @@ class Plan:
 
     @property
     def num_records(self) -> int | None:
-        """Private records n, or None where n is private."""
+        """Number of private records n, or None if n is private."""
         return len(self.data.private) if self.settings.relation == "replace-one" else None
 
     @property
     def num_votes(self) -> int | None:
-        """n·k, or None where n is private."""
+        """Number of votes n·k, or None if n is private."""
         return None if self.num_records is None else self.num_records * self.settings.neighbors
 
     @property
     def affordable(self) -> bool:
-        """Whether the ledger has this release's cost left."""
+        """True if the ledger has this release's cost left."""
         left = self.ledger.remaining if self.ledger else first_budget(self.settings)
         return self.paid or (
             _cost(self.settings).epsilon <= left.epsilon
@@ -148,14 +153,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Release:
-    """What came back.
+    """Result of a release.
 
     Attributes:
-      answers: of the queries.
+      answers: Answers to the queries.
       probabilities: float32 `[m, num_classes]`, soft labels of the public rows.
-      counts: int64 `[num_queries, num_classes]`, noisy; None where the mechanism releases labels
+      counts: int64 `[num_queries, num_classes]`, noisy; None if the mechanism releases labels
         alone.
-      card: what `privacy.json` says.
+      card: Content of `privacy.json`.
     """
 
     answers: Answers
@@ -165,7 +170,7 @@ class Release:
 
     @property
     def labels(self) -> np.ndarray:
-        """Int32 `[m]`, the most probable class of each public row."""
+        """Most probable class of each public row, int32 `[m]`."""
         return self.probabilities.argmax(axis=1).astype(np.int32)
 
 
@@ -173,7 +178,7 @@ def prepare(settings: "Settings") -> Plan:
     """Read, check and cluster.
 
     Raises:
-      ValueError: for whatever cannot be used. Nothing was changed or spent then.
+      ValueError: If the input or the settings cannot be used. Nothing was changed or spent then.
     """
     check(settings)
     data = read(settings)
@@ -194,11 +199,10 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     """Open the ledger, calibrate the mechanism and cluster the public rows.
 
     Raises:
-      ValueError: as `prepare`, for settings that `check` has passed.
+      ValueError: As in `prepare`, for settings that `check` has passed.
     """
-    if np.array_equal(
-        data.public, data.private
-    ):  # not refused: whether there is a release would tell of one record
+    # A warning, not an error: the existence of a release must not depend on one private record.
+    if np.array_equal(data.public, data.private):
         warnings.warn(
             "The public rows are the private ones; whoever sees the labels sees which rows they "
             "are of.",
@@ -207,19 +211,18 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     ledger = open_ledger(settings, data.dataset, paid=paid)
     mechanism = calibrated(settings, data)
     queries = cluster(settings, data.public, mechanism.num_queries)
-    # Before anything is spent, because it takes long; a dry run spreads nothing.
+    # The graph takes long, so make it before anything is spent. A dry run spreads nothing.
     graph = None if settings.dry_run else _graph(settings, data.public, mechanism.num_queries)
     return Plan(settings, data, mechanism, queries, graph, ledger, paid)
 
 
 def release(plan: Plan) -> Release:
-    """Charge the ledger, release and write: `draw`, with memory and a place to write to that were
-    made sure of before.
+    """Reserve memory and a folder, then charge the ledger, release and write the results.
 
-    A release that was paid for by a process that was stopped is finished, and costs nothing.
+    A release that a stopped process has paid for is finished at no cost.
 
     Raises:
-      LedgerError: as `draw`.
+      LedgerError: As in `draw`.
       ValueError: If there is not enough memory or room; nothing was spent then.
       OSError: If the results cannot be written. A note on the error tells how to finish the
         release, at no further cost.
@@ -241,8 +244,8 @@ def release(plan: Plan) -> Release:
 def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
     """Charge the ledger and release.
 
-    Guarantee: the labels and the noisy counts are what the returned card says, and the ledger has
-    it on disk before noise is drawn.
+    Guarantee: the returned card states the privacy of the labels and the noisy counts. The ledger
+    has the charge on disk before noise is drawn.
 
     Args:
       plan: Release to make.
@@ -250,7 +253,7 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
         and an error loses the release.
 
     Raises:
-      LedgerError: where the ledger cannot be charged; nothing was released then.
+      LedgerError: If the ledger cannot be charged; nothing was released then.
     """
     settings = plan.settings
     data = plan.data
@@ -264,7 +267,10 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
     counts = folder.kept(plan.mechanism.shape) if folder else None
     if counts is None:
         cells = rknn.connect(data.private, data.labels, queries, data.classes.count, config)
-        purpose = f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, {settings.mechanism}"
+        purpose = (
+            f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, "
+            f"{settings.mechanism}"
+        )
         counts, _ = release_counts(plan.mechanism, cells, folder or ledger, purpose)
         if folder:
             folder.keep(counts)
@@ -272,9 +278,8 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
     answers = rknn.answer(
         counts, plan.mechanism.stddev(counts, len(data.private)), guarantee, queries, config
     )
-    shown = (
-        None if settings.mechanism == "permute_and_flip" else counts
-    )  # it releases labels, and has no counts to show
+    # Permute-and-flip releases labels, and has no counts to show.
+    shown = None if settings.mechanism == "permute_and_flip" else counts
     probabilities = postprocessing.public_labels(
         plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries
     )
@@ -282,7 +287,7 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
 
 
 def check(settings: "Settings") -> None:
-    """Refuse what no data could make right."""
+    """Raise ValueError for settings that are wrong for any data."""
     if not 0 < settings.epsilon < math.inf:
         raise ValueError(
             f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite "
@@ -337,10 +342,10 @@ def check(settings: "Settings") -> None:
 
 
 def read(settings: "Settings") -> Data:
-    """Read and check both files; the private labels too, unless it is a dry run.
+    """Read and check both files, and the private labels unless it is a dry run.
 
-    A private record that cannot be used casts no vote. It is no error, because whether there is a
-    release would tell of it.
+    A private record that cannot be used casts no vote. It raises no error, because a refused
+    release would reveal that record.
     """
     if (
         os.path.lexists(settings.public)
@@ -403,7 +408,7 @@ def data_of(
       private: float32 `[n, f]`, from `tables.usable_rows`.
       labels: int32 `[n]`, private, `MISSING` if a record casts no vote; None in a dry run.
       classes: Set of labels.
-      num_given: Number of private records that have a label, whatever it is.
+      num_given: Number of private records that have a label, usable or not. Defaults to 0.
     """
     dataset = fingerprint(private)
     usable = ~np.isnan(private[:, 0])
@@ -417,7 +422,7 @@ def data_of(
 
 
 def request(settings: "Settings", data: Data) -> str:
-    """Return a hash of all that is public and that the noisy counts of a release depend on."""
+    """Return a hash of all public input that the noisy counts of a release depend on."""
     public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
     public["records"] = len(data.private) if settings.relation == "replace-one" else None
     words = repr([sorted(public.items()), data.classes, fingerprint(data.public)])
@@ -425,7 +430,7 @@ def request(settings: "Settings", data: Data) -> str:
 
 
 def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
-    """Return the mechanism, with as many queries as were asked for or as the noise allows."""
+    """Return the mechanism, with the given number of queries or as many as the noise allows."""
     mechanism = mechanisms.make(
         settings.mechanism,
         epsilon=settings.epsilon,
@@ -463,7 +468,7 @@ def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queri
         norm = np.linalg.norm(public, axis=1, keepdims=True)
         public = public / np.where(norm > 0, norm, 1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer distinct rows than queries: an error below
+        warnings.simplefilter("ignore")  # too few distinct rows raise an error below
         queries = kmeans.select(
             stage_key(jax.random.key(settings.seed), Stage.QUERIES), public, num_queries
         )
@@ -478,12 +483,11 @@ def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queri
 
 
 def open_ledger(settings: "Settings", dataset: str, *, paid: bool = False) -> Ledger | None:
-    """Open and check the ledger that this release would be charged to; None where there is none
-    yet.
+    """Open and check the ledger of this release; return None if there is none yet.
 
     Raises:
-      LedgerError: where it is of another data set, is damaged, or does not have enough left (a dry
-        run may still ask).
+      LedgerError: If the ledger belongs to another data set, is damaged, or has not enough left. A
+        dry run does not need enough left.
     """
     path = settings.ledger_path
     budget = first_budget(settings)
@@ -530,9 +534,9 @@ def first_budget(settings: "Settings") -> Amount:
 
 
 def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
-    """Return what `privacy.json` says.
+    """Return the content of `privacy.json`.
 
-    Of the private data it shows n where n is public, and nothing else.
+    Of the private data it shows n, if n is public, and nothing else.
     """
     choices = ("mechanism", "relation", "metric", "smoothing")
     # The ledger's fingerprint of the data is private, and stays there.
@@ -541,10 +545,10 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
         "statement": f"{guarantee}{_inferred(plan)}",
         "guarantee": guarantee.asdict(),
         "ledger": {
-            "file": ledger.path.name,
+            "file": ledger.path.name,  # without its folder, which may name a person
             "head": ledger.head,
             **amounts,
-        },  # its folder may name a person
+        },
         "not_covered": not_covered(plan),
         "num_records": plan.num_records,
         "num_public": len(plan.data.public),
@@ -552,7 +556,7 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
         "num_classes": plan.data.classes.count,
         "num_neighbors": plan.settings.neighbors,
         **{name: getattr(plan.settings, name) for name in choices},
-        "clustering_seed": plan.settings.seed,  # public, and none of the noise
+        "clustering_seed": plan.settings.seed,  # public; no seed fixes the noise
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {
             name: importlib.metadata.version(name)
@@ -562,7 +566,7 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
 
 
 def not_covered(plan: Plan) -> list[str]:
-    """Return what the guarantee says nothing about, in words."""
+    """Return sentences on the risks that the guarantee does not cover."""
     seen = (
         "was read from the private labels; give them to avoid that"
         if plan.data.classes.source == "inferred"
@@ -583,17 +587,16 @@ def not_covered(plan: Plan) -> list[str]:
 
 
 def _inferred(plan: Plan) -> str:
-    """Return the words of a statement on classes that were read from private labels, if they
-    were.
-    """
+    """Return a sentence on classes that were read from private labels, or an empty string."""
     if plan.data.classes.source != "inferred":
         return ""
     return " Epsilon does not cover the set of classes, which was read from the private labels."
 
 
 def statement(plan: Plan, done: Release) -> Statement:
-    """Return what `privacy.html` says: as much of the private data as `card`, and the names of
-    the files.
+    """Return the content of `privacy.html`.
+
+    Of the private data it shows what `card` shows, and the names of the files.
     """
     settings = plan.settings
     account = done.card["ledger"]
@@ -638,15 +641,23 @@ def statement(plan: Plan, done: Release) -> Statement:
 
 
 def shares_votes(settings: "Settings") -> bool:
-    """Return whether similar queries share votes: not where labels are released alone, without
-    counts.
+    """Return whether similar queries share votes.
+
+    They do not if labels are released alone, without counts.
     """
     return settings.smoothing == "auto" and settings.mechanism != "permute_and_flip"
 
 
 def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
-    """Return how much each query listens to each where so many votes are cast; None where none
-    does, or nobody knows how many.
+    """Return the weight of each query's votes in each other query's label.
+
+    Args:
+      plan: Release to make.
+      num_votes: Total number of votes; None if it is private.
+
+    Returns:
+      float32 `[num_queries, num_queries]`, or None if queries do not share votes or `num_votes` is
+      None.
     """
     if num_votes is None or not shares_votes(plan.settings):
         return None
@@ -656,8 +667,10 @@ def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
 
 
 def unsure_share(plan: Plan, counts: np.ndarray) -> float:
-    """Return the share of public records whose query leads, among the votes that it hears, by
-    less than noise flips in 5% of runs.
+    """Return the share of public records whose query has a lead that noise may turn over.
+
+    A lead counts as such if noise flips it in more than 5% of runs. It is taken over the votes that
+    similar queries share.
     """
     listens = weights(plan, float(max(counts.sum(), 0)))
     listens = np.eye(len(counts)) if listens is None else listens
@@ -667,8 +680,9 @@ def unsure_share(plan: Plan, counts: np.ndarray) -> float:
 
 
 def confidence(plan: Plan, done: Release) -> np.ndarray:
-    """Return how sure each public row's query is of what it says, float32 `[m]`; NaN where
-    labels alone were released.
+    """Return the confidence of each public row's query in its label, float32 `[m]`.
+
+    It is NaN if labels alone were released.
     """
     sure = (
         done.answers.confidence
@@ -706,9 +720,9 @@ def _graph(settings: "Settings", public: Array, num_queries: int) -> csr_matrix 
     )
 
 
-def _labeler(settings: "Settings") -> rknn.Config:
+def _labeler(settings: "Settings") -> rknn.ReverseKNN:
     names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
-    return rknn.Config(
+    return rknn.ReverseKNN(
         num_neighbors=settings.neighbors, **{name: getattr(settings, name) for name in names}
     )
 
@@ -718,9 +732,8 @@ def _cost(settings: "Settings") -> Amount:
 
 
 def _amount(epsilon: float, delta: float) -> Amount:
-    return Amount(
-        Fraction(str(epsilon)), Fraction(str(delta))
-    )  # floats by their shortest decimals, as the ledger takes them
+    # Floats by their shortest decimals, as the ledger takes them.
+    return Amount(Fraction(str(epsilon)), Fraction(str(delta)))
 
 
 def _new_ledger(settings: "Settings", dataset: str) -> Ledger:
@@ -730,30 +743,28 @@ def _new_ledger(settings: "Settings", dataset: str) -> Ledger:
 
 
 def _room(plan: Plan) -> int:
-    """Return the bytes that the counts and the results take at most on disk."""
+    """Return the most bytes that the counts and the results take on disk."""
     cells = plan.mechanism.num_queries * plan.mechanism.num_classes
     rows = len(plan.data.public)
     arrays = (
         20 * cells + rows * (16 + 4 * plan.mechanism.num_classes) + 16 * plan.mechanism.num_queries
     )
-    return (
-        ROOM_FOR_WORDS + arrays + 300 * plan.mechanism.num_classes
-    )  # of names, in both files of the statement
+    # The last term is for the class names, which both files of the statement hold.
+    return ROOM_FOR_WORDS + arrays + 300 * plan.mechanism.num_classes
 
 
 def _reserve_memory(plan: Plan) -> None:
-    """Take as much memory as the release will, and give it back, so that too little is found before
-    anything is spent.
+    """Allocate and free the memory of the release, to find a shortage before anything is spent.
 
     Raises:
-      ValueError: If there is not so much.
+      ValueError: If there is not enough memory.
     """
     cells = plan.mechanism.num_queries * plan.mechanism.num_classes
     labels = len(plan.data.public) * plan.mechanism.num_classes
     grid = min(cells * postprocessing.GRID, postprocessing.LARGEST_GRID)
     size = 2**24 + BYTES_PER_CELL * cells + BYTES_PER_LABEL * labels + BYTES_PER_GRID * grid
     try:
-        np.ones(size, np.uint8)  # touched: an address alone is no memory
+        np.ones(size, np.uint8)  # written to, because unused pages take no memory
     except MemoryError as error:
         raise ValueError(
             f"Expected {size / 1e9:.2g} GB of free memory for {plan.mechanism.num_queries} "
@@ -765,9 +776,7 @@ def _reserve_memory(plan: Plan) -> None:
 
 @contextmanager
 def spend_stands(ledger: Path, where: str) -> Iterator[None]:
-    """Say so where something fails, or is stopped, after the ledger was charged and before the
-    labels have reached `where`.
-    """
+    """Add a note to errors after the ledger was charged and before the labels reach `where`."""
     before = _num_spends(ledger)
     try:
         yield

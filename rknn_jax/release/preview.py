@@ -1,9 +1,9 @@
-"""What error to expect of a release, told before anything is spent, from public quantities alone.
+"""Expected error of a release, computed from public quantities before anything is spent.
 
-A query keeps its label where its first class leads the second by enough votes. The noise says how
-many are enough (`required_gap`), and n, k and the public clusters say how many votes there are.
-Three assumptions: private records fall into the clusters as public ones do, all of a query's
-dissenting votes go to one rival, and similar queries that share votes are of one class.
+A query keeps its label if its first class leads the second by enough votes. The noise sets the
+required lead (`required_gap`), and n, k and the public clusters set the number of votes. There are
+three assumptions. Private records fall into the clusters as public ones do. All of a query's
+dissenting votes go to one rival. Similar queries that share votes are of one class.
 """
 
 import math
@@ -19,24 +19,25 @@ from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 FLIPS = (0.05, 0.01, 0.001)
 PURITIES = (1.0, 0.9, 0.7)
 LINE = FLIPS[0]
-"""A query stands clear where the noise changes its label with at most this probability."""
+"""Largest probability of a flip at which a query's label still counts as clear."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What to expect.
+    """Expected error of a release.
 
     Attributes:
-      noise: scale of the noise, in votes; its standard deviation for Gaussian noise.
-      stddev: of the noise of one cell, in votes.
-      required_gaps: for each of `FLIPS`, the least lead, in votes, that the noise turns over no
-        more often.
-      expected_votes: of the smallest and of the median query; None where n is private.
-      clear: for each of `PURITIES`, the share of public records whose query stands clear; None
-        where n is private.
-      records_needed: private records from which on a median query of 90% purity stands clear.
-      suggested_queries: s for this noise; None where n is private.
-      advice: what to change, in one line.
+      noise: Scale of the noise, in votes; its standard deviation for Gaussian noise.
+      stddev: Standard deviation of one cell's noise, in votes.
+      required_gaps: For each probability of `FLIPS`, the least lead, in votes, that the noise turns
+        over no more often.
+      expected_votes: Votes of the smallest and of the median query; None if n is private.
+      clear: For each of `PURITIES`, the share of public records whose query has a clear label; None
+        if n is private.
+      records_needed: Least number of private records at which a median query of 90% purity is
+        clear.
+      suggested_queries: Suggested number of queries s for this noise; None if n is private.
+      advice: Suggested change, in one line.
     """
 
     noise: float
@@ -55,24 +56,27 @@ def preview(
     num_records: int | None,
     weights: np.ndarray | None = None,
 ) -> Preview:
-    """Tell what to expect of one release.
+    """Return the expected error of one release.
 
     Args:
-      mechanism: calibrated.
+      mechanism: Calibrated mechanism.
       sizes: int `[num_queries]`, public records of each query.
-      num_records: n, or None where it is private.
-      weights: `[num_queries, num_queries]`, how much each query listens to each; None for to itself
-        alone.
+      num_records: Number of private records n, or None if n is private.
+      weights: `[num_queries, num_queries]`, weight of each query's votes in each other query's
+        label. Defaults to none: queries do not share votes.
     """
     listens = np.eye(len(sizes)) if weights is None else weights
     gaps = {flips: required_gap(mechanism, flips) for flips in FLIPS}
-    share = sizes * mechanism.num_neighbors / sizes.sum()  # of n
-    heard = listens @ share / np.linalg.norm(listens, axis=1)  # over the noise that comes along
+    share = sizes * mechanism.num_neighbors / sizes.sum()  # votes per private record
+    heard = listens @ share / np.linalg.norm(listens, axis=1)  # relative to the gathered noise
     needed = math.ceil(gaps[LINE] / (0.8 * np.median(heard)))
     noise = noise_scale(mechanism)
     stddev = noise_stddev(mechanism)
     if num_records is None:
-        advice = f"n is private under {mechanism.relation}: go on if there are well over {needed:,} private records"
+        advice = (
+            f"n is private under {mechanism.relation}: go on if there are well over {needed:,} "
+            "private records"
+        )
         return Preview(noise, stddev, gaps, None, None, needed, None, advice)
     votes = num_records * share
     clear = {
@@ -98,8 +102,11 @@ def preview(
 
 
 def required_gap(mechanism: CentralMechanism, failure_prob: float) -> int:
-    """Return the least lead, in votes, that the mechanism turns over with at most this
-    probability, whatever the rivals have.
+    """Return the least lead, in votes, that the mechanism turns over rarely enough.
+
+    Args:
+      mechanism: Calibrated mechanism.
+      failure_prob: Largest probability of a flip, whatever the rivals' votes are.
     """
     high = 1
     while flip_prob(mechanism, high) > failure_prob:
@@ -114,12 +121,13 @@ def required_gap(mechanism: CentralMechanism, failure_prob: float) -> int:
 
 
 def flip_prob(mechanism: CentralMechanism, gap: float) -> float:
-    """Return how probably the mechanism changes a label where every rival trails by `gap`; a tie
-    counts as a change.
+    """Return the probability that the mechanism changes a label if every rival trails by `gap`.
+
+    A tie counts as a change.
 
     Args:
-      mechanism: calibrated.
-      gap: in votes.
+      mechanism: Calibrated mechanism.
+      gap: Lead of the label, in votes.
     """
     noise = noise_scale(mechanism)
     num_classes = mechanism.num_classes
@@ -131,13 +139,12 @@ def flip_prob(mechanism: CentralMechanism, gap: float) -> float:
 
 
 def suggested_num_queries(mechanism: CentralMechanism, num_records: int, *, shared: bool) -> int:
-    """Suggest s for n records; see `bsvs.suggested_num_queries`.
+    """Suggest the number of queries s for n records, by `bsvs.suggested_num_queries`.
 
     The mechanism's own s plays no part.
     """
-    scale = noise_scale(mechanism) / (
-        math.sqrt(2) if isinstance(mechanism, Gaussian) else 1
-    )  # Laplace of the same spread
+    # For Gaussian noise, the scale of Laplace noise with the same standard deviation.
+    scale = noise_scale(mechanism) / (math.sqrt(2) if isinstance(mechanism, Gaussian) else 1)
     return bsvs.suggested_num_queries(
         num_records, mechanism.num_classes, scale, mechanism.num_neighbors, shared=shared
     )
@@ -149,8 +156,9 @@ def noise_scale(mechanism: CentralMechanism) -> float:
 
 
 def noise_stddev(mechanism: CentralMechanism) -> float:
-    """Return the standard deviation of the noise on one cell, in votes, also where the noisy
-    cells are not released.
+    """Return the standard deviation of one cell's noise, in votes.
+
+    Permute-and-flip has one too, although its noisy cells are not released.
     """
     return (
         noise_scale(mechanism)
@@ -160,15 +168,17 @@ def noise_stddev(mechanism: CentralMechanism) -> float:
 
 
 def _exponential_flip_prob(gap: float, scale: float, num_classes: int) -> float:
-    """Permute-and-flip is the arg max of counts plus exponential noise: 1 less the integral of
-    (1 - v·q)^(C-1) over v in [0, 1].
+    """Return the flip probability of permute-and-flip.
+
+    Permute-and-flip is the arg max of counts plus exponential noise. The result is 1 less the
+    integral of (1 - v·q)^(C-1) over v in [0, 1].
     """
     behind = min(max(math.exp(-gap / scale), 1e-300), 1 - 2**-53)
     return 1 + math.expm1(num_classes * math.log1p(-behind)) / (num_classes * behind)
 
 
 def _gaussian_flip_prob(gap: float, stddev: float, num_classes: int) -> float:
-    """Enumerate the discrete Gaussian."""
+    """Return the flip probability of discrete Gaussian noise, by enumeration."""
     coarse = max(1.0, stddev / bsvs.LARGE_SCALE)
     gap = gap / coarse
     stddev = stddev / coarse
@@ -176,9 +186,8 @@ def _gaussian_flip_prob(gap: float, stddev: float, num_classes: int) -> float:
     noise = np.arange(-reach, reach + 1)
     pmf = np.exp(-((noise / stddev) ** 2) / 2)
     pmf /= pmf.sum()
-    below = np.clip(
-        np.arange(len(noise)) + math.ceil(gap) - 1, -1, len(noise) - 1
-    )  # a rival must stay at or below this to lose strictly
+    # A rival's noise must not exceed this to lose strictly.
+    below = np.clip(np.arange(len(noise)) + math.ceil(gap) - 1, -1, len(noise) - 1)
     cdf = np.where(below < 0, 0.0, np.cumsum(pmf)[below])
     return float(max(0.0, 1 - np.sum(pmf * cdf ** (num_classes - 1))))
 
@@ -187,7 +196,13 @@ def _advice(mechanism: CentralMechanism, clear: float, suggested: int, needed: i
     if clear < 0.8 and suggested < mechanism.num_queries:
         return f"the votes are thin for this noise: use fewer queries, about --queries {suggested}"
     if clear < 0.8:
-        return f"the votes are thin for this noise: raise --epsilon, or bring about {needed:,} private records"
+        return (
+            f"the votes are thin for this noise: raise --epsilon, or bring about {needed:,} "
+            "private records"
+        )
     if suggested > 2 * mechanism.num_queries:
-        return f"epsilon is ample: try more queries, about --queries {suggested}, which follow the data more finely"
+        return (
+            f"epsilon is ample: try more queries, about --queries {suggested}, which "
+            "follow the data more finely"
+        )
     return "the number of queries suits this epsilon"

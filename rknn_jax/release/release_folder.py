@@ -1,20 +1,21 @@
-"""A folder that holds one release: paid for once, drawn once, and shown when it is whole.
+"""Folder of one release: paid for once, drawn once, and shown when it is complete.
 
 The steps are those of a client of the federation, and each is on disk before the next begins:
 
 1. The folder is locked, and room for the results is reserved.
-2. A note says which release this is.
+2. A note identifies the release.
 3. The ledger is charged. Its line names the release.
 4. The noise is drawn, and the noisy counts are kept in a hidden folder, for the owner alone.
-5. The ledger says that the noise of this release was drawn, with a hash of the counts.
-6. The results are made of the counts and moved to where they can be seen, `privacy.json` last.
+5. The ledger records that the noise of this release was drawn, with a hash of the counts.
+6. The results are made from the counts and moved to the visible folder, `privacy.json` last.
 
-A process that is stopped leaves the hidden folder if it has paid. The same command goes on from
-there and pays nothing. If the counts were not kept, they are drawn anew. Nothing became visible of
-the first draw, and whether it was lost does not depend on what was drawn, so the second draw is the
-release that was paid for. Once the ledger says that the noise was drawn, it is never drawn again,
-and no other counts are shown: not even if somebody copies the hidden folder, or puts an old copy of
-it back.
+A stopped process leaves the hidden folder if it has paid. The same command then continues from
+there and pays nothing. If the counts were not kept, they are drawn anew. That is safe: nothing of
+the first draw became visible, and its loss did not depend on the drawn values. So the second draw
+is the release that was paid for.
+
+Once the ledger records the draw, noise is never drawn again and no other counts are shown. This
+holds even if somebody copies the hidden folder or restores an old copy of it.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ STAGING = ".rknn-release"
 RESULTS = ("labels.npz", "queries.npz", "privacy.html", "privacy.json")
 """Files of a release, in the order in which they are shown.
 
-The last one says that it is complete.
+The last one marks the release as complete.
 """
 
 _NOTE = "note.json"
@@ -48,7 +49,7 @@ _ROOM = "room"
 
 @dataclass(frozen=True)
 class ReleaseFolder:
-    """A folder that this process holds for one release; `held` makes it.
+    """Folder that this process holds for one release; `held` makes it.
 
     Attributes:
       path: Folder of the results.
@@ -66,10 +67,10 @@ class ReleaseFolder:
         return self.path / STAGING
 
     def charge(self, guarantee: Guarantee, purpose: str) -> None:
-        """Charge the ledger, unless a process that was stopped has paid for this release.
+        """Charge the ledger, unless a stopped process has paid for this release.
 
         Raises:
-          LedgerError: If the budget does not allow it, or the noise was drawn and its counts are
+          LedgerError: If the budget does not allow it, or if the noise was drawn and its counts are
             gone.
         """
         note = _read_note(self.path)
@@ -90,7 +91,7 @@ class ReleaseFolder:
             )
 
     def keep(self, counts: np.ndarray) -> None:
-        """Keep the noisy counts, and put on the record which ones were drawn."""
+        """Keep the noisy counts, and record their hash in the ledger."""
         (self.staging / _ROOM).unlink(missing_ok=True)
         buffer = io.BytesIO()
         np.save(buffer, counts, allow_pickle=False)
@@ -98,11 +99,14 @@ class ReleaseFolder:
         self._check_drawn(buffer.getvalue())
 
     def kept(self, shape: tuple[int, int]) -> np.ndarray | None:
-        """Return the noisy counts that a process kept before it was stopped, int64 of this shape,
-        or None.
+        """Return the noisy counts that a stopped process kept, or None.
+
+        Args:
+          shape: Shape of the counts, which are int64.
 
         Raises:
-          ValueError: If they cannot be read, or are not those that the ledger has on record.
+          ValueError: If the counts cannot be read.
+          LedgerError: If the ledger has other counts on record.
         """
         path = self.staging / _COUNTS
         if not path.exists():
@@ -130,11 +134,11 @@ class ReleaseFolder:
         shutil.rmtree(self.staging)
 
     def _check_drawn(self, data: bytes) -> None:
-        """Put the counts on the ledger's record, unless they are there.
+        """Record the counts in the ledger, unless they are there.
 
         Raises:
-          LedgerError: If other counts are, drawn from a copy of this folder: one charge pays for
-            one draw.
+          LedgerError: If the ledger has other counts, drawn from a copy of this folder. One charge
+            pays for one draw.
         """
         note = _read_note(self.path)
         digest = hashlib.sha256(data).hexdigest()
@@ -155,16 +159,16 @@ class ReleaseFolder:
 
 
 def is_paid(path: Path, request: str, ledger: Path) -> bool:
-    """Return whether the folder holds a release of these settings that was paid for and is not
-    complete.
+    """Return whether the folder holds a paid, incomplete release of these settings.
 
     Args:
       path: Folder of the results.
       request: Hash of the public settings.
-      ledger: File of the ledger that would be charged.
+      ledger: File of the ledger to charge.
 
     Raises:
-      ValueError: If it holds one of other settings or of another ledger, or it cannot be told.
+      ValueError: If the folder holds a release of other settings or of another ledger, or if its
+        state is unclear.
     """
     if (path / STAGING).is_symlink():
         raise ValueError(
@@ -205,8 +209,9 @@ def is_paid(path: Path, request: str, ledger: Path) -> bool:
 
 
 def find_unfinished(parent: Path, request: str, ledger: Path) -> Path | None:
-    """Return a folder in `parent` with a release of these settings that was paid for and that no
-    process works on, or None.
+    """Return a folder in `parent` with a paid, incomplete release of these settings, or None.
+
+    Folders that another process holds are skipped.
     """
     for note in sorted(parent.glob(f"*/{STAGING}/{_NOTE}")):
         folder = note.parents[1]
@@ -230,15 +235,14 @@ def refuse_results(path: Path) -> None:
 def held(
     path: Path, request: str, ledger: Path, opened: Callable[[], Ledger], room: int
 ) -> Iterator[ReleaseFolder]:
-    """Hold a folder for one release: no other process writes to it, and the results find room
-    there.
+    """Hold a folder for one release, with room for the results and no other process writing.
 
     Args:
       path: Folder of the results. It is made if it does not exist.
       request: Hash of the public settings that the release depends on.
       ledger: File of the ledger to charge.
-      opened: Function that opens or makes it.
-      room: Bytes that the results take at most.
+      opened: Function that opens or makes the ledger.
+      room: Most bytes that the results take.
 
     Raises:
       ValueError: If the folder cannot be written, is held by another process, holds a release or
@@ -251,9 +255,8 @@ def held(
             stack.callback(_remove_if_empty, path, made)
             stack.enter_context(_locked(path))
             if not is_paid(path, request, ledger):
-                shutil.rmtree(
-                    path / STAGING, ignore_errors=True
-                )  # of a process that was stopped before it paid
+                # Left by a process that was stopped before it paid.
+                shutil.rmtree(path / STAGING, ignore_errors=True)
                 refuse_results(path)
             (path / STAGING).mkdir(mode=0o700, exist_ok=True)
             stack.callback(_clear_unpaid, path, request, ledger)
@@ -277,19 +280,22 @@ def held(
 
 def _locked(path: Path) -> AbstractContextManager[None]:
     """Keep other processes out of the folder."""
-    busy = f"Expected --out that no other process writes to, got --out {path}, to which one does; nothing was spent, name another."
+    busy = (
+        f"Expected --out that no other process writes to, got --out {path}, to which one does; "
+        "nothing was spent, name another."
+    )
     return disk.locked(path, busy)
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Take the room now, so that a full disk is found before anything is spent."""
+    """Reserve the room now, so that a full disk is found before anything is spent."""
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, max(size, 1))
 
 
 def _clear_unpaid(path: Path, request: str, ledger: Path) -> None:
     (path / STAGING / _ROOM).unlink(missing_ok=True)
-    with suppress(ValueError):  # if it cannot be told, it stays
+    with suppress(ValueError):  # a folder in an unclear state stays
         if not is_paid(path, request, ledger):
             shutil.rmtree(path / STAGING, ignore_errors=True)
 
@@ -300,10 +306,10 @@ def _remove_if_empty(path: Path, made: bool) -> None:
 
 
 def _read_note(path: Path) -> dict[str, str] | None:
-    """Return what the hidden folder says of its release, or None if there is no note.
+    """Return the hidden folder's note on its release, or None if there is no note.
 
     Raises:
-      ValueError: If it cannot be read.
+      ValueError: If the note cannot be read.
     """
     note = path / STAGING / _NOTE
     try:

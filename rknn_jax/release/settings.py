@@ -1,4 +1,4 @@
-"""Settings of a release: what `rknn label` and the estimator are given."""
+"""Settings of a release, shared by `rknn label` and the estimator."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,6 @@ class Settings:
 
     @property
     def ledger_path(self) -> Path:
-        """Where the budget of this data set is kept."""
+        """File that keeps the budget of this data set."""
         private = self.private.resolve()  # a link to a data set shares its budget
         return self.ledger or private.with_name(f"{private.name}.ledger.jsonl")

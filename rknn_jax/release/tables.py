@@ -1,14 +1,14 @@
-"""A user's own embeddings and labels, read from `.npz`, `.npy` or Parquet files and checked before
-anything else happens.
+"""Embeddings and labels of a user, read from files and checked before anything else happens.
 
-| format   | embeddings                                       | labels | classes             |
-|----------|--------------------------------------------------|------------------------------------------|---------------------|
-| .npz     | array `embeddings` `[n, f]`                      | array `labels` `[n]` | array
-`classes`     | | .npy     | the array                                        | the array of a
-second file               | none                | | .parquet | list column `embeddings`, or all
-numeric columns | column `labels`                          | none                |
+The files are `.npz`, `.npy` or Parquet.
 
-Labels are class numbers or text. NaN, null, a negative number and the empty string say that a
+| format   | embeddings                             | labels                     | classes         |
+|----------|----------------------------------------|----------------------------|-----------------|
+| .npz     | array `embeddings` `[n, f]`            | array `labels` `[n]`       | array `classes` |
+| .npy     | the array                              | the array of a second file | none            |
+| .parquet | lists `embeddings`, or numeric columns | column `labels`            | none            |
+
+Labels are class numbers or text. NaN, null, a negative number and the empty string mean that a
 record has no label. Nothing is ever unpickled, because loading a pickle can run code.
 """
 
@@ -21,40 +21,42 @@ from typing import Any, Literal
 import numpy as np
 
 MISSING = -1
-"""The class number of a record without a label."""
+"""Class number of a record without a label."""
 
 FOREIGN = 2**31 - 1
-"""The class number of a label that no set of classes holds, such as 1.5."""
+"""Class number of a label that no set of classes holds, such as 1.5."""
 
 LARGEST = 1e15
-"""Squared distances of larger float32 features overflow."""
+"""Largest absolute value of a feature; squared distances of larger float32 features overflow."""
 
 MOST_INFERRED = 10_000
-"""Class numbers above this are more likely to be something else, so they have to be confirmed by
-naming the classes.
+"""Most classes that are inferred from class numbers.
+
+Larger numbers are more likely to be something else, so the user has to name the classes.
 """
 
 LONGEST_LABEL = 400
-"""Bytes of a text label that are looked at."""
+"""Most bytes of a text label that are read."""
 
 NUMPY = (".npz", ".npy")
 PARQUET = (".parquet", ".pq")
-_MISSING_TEXT = {"nan", "none", "null", "<na>"}  # what str() makes of a missing value
+_MISSING_TEXT = {"nan", "none", "null", "<na>"}  # str() of missing values, in lower case
 
 
 class AbsentError(ValueError):
-    """A file has no array or column of this name."""
+    """Error for a file that has no array or column of a name."""
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The set of labels, in order. It is public: epsilon does not cover it.
+    """Set of labels, in order. It is public: epsilon does not cover it.
 
     Attributes:
-      count: |Y|.
-      names: text labels, or what the class numbers stand for; None for plain class numbers.
-      source: whether the set was given, read from the private labels, or assumed where nothing was
-        known.
+      count: Number of classes |Y|.
+      names: Text labels, or the names of the class numbers. Defaults to None, for plain class
+        numbers.
+      source: Origin of the set: given, inferred from the private labels, or assumed if nothing is
+        known. Defaults to given.
     """
 
     count: int
@@ -74,7 +76,7 @@ class Classes:
             )
 
     def name(self, label: int) -> str:
-        """Return what a person calls class `label`."""
+        """Return the name of class `label`, or its number as text."""
         return self.names[label] if self.names else str(label)
 
 
@@ -82,14 +84,14 @@ def read_embeddings(path: Path, argument: str) -> np.ndarray:
     """Read and check embeddings.
 
     Args:
-      path: of the file.
-      argument: that named the file, for the errors.
+      path: File to read.
+      argument: Command-line argument that named the file, for the errors.
 
     Returns:
       float32 `[n, f]`, finite, with n and f at least 1.
 
     Raises:
-      ValueError: for whatever cannot be used.
+      ValueError: If the file cannot be used.
     """
     where = f"{argument} {path}"
     array = _real_rows(_read(path, argument, "embeddings"), where)
@@ -111,16 +113,16 @@ def read_embeddings(path: Path, argument: str) -> np.ndarray:
 def read_records(path: Path, argument: str, width: int | None = None) -> np.ndarray:
     """Read embeddings of private records.
 
-    Nothing that one record holds is an error: that would tell of it.
+    No content of a single record raises an error, because the error would reveal that record.
 
     Args:
       path: File to read.
       argument: Command-line argument that named the file, for the errors.
-      width: Dimensions f that are wanted. Defaults to those of the file.
+      width: Required number of dimensions f. Defaults to that of the file.
 
     Returns:
-      float32 `[n, f]`. A record that holds NaN, infinity, more than `LARGEST` or another number of
-      values is a row of NaN.
+      float32 `[n, f]`. A record is a row of NaN if it holds NaN, infinity, more than `LARGEST` or
+      another number of values.
 
     Raises:
       ValueError: If the file as a whole cannot be used.
@@ -129,19 +131,19 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
 
 
 def usable_rows(array: np.ndarray) -> np.ndarray:
-    """Return float32 `[n, f]` with rows of NaN where a row of `array` holds NaN, infinity or
-    more than `LARGEST`.
+    """Return rows as float32 `[n, f]`, and unusable rows as NaN.
+
+    A row is unusable if it holds NaN, infinity or more than `LARGEST`.
     """
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # what is too large for float32 is too large, and a signaling NaN is NaN
+    # Overflow to infinity and signaling NaN are expected here: such rows become NaN below.
+    with np.errstate(over="ignore", invalid="ignore"):
         rows = array.astype(np.float32)
     rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan
     return rows
 
 
 def read_optional(path: Path, argument: str, name: str) -> np.ndarray | None:
-    """Read one array or column as it stands, or return None if the file has none of that name.
+    """Read one array or column as stored, or return None if the file has none of that name.
 
     Args:
       path: File to read.
@@ -161,16 +163,17 @@ def read_labels(path: Path, labels_path: Path | None) -> np.ndarray:
     """Read the labels of private records.
 
     Args:
-      path: of the private file.
-      labels_path: of a file of its own for the labels, which then are the ones that count.
+      path: File of the private records.
+      labels_path: Separate file of the labels, which takes precedence; None to read them from
+        `path`.
 
     Returns:
-      int64 `[n]` with `MISSING`, or text `[n]` with "", where a record has no label. A number that
-      is no class number, such as
-      1.5, is `FOREIGN`: one record's label is no error, which would tell of it.
+      int64 `[n]`, `MISSING` if a record has no label, or text `[n]`, "" if a record has no label. A
+      number that is no class number, such as 1.5, is `FOREIGN`. It raises no error, because an
+      error would reveal one record's label.
 
     Raises:
-      ValueError: for whatever cannot be used.
+      ValueError: If the file as a whole cannot be used.
     """
     if labels_path is None and path.suffix == ".npy":
         raise ValueError(
@@ -184,8 +187,9 @@ def read_labels(path: Path, labels_path: Path | None) -> np.ndarray:
 
 
 def read_classes(path: Path) -> Classes | None:
-    """Return the classes that an .npz file names in an array `classes`, text `[|Y|]` or their
-    number, or None.
+    """Return the classes of an .npz file's array `classes`, or None if it has none.
+
+    The array holds text `[|Y|]` or the number of classes.
     """
     if path.suffix != ".npz":
         return None
@@ -216,15 +220,15 @@ def parse_classes(text: str) -> Classes:
 
 
 def infer_classes(labels: np.ndarray) -> Classes:
-    """Return the classes that the labels show.
+    """Return the classes that occur among the labels.
 
-    This looks at private data, and epsilon does not cover what it shows.
+    The result depends on private data, and epsilon does not cover it.
 
     Args:
-      labels: from `read_labels`.
+      labels: Labels from `read_labels`.
 
     Returns:
-      The distinct text labels in sorted order, or as many numbers as the largest label asks for.
+      The distinct text labels in sorted order, or all class numbers up to the largest label.
     """
     if labels.dtype.kind == "U":
         names = tuple(str(name) for name in np.unique(labels) if name)
@@ -254,12 +258,12 @@ def label_ids(labels: np.ndarray, classes: Classes) -> np.ndarray:
     """Return class numbers.
 
     Args:
-      labels: from `read_labels`.
-      classes: the set that they come from.
+      labels: Labels from `read_labels`.
+      classes: Set of classes of the labels.
 
     Returns:
-      int32 `[n]`, `MISSING` if a record has no label, or one that is not among the classes: it
-      casts no vote then.
+      int32 `[n]`, `MISSING` if a record has no label or a label outside the classes. Such a record
+      casts no vote.
 
     Raises:
       ValueError: If the labels are text and the classes have no names.
@@ -278,7 +282,7 @@ def label_ids(labels: np.ndarray, classes: Classes) -> np.ndarray:
 
 
 def num_given(labels: np.ndarray) -> int:
-    """Return how many records have a label, whatever it is."""
+    """Return the number of records that have a label, usable or not."""
     return int(np.sum(labels != ("" if labels.dtype.kind == "U" else MISSING)))
 
 
@@ -315,8 +319,9 @@ def _plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
 
 
 def _read(path: Path, argument: str, name: str, width: int | None = None) -> np.ndarray:
-    """Read the array or the column `name`; lists of another length than `width` are NaN, if one
-    is wanted.
+    """Read the array or the column `name`.
+
+    If `width` is given, lists of another length become NaN.
     """
     if path.suffix in NUMPY:
         return _read_numpy(path, argument, name)
@@ -382,9 +387,7 @@ def _present(array: np.ndarray | None, name: str, where: str, found: Sequence[st
 
 
 def _numeric_columns(schema: Any) -> list[str]:
-    """Return the names of the numeric columns, without labels and without what pandas keeps as
-    the index.
-    """
+    """Return the names of the numeric columns, without labels and without the index of pandas."""
     from pyarrow import types
 
     index = (schema.pandas_metadata or {}).get("index_columns", [])
@@ -461,8 +464,8 @@ def _label_column(column: Any) -> np.ndarray:
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if types.is_string(column.type) or types.is_large_string(column.type):
-        # By bytes: one text that is no Unicode, or very long, is no error, which would tell of its
-        # record.
+        # Compare bytes: one label that is no Unicode, or very long, must not raise an error, which
+        # would reveal its record.
         texts: Sequence[bytes | None] = column.cast(pa.large_binary()).to_pylist()
         return np.array(
             [(text or b"")[:LONGEST_LABEL].decode(errors="replace") for text in texts], dtype=str

@@ -1,4 +1,4 @@
-"""One file, one encoder: `fit(key, public_images, config) -> encode`, and `encode` is record-local.
+"""Representations: one file per encoder, `fit(key, public_images, config) -> encode`.
 
-A file's presence registers it.
+Every `encode` is record-local. A file in this folder is registered by its name.
 """

@@ -1,25 +1,26 @@
-"""Deep transformation-invariant clustering (DTI k-means): prototypes that are bent to resemble each
-image before they are compared.
+"""Deep transformation-invariant clustering (DTI k-means) of images.
 
-K prototypes are images. A network looks at an image x and says, for each prototype, how to bend it:
-by an affine map, then by a soft morphological window that thickens or thins strokes, then by a
-thin-plate spline. The distance is what is left,
+K prototypes are images that are transformed to resemble each image before the comparison. For an
+image x and each prototype, a network predicts three transformations. They are an affine map, a soft
+morphological window that thickens or thins strokes, and a thin-plate spline. The distance is the
+remaining error:
 
-    d_j(x) = mean over pixels of (x - T_j(c_j; x))^2,
+    d_j(x) = mean over pixels of (x - T_j(c_j; x))^2
 
-and prototypes and network are trained together on the mean over public images of min_j d_j(x). The
-transformations come in one after the other; before the first this is k-means by gradient descent. A
-prototype that too few images choose starts again beside the one that most choose. No label is used.
+Prototypes and network are trained together on the mean over public images of min_j d_j(x). The
+transformations are activated one after the other. Before the first, this is k-means by gradient
+descent. A prototype that too few images choose restarts beside the most chosen one. No label is
+used.
 
-Feature j of an image is -d_j: `rknn_jax.queries.prototypes` makes queries of them. Batch
-normalisation predicts by running averages, so that a feature depends on its own image and on public
-data alone.
+Feature j of an image is -d_j, from which `rknn_jax.queries.prototypes` makes queries. Batch
+normalization predicts by running averages, so a feature depends only on its own image and public
+data.
 
-Only the nearest prototype of each image has a gradient. So all K are bent without one, and the
-nearest is bent once more with it.
+Only the nearest prototype of each image has a gradient. All K are therefore transformed without
+gradients, and the nearest is transformed once more with gradients.
 
 Reference: Monnier, Groueix & Aubry, "Deep Transformation-Invariant Clustering", 2020, with the
-settings of the authors' code for MNIST. Left out is their weight decay of 1e-6.
+settings of the authors' code for MNIST. Their weight decay of 1e-6 is left out.
 """
 
 from collections.abc import Callable
@@ -40,35 +41,36 @@ from rknn_jax.representations.simclr import fingerprint
 from rknn_jax.students.fit import batches
 from rknn_jax.types import Array
 
-WINDOW = 7  # pixels across the morphological window
-# logit by which a window is open in its middle and closed around it before training, as in the
-# authors' code
+WINDOW = 7  # width of the morphological window, in pixels
+# Logit that opens a window in its middle and closes it elsewhere before training, as in the
+# authors' code.
 CLOSED = 5.0
-CONTROL_POINTS = 4  # of the thin-plate spline, along each axis
+CONTROL_POINTS = 4  # control points of the thin-plate spline along each axis
 HIDDEN = 128  # units of a regressor's two hidden layers
 
-RESTART_EVERY = 50  # steps
-RESTART_SHARE = 0.2  # of the share that a prototype would have if all had the same
-RESTART_NOISE = 1e-4  # standard deviation that tells a new prototype from the one it starts beside
+RESTART_EVERY = 50  # steps between two restarts
+RESTART_SHARE = 0.2  # relative to a prototype's even share of the images
+RESTART_NOISE = 1e-4  # standard deviation that separates a restarted prototype from its source
 
-CHECKPOINT_EVERY = 10  # epochs
-ENCODE_BLOCK = 32  # images of one forward pass, which fit the cache
+CHECKPOINT_EVERY = 10  # epochs between two checkpoints
+ENCODE_BLOCK = 32  # images of one forward pass, which fit in the cache
 
 
 @dataclass(frozen=True)
 class Config:
-    """How prototypes are trained.
+    """Settings of DTI clustering.
 
     Attributes:
-      prototypes: K.
-      epochs: passes over the public images.
-      curriculum: when the affine, morphological and thin-plate transformation come in, in shares of
-        the epochs; 1 for never.
-      batch_size: images of a step; all of them where there are fewer.
-      learning_rate: of Adam, for prototypes and network.
-      decay: when the learning rate falls to a tenth, in shares of the epochs; 1 for never.
-      width: channels of the ResNet's first stage.
-      blocks: residual blocks in each of its three stages; 3 make it a ResNet-20.
+      prototypes: Number of prototypes K. Defaults to 10.
+      epochs: Passes over the public images. Defaults to 300.
+      curriculum: Starts of the affine, morphological, and thin-plate transformations, in shares of
+        the epochs; 1 is never. Defaults to (1/6, 1/2, 2/3).
+      batch_size: Images per step, or all images if there are fewer. Defaults to 128.
+      learning_rate: Learning rate of Adam, for prototypes and network. Defaults to 1e-3.
+      decay: Time when the learning rate falls to a tenth, in shares of the epochs; 1 is never.
+        Defaults to 14/15.
+      width: Channels of the ResNet's first stage. Defaults to 16.
+      blocks: Residual blocks in each of the ResNet's three stages. Defaults to 3, a ResNet-20.
     """
 
     prototypes: int = 10
@@ -99,7 +101,7 @@ class Config:
             )
 
     def stage(self, epoch: int) -> int:
-        """Return how many transformations are active in an epoch, counted from 0."""
+        """Return the number of active transformations in an epoch, counted from 0."""
         return sum(epoch >= round(share * self.epochs) for share in self.curriculum)
 
 
@@ -107,9 +109,9 @@ def affine(images: jax.Array, parameters: jax.Array) -> jax.Array:
     """Warp images by affine maps; 0 is the identity.
 
     Args:
-      images: float32 `[n, height, width, channels]`.
-      parameters: float32 `[n, 6]`, what a 2x3 matrix has beyond [I 0], rows before columns, the
-        shift in halves of the image's size.
+      images: Images, float32 `[n, height, width, channels]`.
+      parameters: Difference of a 2x3 matrix from [I 0], float32 `[n, 6]`. Rows come before columns;
+        the shift is in halves of the image's size.
     """
     height, width = images.shape[1:3]
     matrix = parameters.reshape(-1, 2, 3)
@@ -120,15 +122,15 @@ def affine(images: jax.Array, parameters: jax.Array) -> jax.Array:
 
 
 def morphological(images: jax.Array, parameters: jax.Array) -> jax.Array:
-    """Take weighted means over windows of 7x7 pixels, with weights exp(alpha x) sigmoid(w): soft
-    dilation for alpha > 0, erosion below.
+    """Soft dilation or erosion: weighted means over windows of 7x7 pixels.
 
-    At 0 the window is nearly closed, not quite: the middle has 0.755 of the weight and the other 48
-    pixels share the rest. Outside is 0.
+    The weights are exp(alpha x) sigmoid(w), which dilate for alpha > 0 and erode for alpha < 0. At
+    0 the window is nearly closed: the middle pixel has 0.755 of the weight, and the other 48 pixels
+    share the rest. Pixels outside the image are 0.
 
     Args:
-      images: float32 `[n, height, width, channels]`.
-      parameters: float32 `[n, 50]`, alpha, and w less what it starts at.
+      images: Images, float32 `[n, height, width, channels]`.
+      parameters: Alpha, and the difference of w from its initial value, float32 `[n, 50]`.
     """
     closed = np.full((WINDOW, WINDOW), -CLOSED, np.float32)
     closed[WINDOW // 2, WINDOW // 2] = CLOSED
@@ -142,15 +144,21 @@ def morphological(images: jax.Array, parameters: jax.Array) -> jax.Array:
 
 
 def _window_sum(padded: jax.Array, window: jax.Array) -> jax.Array:
-    """Return the sums over windows, `[n, h, w, c]`, of padded images `[n, h + 6, w + 6, c]`,
-    each by its own weights `[n, 7, 7]`.
+    """Return sums over windows of padded images, each image with its own weights.
+
+    Args:
+      padded: Padded images, `[n, h + 6, w + 6, c]`.
+      window: Weights of each image, `[n, 7, 7]`.
+
+    Returns:
+      Sums, `[n, h, w, c]`.
     """
     height, width = (size - WINDOW + 1 for size in padded.shape[1:3])
     total = jnp.zeros(())
     for row in range(WINDOW):
         band = jax.lax.optimization_barrier(
             padded[:, row : row + height]
-        )  # or XLA computes what it came from anew for each weight
+        )  # without the barrier, XLA recomputes the inputs of the band for each weight
         for column in range(WINDOW):
             total = (
                 total
@@ -163,9 +171,9 @@ def thin_plate(images: jax.Array, parameters: jax.Array) -> jax.Array:
     """Warp images by thin-plate splines; 0 is the identity.
 
     Args:
-      images: float32 `[n, height, width, channels]`.
-      parameters: float32 `[n, 32]`, where each of 4x4 control points is read from, rows before
-        columns, in halves of the image's size.
+      images: Images, float32 `[n, height, width, channels]`.
+      parameters: Displacement from which each of 4x4 control points is read, float32 `[n, 32]`.
+        Rows come before columns, in halves of the image's size.
     """
     height, width = images.shape[1:3]
     offsets = (
@@ -180,15 +188,13 @@ TRANSFORMATIONS: dict[str, tuple[Callable[[jax.Array, jax.Array], jax.Array], in
     "morphological": (morphological, 1 + WINDOW**2),
     "thin_plate": (thin_plate, 2 * CONTROL_POINTS**2),
 }
-"""What bends a prototype, in its order, with the number of its parameters."""
+"""Transformations of a prototype in order, each with its number of parameters."""
 
 
 class ResNet(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1] to float32 `[n, 4 width]`.
+    """Map float32 images `[n, height, width, channels]` in [0, 1] to float32 `[n, 4 width]`.
 
-    Shortcuts have no weights.
-
-    Its kernels start at 0 and are drawn by `_with_kernels`.
+    Shortcuts have no weights. Kernels start at 0 and are drawn by `_with_kernels`.
 
     Reference: He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2.
     """
@@ -229,13 +235,13 @@ class ResNet(nn.Module):
 @pytree.register
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """Distances to bent prototypes. Holds public data only.
+    """Encoder by distances to transformed prototypes; holds public data only.
 
     Attributes:
       params: `prototypes`, float32 `[K, h, w, c]`, the `encoder` network, and the regressors of
         each transformation, `[K, ...]`.
-      batch_stats: the network's running averages.
-      config: how they were trained.
+      batch_stats: Running averages of the network.
+      config: Training settings.
     """
 
     params: Any
@@ -243,11 +249,12 @@ class Encoder:
     config: Config = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return minus the distances to the K prototypes, float32 `[n, K]`, from uint8 `[n, h, w,
-        c]`; row i depends on image i alone.
+        """Return minus the distances to the K prototypes, float32 `[n, K]`.
+
+        `images` are uint8 `[n, h, w, c]`. Row i depends on image i alone.
 
         Raises:
-          ValueError: for images of another shape or dtype than the public ones.
+          ValueError: For images of another shape or dtype than the public ones.
         """
         shape = self.params["prototypes"].shape[1:]
         if images.dtype != np.uint8 or images.shape[1:] != shape:
@@ -269,15 +276,16 @@ def fit(
     """Train prototypes on public images.
 
     Args:
-      key: of the first prototypes, the network, the batches and restarts; is consumed.
-      images: uint8 `[m, h, w, c]`, public.
-      config: see `Config`.
-      folder: where to keep checkpoints, every ten epochs and the last. Training goes on from the
-        last one there, to the same encoder, bit for bit, as if it had never stopped. What is saved
-        there for another key, config or images is left alone.
+      key: Random key of the first prototypes, the network, the batches, and the restarts; consumed
+        by the call.
+      images: Public images, uint8 `[m, h, w, c]`.
+      config: Settings of DTI clustering.
+      folder: Folder of checkpoints, written every ten epochs and at the end. Training resumes from
+        the last checkpoint and gives a bit-identical encoder. Checkpoints for another key, config,
+        or images are left alone. Defaults to no checkpoints.
 
     Raises:
-      ValueError: for fewer images than prototypes.
+      ValueError: For fewer images than prototypes.
     """
     images = np.asarray(images)
     if images.dtype != np.uint8 or images.ndim != 4 or len(images) < config.prototypes:
@@ -311,13 +319,13 @@ def fit(
 
 
 class State(NamedTuple):
-    """What a step changes.
+    """State that a step changes.
 
     Attributes:
-      params: see `Encoder`.
-      batch_stats: see `Encoder`.
-      adam: Adam's state for each part of `params`; it counts from when the part becomes active.
-      chosen: float32 `[K]`, how many images chose each prototype since the last restart.
+      params: Weights, as in `Encoder`.
+      batch_stats: Running averages, as in `Encoder`.
+      adam: Adam's state for each part of `params`, counted from the step that activates the part.
+      chosen: Number of images that chose each prototype since the last restart, float32 `[K]`.
     """
 
     params: Any
@@ -331,10 +339,10 @@ ADAM = optax.scale_by_adam()
 
 @jax.jit
 def restart(key: jax.Array, state: State) -> State:
-    """Start every prototype that too few images choose again beside the one that most choose, with
-    its regressors and moments.
+    """Restart every prototype that too few images choose beside the most chosen one.
 
-    Too few are less than a fifth of their even share. `key` is consumed.
+    The regressors and Adam's moments are copied too. Too few means less than a fifth of an even
+    share. `key` is consumed.
     """
     even = state.chosen.sum() / len(state.chosen)
     empty = state.chosen < RESTART_SHARE * even
@@ -357,13 +365,13 @@ def restart(key: jax.Array, state: State) -> State:
 
 @partial(jax.jit, static_argnames="config")
 def _initial(key: jax.Array, images: jax.Array, config: Config) -> State:
-    """Draw prototypes among the public images and regressors whose last layers are 0."""
+    """Draw prototypes among the public images, and regressors whose last layers are 0."""
     prototype_key, network_key, regressor_key = jax.random.split(key, 3)
     first = jax.random.choice(prototype_key, len(images), (config.prototypes,), replace=False)
     prototypes = images[first].astype(jnp.float32) / 255
     variables = ResNet(config.width, config.blocks).init(
         jax.random.key(0), prototypes[:1], train=False
-    )  # draws nothing
+    )  # zero kernels draw nothing from the key
     params = {"prototypes": prototypes, "encoder": _with_kernels(network_key, variables["params"])}
     params |= _regressors(regressor_key, config.prototypes, 4 * config.width)
     adam = {name: ADAM.init(part) for name, part in params.items()}
@@ -371,8 +379,9 @@ def _initial(key: jax.Array, images: jax.Array, config: Config) -> State:
 
 
 def _with_kernels(key: jax.Array, params: Any) -> Any:
-    """Draw a network's convolutions, uniform of variance 2 / fan-in, all at once: to compile a
-    draw for each layer takes seconds.
+    """Draw a network's convolutions at once, uniform with variance 2 / fan-in.
+
+    Compiling one draw per layer would take seconds.
     """
     shapes = {name: part["kernel"].shape for name, part in params.items() if "kernel" in part}
     ends = np.cumsum([np.prod(shape) for shape in shapes.values()])
@@ -388,9 +397,7 @@ def _with_kernels(key: jax.Array, params: Any) -> Any:
 def _regressors(
     key: jax.Array, prototypes: int, num_features: int
 ) -> dict[str, list[tuple[jax.Array, jax.Array]]]:
-    """Return the weights `[K, in, out]` and biases `[K, out]` of three layers for each
-    transformation.
-    """
+    """Return the three layers' weights `[K, in, out]` and biases `[K, out]` per transformation."""
     hidden = []
     for layer_key, rows in zip(jax.random.split(key), (num_features, HIDDEN), strict=True):
         drawn = (
@@ -408,8 +415,9 @@ def _regressors(
 
 
 def _regress(layers: list[tuple[jax.Array, jax.Array]], features: jax.Array) -> jax.Array:
-    """Return each prototype's parameters for each image, float32 `[K, n, size]`, of features
-    `[n, f]`.
+    """Return each prototype's parameters for each image, float32 `[K, n, size]`.
+
+    `features` are `[n, f]`.
     """
     x = jnp.broadcast_to(features[None], (len(layers[0][0]), *features.shape))
     for weights, bias in layers[:-1]:
@@ -421,8 +429,9 @@ def _regress(layers: list[tuple[jax.Array, jax.Array]], features: jax.Array) -> 
 def _parameters(
     config: Config, stage: int, params: Any, batch_stats: Any, images: jax.Array, train: bool
 ) -> tuple[list[jax.Array], Any]:
-    """Return the parameters of the active transformations, `[K, n, size]` each, and the batch
-    statistics that come after.
+    """Return the parameters of the active transformations, and the new batch statistics.
+
+    Each transformation's parameters are `[K, n, size]`.
     """
     if not stage:
         return [], batch_stats
@@ -436,8 +445,9 @@ def _parameters(
 
 
 def _errors(prototypes: jax.Array, parameters: list[jax.Array], images: jax.Array) -> jax.Array:
-    """Return mean squared errors `[n]` of images `[n, h, w, c]`, each against its own prototype,
-    bent by parameters `[n, size]`.
+    """Return mean squared errors `[n]` of images, each against its own transformed prototype.
+
+    `images` are `[n, h, w, c]`, and each transformation's parameters are `[n, size]`.
     """
     for (transform, _), values in zip(TRANSFORMATIONS.values(), parameters, strict=False):
         prototypes = transform(prototypes, values)
@@ -445,8 +455,9 @@ def _errors(prototypes: jax.Array, parameters: list[jax.Array], images: jax.Arra
 
 
 def _distances(prototypes: jax.Array, parameters: list[jax.Array], images: jax.Array) -> jax.Array:
-    """Return d_j of each image, float32 `[K, n]`, one prototype after the other: memory does not
-    grow with K.
+    """Return d_j of each image, float32 `[K, n]`.
+
+    The prototypes are processed one after the other, so memory does not grow with K.
     """
 
     def of(prototype_and_parameters: tuple[jax.Array, list[jax.Array]]) -> jax.Array:
@@ -459,8 +470,9 @@ def _distances(prototypes: jax.Array, parameters: list[jax.Array], images: jax.A
 def _loss(
     config: Config, stage: int, params: Any, batch_stats: Any, images: jax.Array, present: jax.Array
 ) -> tuple[jax.Array, Any]:
-    """Return the mean of min_j d_j over the images present, the batch statistics that come
-    after, and how many images chose which.
+    """Return the mean of min_j d_j over the present images, with new state.
+
+    The state is the new batch statistics and the number of images that chose each prototype.
     """
     parameters, batch_stats = _parameters(config, stage, params, batch_stats, images, train=True)
     nearest = _distances(*jax.lax.stop_gradient((params["prototypes"], parameters)), images).argmin(
@@ -482,7 +494,7 @@ def _step(
     present: jax.Array,
     rate: float,
 ) -> tuple[State, jax.Array]:
-    """Train one batch; returns its loss too."""
+    """Train one batch; return the new state and the batch's loss."""
     batch = images[index].astype(jnp.float32) / 255
     active = ["prototypes", *(["encoder", *list(TRANSFORMATIONS)[:stage]] if stage else [])]
 

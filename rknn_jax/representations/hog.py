@@ -1,9 +1,9 @@
 """Histograms of oriented gradients (HOG) of image batches, equal to `skimage.feature.hog`.
 
-Gradients are central differences, a colour image's are those of the channel of greatest magnitude.
-Unsigned orientations are binned per cell without trigonometry: an angle in [0, pi) has reached the
-i-th bin's edge iff the gradient lies in a half-plane. Blocks of cells are normalised and
-concatenated.
+Gradients are central differences. For a color image, they are those of the channel of greatest
+magnitude. Unsigned orientations are binned per cell without trigonometry. An angle in [0, pi) has
+reached the i-th bin's edge iff the gradient lies in a half-plane. Blocks of cells are normalized
+and concatenated.
 
 Reference: Dalal & Triggs, "Histograms of Oriented Gradients for Human Detection", 2005.
 """
@@ -23,9 +23,9 @@ from rknn_jax.types import Array
 
 BlockNorm = Literal["L1", "L1-sqrt", "L2", "L2-Hys"]
 
-BLOCK_SIZE = 100  # images at a time: their gradients stay in the cache of a CPU core
-EPSILON = 1e-5  # of skimage's block norms
-CLIP = 0.2  # of L2-Hys
+BLOCK_SIZE = 100  # images at a time, whose gradients stay in the cache of a CPU core
+EPSILON = 1e-5  # epsilon of skimage's block norms
+CLIP = 0.2  # largest value in L2-Hys
 
 
 def _l1(blocks: jax.Array) -> jax.Array:
@@ -46,14 +46,15 @@ NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 @dataclass(frozen=True)
 class Config:
-    """Which histograms describe an image.
+    """Settings of HOG.
 
     Attributes:
-      cells: side of the cells in pixels; the histograms of several sizes are joined.
-      block: side of the normalised blocks in cells.
-      orientations: bins of 180 degrees.
-      block_norm: as in scikit-image.
-      deskew: straighten single-channel images first.
+      cells: Sides of the cells in pixels; histograms of several sizes are concatenated. Defaults to
+        (7, 4).
+      block: Side of the normalized blocks, in cells. Defaults to 2.
+      orientations: Number of bins of 180 degrees. Defaults to 9.
+      block_norm: Block norm, as in scikit-image. Defaults to `L2-Hys`.
+      deskew: True to deskew single-channel images first. Defaults to False.
     """
 
     cells: tuple[int, ...] = (7, 4)
@@ -79,7 +80,7 @@ class Config:
 @pytree.register
 @dataclass(frozen=True)
 class Encoder:
-    """HOG of every image by itself; nothing is learned."""
+    """Encoder by HOG of each image; nothing is learned."""
 
     config: Config = field(metadata=pytree.STATIC)
 
@@ -87,8 +88,7 @@ class Encoder:
         """Return float32 `[n, f]` from uint8 `[n, h, w, c]`; row i depends on image i alone.
 
         Raises:
-          ValueError: for images smaller than one block of cells, or colour images where they are to
-            be deskewed.
+          ValueError: For images smaller than one block of cells, or color images with `deskew`.
         """
         if self.config.deskew and images.shape[-1] != 1:
             raise ValueError(
@@ -128,22 +128,22 @@ def hog(
     block_norm: BlockNorm = "L2-Hys",
     transform_sqrt: bool = False,
 ) -> jax.Array:
-    """Describe images by histograms of oriented gradients, with the parameters and results of
-    `skimage.feature.hog`.
+    """Histograms of oriented gradients, with the parameters and results of `skimage.feature.hog`.
 
     Args:
-      images: float32 `[n, h, w, c]`.
-      orientations: bins of 180 degrees.
-      pixels_per_cell: rows and columns.
-      cells_per_block: rows and columns.
-      block_norm: L1, L1-sqrt, L2 or L2-Hys.
-      transform_sqrt: take the root of the image first, which must not be negative.
+      images: Images, float32 `[n, h, w, c]`.
+      orientations: Number of bins of 180 degrees. Defaults to 9.
+      pixels_per_cell: Rows and columns of a cell, in pixels. Defaults to (8, 8).
+      cells_per_block: Rows and columns of a block, in cells. Defaults to (3, 3).
+      block_norm: `L1`, `L1-sqrt`, `L2`, or `L2-Hys`. Defaults to `L2-Hys`.
+      transform_sqrt: True to take the square root of the image first, which must not be negative.
+        Defaults to False.
 
     Returns:
-      float32 `[n, f]` in the order block row, block column, cell row, cell column, orientation.
+      Float32 `[n, f]` in the order block row, block column, cell row, cell column, orientation.
 
     Raises:
-      ValueError: for images smaller than one block.
+      ValueError: For images smaller than one block.
     """
     images = jnp.asarray(images)
     return _in_blocks(
@@ -155,8 +155,9 @@ def hog(
 
 
 def _in_blocks(describe: Callable[[jax.Array], jax.Array], images: jax.Array) -> jax.Array:
-    """Apply `describe` to each image, `BLOCK_SIZE` at a time, which keeps the gradients in the
-    cache.
+    """Apply `describe` to each image, `BLOCK_SIZE` at a time.
+
+    Blocks keep the gradients in the cache.
     """
     return jax.lax.map(
         lambda image: describe(image[None])[0], images, batch_size=min(BLOCK_SIZE, len(images))
@@ -203,8 +204,9 @@ def _hog(
 
 
 def _pooling(size: int, side: int) -> np.ndarray:
-    """Return the matrix `[size, size // side]` that means over whole cells: a product, which is
-    several times as fast as a reduction.
+    """Return the matrix `[size, size // side]` that takes means over whole cells.
+
+    A matrix product is several times as fast as a reduction.
     """
     return (np.arange(size)[:, None] // side == np.arange(size // side)).astype(
         np.float32
@@ -212,8 +214,9 @@ def _pooling(size: int, side: int) -> np.ndarray:
 
 
 def _gradient(images: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return vertical and horizontal central differences `[n, h, w]`, 0 at the border, of each
-    pixel's channel of greatest magnitude.
+    """Return vertical and horizontal central differences `[n, h, w]`, 0 at the border.
+
+    Each pixel uses its channel of greatest magnitude.
     """
     vertical = jnp.pad(images[:, 2:] - images[:, :-2], ((0, 0), (1, 1), (0, 0), (0, 0)))
     horizontal = jnp.pad(images[:, :, 2:] - images[:, :, :-2], ((0, 0), (0, 0), (1, 1), (0, 0)))
@@ -227,8 +230,9 @@ def _gradient(images: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _binned(vertical: jax.Array, horizontal: jax.Array, orientations: int) -> list[jax.Array]:
-    """Return each pixel's magnitude in the bin of its angle and 0 in the others, `[n, h, w]` of
-    each bin.
+    """Return each pixel's magnitude in the bin of its angle and 0 in the others.
+
+    There is one array `[n, h, w]` per bin.
     """
     magnitude = jnp.sqrt(vertical**2 + horizontal**2)
     upper = (vertical > 0) | ((vertical == 0) & (horizontal >= 0))
@@ -252,7 +256,7 @@ def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
 
     def describe(image: jax.Array) -> jax.Array:
         # Not scaled to [0, 1]: equal pixels must differ by exactly 0, which a fused multiply-add
-        # would undo.
+        # would break.
         image = (deskew(image) if config.deskew else image).astype(jnp.float32)
         block = (config.block, config.block)
         return jnp.concatenate(

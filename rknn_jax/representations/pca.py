@@ -1,6 +1,6 @@
 """Principal components of public pixels or HOG.
 
-`components` is what the spectral representation uses too.
+The spectral representation uses the same components.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,14 @@ from rknn_jax.types import Array
 
 @dataclass(frozen=True)
 class Config:
-    """What is projected.
+    """Settings of PCA.
 
     Attributes:
-      num_components: at most; components without variance are left out.
-      base: described by pixels or HOG.
-      flatten: power of their standard deviation by which components are divided; 0 is plain PCA, 1
-        whitens.
+      num_components: Maximum number of components; components without variance are left out.
+        Defaults to 50.
+      base: Descriptor of the images, `pixels` or `hog`. Defaults to `pixels`.
+      flatten: Power of their standard deviation by which components are divided. 0 is plain PCA, 1
+        whitens. Defaults to 0.
     """
 
     num_components: int = 50
@@ -42,12 +43,12 @@ class Config:
 @pytree.register
 @dataclass(frozen=True)
 class Encoder:
-    """Projects described images on principal components of the public ones.
+    """Encoder that projects descriptors on principal components of the public ones.
 
     Attributes:
-      base: describes images.
-      mean: float32 `[f]`, of the public descriptions.
-      components: float32 `[f, c]`.
+      base: Encoder that describes images.
+      mean: Mean of the public descriptors, float32 `[f]`.
+      components: Principal components, float32 `[f, c]`.
     """
 
     base: pixels.Encoder | hog.Encoder
@@ -64,7 +65,7 @@ class Encoder:
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
-    """Find the principal components of public images, uint8 `[m, h, w, c]`; `key` is not needed."""
+    """Fit principal components of public images, uint8 `[m, h, w, c]`; `key` is not needed."""
     base: pixels.Encoder | hog.Encoder = (
         hog.fit(key, images) if config.base == "hog" else pixels.fit(key, images)
     )
@@ -72,10 +73,10 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
 
 
 def of(base: pixels.Encoder | hog.Encoder, images: Array, config: Config) -> Encoder:
-    """Find the principal components of public images as `base` describes them, in float64 on the
-    host.
+    """Fit principal components of public images as `base` describes them.
 
-    Each component's largest entry is positive, so that equal data give equal components.
+    The computation is in float64 on the host. Each component's largest entry is positive, so that
+    equal data give equal components.
     """
     features = np.asarray(base(images), np.float64)
     mean = features.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Images as they are: the baseline of every other representation."""
+"""Raw pixels: the baseline of all other representations."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from rknn_jax.types import Array
 
 @dataclass(frozen=True)
 class Config:
-    """Nothing to choose."""
+    """Settings of raw pixels; there are none."""
 
 
 @pytree.register
 @dataclass(frozen=True)
 class Encoder:
-    """Flattens images. Nothing is learned."""
+    """Encoder that flattens images; nothing is learned."""
 
     def __call__(self, images: Array) -> jax.Array:
         """Return float32 `[n, h·w·c]` in [0, 1] from uint8 `[n, h, w, c]`."""

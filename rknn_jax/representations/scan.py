@@ -1,21 +1,23 @@
-"""SCAN: clusters learnt from what SimCLR finds alike.
+"""SCAN: image clusters learned from SimCLR's nearest neighbors.
 
-The features of an image are its probabilities of the clusters.
+The features of an image are its cluster probabilities.
 
-1. `simclr` is trained on the public images, and each public image's nearest neighbours among its
-  features are found.
-2. The backbone goes on with a linear head: an image and a neighbour drawn at random, both changed
-   strongly, are to fall into one cluster, and the clusters are to be equally large,
+1. `simclr` is trained on the public images. Each public image's nearest neighbors among the
+   resulting features are found.
+2. The backbone is trained further with a linear head. An image and a random neighbor, both strongly
+   augmented, should fall into one cluster, and clusters should be equally large:
 
-       mean of -log <p(image), p(neighbour)>  -  entropy_weight H(mean of p(image)),    H(q) = -sum_c q_c log q_c
+       mean of -log <p(image), p(neighbor)>  -  entropy_weight H(mean of p(image)),
+       H(q) = -sum_c q_c log q_c
 
-   Several heads are trained at once, and the one of the lowest loss over the last epoch is kept.
-   Only public images are asked: a choice by private ones, as in the reverse k-NN paper's code,
-   would have to be paid for.
-3. Self-labelling: the clusters of images that are placed with a probability above `threshold` are
-   learnt from strong changes of them, each cluster counted equally.
+   Several heads are trained at once, and the head of the lowest loss over the last epoch is kept.
+   The loss sees public images only. A choice by private images, as in the reverse k-NN paper's
+   code, would have a privacy cost.
 
-No label is used, public or private, and any image is placed by itself. On CIFAR-10 this takes an
+3. Self-labeling trains on images whose cluster has a probability above `threshold`. The network
+   learns this cluster from strong augmentations of the image; each cluster counts equally.
+
+No label is used, public or private, and the encoder is record-local. On CIFAR-10, use an
 accelerator and `folder`.
 
 Reference: Van Gansbeke, Vandenhende, Georgoulis, Proesmans & Van Gool, "SCAN: Learning to Classify
@@ -42,31 +44,33 @@ from rknn_jax.representations.simclr import Network, State
 from rknn_jax.types import Array
 
 OWN_STAGES = 101
-"""Folded into the key for what follows SimCLR, which has the key itself, so that a `folder`
-where `simclr` was trained holds it already.
+"""Number folded into the key of the stages after SimCLR.
+
+SimCLR has the key itself, so a `folder` in which `simclr` was trained already holds that stage.
 """
 
 
 @dataclass(frozen=True)
 class Config:
-    """How to learn the clusters.
+    """Settings of SCAN.
 
-    The defaults are the paper's; for CIFAR-10 choose `simclr.Config(backbone="resnet18")`.
+    The defaults are the paper's. For CIFAR-10 choose `simclr.Config(backbone="resnet18")`.
 
     Attributes:
-      pretraining: stage 1.
-      clusters: about the number of classes.
-      num_neighbors: of each image, from which its partner is drawn; all other images where there
-        are fewer.
-      heads: trained in stage 2.
-      entropy_weight: how much equal sizes matter.
-      epochs: of stage 2.
-      batch_size: of stage 2; all images where there are fewer.
-      threshold: probability above which an image teaches in stage 3.
-      self_label_epochs: of stage 3; 0 leaves it out.
-      self_label_batch_size: of stage 3; all images where there are fewer.
-      learning_rate: Adam's, in stages 2 and 3.
-      weight_decay: of all weights, added to the gradient.
+      pretraining: Settings of stage 1.
+      clusters: Number of clusters, about the number of classes. Defaults to 10.
+      num_neighbors: Neighbors of each image from which its partner is drawn, or all other images if
+        there are fewer. Defaults to 20.
+      heads: Number of heads in stage 2. Defaults to 3.
+      entropy_weight: Weight of equal cluster sizes. Defaults to 5.
+      epochs: Epochs of stage 2. Defaults to 50.
+      batch_size: Images per step of stage 2, or all images if there are fewer. Defaults to 128.
+      threshold: Probability above which an image counts in stage 3. Defaults to 0.99.
+      self_label_epochs: Epochs of stage 3; 0 leaves the stage out. Defaults to 200.
+      self_label_batch_size: Images per step of stage 3, or all images if there are fewer. Defaults
+        to 1000.
+      learning_rate: Learning rate of Adam in stages 2 and 3. Defaults to 1e-4.
+      weight_decay: Decay of all weights, added to the gradient. Defaults to 1e-4.
     """
 
     pretraining: simclr.Config = field(default_factory=simclr.Config)
@@ -116,19 +120,20 @@ class Config:
 @pytree.register
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """Places images in clusters.
+    """Encoder by cluster probabilities.
 
     Attributes:
       variables: `params` and `batch_stats`, frozen.
-      network: what they belong to, with an output for each cluster.
+      network: Network of the variables, with one output per cluster.
     """
 
     variables: Any
     network: Network = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return the clusters' probabilities, float32 `[n, clusters]`, from uint8 `[n, h, w,
-        c]`; row i depends on image i alone.
+        """Return cluster probabilities, float32 `[n, clusters]`, from uint8 `[n, h, w, c]`.
+
+        Row i depends on image i alone.
         """
         return jax.nn.softmax(simclr.apply(self.network, self.variables, images))
 
@@ -144,14 +149,15 @@ def fit(
     """Train all stages on public images.
 
     Args:
-      key: is consumed.
-      images: uint8 `[m, h, w, c]`, public, two or more.
-      config: see `Config`.
-      folder: as in `simclr.fit`; every stage is saved there.
-      on_epoch: as in `simclr.fit`; the stages are called `simclr`, `cluster` and `self_label`.
+      key: Random key, consumed by the call.
+      images: Public images, uint8 `[m, h, w, c]`, two or more.
+      config: Settings of SCAN.
+      folder: Folder of checkpoints of every stage, as for `simclr.fit`. Defaults to no checkpoints.
+      on_epoch: Callback as for `simclr.fit`; the stages are called `simclr`, `cluster`, and
+        `self_label`. Defaults to none.
 
     Raises:
-      ValueError: as `simclr.fit`.
+      ValueError: As `simclr.fit`.
     """
     images = simclr.checked(images, config.pretraining.backbone)
     head_key, cluster_key, label_key = jax.random.split(jax.random.fold_in(key, OWN_STAGES), 3)
@@ -206,24 +212,25 @@ def fit(
 
 @jax.jit
 def cluster_loss(images: jax.Array, neighbors: jax.Array, entropy_weight: float) -> jax.Array:
-    """Return the loss of stage 2: least where neighbours surely share a cluster and clusters are
-    equally large.
+    """Loss of stage 2, smallest for confident, shared clusters of equal sizes.
+
+    An image and its neighbor should share a cluster.
 
     Args:
-      images: logits, float32 `[B, clusters]`.
-      neighbors: logits of a neighbour of each.
-      entropy_weight: how much equal sizes matter.
+      images: Logits, float32 `[B, clusters]`.
+      neighbors: Logits of one neighbor of each image, float32 `[B, clusters]`.
+      entropy_weight: Weight of equal cluster sizes.
 
     Returns:
-      float32 `[]`, between `-entropy_weight log(clusters)` and infinity; 0 where all images are
-      surely in one cluster.
+      Float32 scalar between `-entropy_weight log(clusters)` and infinity. The loss is 0 if all
+      images are surely in one cluster.
     """
     log_image = jax.nn.log_softmax(images)
     log_neighbor = jax.nn.log_softmax(neighbors)
     consistency = -jnp.mean(jax.nn.logsumexp(log_image + log_neighbor, axis=1))
     log_share = jax.nn.logsumexp(log_image, axis=0) - jnp.log(
         len(images)
-    )  # as logarithms, an empty cluster has a finite gradient
+    )  # in logarithms, so that an empty cluster has a finite gradient
     return consistency + entropy_weight * jnp.sum(jnp.exp(log_share) * log_share)
 
 
@@ -231,17 +238,17 @@ def cluster_loss(images: jax.Array, neighbors: jax.Array, entropy_weight: float)
 def self_label_loss(
     images: jax.Array, changed: jax.Array, threshold: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the loss of stage 3: the cross-entropy of changed images with the clusters of the
-    images, if these are confident.
+    """Loss of stage 3: cross-entropy of augmented images with their confident clusters.
 
     Args:
-      images: logits of the images, float32 `[B, clusters]`, which are taken as they are.
-      changed: logits of the same images, strongly changed.
-      threshold: probability above which an image is confident.
+      images: Logits of the unchanged images, float32 `[B, clusters]`.
+      changed: Logits of the same images under strong augmentation, float32 `[B, clusters]`.
+      threshold: Probability above which an image is confident.
 
     Returns:
-      The mean over the confident images, each weighted by the inverse of its cluster's number of
-      them, float32 `[]` and 0 where there are none; and the number of confident images, int32 `[]`.
+      The mean over the confident images, float32 `[]`, or 0 if there are none. Each image is
+      weighted by the inverse of its cluster's number of confident images. The second value is the
+      number of confident images, int32 `[]`.
     """
     probabilities = jax.lax.stop_gradient(jax.nn.softmax(images))
     confident = probabilities.max(1, keepdims=True) > threshold
@@ -249,7 +256,7 @@ def self_label_loss(
         confident, jax.nn.one_hot(jnp.argmax(probabilities, axis=1), images.shape[1]), 0
     )
     size = cluster.sum(0)
-    weight = cluster / jnp.maximum(size, 1)[None]  # of each cluster that is there: 1 together
+    weight = cluster / jnp.maximum(size, 1)[None]  # the weights of each nonempty cluster sum to 1
     loss = -jnp.sum(weight * jax.nn.log_softmax(changed)) / jnp.maximum(weight.sum(), 1)
     return loss, size.sum().astype(jnp.int32)
 
@@ -325,13 +332,13 @@ def _label_step(
         state.variables["params"]
     )
     after = simclr.updated(state, _optimizer(config), gradient, batch_stats, loss)
-    # Without a confident image the gradient is the decay's alone, and Adam would make full steps of
-    # it.
+    # Without a confident image, the gradient is weight decay alone, and Adam would make full steps
+    # along it.
     after = jax.tree.map(lambda new, old: jnp.where(confident > 0, new, old), after, state)
     return after._replace(step=state.step + 1)
 
 
-# Stage 3 would compile for as long as all the rest.
+# Stage 3 is left out, because compiling it takes as long as all the rest.
 EXAMPLES = (
     Config(
         simclr.EXAMPLES[0],

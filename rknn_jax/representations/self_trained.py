@@ -1,14 +1,13 @@
-"""Self-trained features: a network learns the clusters of the public images, warped at random, and
-its features are clustered again.
+"""Self-trained features: a network learns clusters of the public images and is clustered again.
 
 1. The public images are embedded by `spectral` and cut into as many clusters as there are classes.
-2. A student of `rknn_jax.students` is trained on the numbers of the clusters. Warps, label
-   smoothing and averaged weights keep it from learning by heart what a few images of a cluster have
-   in common, so that those in the wrong cluster stand out.
-3. The neighbour graph of its features is embedded in turn, and from there the next round begins.
+2. A student of `rknn_jax.students` is trained on the cluster numbers, with random warps. Warps,
+   label smoothing, and averaged weights keep the student from memorizing the few images in the
+   wrong cluster, so these images stand out.
+3. The neighbor graph of the student's features is embedded, and the next round begins with it.
 
-No label is used, public or private, and any image is placed among the public ones record-locally,
-as by `spectral`. On MNIST two rounds lift the labels of ten clusters from 98.0% to 99.1%
+No label is used, public or private. Every image is placed among the public ones record-locally, as
+by `spectral`. On MNIST, two rounds lift the labels of ten clusters from 98.0% to 99.1%
 (`benchmarks/results/labels.json`), at no privacy cost. Few or tiny images, such as 500 digits of
 8x8 pixels, gain nothing over `spectral`.
 
@@ -31,13 +30,15 @@ from rknn_jax.types import Array
 
 @dataclass(frozen=True)
 class Config:
-    """How to refine the clusters.
+    """Settings of self-training.
 
     Attributes:
-      rounds: networks that are trained one after the other.
-      clusters: of the public images; about the number of classes.
-      graph: of the first embedding, and of the networks' features apart from the views.
-      student: how each network is trained.
+      rounds: Number of networks that are trained one after the other. Defaults to 2.
+      clusters: Number of clusters of the public images, about the number of classes. Defaults to
+        10.
+      graph: Settings of the first embedding, and of the embedding of the networks' features, which
+        has no views.
+      student: Settings of each network's training. Defaults to 15 epochs of `cnn` in batches of 64.
     """
 
     rounds: int = 2
@@ -63,17 +64,18 @@ class Config:
 @pytree.register
 @dataclass(frozen=True)
 class Features:
-    """The layer before a student's head, scaled to unit length.
+    """Encoder by the layer before a student's head, scaled to unit length.
 
     Attributes:
-      student: trained on public images and their clusters.
+      student: Student trained on public images and their clusters.
     """
 
     student: students.Student
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return unit vectors, float32 `[n, f]`, from uint8 `[n, h, w, c]`; row i depends on
-        image i alone.
+        """Return unit vectors, float32 `[n, f]`, from uint8 `[n, h, w, c]`.
+
+        Row i depends on image i alone.
         """
         features = self.student.features(np.asarray(images))
         return jnp.asarray(
@@ -82,15 +84,15 @@ class Features:
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> spectral.Encoder:
-    """Embed the public images by what networks learn from their clusters.
+    """Embed the public images by features that networks learn from the images' clusters.
 
     Args:
-      key: of the clusterings and networks; is consumed.
-      images: uint8 `[m, h, w, c]`, public.
-      config: see `Config`.
+      key: Random key of the clusterings and networks, consumed by the call.
+      images: Public images, uint8 `[m, h, w, c]`.
+      config: Settings of self-training.
 
     Raises:
-      ValueError: as `spectral.fit` and `kmeans.select`.
+      ValueError: As `spectral.fit` and `kmeans.select`.
     """
     images = np.asarray(images)
     graph_key, *round_keys = jax.random.split(key, config.rounds + 1)

@@ -1,14 +1,14 @@
-"""SimCLR: a network learns from the public images that two random views of one image show the same
-thing.
+"""SimCLR: contrastive learning of features from two random views of each public image.
 
-Each of B images is seen in two views. The backbone and a small head map views to unit vectors z,
-and the loss is NT-Xent,
+Each of B images has two views. The backbone and a small head map views to unit vectors z, and the
+loss is NT-Xent:
 
-    mean over the 2B views i of -log(exp(<z_i, z_j> / t) / sum_{k != i} exp(<z_i, z_k> / t)),    j the other view of i's image
+    mean over the 2B views i of -log(exp(<z_i, z_j> / t) / sum_{k != i} exp(<z_i, z_k> / t)),
+    j the other view of i's image
 
-after which the features are the head's vectors or the backbone's, scaled to unit length. No label
-is used, public or private, and any image is encoded by itself. On CIFAR-10 this takes an
-accelerator; on one, pass `folder`, so that a training that was cut off goes on.
+The features are the head's vectors or the backbone's, scaled to unit length. No label is used,
+public or private, and the encoder is record-local. On CIFAR-10, use an accelerator, and pass
+`folder` so that an interrupted training can resume.
 
 References: Chen, Kornblith, Norouzi & Hinton, "A Simple Framework for Contrastive Learning of
 Visual Representations", 2020, eq. 1; the settings for photographs are those of Van Gansbeke et al.,
@@ -36,36 +36,44 @@ from rknn_jax.students.fit import MODELS, batches
 from rknn_jax.types import Array
 
 EPOCHS = {"cnn": 60, "resnet18": 500}
-"""Passes over the public images by backbone, 200 for others; the cnn's take minutes on two cores
-for 5,000 images of 28x28 pixels.
+"""Passes over the public images by backbone; 200 for others.
+
+The `cnn` takes minutes on two cores for 5,000 images of 28x28 pixels.
 """
 
 CHECKPOINT_EPOCHS = 10
-"""How often a training with a folder is saved; its end is saved anyway."""
+"""Epochs between two checkpoints; the end is saved in any case."""
 
 REFERENCE_BATCH = 512
-"""The batch size for which learning rates are given; others scale it linearly."""
+"""Batch size of the given learning rates; other batch sizes scale the learning rate linearly."""
 
 OnEpoch = Callable[[str, int, int, dict[str, float]], None]
-"""Called after every epoch with what is trained, the epoch from 1 on, the number of epochs, and
-`{"loss", "seconds"}` of the epoch.
+"""Callback after every epoch.
+
+Its arguments are the stage's name, the epoch from 1 on, the number of epochs, and the epoch's
+`{"loss", "seconds"}`.
 """
 
 
 @dataclass(frozen=True)
 class Config:
-    """How to learn. The defaults suit MNIST-like images; for CIFAR-10 choose `backbone="resnet18"`.
+    """Settings of SimCLR; the defaults suit MNIST-like images.
+
+    For CIFAR-10 choose `backbone="resnet18"`.
 
     Attributes:
-      backbone: a network of `rknn_jax.students.models`.
-      epochs: passes over the images; 0 for the backbone's own, see `EPOCHS`.
-      batch_size: B, images of a step; all of them where there are fewer.
-      learning_rate: at the start, for a batch of 512 images; it falls to a thousandth as a cosine.
-      weight_decay: of all weights.
-      temperature: t.
-      features: the layer to use, `backbone` or `projection`, which is the head's.
-      augmentation: `photo` or `digit`, see `rknn_jax.images.augment`; "" is `photo` for resnet18
-        and `digit`, which mirrors nothing, for others.
+      backbone: Name of a network in `rknn_jax.students.models`. Defaults to `cnn`.
+      epochs: Passes over the images. Defaults to 0, which takes the backbone's own number in
+        `EPOCHS`.
+      batch_size: Images per step B, or all images if there are fewer. Defaults to 512.
+      learning_rate: Initial learning rate for a batch of 512 images; it falls to a thousandth as a
+        cosine. Defaults to 0.4.
+      weight_decay: Decay of all weights. Defaults to 1e-4.
+      temperature: Temperature t of the loss. Defaults to 0.1.
+      features: Layer to use, `backbone` or `projection`, which is the head. Defaults to
+        `projection`.
+      augmentation: Views of `rknn_jax.images.augment`, `photo` or `digit`, which never mirrors.
+        Defaults to "", which is `photo` for resnet18 and `digit` for others.
     """
 
     backbone: str = "cnn"
@@ -118,12 +126,12 @@ class Config:
 
 
 class Network(nn.Module):
-    """A student's network up to its features, and a head of its own.
+    """A student's network up to its features, with another head.
 
     Attributes:
-      backbone: a network of `rknn_jax.students.models`.
-      num_outputs: of the head.
-      hidden: whether the head has a hidden layer with ReLU, as wide as the features.
+      backbone: Name of a network in `rknn_jax.students.models`.
+      num_outputs: Number of outputs of the head.
+      hidden: True if the head has a hidden layer with ReLU, as wide as the features.
     """
 
     backbone: str
@@ -132,8 +140,9 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
-        """Map float32 images `[n, h, w, c]` in [0, 1] to float32 `[n, num_outputs]`, or with
-        `features` to the backbone's `[n, f]`.
+        """Map float32 images `[n, h, w, c]` in [0, 1] to float32 `[n, num_outputs]`.
+
+        With `features`, return the backbone's features `[n, f]`.
         """
         model = importlib.import_module(f"{models.__name__}.{self.backbone}").Model
         found = model(1, name="backbone")(images, train=train, features=True)
@@ -144,13 +153,13 @@ class Network(nn.Module):
 
 
 class State(NamedTuple):
-    """What a step changes.
+    """State that a step changes.
 
     Attributes:
-      step: int32 `[]`.
+      step: Number of finished steps, int32 `[]`.
       variables: `params` and `batch_stats` of a `Network`.
-      optimizer: optax's state.
-      loss: summed over the epoch's steps; a vector where several heads are trained.
+      optimizer: State of the optax optimizer.
+      loss: Sum of the losses over the epoch's steps; a vector if several heads are trained.
     """
 
     step: jax.Array
@@ -160,20 +169,21 @@ class State(NamedTuple):
 
 
 Step = Callable[[jax.Array, State, np.ndarray], State]
-"""Trains the batch of images at `index`, int32 `[batch_size]`, with random draws from a key that
-is the same for all steps.
+"""Function that trains the batch of images at `index`, int32 `[batch_size]`.
+
+Random draws come from a key that is the same for all steps.
 """
 
 
 @pytree.register
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A trained network's features, scaled to unit length.
+    """Encoder by a trained network's features, scaled to unit length.
 
     Attributes:
       variables: `params` and `batch_stats`, frozen.
-      network: what they belong to.
-      features: `backbone` or `projection`.
+      network: Network of the variables.
+      features: Layer to use, `backbone` or `projection`.
     """
 
     variables: Any
@@ -181,8 +191,9 @@ class Encoder:
     features: str = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return unit vectors, float32 `[n, f]`, from uint8 `[n, h, w, c]`; row i depends on
-        image i alone.
+        """Return unit vectors, float32 `[n, f]`, from uint8 `[n, h, w, c]`.
+
+        Row i depends on image i alone.
         """
         return unit(
             apply(self.network, self.variables, images, features=self.features == "backbone")
@@ -200,15 +211,16 @@ def fit(
     """Train on public images.
 
     Args:
-      key: is consumed.
-      images: uint8 `[m, h, w, c]`, public, two or more.
-      config: see `Config`.
-      folder: where to save the training, and to go on from where it was saved; bit for bit the same
-        encoder results. What is saved there for another key, config or images is left alone.
-      on_epoch: see `OnEpoch`.
+      key: Random key, consumed by the call.
+      images: Public images, uint8 `[m, h, w, c]`, two or more.
+      config: Settings of SimCLR.
+      folder: Folder of checkpoints. Training resumes from the last checkpoint and gives a
+        bit-identical encoder. Checkpoints for another key, config, or images are left alone.
+        Defaults to no checkpoints.
+      on_epoch: Callback of type `OnEpoch`. Defaults to none.
 
     Raises:
-      ValueError: for fewer images, images of another kind, or too small for the backbone.
+      ValueError: For fewer images, images of another kind, or too small for the backbone.
     """
     images = checked(images, config.backbone)
     if len(images) < 2:
@@ -240,14 +252,14 @@ def fit(
 
 @jax.jit
 def nt_xent(vectors: jax.Array, temperature: jax.Array | float) -> jax.Array:
-    """Return the loss of the module docstring, averaged over all views.
+    """NT-Xent loss of the module docstring, averaged over all views.
 
     Args:
-      vectors: float32 `[2B, d]` of unit length; i and B + i are views of one image.
-      temperature: t.
+      vectors: Unit vectors, float32 `[2B, d]`; rows i and B + i are views of one image.
+      temperature: Temperature t.
 
     Returns:
-      float32 `[]`.
+      Float32 `[]`.
     """
     similarity = jnp.matmul(vectors, vectors.T, precision=jax.lax.Precision.HIGHEST) / temperature
     own = jnp.arange(len(vectors))
@@ -268,12 +280,12 @@ def train(
 ) -> State:
     """Run a training's epochs, or those that `folder` does not hold yet.
 
-    An epoch has every image once in batches of one size, the last filled up with images from its
-    beginning. Keys depend on the epoch and step only, so that a training that goes on equals one
-    that was never cut off.
+    An epoch has every image once, in batches of one size. The last batch is padded with images from
+    the epoch's beginning. Keys depend on the epoch and step only. A resumed training therefore
+    equals one that was never interrupted.
 
     Returns:
-      The state at the end, its loss that of the last epoch.
+      The final state, with the loss of the last epoch.
     """
     shuffle_key, step_key = jax.random.split(key)
     steps_per_epoch = -(-num_images // batch_size)
@@ -325,16 +337,17 @@ def init(network: Network, key: jax.Array, images: jax.Array) -> Any:
 
 
 def apply(network: Network, variables: Any, images: Array, *, features: bool = False) -> jax.Array:
-    """Apply a network to uint8 images `[n, h, w, c]` in blocks of one size, the last one padded:
-    constant memory and one trace.
+    """Apply a network to uint8 images `[n, h, w, c]` in blocks of one size, the last padded.
+
+    Memory stays constant, and JAX traces the network once.
 
     Raises:
-      ValueError: for images of another kind.
+      ValueError: For images of another kind.
     """
     images = checked(images, network.backbone)
     size = (
         32 if jax.default_backend() == "cpu" else 1024
-    )  # a CPU's cache, and an accelerator's many cores
+    )  # sizes for a CPU's cache, and for an accelerator's many cores
     blocks = []
     for start in range(0, max(len(images), 1), size):
         block = images[start : start + size]
@@ -344,14 +357,14 @@ def apply(network: Network, variables: Any, images: Array, *, features: bool = F
 
 
 def unit(vectors: jax.Array) -> jax.Array:
-    """Scale rows to unit length; zero stays."""
+    """Scale rows to unit length; zero rows stay zero."""
     return vectors * jax.lax.rsqrt(jnp.maximum(jnp.sum(vectors**2, axis=-1, keepdims=True), 1e-12))
 
 
 def checked(images: Array, backbone: str) -> np.ndarray:
     """Return the images on the host.
 
-    Raises ValueError where they are no uint8 `[n, h, w, c]` or too small for the backbone.
+    Raises ValueError for images that are not uint8 `[n, h, w, c]` or too small for the backbone.
     """
     images = np.asarray(images)
     smallest = importlib.import_module(f"{models.__name__}.{backbone}").MIN_SIZE
@@ -365,8 +378,9 @@ def checked(images: Array, backbone: str) -> np.ndarray:
 
 
 def fingerprint(name: str, key: jax.Array, images: np.ndarray, config: Any) -> str:
-    """Name the folder of a training: what it depends on, hashed, so that it is never continued
-    with something else.
+    """Name of a training's folder: a hash of everything that the training depends on.
+
+    A training therefore never resumes with other settings or data.
     """
     return checkpoints.named(
         name,

@@ -1,17 +1,16 @@
-"""Spectral embedding of the public neighbour graph, with a record-local place for every other
-image. The default for images.
+"""Spectral embedding of the public neighbor graph, the default representation for images.
 
-1. Every public image is seen in a few views (itself, stretched, turned) and described by HOG after
-  deskewing, then by principal components.
-2. Two public images are as far apart as one is from the nearest view of the other; each is joined
-  to its nearest ones, self-tuned.
-3. The leading eigenvectors of D^-1/2 W D^-1/2, rows scaled to unit length, are the embedding:
-  connected groups become nearly points.
-4. Any image is placed at the weighted mean of its nearest public images, found among all of their
-  views: a record-local map.
+1. Every public image has a few views (itself, stretched, turned). Each view is deskewed and
+   described by HOG, then by principal components.
+2. The distance of two public images is that of one image to the nearest view of the other. Each
+   image is joined to its nearest ones by self-tuned weights.
+3. The embedding is the leading eigenvectors of D^-1/2 W D^-1/2, with rows scaled to unit length.
+   Connected groups become nearly points.
+4. Any other image is placed at the weighted mean of its nearest public images, found among all of
+   their views. This map is record-local.
 
-Comparing views rather than images lifts the labels of ten clusters on MNIST from 97.4% to 98.1%, at
-no privacy cost (`benchmarks/results/labels.json`).
+On MNIST, comparing views rather than images lifts the labels of ten clusters from 97.4% to 98.1%,
+at no privacy cost (`benchmarks/results/labels.json`).
 
 References: Ng, Jordan & Weiss, "On Spectral Clustering", 2001; Zelnik-Manor & Perona, "Self-Tuning
 Spectral Clustering", 2004; Bengio et al., "Out-of-Sample Extensions for LLE, Isomap, MDS,
@@ -37,27 +36,26 @@ from rknn_jax.representations import hog, pca, pixels
 from rknn_jax.types import Array
 from rknn_jax.types import Encoder as EncoderOf
 
-SMALLEST_FOR_HOG = 16  # pixels
-BLOCK_SIZE = (
-    500  # images at a time: distances to all views of all public images are held for one block
-)
+SMALLEST_FOR_HOG = 16  # side in pixels
+# Images at a time; distances to all views of all public images are in memory for one block.
+BLOCK_SIZE = 500
 
 
 @dataclass(frozen=True)
 class Config:
-    """How to build and use the graph.
+    """Settings of the graph and its embedding.
 
     Attributes:
-      dimension: eigenvectors kept; about the number of classes.
-      num_neighbors: edges of each public image.
-      tuning_neighbor: whose distance is an image's own scale.
-      num_components: principal components of the descriptors, at most.
-      flatten: power of their standard deviation by which components are divided; 1 would whiten
-        them.
-      placing_neighbors: public images that place another image.
-      stretch: relative horizontal stretch of the views, both ways; 0 for none.
-      turn: rotation of the views in degrees, both ways; 0 for none.
-      deskew: straighten single-channel images first.
+      dimension: Number of eigenvectors, about the number of classes. Defaults to 10.
+      num_neighbors: Edges of each public image. Defaults to 10.
+      tuning_neighbor: Rank of the neighbor whose distance is an image's own scale. Defaults to 7.
+      num_components: Maximum number of principal components of the descriptors. Defaults to 64.
+      flatten: Power of their standard deviation by which components are divided; 1 would whiten.
+        Defaults to 0.25.
+      placing_neighbors: Number of public images that place another image. Defaults to 5.
+      stretch: Relative horizontal stretch of the views, both ways; 0 for none. Defaults to 0.17.
+      turn: Rotation of the views in degrees, both ways; 0 for none. Defaults to 9.
+      deskew: True to deskew single-channel images first. Defaults to True.
     """
 
     dimension: int = 10
@@ -85,14 +83,14 @@ class Config:
 @pytree.register
 @dataclass(frozen=True)
 class Encoder:
-    """Places images in the spectral embedding of the public ones. Holds public data only.
+    """Encoder that places images in the spectral embedding; holds public data only.
 
     Attributes:
-      describe: images to float32 `[n, c]`, such as principal components of descriptors.
-      views: float32 `[v, m, c]`, all views of the public images, described.
-      scale: float32 `[m]`, each public image's own scale of distance.
-      embedding: float32 `[m, dimension]`, unit rows.
-      config: see `Config`.
+      describe: Function from images to descriptors, float32 `[n, c]`, such as principal components.
+      views: Descriptors of all views of the public images, float32 `[v, m, c]`.
+      scale: Scale of distance of each public image, float32 `[m]`.
+      embedding: Unit rows of the public images, float32 `[m, dimension]`.
+      config: Settings of the graph.
     """
 
     describe: EncoderOf
@@ -102,8 +100,9 @@ class Encoder:
     config: Config = field(metadata=pytree.STATIC)
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return unit vectors, float32 `[n, dimension]`, from uint8 `[n, h, w, c]`; row i
-        depends on image i alone.
+        """Return unit vectors, float32 `[n, dimension]`, from uint8 `[n, h, w, c]`.
+
+        Row i depends on image i alone.
         """
         blocks = [images[start : start + BLOCK_SIZE] for start in range(0, len(images), BLOCK_SIZE)]
         return jnp.concatenate(
@@ -115,13 +114,12 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
     """Build the graph of the public images and embed it.
 
     Args:
-      key: of the eigensolver's start; is consumed.
-      images: uint8 `[m, h, w, c]`, public.
-      config: see `Config`.
+      key: Random key of the eigensolver's start, consumed by the call.
+      images: Public images, uint8 `[m, h, w, c]`.
+      config: Settings of the graph.
 
     Raises:
-      ValueError: where there are too few public images for the neighbours or eigenvectors asked
-        for.
+      ValueError: For fewer public images than the requested neighbors or eigenvectors need.
     """
     num_images = len(images)
     needed = (
@@ -148,13 +146,13 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
 
 
 def of(key: jax.Array, describe: EncoderOf, images: Array, config: Config = Config()) -> Encoder:
-    """Embed public images as `describe` sees them, as they are and in one view.
+    """Embed public images as `describe` encodes them, in one view.
 
     Args:
-      key: of the eigensolver's start; is consumed.
-      describe: an encoder, a pytree, that was fitted on public data.
-      images: uint8 `[m, h, w, c]`, public.
-      config: see `Config`; `stretch`, `turn` and `deskew` are left out.
+      key: Random key of the eigensolver's start, consumed by the call.
+      describe: Encoder that was fitted on public data, a pytree.
+      images: Public images, uint8 `[m, h, w, c]`.
+      config: Settings of the graph; `stretch`, `turn`, and `deskew` are ignored.
     """
     return _embed(
         key,
@@ -195,8 +193,9 @@ def spectral_embedding(key: jax.Array, graph: scipy.sparse.csr_matrix, dimension
 
 
 def _fit_descriptor(images: Array, config: Config) -> pca.Encoder:
-    """Principal components of HOG in cells of a quarter and a seventh of the image, or of the
-    pixels where it is too small for that.
+    """Principal components of HOG, or of pixels if the image is too small for HOG.
+
+    The HOG cells are a quarter and a seventh of the image.
     """
     size = min(images.shape[1:3])
     large = size >= SMALLEST_FOR_HOG
@@ -243,13 +242,15 @@ def _transform(images: Array, matrix: np.ndarray) -> Array:
 _displacement = jax.jit(affine_displacement, static_argnums=(2, 3))
 _rounded = jax.jit(
     as_uint8
-)  # apart from the warp, whose values compiling them together would change in their last bits
+)  # not compiled together with the warp, which would change the warp's last bits
 
 
 @functools.partial(jax.jit, static_argnames="count")
 def _nearest_views(points: jax.Array, views: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """Return the public images, int32 and squared distance `[n, count]`, whose nearest view is
-    nearest to each point.
+    """Return the public images whose nearest view is nearest to each point.
+
+    Returns:
+      Indices, int32 `[n, count]`, and squared distances `[n, count]`.
     """
     distances = jnp.min(jax.vmap(lambda view: pairwise_sq_distances(points, view))(views), axis=0)
     negative, index = jax.lax.top_k(-distances, count)

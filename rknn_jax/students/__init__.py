@@ -1,4 +1,4 @@
-"""Students: what is trained on the labelled public data.
+"""Students: models trained on the labeled public data.
 
-`fit` is the one training loop; `models` are the networks.
+`fit` is the training loop; `models` holds the networks.
 """

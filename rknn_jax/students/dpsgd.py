@@ -1,32 +1,34 @@
-"""Noisy SGD: train a network on private records, the gradient of each clipped to norm C and
-Gaussian noise added to their sum.
+"""Noisy SGD (DP-SGD): private training with clipped per-example gradients and Gaussian noise.
+
+Each gradient is clipped to norm C, and noise is added to the sum of a step:
 
     w  <-  w - rate · momentum of  (sum_i min(1, C/|g_i|) g_i + N(0, (sigma C)² I)) / B
 
-Every step takes a Poisson sample: each record with probability q, on its own. Samples differ in
-size, so they are cut into blocks of one size, the last filled up with records that do not count;
-nothing is dropped. B is the size to expect. What predicts is the moving average of the weights, by
-post-processing.
+Every step takes a Poisson sample: each record joins independently with probability q. B is the
+expected sample size. Samples differ in size, so they are cut into blocks of one size. The last
+block is padded with records that do not count; no record is dropped. Predictions use the moving
+average of the weights, which is post-processing.
 
-**Guarantee.** A record moves the sum by C at most, so its noise multiplier is sigma under
-add-remove. A record and what replaces it may move it by C each in opposite directions: (1-q)N(0) +
-qN(+-1/sigma) is the dominating pair (`rknn_jax.privacy.sampled_gaussian`). The number of records is
-public under replace-one and private under add-remove, where q is therefore to be named.
+**Guarantee.** One record moves the sum by at most C, so the noise multiplier is sigma under
+add-remove. Under replace-one, a record and its replacement may each move the sum by C in opposite
+directions. The dominating pair is then (1-q)N(0) + qN(+1/sigma) against (1-q)N(0) + qN(-1/sigma)
+(`rknn_jax.privacy.sampled_gaussian`). The number of records is public under replace-one. The number
+is private under add-remove, so q must be given there.
 
-- float32 may leave a norm above C by its rounding, and round a batch's sum otherwise; the noise is
-  stronger by `SLACK` and `SUMMED`.
-- A gradient that is not finite counts as 0. optax's own clipping would let it pass, and one record
-  could tell that it is there.
-- Batch statistics are a network's only way to mix records, so they are those of public images,
-  learned anew for every epoch's weights.
-- Every leaf of the weights has noise of its own: with one key for all, as in the code of
-  DiversePublic, leaves of equal shape get equal noise, and their difference is released without
-  any.
+- Float32 rounding may leave a norm above C, and may round a batch's sum differently. The noise is
+  increased by `SLACK` and `SUMMED` to cover both.
+- A gradient that is not finite counts as 0. Optax's own clipping would let such a gradient pass and
+  reveal that its record is present.
+- Batch statistics are the only way in which a network mixes records. They come from public images
+  and are learned anew for every epoch's weights.
+- Every leaf of the weights has its own noise key. The code of DiversePublic uses one key for all
+  leaves. Leaves of equal shape then get equal noise, and their difference is released without
+  noise.
 
 Per-example gradients are `jax.vmap(jax.grad)`, clipped and summed by
-`optax.per_example_global_norm_clip`, which took 0.7 of the time of jax-privacy's `clipped_grad` on
-M5 (`benchmarks/noisy_sgd.py`) and is here already. Where only part of a network is trained, the
-rest has no gradient at all (`Part`).
+`optax.per_example_global_norm_clip`. On M5, this took 0.7 of the time of jax-privacy's
+`clipped_grad` (`benchmarks/noisy_sgd.py`) and adds no dependency. If only a part of the network is
+trained (`Part`), no gradient is computed for the rest.
 
 References: Abadi et al., "Deep Learning with Differential Privacy", 2016, Algorithm 1; De et al.,
 "Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022 (weight
@@ -56,56 +58,64 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Array
 
 Part = Literal["all", "head", "norms", "sparse"]
-"""What is trained: everything; the last layer; scales and biases of the normalisation and the
-last layer; these and the largest weights.
+"""Trained part of a network.
+
+- `all`: all weights.
+- `head`: the last layer.
+- `norms`: scales and biases of the normalization, and the last layer.
+- `sparse`: as `norms`, and the largest of the other weights.
 """
 
 SLACK = 1e-5
-"""By which float32's sum of a million squares may be off.
+"""Bound on the relative error of float32's sum of a million squares.
 
-The noise is stronger than sigma C by it, and by `SUMMED` for each of B.
+The noise exceeds sigma C by this factor, and by `SUMMED` for each of B.
 """
 
 SUMMED = 2.0**-22
-"""By which one record may move the rounding of a sum, for each other record in it: four times
-the most that a search found.
+"""Bound on the relative change of a sum's rounding by one record, per other record in the sum.
+
+The bound is four times the largest change that a search found.
 """
 
 MOST_EXAMPLES = 256
 MOST_NUMBERS = 2**25
-"""Of a block, whose gradients are in memory at once: examples, and weights times examples, which
-are 130 MB.
+"""Limits of a block, whose gradients are in memory at once.
+
+They bound the examples, and weights times examples, which take 130 MB.
 """
 
 STATISTICS_BATCHES = 30
 STATISTICS_BATCH_SIZE = 64
-"""Batches of public images from which batch statistics are learned anew: the last 30 leave 4% of
-what was there before.
+"""Number and size of the batches of public images that batch statistics are learned from.
+
+After 30 batches, 4% of the earlier statistics are left.
 """
 
 LOG_SECONDS = 10
-"""Between two lines of progress."""
+"""Seconds between two lines of progress."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Config:
-    """How to train.
+    """Settings of noisy SGD.
 
     Attributes:
-      epsilon: privacy of the whole training; infinity for no noise and no privacy.
-      delta: of the same.
-      relation: which data sets are neighbours.
-      noise_multiplier: sigma; where it is given, what is guaranteed is what it costs, epsilon at
-        most, and else it is the least that keeps epsilon.
-      clip: C.
-      batch_size: B, records of a step to expect.
-      sampling_prob: q; B divided by the number of records where it is not given.
-      epochs: times that a record takes part, to expect.
-      learning_rate: constant.
-      momentum: of the descent.
-      ema_decay: of the average of the weights over steps.
+      epsilon: Privacy budget of the whole training; infinity turns noise and privacy off. Defaults
+        to 1.
+      delta: Delta of the whole training. Defaults to 1e-5.
+      relation: Relation of neighboring data sets. Defaults to `replace-one`.
+      noise_multiplier: Noise multiplier sigma. If given, the guarantee is what sigma costs, which
+        must not exceed epsilon. Defaults to the smallest sigma that keeps epsilon.
+      clip: Clipping norm C. Defaults to 1.
+      batch_size: Expected number of records per step, B. Defaults to 1024.
+      sampling_prob: Sampling probability q. Defaults to B divided by the number of records.
+      epochs: Expected number of times that a record takes part. Defaults to 20.
+      learning_rate: Constant learning rate. Defaults to 0.5.
+      momentum: Momentum of SGD. Defaults to 0.9.
+      ema_decay: Decay of the average of the weights over steps. Defaults to 0.98.
     """
 
     epsilon: float = 1.0
@@ -152,11 +162,11 @@ class Config:
 
 
 class Schedule(NamedTuple):
-    """What the privacy of a training depends on.
+    """Values that the privacy of a training depends on.
 
     Attributes:
-      sampling_prob: q.
-      steps: T.
+      sampling_prob: Sampling probability q.
+      steps: Number of steps T.
     """
 
     sampling_prob: float
@@ -164,10 +174,10 @@ class Schedule(NamedTuple):
 
 
 def schedule(config: Config, num_records: int) -> Schedule:
-    """Return q and T; with add-remove they do not depend on the number of records.
+    """Return q and T, which do not depend on the number of records under add-remove.
 
     Raises:
-      ValueError: for add-remove without a sampling probability, and for a batch of more records
+      ValueError: For add-remove without a sampling probability, and for a batch of more records
         than there are.
     """
     q = config.sampling_prob
@@ -189,7 +199,7 @@ def schedule(config: Config, num_records: int) -> Schedule:
 
 
 def events(noise_multiplier: float, schedule: Schedule, relation: Relation) -> tuple[Event, ...]:
-    """Return what a training releases; see the module's words."""
+    """Return the privacy events of a training, as the module docstring states them."""
     if relation == "add-remove":
         return (Event("gaussian", noise_multiplier, schedule.steps, schedule.sampling_prob),)
     replaced = schedule.sampling_prob < 1
@@ -206,10 +216,12 @@ def events(noise_multiplier: float, schedule: Schedule, relation: Relation) -> t
 
 
 def noise(config: Config, num_records: int) -> tuple[float, Guarantee]:
-    """Return the noise multiplier that `config` asks for, 0 at infinite epsilon, and the guarantee.
+    """Return the noise multiplier for `config` and the guarantee.
+
+    At infinite epsilon without a given multiplier, the noise multiplier is 0.
 
     Raises:
-      ValueError: for an epsilon or delta out of range, and as `schedule`.
+      ValueError: For an epsilon or delta out of range, and as `schedule`.
     """
     return _noise(
         config.noise_multiplier,
@@ -257,13 +269,13 @@ def _noise(
 
 
 class State(NamedTuple):
-    """What a step changes.
+    """State that a step changes.
 
     Attributes:
-      step: int32.
-      trained: weights that are trained, flat.
-      average: of them over steps.
-      momentum: the optimizer's.
+      step: Number of finished steps, int32.
+      trained: Trained weights, flat by path.
+      average: Average of the trained weights over steps.
+      momentum: State of the optimizer.
     """
 
     step: jax.Array
@@ -276,8 +288,8 @@ class Trained(NamedTuple):
     """A network that was trained privately.
 
     Attributes:
-      variables: `params`, averaged over steps, and `batch_stats` where the network has them.
-      guarantee: of them.
+      variables: `params`, averaged over steps, and `batch_stats` if the network has them.
+      guarantee: Privacy guarantee of the variables.
     """
 
     variables: Any
@@ -300,24 +312,25 @@ def fit(
     """Train a network on private records, in simulation.
 
     Args:
-      key: of the samples and the noise, which must stay secret; is consumed.
-      network: a Flax module, called with `train`.
-      variables: what it starts from: `params`, drawn or learned from public data, and `batch_stats`
-        where it has them.
-      inputs: private, float32 or uint8 images, which are divided by 255, `[n, ...]`.
-      labels: private, int32 `[n]`.
-      public: inputs of the same kind from which batch statistics are learned, where the network has
-        them.
-      config: see `Config`.
-      part: what of the network is trained.
-      density: with `sparse`, the share of the other weights that is trained too, the largest of
-        `variables`.
-      folder: where the training is saved after every epoch, and goes on; with the same key to the
-        same weights, bit for bit. The key is not saved. A training of other settings has a place of
-        its own there; one of other records has not, so give each its folder.
+      key: Random key of the samples and the noise, consumed by the call. The key must stay secret.
+      network: Flax module whose call takes `train`.
+      variables: Initial `params`, drawn or learned from public data, and `batch_stats` if the
+        network has them.
+      inputs: Private inputs `[n, ...]`: float32, or uint8 images, which are divided by 255.
+      labels: Private labels, int32 `[n]`.
+      public: Public inputs of the same kind. Batch statistics are learned from them if the network
+        has any.
+      config: Settings of noisy SGD.
+      part: Trained part of the network. Defaults to `all`.
+      density: Share of the other weights that `sparse` trains too, the largest of `variables`.
+        Defaults to 0.01.
+      folder: Folder of the checkpoints, written after every epoch. A training with the same key
+        resumes there and reaches bit-identical weights. The key is not saved. Trainings with other
+        settings get their own place in the folder. Trainings on other records do not, so give each
+        data set its own folder. Defaults to no checkpoints.
 
     Raises:
-      ValueError: for records that do not fit each other, a density outside (0, 1), and as `noise`.
+      ValueError: For records that do not fit each other, a density outside (0, 1), and as `noise`.
     """
     if len(inputs) != len(labels) or not len(labels):
         raise ValueError(
@@ -331,7 +344,7 @@ def fit(
     descent = _traced(config)
     average, trained = (
         jax.tree.map(jnp.copy, trained) for _ in range(2)
-    )  # steps take their buffers over
+    )  # steps donate the buffers of their state, so these are copies
     state = State(jnp.zeros((), jnp.int32), trained, average, optimizer.init(trained))
     statistics = variables.get("batch_stats", {})
     records = (jax.device_put(jnp.asarray(inputs)), jax.device_put(jnp.asarray(labels, jnp.int32)))
@@ -404,18 +417,18 @@ def sampled(
     """Draw a Poisson sample in blocks.
 
     Args:
-      key: is consumed.
-      num_records: n.
-      sampling_prob: with which each record takes part, on its own.
-      block_size: records of a block.
+      key: Random key, consumed by the call.
+      num_records: Number of records n.
+      sampling_prob: Probability with which each record is sampled, independently.
+      block_size: Records per block.
 
     Returns:
-      For each block `index`, int32 `[block_size]`, and `present`, bool of the same shape, False
-      where the last block is filled up.
+      For each block `index`, int32 `[block_size]`, and `present`, bool `[block_size]`, which is
+      False for padding in the last block.
     """
     chosen = np.flatnonzero(
         jax.random.bernoulli(key, sampling_prob, (num_records,), mode="high")
-    )  # to 2^-45 and not to 2^-23
+    )  # mode "high" is exact to 2^-45 and not only to 2^-23
     blocks = -(-len(chosen) // block_size)
     index = np.zeros(blocks * block_size, np.int32)
     index[: len(chosen)] = chosen
@@ -426,15 +439,16 @@ def sampled(
 
 
 def clipped_sum(gradients: Any, clip: float) -> Any:
-    """Sum gradients `[n, ...]` of n examples, each scaled to norm `clip` at most over all
-    leaves; one that is not finite counts as 0.
+    """Sum gradients `[n, ...]` of n examples, each clipped to norm `clip` over all leaves.
+
+    A gradient that is not finite counts as 0.
     """
     with jax.numpy_dtype_promotion("standard"):
         total = optax.per_example_global_norm_clip(gradients, clip)[0]
         whole = functools.reduce(
             jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(total))
         )
-        # What is not finite spoils the sum, so only then is it worth the time to look for it.
+        # A gradient that is not finite spoils the sum, so search for one only then.
         return jax.lax.cond(
             whole,
             lambda: total,
@@ -443,7 +457,7 @@ def clipped_sum(gradients: Any, clip: float) -> Any:
 
 
 def _finite(gradients: Any) -> Any:
-    """Return the gradients of examples with 0 in place of those that are not finite somewhere."""
+    """Return per-example gradients with 0 in place of those that are not finite everywhere."""
     finite = (
         jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim)))
         for leaf in jax.tree.leaves(gradients)
@@ -456,11 +470,13 @@ def _finite(gradients: Any) -> Any:
 
 
 def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
-    """Return a network's weights that are trained, the others, and which of the first may change:
-    flat, by path.
+    """Split a network's weights into trained and fixed ones, flat by path.
+
+    Returns:
+      The trained weights, the other weights, and a mask of the trained weights that may change.
 
     Raises:
-      ValueError: for an unknown part, one that the network lacks, or a density outside (0, 1).
+      ValueError: For an unknown part, one that the network lacks, or a density outside (0, 1).
     """
     if part not in get_args(Part):
         raise ValueError(f"Expected part to be one of {get_args(Part)}, got part={part!r}.")
@@ -496,7 +512,7 @@ def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
 
 
 def head_of(params: Any) -> str | None:
-    """Return the name of a network's last dense layer, None where it has none."""
+    """Return the name of a network's last dense layer, or None if it has none."""
     return max(
         (name for name in params if name.startswith("Dense_")),
         default=None,
@@ -509,7 +525,7 @@ def _joined(trained: Any, fixed: Any) -> Any:
 
 
 def scaled(inputs: jax.Array) -> jax.Array:
-    """Return float32 inputs; images, uint8, are divided by 255."""
+    """Return float32 inputs; uint8 images are divided by 255."""
     return inputs.astype(jnp.float32) / 255 if inputs.dtype == jnp.uint8 else inputs
 
 
@@ -546,8 +562,9 @@ def _add_clipped(
 
 
 def _traced(config: Config) -> Config:
-    """Return the settings that `_descend` reads: one program serves every epsilon, length and
-    folder.
+    """Return only the settings that `_descend` reads.
+
+    One compiled program then serves every epsilon, length, and folder.
     """
     return Config(
         clip=config.clip,
@@ -562,13 +579,13 @@ def _traced(config: Config) -> Config:
 def _descend(
     config: Config, multiplier: jax.Array, key: jax.Array, state: State, total: Any, mask: Any
 ) -> State:
-    """Add the noise to a step's sum, and go down by it."""
+    """Add noise to a step's sum, and descend along the result."""
     stddev = (
         jnp.asarray(multiplier, jnp.float32)
         * config.clip
         * (1 + SLACK + SUMMED * config.batch_size)
     )
-    drawn = optax.tree.random_like(key, total)  # a key for every leaf
+    drawn = optax.tree.random_like(key, total)  # every leaf gets its own key
     noisy = {
         path: jnp.where(mask[path], total[path] + stddev * drawn[path], 0) / config.batch_size
         for path in total

@@ -1,8 +1,8 @@
-"""Several students of one training set, whose probabilities are averaged.
+"""Ensembles: several students of one training set, with averaged probabilities.
 
-They differ by their keys alone: first weights, order of the records and random changes. Where
-labels of whole clusters are wrong together the average does not undo that, but it takes away what
-each member got wrong by chance.
+Members differ only in their random keys: initial weights, order of records, and augmentations. The
+average removes errors that each member makes by chance. It does not undo labels that are wrong in
+whole clusters.
 
 Reference: Lakshminarayanan, Pritzel & Blundell, "Simple and Scalable Predictive Uncertainty
 Estimation using Deep Ensembles", 2017.
@@ -23,28 +23,30 @@ from rknn_jax.types import Array
 Config = students.Config | mixmatch.Config | uda.Config | vat.Config
 
 SEMI_SUPERVISED = {module.Config: module for module in (mixmatch, uda, vat)}
-"""Who learns from unlabelled records too, by the type of the config."""
+"""Modules that learn from unlabeled records too, by the type of their config."""
 
 
 @pytree.register
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Trained students that answer together.
+    """Trained students that predict together.
 
     Attributes:
-      members: one or more, of one image shape and the same classes.
+      members: One or more students with one image shape and the same classes.
     """
 
     members: tuple[students.Student, ...]
 
     @property
     def interrupted(self) -> bool:
-        """Whether a KeyboardInterrupt ended the training of a member."""
+        """True if a KeyboardInterrupt ended the training of a member."""
         return any(member.interrupted for member in self.members)
 
     def predict_proba(self, images: Array) -> np.ndarray:
-        """Return the members' mean probabilities, float32 `[n, num_classes]`, of uint8 images
-        `[n, height, width, channels]`.
+        """Return the members' mean probabilities of uint8 images `[n, height, width, channels]`.
+
+        Returns:
+          Float32 `[n, num_classes]`.
         """
         return np.mean([member.predict_proba(images) for member in self.members], axis=0)
 
@@ -67,24 +69,26 @@ def fit(
     """Train members one after the other.
 
     Args:
-      key: is consumed.
-      images: uint8 `[m, height, width, channels]`.
-      targets: float32 `[m, num_classes]`.
-      config: of each member; that of a module in `SEMI_SUPERVISED` where there are unlabelled
-        records.
-      num_members: 1 or more.
-      unlabelled: uint8 `[u, height, width, channels]`, learned from by that module's `fit`.
-      start: see `students.fit`; who learns from unlabelled records too starts anew.
-      on_epoch: as in `students.fit`, with the epochs of all members counted on and the member in
-        training.
+      key: Random key, consumed by the call.
+      images: Training images, uint8 `[m, height, width, channels]`.
+      targets: Target probabilities, float32 `[m, num_classes]`.
+      config: Settings of each member. With unlabeled records, the config of a module in
+        `SEMI_SUPERVISED`.
+      num_members: Number of members, 1 or more.
+      unlabelled: Unlabeled images for that module's `fit`, uint8 `[u, height, width, channels]`.
+        Defaults to none.
+      start: Initial layers, as for `students.fit`; not allowed with unlabeled records. Defaults to
+        none.
+      on_epoch: Callback as for `students.fit`, with the member in training. Its epochs are counted
+        over all members. Defaults to none.
 
     Returns:
-      All members; where a KeyboardInterrupt came, those that had finished an epoch, the last one
+      All members. After a KeyboardInterrupt, the members that had finished an epoch, the last one
       marked `interrupted`.
 
     Raises:
-      KeyboardInterrupt: where it came before the end of the very first epoch.
-      ValueError: for num_members < 1, a config of the other kind, a start with unlabelled records,
+      KeyboardInterrupt: If interrupted before the end of the very first epoch.
+      ValueError: For num_members < 1, a config of the other kind, a start with unlabeled records,
         and as `students.fit`.
     """
     if isinstance(config, students.Config) != (unlabelled is None):
@@ -134,16 +138,16 @@ def fit(
 
 
 def save(ensemble: Ensemble, folder: str | Path) -> None:
-    """Write each member's checkpoint to a folder of its number.
+    """Write each member's checkpoint to a folder named by its number.
 
-    Raises ValueError where one exists.
+    Raises ValueError if one exists.
     """
     for number, member in enumerate(ensemble.members):
         students.save(member, Path(folder) / str(number))
 
 
 def load(folder: str | Path) -> Ensemble:
-    """Read what `save` wrote. Raises ValueError where it is not there."""
+    """Read an ensemble that `save` wrote. Raises ValueError if there is none."""
     found = sorted(
         (path for path in Path(folder).glob("*") if path.name.isdigit()),
         key=lambda path: int(path.name),

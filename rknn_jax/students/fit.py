@@ -1,14 +1,15 @@
-"""Train a student on public images with the labels that private data voted for.
+"""Student training on public images with labels from private votes.
 
-Soft cross-entropy with label smoothing, AdamW under a one-cycle rate, random warps, and an
-exponential moving average (EMA) of weights and batch statistics, which is what predicts:
+Training minimizes soft cross-entropy with label smoothing, by AdamW under a one-cycle rate, on
+randomly warped images. Predictions use an exponential moving average (EMA) of weights and batch
+statistics:
 
     ema_t = d_t ema_(t-1) + (1 - d_t) x_t,    d_t = min(ema_decay, (1 + t) / (10 + t))
 
-The labels of whole clusters are wrong together; smoothing, warps and the average keep the student
-from learning that. One jitted step trains a batch and Python loops over the steps, because XLA's
-convolutions on CPU are 14 times slower inside `lax.scan`. The key determines everything: on one
-machine, equal keys and data give equal students, bit for bit.
+Wrong labels come in whole clusters. Smoothing, warps, and the average keep the student from
+learning these wrong labels. One jitted step trains one batch, and Python loops over the steps. On
+CPU, XLA's convolutions are 14 times slower inside `lax.scan`. The key determines everything: on one
+machine, equal keys and data give bit-identical students.
 
 Nothing here sees private data: the targets are post-processing of a private release.
 """
@@ -33,11 +34,13 @@ from rknn_jax.students import models
 from rknn_jax.types import Array
 
 MODELS = tuple(module.name for module in pkgutil.iter_modules(models.__path__))
-"""Every file of `students/models`."""
+"""Names of the models, one for each file of `students/models`."""
 
 PREDICT_BLOCK = 32
-"""Images of one forward pass; M5 takes 0.7 ms of one core for each, and 1.1 ms in blocks of 50
-or more, which leave the cache.
+"""Images in one forward pass.
+
+M5 takes 0.7 ms of one core per image. In blocks of 50 or more, which do not fit in the cache, M5
+takes 1.1 ms.
 """
 
 OnEpoch = Callable[[int, int, dict[str, float], "Student"], None]
@@ -45,19 +48,22 @@ OnEpoch = Callable[[int, int, dict[str, float], "Student"], None]
 
 @dataclass(frozen=True)
 class Config:
-    """How a student is trained. The defaults suit MNIST-like images.
+    """Settings of a student's training; the defaults suit MNIST-like images.
 
     Attributes:
-      model: one of `MODELS`.
-      epochs: passes over the data; 0 is replaced by the model's own, `EPOCHS` of its file.
-      batch_size: records of a step; all of them where there are fewer.
-      learning_rate: at its peak.
-      weight_decay: decoupled, as AdamW's.
-      label_smoothing: share of every target that is spread evenly over the classes.
-      optimizer: `adamw`, or `sgd` with Nesterov's momentum of 0.9.
-      ema_decay: d, for the average over steps.
-      augmentation: how training images are changed at random, a name in `rknn_jax.images.augment`.
-      warmup: share of the steps in which the rate rises.
+      model: Name of the network, one of `MODELS`. Defaults to `cnn`.
+      epochs: Passes over the data. 0 is replaced by the model's default, `EPOCHS` in its file.
+        Defaults to 0.
+      batch_size: Records per step, or all records if there are fewer. Defaults to 32.
+      learning_rate: Peak learning rate. Defaults to 3e-3.
+      weight_decay: Decoupled weight decay, as in AdamW. Defaults to 1e-2.
+      label_smoothing: Share of every target that is spread evenly over the classes. Defaults to
+        0.1.
+      optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9. Defaults to `adamw`.
+      ema_decay: Largest decay d of the average over steps. Defaults to 0.99.
+      augmentation: Random change of the training images, a name in `rknn_jax.images.augment`.
+        Defaults to `warp`.
+      warmup: Share of the steps in which the learning rate rises. Defaults to 0.2.
     """
 
     model: str = "cnn"
@@ -104,15 +110,15 @@ class Config:
 @pytree.register
 @dataclass(frozen=True, eq=False)
 class Student:
-    """A trained student: host arrays, and what it takes to apply them.
+    """A trained student: host arrays and the settings to apply them.
 
     Attributes:
-      params: averaged weights.
-      batch_stats: averaged batch statistics, `{}` of a network that has none.
-      config: how it was trained.
-      num_classes: |Y|.
-      image_shape: `(height, width, channels)`.
-      interrupted: whether a KeyboardInterrupt ended the training.
+      params: Averaged weights.
+      batch_stats: Averaged batch statistics; `{}` if the network has none.
+      config: Training settings.
+      num_classes: Number of classes |Y|.
+      image_shape: Shape `(height, width, channels)` of one image.
+      interrupted: True if a KeyboardInterrupt ended the training. Defaults to False.
     """
 
     params: Any
@@ -123,20 +129,24 @@ class Student:
     interrupted: bool = field(default=False, metadata=pytree.STATIC)
 
     def predict_proba(self, images: Array) -> np.ndarray:
-        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height,
-        width, channels]`.
+        """Return class probabilities of uint8 images `[n, height, width, channels]`.
+
+        Returns:
+          Float32 `[n, num_classes]`.
         """
         return self._apply(images, features=False)
 
     def features(self, images: Array) -> np.ndarray:
-        """Return the layer before the head, float32 `[n, f]`: an encoder, record-local like any
-        other.
+        """Return the layer before the head, float32 `[n, f]`.
+
+        This is a record-local encoder, like any other.
         """
         return self._apply(images, features=True)
 
     def _apply(self, images: Array, features: bool) -> np.ndarray:
-        """Run the network in blocks of one size, the last one padded: constant memory and one
-        trace.
+        """Run the network in blocks of one size, the last one padded.
+
+        Memory stays constant, and JAX traces the network once.
         """
         if images.dtype != np.uint8 or images.shape[1:] != self.image_shape:
             raise ValueError(
@@ -154,7 +164,7 @@ class Student:
 
 
 class State(NamedTuple):
-    """What a step changes: `variables` and `average` hold `params` and `batch_stats`."""
+    """State that a step changes: `variables` and `average` hold `params` and `batch_stats`."""
 
     step: jax.Array
     variables: Any
@@ -175,25 +185,25 @@ def fit(
     """Train a student.
 
     Args:
-      key: is consumed.
-      images: uint8 `[m, height, width, channels]`.
-      targets: float32 `[m, num_classes]`, one-hot or soft labels; every row sums to 1.
-      config: how.
-      weights: float32 `[m]`, what each record counts for relative to the others; all the same by
-        default. A record of weight 0 might as well not be there.
-      start: `params` and `batch_stats` of layers that training begins at, such as a backbone's that
-        was trained without labels; other layers are drawn.
-      on_epoch: called after every epoch with its number from 1 on, the number of epochs, `{"loss",
-        "seconds"}` of the epoch, and the student so far. It may raise KeyboardInterrupt to end the
-        training.
+      key: Random key, consumed by the call.
+      images: Training images, uint8 `[m, height, width, channels]`.
+      targets: One-hot or soft labels, float32 `[m, num_classes]`; every row sums to 1.
+      config: Training settings.
+      weights: Relative weight of each record in the loss, float32 `[m]`. Records of weight 0 are
+        left out. Defaults to equal weights.
+      start: Initial `params` and `batch_stats` of some layers, such as a backbone that was trained
+        without labels. All other layers are drawn at random. Defaults to none.
+      on_epoch: Callback after every epoch. Its arguments are the epoch's number from 1 on, the
+        number of epochs, the epoch's `{"loss", "seconds"}`, and the student so far. The callback
+        may raise KeyboardInterrupt to end the training. Defaults to none.
 
     Returns:
-      The student after the last epoch; where a KeyboardInterrupt came, after the last finished one
-      and marked `interrupted`.
+      The student after the last epoch. After a KeyboardInterrupt, the student of the last finished
+      epoch, marked `interrupted`.
 
     Raises:
-      KeyboardInterrupt: where it came before the end of the first epoch.
-      ValueError: where the arrays do not fit each other or the network.
+      KeyboardInterrupt: If interrupted before the end of the first epoch.
+      ValueError: If the arrays do not fit each other or the network.
     """
     data = checked(config, images, targets, weights)
     num_records = len(data[0])
@@ -233,24 +243,24 @@ def run(
     num_batches: float,
     on_epoch: OnEpoch | None,
 ) -> Student:
-    """Go through all epochs, whatever a step is, and keep the student of the last finished one.
+    """Run all epochs with any kind of step, and keep the student of the last finished epoch.
 
     Args:
-      config: of the student.
-      num_classes: |Y|.
-      image_shape: `(height, width, channels)`.
-      state: to begin with; is consumed.
-      step: trains one batch and returns its loss too.
-      epoch_batches: gives the batches of an epoch, by its number from 0 on.
-      num_batches: of an epoch, by which the sum of its losses is divided; the last one counts for
-        as much as it is filled.
-      on_epoch: see `fit`.
+      config: Settings of the student.
+      num_classes: Number of classes |Y|.
+      image_shape: Shape `(height, width, channels)` of one image.
+      state: Initial state, consumed by the call.
+      step: Function that trains one batch and returns the new state and the batch's loss.
+      epoch_batches: Function from an epoch's number, from 0 on, to its batches.
+      num_batches: Batches per epoch, which divide the sum of the losses. A partly filled last batch
+        counts as a fraction.
+      on_epoch: Callback after every epoch, as for `fit`.
 
     Returns:
-      As `fit`.
+      The student, as for `fit`.
 
     Raises:
-      KeyboardInterrupt: where it came before the end of the first epoch.
+      KeyboardInterrupt: If interrupted before the end of the first epoch.
     """
     student: Student | None = None
     try:
@@ -259,7 +269,7 @@ def run(
             loss = jnp.zeros(())
             for batch in epoch_batches(epoch):
                 state, batch_loss = step(state, batch)
-                loss += batch_loss  # stays on the device: no step waits for it
+                loss += batch_loss  # the loss stays on the device, so that no step waits for it
             metrics = {"loss": float(loss) / num_batches, "seconds": time.perf_counter() - start}
             student = Student(
                 **jax.tree.map(np.array, state.average),
@@ -282,12 +292,12 @@ def batches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield an epoch's batches, all of one size: each record once, in random order.
 
-    The last batch is filled up with the epoch's first records, which are not `present` there: batch
-    normalisation sees them, the loss does not.
+    The last batch is filled up with the epoch's first records, which are not `present` there. Batch
+    normalization sees these records; the loss does not.
 
     Yields:
-      index: int32 `[batch_size]`.
-      present: float32 `[batch_size]`, 1 or 0.
+      index: Record indices, int32 `[batch_size]`.
+      present: 1 for a record, 0 for padding, float32 `[batch_size]`.
     """
     order = np.asarray(jax.random.permutation(key, num_records), np.int32)
     for start in range(0, num_records, batch_size):
@@ -296,24 +306,25 @@ def batches(
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array, label_smoothing: float) -> jax.Array:
-    """Return `-sum_c ((1 - label_smoothing) targets_c + label_smoothing / num_classes) log p_c`,
-    float32 `[n]`.
+    """Cross-entropy of smoothed targets, float32 `[n]`.
+
+    -sum_c ((1 - label_smoothing) targets_c + label_smoothing / num_classes) log p_c
     """
     smooth = (1 - label_smoothing) * targets + label_smoothing / targets.shape[1]
     return -jnp.sum(smooth * jax.nn.log_softmax(logits), axis=1)
 
 
 def average(old: Any, new: Any, step: jax.Array | int, decay: float) -> Any:
-    """Return the EMA of the module docstring, step t counting from 0.
+    """Return the EMA of the module docstring; step t counts from 0.
 
-    The first values are forgotten soon, however long the memory.
+    The first values are forgotten soon, whatever the decay.
     """
     rate = jnp.minimum(decay, (1 + step) / (10 + step))
     return jax.tree.map(lambda a, b: rate * a + (1 - rate) * b, old, new)
 
 
 def save(student: Student, folder: str | Path) -> None:
-    """Write a checkpoint, whole or not at all. Raises ValueError where `folder` exists."""
+    """Write a checkpoint, whole or not at all. Raises ValueError if `folder` exists."""
     arrays = {"params": student.params, "batch_stats": student.batch_stats}
     record = {
         name: getattr(student, name) for name in ("num_classes", "image_shape", "interrupted")
@@ -322,7 +333,7 @@ def save(student: Student, folder: str | Path) -> None:
 
 
 def load(folder: str | Path) -> Student:
-    """Read what `save` wrote. Raises ValueError where it is not there."""
+    """Read a student that `save` wrote. Raises ValueError if there is none."""
     arrays, record = checkpoints.load(folder, "student")
     record |= {"config": Config(**record["config"]), "image_shape": tuple(record["image_shape"])}
     return Student(**arrays, **record)
@@ -353,8 +364,9 @@ def _optimizer(config: Config, num_steps: int) -> optax.GradientTransformation:
 
 @partial(jax.jit, static_argnames="network")
 def drawn(network: Any, key: jax.Array, images: jax.Array) -> Any:
-    """Return a network's first variables, `params` and `batch_stats`; `images` have the shape of
-    those to come. `key` is consumed.
+    """Return a network's initial variables, `params` and `batch_stats`.
+
+    `images` only give the shape of the inputs. `key` is consumed.
     """
     return {"batch_stats": {}, **network.init(key, images.astype(jnp.float32), train=False)}
 
@@ -367,8 +379,9 @@ def initial(
     images: Array,
     start: Any = None,
 ) -> State:
-    """Return the state before the first of `num_steps` steps; `images`, uint8, have the shape of
-    those to come, `start` is as for `fit`.
+    """Return the state before the first of `num_steps` steps.
+
+    `images`, uint8, only give the shape of the inputs. `start` is as for `fit`.
     """
     variables = begun_at(start, drawn(network_of(config, num_classes), key, images))
     average, optimizer = _begun_with(config, num_steps, variables)
@@ -377,8 +390,9 @@ def initial(
 
 @partial(jax.jit, static_argnames=("config", "num_steps"))
 def _begun_with(config: Config, num_steps: int, variables: Any) -> tuple[Any, Any]:
-    """Return the average, a copy, and the optimizer's state; one program instead of one for each
-    shape.
+    """Return a copy of the variables as the average, and the optimizer's state.
+
+    Jitting compiles one program instead of one per array shape.
     """
     return jax.tree.map(jnp.copy, variables), _optimizer(config, num_steps).init(
         variables["params"]
@@ -386,8 +400,9 @@ def _begun_with(config: Config, num_steps: int, variables: Any) -> tuple[Any, An
 
 
 def descend(config: Config, num_steps: int, state: State, gradient: Any, updates: Any) -> State:
-    """Return the state after a step by `gradient`, of the weights; `updates` holds the new batch
-    statistics.
+    """Return the state after one step.
+
+    `gradient` is that of the weights, and `updates` holds the new batch statistics.
     """
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         change, optimizer = _optimizer(config, num_steps).update(
@@ -407,7 +422,7 @@ def descend(config: Config, num_steps: int, state: State, gradient: Any, updates
 
 
 def begun_at(start: Any, drawn: Any) -> Any:
-    """Return the drawn variables with those layers that `start` has in their place."""
+    """Return the drawn variables, with the layers of `start` in place of their own."""
     if start is None:
         return drawn
     begun = {kind: layers | start.get(kind, {}) for kind, layers in drawn.items()}
@@ -429,7 +444,7 @@ def _step(
     index: jax.Array,
     present: jax.Array,
 ) -> tuple[State, jax.Array]:
-    """Train one batch; returns its mean loss too."""
+    """Train one batch; return the new state and the batch's mean loss."""
     images, targets, weights = (array[index] for array in data)
     images = images.astype(jnp.float32) / 255
     images = augment.AUGMENTATIONS[config.augmentation](jax.random.fold_in(key, state.step), images)
@@ -456,7 +471,7 @@ def _forward(network: Any, features: bool, variables: Any, images: jax.Array) ->
 def checked(
     config: Config, images: Array, targets: Array, weights: Array | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what is to be trained on: records of positive weight, and weights whose mean is 1."""
+    """Return the records of positive weight, with weights scaled to mean 1."""
     images = np.asarray(images)
     targets = np.asarray(targets, np.float32)
     weights = (

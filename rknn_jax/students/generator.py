@@ -1,11 +1,10 @@
-"""A generator of images from noise, which needs no image to learn from: that of data-free
-distillation.
+"""Image generator for data-free distillation, which needs no image to learn from.
 
-It takes no batch statistics, so that images do not depend on each other, and scales each image by
-itself to a mean and spread of pixels that are public knowledge.
+The generator uses no batch statistics, so its images do not depend on each other. Each image is
+scaled to a publicly known mean and spread of pixels.
 
-Reference: Chen et al., "Data-Free Learning of Student Networks" (DAFL), 2019, whose generator this
-is but for the normalisation.
+Reference: Chen et al., "Data-Free Learning of Student Networks" (DAFL), 2019. The generator is
+theirs except for the normalization.
 """
 
 from dataclasses import dataclass, field
@@ -21,22 +20,24 @@ import numpy as np
 from rknn_jax._internal import checkpoints, pytree
 
 UNIFORM = nn.initializers.lecun_uniform()
-"""Of the generator's weights; the truncated normal one compiles for seconds."""
+"""Initializer of the generator's weights; the truncated normal one takes seconds to compile."""
 
 
 INK = 0.7
-"""Standard deviation of an image's mean pixel, over that of its pixels: a one has less ink than
-an eight.
+"""Standard deviation of an image's mean pixel, relative to that of its pixels.
+
+Images differ in their amount of ink: a one has less than an eight.
 """
 
 
 class Painter(nn.Module):
-    """Maps z, float32 `[n, latent]`, to images float32 `[n, height, width, channels]` in [0, 1].
+    """Map z, float32 `[n, latent]`, to images float32 `[n, height, width, channels]` in [0, 1].
 
-        dense; normalise, up 2, conv 3x3 width, normalise, leaky ReLU, up 2, conv 3x3 width / 2, normalise, leaky ReLU, conv 3x3
+        dense; normalize, up 2, conv 3x3 width, normalize, leaky ReLU,
+        up 2, conv 3x3 width / 2, normalize, leaky ReLU, conv 3x3
 
-    as DAFL's, at any size: the first layer has a quarter of the pixels along each axis, rounded up,
-    and what is too much is cut off.
+    This is DAFL's network for images of any size. Its first layer has a quarter of the pixels along
+    each axis, rounded up. Surplus rows and columns are cut off.
     """
 
     image_shape: tuple[int, int, int]
@@ -47,7 +48,7 @@ class Painter(nn.Module):
 
     @nn.compact
     def __call__(self, z: jax.Array) -> jax.Array:
-        """Paint."""
+        """Generate images from z."""
         height, width, channels = self.image_shape
         height = height - 2 * self.margin
         width = width - 2 * self.margin
@@ -84,9 +85,9 @@ class Generator:
     """A trained generator, released with the student.
 
     Attributes:
-      params: host arrays.
-      painter: what they belong to.
-      latent: dimensions of z.
+      params: Weights, as host arrays.
+      painter: Network of the weights.
+      latent: Number of dimensions of z.
     """
 
     params: Any
@@ -94,7 +95,7 @@ class Generator:
     latent: int = field(metadata=pytree.STATIC)
 
     def __call__(self, key: jax.Array, num: int) -> np.ndarray:
-        """Return images that it makes up, uint8 `[num, height, width, channels]`.
+        """Return generated images, uint8 `[num, height, width, channels]`.
 
         `key` is consumed.
         """
@@ -109,12 +110,12 @@ def painted(painter: Painter, params: Any, z: jax.Array) -> jax.Array:
 
 
 def as_uint8(images: jax.Array) -> jax.Array:
-    """Return images in [0, 1] as whole numbers to 255."""
+    """Return images in [0, 1] as integers from 0 to 255, uint8."""
     return jnp.round(255 * images).astype(jnp.uint8)
 
 
 def save(generator: Generator, folder: str | Path) -> None:
-    """Write a generator, whole or not at all. Raises ValueError where `folder` exists."""
+    """Write a generator, whole or not at all. Raises ValueError if `folder` exists."""
     painter = generator.painter
     told = {
         name: getattr(painter, name)
@@ -124,7 +125,7 @@ def save(generator: Generator, folder: str | Path) -> None:
 
 
 def load(folder: str | Path) -> Generator:
-    """Read what `save` wrote. Raises ValueError where it is not there."""
+    """Read a generator that `save` wrote. Raises ValueError if there is none."""
     params, record = checkpoints.load(folder, "generator")
     told = record["painter"]
     return Generator(

@@ -1,18 +1,18 @@
-"""Train a student on few labelled public images and many unlabelled ones, by MixMatch.
+"""MixMatch training on few labeled public images and many unlabeled ones.
 
-1. Each labelled image of a batch is augmented once, each unlabelled one `num_guesses` times. The
-   guess for an unlabelled image is the student's mean prediction over its augmentations, sharpened,
-   and stands as the target of all of them.
-2. Every row is mixed with a random other one of the whole batch, images and targets alike: lam own
-  + (1 - lam) other, lam >= 1/2.
-3. The loss is the cross-entropy of the labelled rows, and a multiple of the guesses' squared error
-  that rises from zero over the steps.
+1. Each labeled image of a batch is augmented once, each unlabeled one `num_guesses` times. The
+   guess for an unlabeled image is the student's mean prediction over its augmentations, sharpened.
+   All augmentations of the image have this guess as their target.
+2. Every row is mixed with a random other row of the whole batch, images and targets alike: lam own
+   + (1 - lam) other, lam >= 1/2.
+3. The loss is the cross-entropy of the labeled rows plus a multiple of the guesses' squared error.
+   The multiple rises from zero over the steps.
 
-What MixMatch leaves open is settled so. lam is drawn for each row, as by its authors, and not once
-for a batch. One pass through the network takes the whole mixed batch, so that batch normalisation
-sees labelled and unlabelled rows together, which is what interleaving their batches is for; the
-guesses use statistics of their own batch and leave no trace in the running ones. What is left of a
-step is that of `rknn_jax.students.semi_supervised`.
+Choices that MixMatch leaves open: lam is drawn for each row, as in the authors' code, and not once
+per batch. One pass through the network takes the whole mixed batch, so batch normalization sees
+labeled and unlabeled rows together. The authors interleave their batches for the same purpose. The
+guesses use the statistics of their own batch and do not change the running ones. The rest of a step
+is that of `rknn_jax.students.semi_supervised`.
 
 Reference: Berthelot et al., "MixMatch: A Holistic Approach to Semi-Supervised Learning", 2019.
 """
@@ -32,20 +32,22 @@ from rknn_jax.types import Array
 
 @dataclass(frozen=True)
 class Config:
-    """How to train on both kinds of records.
+    """Settings of MixMatch.
 
-    The defaults are those of the reverse k-NN paper for SVHN, with 500 labelled images.
+    The defaults are those of the reverse k-NN paper for SVHN, with 500 labeled images.
 
     Attributes:
-      student: the network and its optimizer. A batch takes `batch_size` of each kind of records,
-        all of them where there are fewer, and an epoch is one pass over the kind that has more
-        batches, while the other begins again as often as it takes. The 67 epochs are then that
-        paper's 51,200 steps.
-      num_guesses: K, augmentations of an unlabelled image that share a guess.
-      temperature: T of the sharpening; 1 leaves guesses as they are.
-      concentration: alpha of the Beta(alpha, alpha) that lam is drawn from.
-      unlabelled_weight: of the squared error at the last step, lambda_u; MixMatch has 75 for
-        CIFAR-10.
+      student: Network and optimizer. A batch takes `batch_size` records of each kind, or all
+        records if there are fewer. An epoch is one pass over the kind with more batches; the other
+        kind is repeated as needed. Defaults to 67 epochs of `wrn28_2`, which are that paper's
+        51,200 steps.
+      num_guesses: Number K of augmentations of an unlabeled image that share a guess. Defaults to
+        2.
+      temperature: Sharpening temperature T; 1 leaves guesses as they are. Defaults to 0.5.
+      concentration: Parameter alpha of the Beta(alpha, alpha) that lam is drawn from. Defaults to
+        0.75.
+      unlabelled_weight: Weight lambda_u of the squared error at the last step. Defaults to 250;
+        MixMatch has 75 for CIFAR-10.
     """
 
     student: students.Config = field(
@@ -93,8 +95,9 @@ def fit(
     weights: Array | None = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Train a student on labelled and unlabelled records by MixMatch; arguments, result and
-    errors are those of `semi_supervised.fit`.
+    """Train a student on labeled and unlabeled records by MixMatch.
+
+    Arguments, result, and errors are those of `semi_supervised.fit`.
     """
     return semi_supervised.fit(
         key, images, targets, unlabelled, config, objective, weights=weights, on_epoch=on_epoch
@@ -108,8 +111,9 @@ def objective(
     batch: semi_supervised.Batch,
     progress: jax.Array,
 ) -> tuple[jax.Array, Any]:
-    """Return the loss of a batch, and the running statistics after the mixed images; see
-    `semi_supervised.Objective`.
+    """Return the loss of a batch, and the running statistics after the mixed images.
+
+    The signature is that of `semi_supervised.Objective`.
     """
     augment_key, share_key, other_key = jax.random.split(key, 3)
     num_labelled = len(batch.images)
@@ -135,30 +139,35 @@ def objective(
 
 
 def guess(logits: jax.Array, temperature: float) -> jax.Array:
-    """Return targets for unlabelled images: their mean prediction, sharpened. No gradient passes.
+    """Return targets for unlabeled images: their mean prediction, sharpened. No gradient passes.
 
     Args:
-      logits: float32 `[num_guesses, n, num_classes]`, of each image's augmentations.
-      temperature: of the sharpening.
+      logits: Logits of each image's augmentations, float32 `[num_guesses, n, num_classes]`.
+      temperature: Sharpening temperature.
 
     Returns:
-      float32 `[n, num_classes]`.
+      Float32 `[n, num_classes]`.
     """
     return jax.lax.stop_gradient(sharpen(jax.nn.softmax(logits).mean(0), temperature))
 
 
 def sharpen(probabilities: jax.Array, temperature: float) -> jax.Array:
-    """Return `p_c^(1/T) / sum_d p_d^(1/T)`, float32 `[n, num_classes]`: for T = 1 what came in,
-    for T -> 0 all on the likeliest class.
+    """Return `p_c^(1/T) / sum_d p_d^(1/T)`, float32 `[n, num_classes]`.
+
+    T = 1 leaves the probabilities as they are. T -> 0 puts all on the likeliest class.
     """
     return jax.nn.softmax(
         jnp.log(probabilities) / temperature
-    )  # powers of small numbers would be lost
+    )  # in logarithms, because powers of small numbers would underflow
 
 
 def own_shares(key: jax.Array, num_rows: int, concentration: float) -> jax.Array:
-    """Draw lam' ~ Beta(alpha, alpha) for each row and return max(lam', 1 - lam'), float32
-    `[num_rows]`: a row stays nearest to itself.
+    """Draw lam' ~ Beta(alpha, alpha) for each row and return max(lam', 1 - lam').
+
+    Every mixed row is thus closest to its own image.
+
+    Returns:
+      Float32 `[num_rows]`.
     """
     drawn = jax.random.beta(key, concentration, concentration, (num_rows,))
     return jnp.maximum(drawn, 1 - drawn)
@@ -168,12 +177,12 @@ def mix(share: jax.Array, other: jax.Array, values: jax.Array) -> jax.Array:
     """Return `share_i values_i + (1 - share_i) values_other(i)`.
 
     Args:
-      share: float32 `[n]`.
-      other: int32 `[n]`, the row that each is mixed with.
-      values: float32 `[n, ...]`, images or targets.
+      share: Weight of each row's own values, float32 `[n]`.
+      other: Index of the row that each row is mixed with, int32 `[n]`.
+      values: Images or targets, float32 `[n, ...]`.
 
     Returns:
-      float32 of the same shape as `values`.
+      Float32 of the same shape as `values`.
     """
     own = share.reshape(-1, *[1] * (values.ndim - 1))
     return own * values + (1 - own) * values[other]
@@ -187,19 +196,19 @@ def loss(
     unlabelled_weight: jax.Array,
     label_smoothing: float,
 ) -> jax.Array:
-    """Return the labelled rows' mean cross-entropy + `unlabelled_weight` times the others' mean
-    squared error of probabilities.
+    """Sum of the labeled rows' cross-entropy and the other rows' weighted squared error.
 
     Args:
-      logits: float32 `[n, num_classes]`, labelled rows first.
-      targets: float32 `[n, num_classes]`.
-      weights: float32 `[n]`, which multiply each row's part.
-      num_labelled: rows that count as labelled.
-      unlabelled_weight: float32 scalar.
-      label_smoothing: of the labelled rows.
+      logits: Logits with labeled rows first, float32 `[n, num_classes]`.
+      targets: Target probabilities, float32 `[n, num_classes]`.
+      weights: Factor of each row's term, float32 `[n]`.
+      num_labelled: Number of rows that count as labeled.
+      unlabelled_weight: Weight of the squared error of probabilities, float32 scalar.
+      label_smoothing: Label smoothing of the labeled rows.
 
     Returns:
-      float32 scalar. The squared error is a mean over rows and classes.
+      Float32 scalar. The cross-entropy is a mean over rows, the squared error over rows and
+      classes.
     """
     labelled = students.cross_entropy(
         logits[:num_labelled], targets[:num_labelled], label_smoothing

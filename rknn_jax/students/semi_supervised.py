@@ -1,13 +1,11 @@
-"""What students have in common that learn from few labelled public images and from many unlabelled
-ones.
+"""Common training loop of students that learn from labeled and unlabeled public images.
 
-A step takes a batch of each kind of records. What it makes of them is its method's: an `Objective`
-returns the loss of a batch. Optimizer, rates, averaged weights and stopping are those of
+A step takes a batch of each kind of records. An `Objective`, one per method, returns the loss of a
+batch. Optimizer, learning rates, averaged weights, and stopping are those of
 `rknn_jax.students.fit`, and so is the student.
 
-For answers of a labeler, the queries can be the labelled records, or those public records whose
-labels are sure. Nothing here sees private data: the targets are post-processing of a private
-release.
+The labeled records can be a labeler's queries, or those public records whose labels are confident.
+Nothing here sees private data: the targets are post-processing of a private release.
 """
 
 import itertools
@@ -25,15 +23,14 @@ from rknn_jax.types import Array
 
 
 class Batch(NamedTuple):
-    """What a step learns from, n labelled and u unlabelled records.
+    """Input of a step: n labeled and u unlabeled records.
 
     Attributes:
-      images: float32 `[n, height, width, channels]` in [0, 1].
-      targets: float32 `[n, num_classes]`.
-      weights: float32 `[n]`, what each labelled record counts for; 0 where it only fills up the
-        batch.
-      unlabelled: float32 `[u, height, width, channels]` in [0, 1].
-      present: float32 `[u]`, 1, and 0 where an unlabelled record only fills up the batch.
+      images: Labeled images, float32 `[n, height, width, channels]` in [0, 1].
+      targets: Target probabilities, float32 `[n, num_classes]`.
+      weights: Weight of each labeled record, float32 `[n]`; 0 for padding.
+      unlabelled: Unlabeled images, float32 `[u, height, width, channels]` in [0, 1].
+      present: 1 for an unlabeled record, 0 for padding, float32 `[u]`.
     """
 
     images: jax.Array
@@ -44,14 +41,18 @@ class Batch(NamedTuple):
 
 
 Apply = Callable[[jax.Array], tuple[jax.Array, Any]]
-"""The network in training: images to logits, normalised by the statistics of these images, and the
-new running statistics. They last only
-where an objective returns them."""
+"""The network in training: maps images to logits and the new running statistics.
+
+Images are normalized by their own statistics. The running statistics are kept only if an objective
+returns them.
+"""
 
 Objective = Callable[[Any, jax.Array, Apply, Batch, jax.Array], tuple[jax.Array, Any]]
-"""A method: takes its config, a key, the network, a batch and the share of the steps that are done
-after this one. Returns the loss,
-float32 scalar, and the running statistics that are to last."""
+"""A semi-supervised method's loss.
+
+Its arguments are a config, a key, the network, a batch, and the share of steps done after this one.
+It returns the loss, float32 scalar, and the running statistics to keep.
+"""
 
 
 def fit(
@@ -66,31 +67,30 @@ def fit(
     weights: Array | None = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Train a student on labelled and unlabelled records.
+    """Train a student on labeled and unlabeled records.
 
-    An epoch is one pass over the kind that has more batches, while the other begins again as often
-    as it takes.
+    An epoch is one pass over the kind with more batches; the other kind is repeated as needed.
 
     Args:
-      key: is consumed.
-      images: uint8 `[m, height, width, channels]`, labelled.
-      targets: float32 `[m, num_classes]`, one-hot or soft labels; every row sums to 1.
-      unlabelled: uint8 `[u, height, width, channels]`.
-      config: the method's, hashable; `config.student` is the network and its optimizer.
-      objective: the method.
-      unlabelled_ratio: unlabelled records of a batch for each of `config.student.batch_size`
-        labelled ones; of either kind all of them where there are fewer.
-      weights: float32 `[m]`, what the loss of each labelled record counts for relative to the
-        others; all the same by default. A record of weight 0 might as well not be there.
-      on_epoch: as for `students.fit`; the loss is the mean over the epoch's steps.
+      key: Random key, consumed by the call.
+      images: Labeled images, uint8 `[m, height, width, channels]`.
+      targets: One-hot or soft labels, float32 `[m, num_classes]`; every row sums to 1.
+      unlabelled: Unlabeled images, uint8 `[u, height, width, channels]`.
+      config: Hashable settings of the method; `config.student` is the network and its optimizer.
+      objective: The method's loss.
+      unlabelled_ratio: Unlabeled records in a batch for each of `config.student.batch_size` labeled
+        ones. A batch takes all records of a kind if there are fewer. Defaults to 1.
+      weights: Relative weight of each labeled record in the loss, float32 `[m]`. Records of weight
+        0 are left out. Defaults to equal weights.
+      on_epoch: Callback as for `students.fit`; its loss is the mean over the epoch's steps.
+        Defaults to none.
 
     Returns:
-      The student, as `students.fit` does; `config.student` is what it remembers of how it was
-      trained.
+      The student, as for `students.fit`; it keeps only `config.student` of the settings.
 
     Raises:
-      KeyboardInterrupt: where it came before the end of the first epoch.
-      ValueError: where the arrays do not fit each other or the network.
+      KeyboardInterrupt: If interrupted before the end of the first epoch.
+      ValueError: If the arrays do not fit each other or the network.
     """
     student = config.student
     labelled = students.checked(student, images, targets, weights)
@@ -133,8 +133,9 @@ def fit(
 
 
 def kl_divergence(probabilities: jax.Array, logits: jax.Array) -> jax.Array:
-    """Return `sum_c p_c log(p_c / q_c)`, float32 `[n]`, q the softmax of `logits`; both `[n,
-    num_classes]`. No gradient passes p.
+    """Divergence `sum_c p_c log(p_c / q_c)`, float32 `[n]`, with q the softmax of `logits`.
+
+    Both arguments are `[n, num_classes]`. No gradient passes through p.
     """
     fixed = jax.lax.stop_gradient(probabilities)
     return jnp.sum(xlogy(fixed, fixed) - fixed * jax.nn.log_softmax(logits), axis=1)
@@ -158,8 +159,10 @@ def _step(
     data: Any,
     chosen: Any,
 ) -> tuple[students.State, jax.Array]:
-    """Train one batch, chosen as index and presence of labelled and unlabelled records; returns
-    its loss too.
+    """Train one batch, chosen by index and presence of labeled and unlabeled records.
+
+    Returns:
+      The new state and the batch's loss.
     """
     (images, targets, weights), unlabelled = data
     (index, present), (unlabelled_index, unlabelled_present) = chosen

@@ -1,18 +1,18 @@
-"""Train a student on few labelled public images and many unlabelled ones, by unsupervised data
-augmentation (UDA).
+"""Unsupervised data augmentation (UDA) on few labeled and many unlabeled public images.
 
-What the student says of an image changed strongly is to be what it is sure of when it sees the
-image changed little:
+The student's confident prediction for a weakly augmented image is the target of the same image
+under strong augmentation:
 
-    loss = cross-entropy + unlabelled_weight 1[max_c p_c > confidence] KL(softmax(z / temperature) || q)
+    loss = cross-entropy + unlabelled_weight 1[max_c p_c > confidence]
+                           KL(softmax(z / temperature) || q)
 
-z and p = softmax(z) are the logits and probabilities of the image changed little, through which no
-gradient passes, and q those of the image changed strongly. Both terms are means over their kind of
-records, those below the confidence counted as zero.
+z and p = softmax(z) are logits and probabilities of the weakly augmented image, through which no
+gradient passes. q are the probabilities of the strongly augmented image. Both terms are means over
+their kind of records; records below the confidence count as zero.
 
-What UDA leaves open is settled so. One pass takes labelled and strongly changed images together,
-and its batch statistics last; images changed little are normalised by statistics of their own
-batch, which leave no trace. That saves their backward pass.
+Choices that UDA leaves open: one pass takes labeled and strongly augmented images together and
+updates the running batch statistics. Weakly augmented images are normalized by statistics of their
+own batch, which are not kept. That saves their backward pass.
 
 Reference: Xie, Dai, Hovy, Luong & Le, "Unsupervised Data Augmentation for Consistency Training",
 2020.
@@ -35,20 +35,22 @@ Strong = Literal["digit", "photo"]
 
 @dataclass(frozen=True)
 class Config:
-    """How to train on both kinds of records.
+    """Settings of UDA.
 
-    The defaults are those of UDA but for the batches, which are smaller to suit a CPU.
+    The defaults are those of UDA, except for smaller batches that suit a CPU.
 
     Attributes:
-      student: the network and its optimizer. A batch takes `batch_size` labelled records, changed
-        by `augmentation`.
-      unlabelled_ratio: unlabelled records of a batch for each labelled one; UDA has 7.
-      weak: how unlabelled images are changed little, a name in `rknn_jax.images.augment`.
-      strong: how unlabelled images are changed strongly, a name in
-        `rknn_jax.images.augment.STRONG`.
-      temperature: of the targets; 1 leaves them as they are.
-      confidence: probability above which an image teaches.
-      unlabelled_weight: of the divergence.
+      student: Network and optimizer. A batch takes `batch_size` labeled records, augmented by
+        `augmentation`. Defaults to 50 epochs without label smoothing.
+      unlabelled_ratio: Unlabeled records per labeled one in a batch. Defaults to 4; UDA has 7.
+      weak: Weak augmentation of unlabeled images, a name in `rknn_jax.images.augment`. Defaults to
+        `none`.
+      strong: Strong augmentation of unlabeled images, a name in `rknn_jax.images.augment.STRONG`.
+        Defaults to `digit`.
+      temperature: Sharpening temperature of the targets; 1 leaves them as they are. Defaults to
+        0.4.
+      confidence: Probability above which an image counts. Defaults to 0.8.
+      unlabelled_weight: Weight of the divergence. Defaults to 1.
     """
 
     student: students.Config = field(
@@ -99,8 +101,9 @@ def fit(
     weights: Array | None = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Train a student on labelled and unlabelled records by UDA; arguments, result and errors
-    are those of `semi_supervised.fit`.
+    """Train a student on labeled and unlabeled records by UDA.
+
+    Arguments, result, and errors are those of `semi_supervised.fit`.
     """
     ratio = config.unlabelled_ratio
     return semi_supervised.fit(
@@ -123,8 +126,11 @@ def objective(
     batch: semi_supervised.Batch,
     progress: jax.Array,
 ) -> tuple[jax.Array, Any]:
-    """Return the loss of a batch, and the running statistics after labelled and strongly changed
-    images; see `semi_supervised`.
+    """Return a batch's loss and the new running statistics.
+
+    The statistics come from labeled and strongly augmented images.
+
+    The signature is that of `semi_supervised.Objective`.
     """
     del progress
     labelled_key, weak_key, strong_key = jax.random.split(key, 3)
@@ -147,16 +153,16 @@ def objective(
 def confident_targets(
     logits: jax.Array, temperature: float, confidence: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Return sharpened predictions, and which of them are to be learned.
+    """Return sharpened predictions, and a mask of the confident ones.
 
     Args:
-      logits: float32 `[n, num_classes]`.
-      temperature: of the sharpening.
-      confidence: probability that the likeliest class has to have, before the sharpening.
+      logits: Logits, float32 `[n, num_classes]`.
+      temperature: Sharpening temperature.
+      confidence: Probability that the likeliest class must exceed before the sharpening.
 
     Returns:
-      targets: float32 `[n, num_classes]`.
-      sure: float32 `[n]`, 1 or 0.
+      targets: Sharpened predictions, float32 `[n, num_classes]`.
+      sure: 1 for a confident prediction, else 0, float32 `[n]`.
     """
     sure = jax.nn.softmax(logits).max(axis=1) > confidence
     return jax.nn.softmax(logits / temperature), sure.astype(jnp.float32)

@@ -1,25 +1,25 @@
-"""Train a student on few labelled public images and many unlabelled ones, by virtual adversarial
-training (VAT).
+"""Virtual adversarial training (VAT) on few labeled and many unlabeled public images.
 
-What the student says of an image is to stay the same where the image is moved a little, in the
-direction d that changes it most:
+The student's prediction should stay the same if an image moves a little in the direction d that
+changes the prediction most:
 
-    r = radius argmax_(|d| = 1) KL(p(x) || p(x + radius d)),    loss = cross-entropy + unlabelled_weight KL(p(x) || p(x + r))
-                                                                                     + entropy_weight H(p(x))
+    r = radius argmax_(|d| = 1) KL(p(x) || p(x + radius d))
+    loss = cross-entropy + unlabelled_weight KL(p(x) || p(x + r)) + entropy_weight H(p(x))
 
-with no gradient through r or the divergence's p(x). The direction is found from a random one by
+No gradient passes through r or the divergence's p(x). Power iteration finds the direction from a
+random start:
 
-    d <- g / |g|,    g the gradient of KL(p(x) || p(x + r)) at r = radius d,
+    d <- g / |g|,    g the gradient of KL(p(x) || p(x + r)) at r = radius d
 
-which is power iteration for the divergence's second derivative where the radius is small. The paper
-takes the gradient at 1e-6 d, where in float32 it is that of rounding errors, and where an image is
-constant, as digits are around, rectifiers and maxima have another derivative than further away. Of
-a student of 700 MNIST digits and a radius of 1.5, the divergence is 3.8 in the direction found so,
-2.6 by the gradient at 0.01 d, 1.8 by that at 1e-6 d, and 0.6 in a random one.
+For a small radius, this is power iteration on the divergence's second derivative. The paper takes
+the gradient at 1e-6 d, which in float32 measures rounding errors. Rectifiers and maxima also have
+another derivative there if an image is constant, as around digits. For a student of 700 MNIST
+digits and a radius of 1.5, the direction found here gives a divergence of 3.8. The gradient at 0.01
+d gives 2.6, the gradient at 1e-6 d 1.8, and a random direction 0.6.
 
-What VAT leaves open is settled so. One pass takes labelled and unlabelled images together and
-leaves its batch statistics; moved images are the same batch and are normalised by statistics of
-their own, which leave no trace. Divergence and entropy are means over both kinds.
+Choices that VAT leaves open: one pass takes labeled and unlabeled images together and updates the
+running batch statistics. Moved images are the same batch, normalized by their own statistics, which
+are not kept. Divergence and entropy are means over both kinds.
 
 Reference: Miyato, Maeda, Koyama & Ishii, "Virtual Adversarial Training: A Regularization Method for
 Supervised and Semi-Supervised Learning", 2018.
@@ -41,16 +41,17 @@ from rknn_jax.types import Array
 
 @dataclass(frozen=True)
 class Config:
-    """How to train on both kinds of records. The defaults suit MNIST-like images.
+    """Settings of VAT; the defaults suit MNIST-like images.
 
     Attributes:
-      student: the network and its optimizer; a batch takes `batch_size` labelled records.
-      unlabelled_ratio: unlabelled records of a batch for each labelled one.
-      radius: how far an image is moved, the length over all of its pixels in [0, 1]; VAT has about
-        3 for SVHN and 10 for CIFAR-10.
-      iterations: how often the gradient is followed.
-      unlabelled_weight: of the divergence.
-      entropy_weight: of the entropy.
+      student: Network and optimizer; a batch takes `batch_size` labeled records. Defaults to 25
+        epochs without label smoothing.
+      unlabelled_ratio: Unlabeled records per labeled one in a batch. Defaults to 2.
+      radius: Length of an image's move, over all of its pixels in [0, 1]. Defaults to 1.5; VAT has
+        about 3 for SVHN and 10 for CIFAR-10.
+      iterations: Number of power iterations. Defaults to 1.
+      unlabelled_weight: Weight of the divergence. Defaults to 1.
+      entropy_weight: Weight of the entropy. Defaults to 1.
     """
 
     student: students.Config = field(
@@ -88,8 +89,9 @@ def fit(
     weights: Array | None = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Train a student on labelled and unlabelled records by VAT; arguments, result and errors
-    are those of `semi_supervised.fit`.
+    """Train a student on labeled and unlabeled records by VAT.
+
+    Arguments, result, and errors are those of `semi_supervised.fit`.
     """
     ratio = config.unlabelled_ratio
     return semi_supervised.fit(
@@ -112,8 +114,9 @@ def objective(
     batch: semi_supervised.Batch,
     progress: jax.Array,
 ) -> tuple[jax.Array, Any]:
-    """Return the loss of a batch, and the running statistics after its images, not moved; see
-    `semi_supervised.Objective`.
+    """Return the loss of a batch, and the running statistics after its unmoved images.
+
+    The signature is that of `semi_supervised.Objective`.
     """
     del progress
     augment_key, start_key = jax.random.split(key)
@@ -146,17 +149,17 @@ def adversarial_perturbation(
     radius: float,
     iterations: int,
 ) -> jax.Array:
-    """Return how each image has to be moved for its prediction to change most. No gradient passes.
+    """Return the move of each image that changes its prediction most. No gradient passes.
 
     Args:
-      key: is consumed, for the random start.
-      logits_of: float32 `[n, ...]` to `[n, num_classes]`.
-      images: float32 `[n, ...]`.
-      radius: length of each row of the result.
-      iterations: how often the gradient is followed.
+      key: Random key of the random start, consumed by the call.
+      logits_of: Function from float32 `[n, ...]` to logits `[n, num_classes]`.
+      images: Images, float32 `[n, ...]`.
+      radius: Length of each row of the result.
+      iterations: Number of power iterations.
 
     Returns:
-      float32 `[n, ...]`; the random start where there is no gradient.
+      Float32 `[n, ...]`; rows without a gradient keep the random start.
     """
     probabilities = jax.nn.softmax(logits_of(images))
 
@@ -173,17 +176,19 @@ def adversarial_perturbation(
 
 
 def unit(values: jax.Array) -> jax.Array:
-    """Return each row of float32 `[n, ...]` divided by its length, however small its values are;
-    zeros stay zeros.
-    """
+    """Divide each row of float32 `[n, ...]` by its length, however small; zeros stay zeros."""
     largest = _largest(values)
-    scaled = values / jnp.where(largest > 0, largest, 1)  # squares of small numbers would be lost
+    # Scale first, because squares of small numbers would underflow.
+    scaled = values / jnp.where(largest > 0, largest, 1)
     length = jnp.sqrt(jnp.sum(scaled**2, axis=tuple(range(1, values.ndim)), keepdims=True))
     return scaled / jnp.where(length > 0, length, 1)
 
 
 def entropy(logits: jax.Array) -> jax.Array:
-    """Return `-sum_c p_c log p_c`, float32 `[n]`, p the softmax of `logits` `[n, num_classes]`."""
+    """Entropy `-sum_c p_c log p_c`, float32 `[n]`.
+
+    p is the softmax of `logits` `[n, num_classes]`.
+    """
     return -jnp.sum(jax.nn.softmax(logits) * jax.nn.log_softmax(logits), axis=1)
 
 

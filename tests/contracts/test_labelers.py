@@ -23,18 +23,19 @@ from rknn_jax.types import Answers, Card, Public, Records, Task
 from tests import recorded
 from tests.conftest import modules
 
-EXAMPLES = [(module, config) for module in modules(labelers) for config in module.EXAMPLES]
+EXAMPLES = {
+    f"{module.__name__.split('.')[-1]} {number}": labeler
+    for module in modules(labelers)
+    for number, labeler in enumerate(module.EXAMPLES)
+}
 
 
-def case(labeler, config):
-    later = getattr(labeler, "TRAINS", False) and config is not labeler.EXAMPLES[0]
-    return pytest.param(labeler, config, marks=pytest.mark.slow if later else ())
+def case(name, labeler):
+    later = labeler.trains and not name.endswith(" 0")
+    return pytest.param(labeler, marks=pytest.mark.slow if later else (), id=name)
 
 
-IDS = [f"{module.__name__}-{i}" for i, (module, _) in enumerate(EXAMPLES)]
-each = pytest.mark.parametrize(
-    ("labeler", "config"), [case(*example) for example in EXAMPLES], ids=IDS
-)
+each = pytest.mark.parametrize("labeler", [case(*example) for example in EXAMPLES.items()])
 
 
 def tiny_task(seed=0):
@@ -72,14 +73,14 @@ def problem():
 
 
 @functools.cache
-def answers_of(labeler, config, noise=0, blind=False):
+def answers_of(labeler, noise=0, blind=False):
     """Run a labeler, `blind` on a task whose public records are all said to be of class 0."""
     task, encode, queries = problem()
     if blind:
         task = dataclasses.replace(
             task, public=Public(task.public.images, np.zeros_like(task.public.true_labels))
         )
-    return labelers.label(labeler, jax.random.key(noise), task, encode, queries, config)
+    return labelers.label(labeler, jax.random.key(noise), task, encode, queries)
 
 
 def released(answers):
@@ -87,8 +88,8 @@ def released(answers):
 
 
 @each
-def test_answers_are_complete_and_carry_their_guarantee(labeler, config):
-    answers = answers_of(labeler, config)
+def test_answers_are_complete_and_carry_their_guarantee(labeler):
+    answers = answers_of(labeler)
     assert isinstance(answers, Answers)
     chex.assert_shape([answers.probabilities, answers.counts, answers.stddev], (4, 3))
     chex.assert_shape([answers.labels, answers.answered], (4,))
@@ -99,53 +100,53 @@ def test_answers_are_complete_and_carry_their_guarantee(labeler, config):
     assert not answers.counts[~answers.answered].any(), (
         "what was not answered shows nothing of the votes"
     )
-    assert answers.guarantee.epsilon == config.epsilon
-    assert answers.guarantee.relation == config.relation
+    assert answers.guarantee.epsilon == labeler.epsilon
+    assert answers.guarantee.relation == labeler.relation
     assert answers.guarantee.sampler == "simulation"
 
 
 @each
-def test_labels_are_right_where_the_classes_are_plain(labeler, config):
+def test_labels_are_right_where_the_classes_are_plain(labeler):
     """300 records on 4 queries without noise: those that are answered are right, and nearly all
     are.
     """
     task, _, queries = problem()
-    answers = answers_of(labeler, dataclasses.replace(config, epsilon=math.inf))
+    answers = answers_of(dataclasses.replace(labeler, epsilon=math.inf))
     asked = answers.answered[queries.cluster]
     assert np.mean(answers.labels[queries.cluster][asked] == task.public.true_labels[asked]) > 0.9
     assert answers.answered.sum() >= 3
 
 
 @each
-def test_epsilon_is_what_the_events_cost(labeler, config):
+def test_epsilon_is_what_the_events_cost(labeler):
     """A guarantee names the noise; composed anew by an accountant it costs no more than was
     promised, and not much less.
     """
-    guarantee = answers_of(labeler, config).guarantee
-    cost = min(accounting.epsilons(guarantee.events, config.delta).values())
-    assert 0.98 * config.epsilon <= cost <= config.epsilon * (1 + 1e-9)
-    assert labelers.named(labeler.__name__.split(".")[-1]) is labeler
+    guarantee = answers_of(labeler).guarantee
+    cost = min(accounting.epsilons(guarantee.events, labeler.delta).values())
+    assert 0.98 * labeler.epsilon <= cost <= labeler.epsilon * (1 + 1e-9)
+    assert labelers.named(type(labeler).__module__.split(".")[-1]) is type(labeler)
 
 
 @each
-def test_the_public_truth_is_never_used(labeler, config):
+def test_the_public_truth_is_never_used(labeler):
     """Nor is anything but the key: the second run begins from the same one."""
-    first = answers_of(labeler, config)
-    blind = answers_of(labeler, config, blind=True)
+    first = answers_of(labeler)
+    blind = answers_of(labeler, blind=True)
     np.testing.assert_array_equal(first.labels, blind.labels)
     np.testing.assert_array_equal(released(first), released(blind))
 
 
 @each
-def test_another_key_draws_other_noise(labeler, config):
+def test_another_key_draws_other_noise(labeler):
     """The same key draws the same, as the test before this one shows."""
-    first = answers_of(labeler, config)
-    other = answers_of(labeler, config, noise=1)
+    first = answers_of(labeler)
+    other = answers_of(labeler, noise=1)
     assert not np.array_equal(released(first), released(other))
 
 
 @each
-def test_the_labels_are_those_that_were_recorded(labeler, config):
-    name = f"{labeler.__name__.split('.')[-1]} {labeler.EXAMPLES.index(config)}"
-    answers = answers_of(labeler, config)
+def test_the_labels_are_those_that_were_recorded(labeler):
+    [name] = (name for name, example in EXAMPLES.items() if example is labeler)
+    answers = answers_of(labeler)
     recorded.check(f"labels of {name}", answers.labels, answers.answered)

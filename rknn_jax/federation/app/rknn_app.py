@@ -1,4 +1,4 @@
-"""What `flwr run` looks for; everything is in `rknn_jax.federation.simulation`."""
+"""Entry point of `flwr run`; everything is in `rknn_jax.federation.simulation`."""
 
 from rknn_jax.federation import simulation
 

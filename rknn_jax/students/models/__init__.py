@@ -1,4 +1,4 @@
-"""The students' networks, one a file.
+"""Networks of the students, one per file.
 
-A file registers its network under its own name and offers it as `Model`.
+A file's name is the network's name, and its `Model` is the network.
 """

@@ -1,29 +1,30 @@
-"""A small convolutional network that trains in about a second an epoch on two cores.
+"""A small convolutional network that trains in about a second per epoch on two cores.
 
-    conv 3x3 w/2, max-pool 2, conv w, conv 2w stride 2, conv 2w, conv 4w stride 2, flatten, dense 128, head
+    conv 3x3 w/2, max-pool 2, conv w, conv 2w stride 2, conv 2w, conv 4w stride 2,
+    flatten, dense 128, head
 
-Batch normalisation and ReLU follow every layer but the head. Any image size and channel count will
-do. `nn.max_pool` is left out: on CPU its gradient makes a whole step 30% slower than
-reshape-and-max.
+Batch normalization and ReLU follow every layer but the head. The network takes any image size and
+number of channels. Pooling reshapes and takes the maximum: on CPU, the gradient of `nn.max_pool`
+makes a whole step 30% slower.
 """
 
 import flax.linen as nn
 import jax
 
 EPOCHS = 30
-"""Passes over the data that suit it; noisy labels are memorised in many more."""
+"""Default passes over the data; many more would memorize noisy labels."""
 
 MIN_SIZE = 2
-"""Smallest image height and width."""
+"""Smallest image height and width, in pixels."""
 
 
 class CNN(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
+    """Map float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
 
     Attributes:
-      num_classes: |Y|.
-      width: w, the channels after the pooling.
-      num_features: size of the layer before the head.
+      num_classes: Number of classes |Y|.
+      width: Number of channels w after the pooling. Defaults to 32.
+      num_features: Size of the layer before the head. Defaults to 128.
     """
 
     num_classes: int
@@ -32,8 +33,9 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
-        """Return logits, or with `features` the layer before the head, float32 `[n,
-        num_features]`.
+        """Return logits, or with `features` the layer before the head.
+
+        Features are float32 `[n, num_features]`.
         """
 
         def normalise(x: jax.Array) -> jax.Array:
@@ -50,7 +52,7 @@ class CNN(nn.Module):
 
 
 def max_pool(x: jax.Array) -> jax.Array:
-    """Halve height and width, odd rows and columns at the end left out."""
+    """Halve height and width; an odd last row or column is left out."""
     n, height, width, channels = x.shape
     x = x[:, : height // 2 * 2, : width // 2 * 2]
     return x.reshape(n, height // 2, 2, width // 2, 2, channels).max((2, 4))

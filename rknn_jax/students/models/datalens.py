@@ -1,11 +1,11 @@
-"""The small network of DataLens, which DPDFD takes as its student too.
+"""The small network of DataLens, which is also the student of DPDFD.
 
     conv 3x3 valid 32, max-pool 2, conv 3x3 valid 64, flatten, dense 64, head
 
-with biases and ReLU after every layer but the head, and without batch normalisation: what an image
-is mapped to depends on no other one. Dropout of 0.2 and 0.25 after the convolutions is left out, as
-a network is a function of its weights and images here. Odd rows and columns are left out by the
-pooling, and images too small for both convolutions are padded with zeros.
+Biases and ReLU follow every layer but the head. There is no batch normalization, so an image's
+output depends on no other image. The dropout of 0.2 and 0.25 after the convolutions is left out,
+because a network here is a function of its weights and images. Pooling drops odd rows and columns.
+Images too small for both convolutions are padded with zeros.
 
 References: Wang et al., "DataLens: Scalable Privacy Preserving Training via Gradient Compression
 and Aggregation", 2021, whose code has the network; Liu et al., "Model Conversion via Differentially
@@ -19,19 +19,19 @@ import jax.numpy as jnp
 from rknn_jax.students.models.cnn import max_pool
 
 EPOCHS = 30
-"""Passes over the data that suit it; noisy labels are memorised in many more."""
+"""Default passes over the data; many more would memorize noisy labels."""
 
 MIN_SIZE = 1
-"""Smallest image height and width; those below 8 are padded to 8."""
+"""Smallest image height and width, in pixels; sizes below 8 are padded to 8."""
 
 _LEAST = 8
 
 
 class DataLens(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
+    """Map float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
 
     Attributes:
-      num_classes: |Y|.
+      num_classes: Number of classes |Y|.
     """
 
     num_classes: int

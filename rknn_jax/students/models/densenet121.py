@@ -1,15 +1,14 @@
-"""DenseNet-121 of Huang et al.
+"""DenseNet-121 for images of 32x32 pixels, the reverse k-NN paper's student on CIFAR-10.
 
-for images of 32x32 pixels: the student of the reverse k-NN paper on CIFAR-10.
+    conv 3x3 64; dense blocks of 6, 12, 24, 16 layers, a transition between two blocks;
+        normalize; mean over the image; head
+    layer: x and conv 3x3 32(normalize(conv 1x1 128(normalize(x)))), side by side
+    transition: conv 1x1 to half the channels, of normalize(x); mean over 2x2 pixels
 
-    conv 3x3 64; dense blocks of 6, 12, 24, 16 layers, a transition between two blocks; normalise; mean over the image; head
-    layer: x and conv 3x3 32(normalise(conv 1x1 128(normalise(x)))), side by side
-    transition: conv 1x1 to half the channels, of normalise(x); mean over 2x2 pixels
-
-Normalise is batch normalisation and ReLU. Convolutions have no bias, and the input is 2(x - 0.5).
-The form for ImageNet begins with a 7x7 convolution of stride 2 and a pooling; this one keeps every
-pixel to the first transition. It is for accelerators: on a CPU, forward and backward take 130 ms of
-one core an image and a minute to compile.
+"Normalize" is batch normalization and ReLU. Convolutions have no bias, and the input is 2(x - 0.5).
+The form for ImageNet begins with a 7x7 convolution of stride 2 and a pooling. This form keeps every
+pixel until the first transition. The network needs an accelerator: on a CPU, forward and backward
+take 130 ms of one core per image, and compilation takes a minute.
 
 Reference: Huang, Liu, van der Maaten & Weinberger, "Densely Connected Convolutional Networks",
 2017.
@@ -23,17 +22,18 @@ EPOCHS = 160
 """Passes over the data in the reverse k-NN paper."""
 
 MIN_SIZE = 8
-"""Smallest image height and width: three transitions leave one pixel."""
+"""Smallest image height and width, in pixels: three transitions leave one pixel."""
 
 _GROWTH = 32
 
 
 class DenseNet(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1], of 8x8 pixels or more, to
-    logits `[n, num_classes]`.
+    """Map float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
+
+    Images must have 8x8 pixels or more.
 
     Attributes:
-      num_classes: |Y|.
+      num_classes: Number of classes |Y|.
     """
 
     num_classes: int
@@ -62,7 +62,7 @@ class DenseNet(nn.Module):
 
 
 def _mean_pool(x: jax.Array) -> jax.Array:
-    """Halve height and width, odd rows and columns at the end left out."""
+    """Halve height and width; an odd last row or column is left out."""
     n, height, width, channels = x.shape
     x = x[:, : height // 2 * 2, : width // 2 * 2]
     return x.reshape(n, height // 2, 2, width // 2, 2, channels).mean((2, 4))

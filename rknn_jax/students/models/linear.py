@@ -1,29 +1,30 @@
-"""Softmax regression on whatever it is given, flattened: the Layer-1 head of the noisy SGD that
-the reverse k-NN paper compares with.
+"""Softmax regression on flattened inputs of any shape.
+
+This is the Layer-1 head of noisy SGD, which the reverse k-NN paper compares with.
 """
 
 import flax.linen as nn
 import jax
 
 EPOCHS = 30
-"""Passes over the data."""
+"""Default passes over the data."""
 
 MIN_SIZE = 1
-"""Smallest image height and width."""
+"""Smallest image height and width, in pixels."""
 
 
 class Linear(nn.Module):
-    """Maps float32 `[n, ...]` to logits `[n, num_classes]`.
+    """Map float32 `[n, ...]` to logits `[n, num_classes]`.
 
     Attributes:
-      num_classes: |Y|.
+      num_classes: Number of classes |Y|.
     """
 
     num_classes: int
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
-        """Return logits, or with `features` what was given, flattened."""
+        """Return logits, or with `features` the flattened inputs."""
         x = images.reshape(len(images), -1)
         head = nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros)
         return x if features else head(x)

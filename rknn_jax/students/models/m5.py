@@ -1,25 +1,26 @@
-"""M5 of An et al.: five 5x5 convolutions and one dense layer, the student of the reverse k-NN paper
-on MNIST.
+"""M5 of An et al., the reverse k-NN paper's student on MNIST.
 
-    conv 5x5 valid 32, 64, 96, 128, 160; flatten; dense; batch normalisation
+    conv 5x5 valid 32, 64, 96, 128, 160; flatten; dense; batch normalization
 
-without biases, batch normalisation and ReLU after every convolution, input 2(x - 0.5); `ValidCNN`
-is what M3 and M7 share with it. 137 million multiplications an image forward make it dear on a CPU,
-where XLA's own convolution reaches a quarter of the speed of its matrix product. So on a CPU the
-convolutions are Winograd's F(m x m, k x k) with m + k = 9: an 8x8 tile of the input gives m x m
-outputs by 64 products a channel pair where the sum itself takes m^2 k^2, which is 400 for 5x5
-kernels,
+There are no biases. Batch normalization and ReLU follow every convolution, and the input is 2(x -
+0.5). `ValidCNN` is the part that M3 and M7 share with M5.
+
+Forward takes 137 million multiplications per image. On a CPU, XLA's own convolution reaches a
+quarter of the speed of its matrix product. On a CPU, the convolutions are therefore Winograd's F(m
+x m, k x k) with m + k = 9:
 
     Y = A' [(G W G') * (B' X B)] A
 
-and all of it is matrix products. In float32 the largest error is 5e-5 of the output's standard
-deviation (bfloat16: 2e-2). An epoch of 5,000 images takes a quarter of the time. 28 - 4 - 4 - 4 - 4
-- 4 is a multiple of 4 at every layer, so no tile is wasted.
+An 8x8 tile of the input gives m x m outputs by 64 products per channel pair. The direct sum takes
+m^2 k^2 products, which is 400 for 5x5 kernels. All steps are matrix products. In float32 the
+largest error is 5e-5 of the output's standard deviation (bfloat16: 2e-2). An epoch of 5,000 images
+takes a quarter of the time. 28 - 4 - 4 - 4 - 4 - 4 is a multiple of 4 at every layer, so no tile is
+wasted.
 
-Under `vmap`, as noisy SGD takes the gradient of every example apart, images of all examples stay
-one batch. Only the kernels' gradients are apart: in the tiles' form each has 64 numbers a channel
-pair and in its own 25, and memory decides there, so these are plain products of image patches and
-what came back.
+Noisy SGD computes per-example gradients with `vmap`. The images of all examples then stay one
+batch, and only the kernels' gradients are separate. Each kernel has 64 numbers per channel pair as
+tiles and 25 as it is, and memory limits the speed there. The kernels' gradients are therefore plain
+products of image patches and output gradients.
 
 References: An, Lee, Park, Yang & So, "An Ensemble of Simple Convolutional Neural Network Models for
 MNIST Digit Recognition", 2020; Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks",
@@ -36,10 +37,10 @@ import jax.numpy as jnp
 import numpy as np
 
 EPOCHS = 6
-"""Passes over the data that suit it; noisy labels are memorised in many more."""
+"""Default passes over the data; many more would memorize noisy labels."""
 
 MIN_SIZE = 21
-"""Smallest image height and width: five valid 5x5 convolutions leave one pixel."""
+"""Smallest image height and width, in pixels: five valid 5x5 convolutions leave one pixel."""
 
 _TILE = 8
 _POINTS = (
@@ -50,17 +51,17 @@ _POINTS = (
     -2.0,
     0.5,
     -0.5,
-)  # and infinity; the usual choice, near the best in float32
+)  # The last point is infinity. These usual points are near the best in float32.
 
 
 class ValidCNN(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
+    """Map float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
 
-    A subclass says how many channels each convolution has, and the size of its kernels. The image
-    must be large enough to leave one pixel.
+    A subclass sets the number of channels of each convolution, and the size of the kernels. The
+    image must be large enough to leave one pixel.
 
     Attributes:
-      num_classes: |Y|.
+      num_classes: Number of classes |Y|.
     """
 
     num_classes: int
@@ -69,8 +70,9 @@ class ValidCNN(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool, features: bool = False) -> jax.Array:
-        """Return logits, or with `features` the last convolution's output averaged over the
-        image, float32 `[n, channels[-1]]`.
+        """Return logits, or with `features` the mean of the last convolution over the image.
+
+        Features are float32 `[n, channels[-1]]`.
         """
 
         def normalise(x: jax.Array) -> jax.Array:
@@ -87,7 +89,7 @@ class ValidCNN(nn.Module):
 
 
 class M5(ValidCNN):
-    """For images of 21x21 pixels or more. Features: float32 `[n, 160]`."""
+    """M5, for images of 21x21 pixels or more. Features: float32 `[n, 160]`."""
 
     channels = (32, 64, 96, 128, 160)
     kernel_size = 5
@@ -97,11 +99,11 @@ def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
     """Return the valid convolution (in fact correlation) of stride 1.
 
     Args:
-      images: float32 `[n, height, width, c]`.
-      kernel: float32 `[k, k, c, d]`, k from 2 to 7.
+      images: Images, float32 `[n, height, width, c]`.
+      kernel: Kernel, float32 `[k, k, c, d]`, k from 2 to 7.
 
     Returns:
-      float32 `[n, height - k + 1, width - k + 1, d]`.
+      Float32 `[n, height - k + 1, width - k + 1, d]`.
     """
     return jax.lax.platform_dependent(images, kernel, cpu=_winograd, default=_direct)
 
@@ -113,8 +115,9 @@ def _direct(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _one_batch(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
-    """Let `function(images, kernel)` take images of many examples that share a kernel as one
-    batch, when it is vmapped.
+    """Make a vmapped `function(images, kernel)` take all examples as one batch.
+
+    This applies if the examples share a kernel.
     """
     batched_function = jax.custom_batching.custom_vmap(function)
 
@@ -130,8 +133,8 @@ def _one_batch(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
     return batched_function
 
 
-# Three maps, linear in each argument. The gradients of each are the other two, so that gradients
-# may be taken of gradients.
+# Three maps, linear in each argument. The gradients of each map are the other two, so gradients of
+# gradients work.
 
 
 @jax.custom_vjp
@@ -143,7 +146,7 @@ def _winograd(images: jax.Array, kernel: jax.Array) -> jax.Array:
 @jax.custom_vjp
 @_one_batch
 def _of_images(back: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Return the gradient of the images."""
+    """Return the gradient with respect to the images."""
     n, rows, columns, _ = back.shape
     images = jax.ShapeDtypeStruct(
         (n, rows + len(kernel) - 1, columns + len(kernel) - 1, kernel.shape[2]), back.dtype
@@ -178,7 +181,7 @@ def _each_apart(
 
 @jax.custom_vjp
 def _of_kernel(images: jax.Array, back: jax.Array) -> jax.Array:
-    """Return the gradient of the kernel."""
+    """Return the gradient with respect to the kernel."""
     return _summed(images, back)
 
 
@@ -198,7 +201,7 @@ _of_kernel.defvjp(
 
 
 def _patches(images: jax.Array, size: int) -> jax.Array:
-    """Return what a kernel of `size` sees at each place, `[n, rows, columns, size^2, c]`."""
+    """Return the patch under a kernel of `size` at each place, `[n, rows, columns, size^2, c]`."""
     rows, columns = (length - size + 1 for length in images.shape[1:3])
     return jnp.stack(
         [images[:, i : i + rows, j : j + columns] for i in range(size) for j in range(size)], 3
@@ -225,8 +228,10 @@ def _tiled(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _tiles(images: jax.Array, stride: int) -> jax.Array:
-    """Cut images into 8x8 tiles that begin `stride` pixels apart, zeros after the end: `[8, 8,
-    n, rows, columns, c]`.
+    """Cut images into 8x8 tiles that begin `stride` pixels apart, with zeros after the end.
+
+    Returns:
+      Tiles `[8, 8, n, rows, columns, c]`.
     """
     n, height, width, c = images.shape
     overlap = _TILE - stride
@@ -256,12 +261,14 @@ def _tiles(images: jax.Array, stride: int) -> jax.Array:
 
 @cache
 def _transforms(size: int) -> tuple[np.ndarray, ...]:
-    """Return A', B' and G of Toom and Cook's algorithm, each for both axes at once: float32 `[m^2,
-    64]`, `[64, 64]` and `[64, size^2]`.
+    """Return A', B', and G of the Toom-Cook algorithm, each for both axes at once.
 
-    Polynomials of degree < d are given by their values at the 7 points and their leading
-    coefficient (infinity): V(d) evaluates. A product is a product of values, and correlation is the
-    transpose of that in one factor: A = V(m)', G = V(size), B = V(8)^-1'.
+    A polynomial of degree < d is given by its values at the 7 points and its leading coefficient
+    (infinity): V(d) evaluates. A product of polynomials is a product of values. Correlation is the
+    transpose of the product in one factor: A = V(m)', G = V(size), B = V(8)^-1'.
+
+    Returns:
+      Float32 `[m^2, 64]`, `[64, 64]`, and `[64, size^2]`.
     """
 
     def evaluate(degree: int) -> np.ndarray:

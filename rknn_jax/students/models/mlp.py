@@ -1,23 +1,24 @@
-"""One hidden layer on whatever it is given, flattened: the Layer-2 head of the noisy SGD that
-the reverse k-NN paper compares with.
+"""One hidden layer on flattened inputs of any shape.
+
+This is the Layer-2 head of noisy SGD, which the reverse k-NN paper compares with.
 """
 
 import flax.linen as nn
 import jax
 
 EPOCHS = 30
-"""Passes over the data."""
+"""Default passes over the data."""
 
 MIN_SIZE = 1
-"""Smallest image height and width."""
+"""Smallest image height and width, in pixels."""
 
 
 class MLP(nn.Module):
-    """Maps float32 `[n, ...]` to logits `[n, num_classes]`.
+    """Map float32 `[n, ...]` to logits `[n, num_classes]`.
 
     Attributes:
-      num_classes: |Y|.
-      hidden: units with ReLU.
+      num_classes: Number of classes |Y|.
+      hidden: Number of hidden units, with ReLU. Defaults to 64.
     """
 
     num_classes: int

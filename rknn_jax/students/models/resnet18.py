@@ -1,12 +1,15 @@
-"""ResNet-18 for images of about 32x32 pixels: a 3x3 stem of stride 1 and no pooling after it, the
-backbone of SimCLR and SCAN on CIFAR-10.
+"""ResNet-18 for images of about 32x32 pixels, the backbone of SimCLR and SCAN on CIFAR-10.
 
-    conv 3x3 64; two blocks each of 64, 128, 256 and 512 channels, strides 1, 2, 2, 2; mean over the image; head
+    conv 3x3 64; two blocks each of 64, 128, 256 and 512 channels, strides 1, 2, 2, 2;
+    mean over the image; head
 
-A block is two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape
-changes. Batch normalisation follows every convolution, ReLU all but the last of a block, which is
-added to the shortcut first. An image takes 0.56 billion multiplications forward, so this is one for
-an accelerator. There it computes in bfloat16; parameters, batch statistics and results are float32
+The stem is a 3x3 convolution of stride 1 without pooling. A block is two 3x3 convolutions beside a
+shortcut, which is a 1x1 convolution if the shape changes. Batch normalization follows every
+convolution. ReLU follows all but the last convolution of a block, to which the shortcut is added
+first.
+
+Forward takes 0.56 billion multiplications per image, so the network needs an accelerator. On an
+accelerator, it computes in bfloat16. Parameters, batch statistics, and results are float32
 everywhere.
 
 Reference: He, Zhang, Ren & Sun, "Deep Residual Learning for Image Recognition", 2016.
@@ -19,18 +22,19 @@ import jax
 import jax.numpy as jnp
 
 EPOCHS = 60
-"""Passes over the data that suit it; noisy labels are memorised in many more."""
+"""Default passes over the data; many more would memorize noisy labels."""
 
 MIN_SIZE = 8
-"""Smallest image height and width: the last blocks see one pixel."""
+"""Smallest image height and width, in pixels: the last blocks see one pixel."""
 
 
 class ResNet18(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
+    """Map float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
 
     Attributes:
-      num_classes: |Y|.
-      dtype: in which it computes; None is bfloat16 on an accelerator and float32 on a CPU.
+      num_classes: Number of classes |Y|.
+      dtype: Data type of the computation. Defaults to bfloat16 on an accelerator and float32 on a
+        CPU.
     """
 
     num_classes: int

@@ -1,14 +1,14 @@
-"""WRN-28-2 of Zagoruyko & Komodakis, the network of MixMatch: the student of the reverse k-NN paper
-on SVHN.
+"""WRN-28-2, the network of MixMatch and the reverse k-NN paper's student on SVHN.
 
-    conv 3x3 16; 3 groups of 4 blocks of 32, 64, 128 channels, the last two groups of stride 2; normalise; mean over the image; head
-    block: x + conv 3x3(normalise(conv 3x3(normalise(x))))
+    conv 3x3 16; 3 groups of 4 blocks of 32, 64, 128 channels, the last two groups of stride 2;
+        normalize; mean over the image; head
+    block: x + conv 3x3(normalize(conv 3x3(normalize(x))))
 
-Normalise is batch normalisation and LeakyReLU of slope 0.1. Where a block changes the channels, a
-1x1 convolution of its normalised input stands for x. Convolutions have no bias, and the input is
-2(x - 0.5). The running statistics forget a thousandth a step, as MixMatch has it: predictions are
-those of the weights only after some thousands of steps. On a CPU, forward and backward take 17 ms
-of one core an image of 32x32 pixels.
+"Normalize" is batch normalization and LeakyReLU of slope 0.1. If a block changes the channels, a
+1x1 convolution of its normalized input replaces x. Convolutions have no bias, and the input is 2(x
+- 0.5). The running statistics forget a thousandth per step, as in MixMatch. Predictions are
+therefore those of the weights only after some thousands of steps. On a CPU, forward and backward
+take 17 ms of one core per image of 32x32 pixels.
 
 References: Zagoruyko & Komodakis, "Wide Residual Networks", 2016; Oliver et al., "Realistic
 Evaluation of Deep Semi-Supervised Learning Algorithms", 2018.
@@ -18,19 +18,19 @@ import flax.linen as nn
 import jax
 
 EPOCHS = 50
-"""Passes over the data that suit it."""
+"""Default passes over the data."""
 
 MIN_SIZE = 1
-"""Smallest image height and width."""
+"""Smallest image height and width, in pixels."""
 
-_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # of He et al.
+_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")  # the initializer of He et al
 
 
 class WideResNet(nn.Module):
-    """Maps float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
+    """Map float32 images `[n, height, width, channels]` in [0, 1] to logits `[n, num_classes]`.
 
     Attributes:
-      num_classes: |Y|.
+      num_classes: Number of classes |Y|.
     """
 
     num_classes: int

@@ -26,7 +26,7 @@ NONCE = "00" * 16
 
 
 def a_round(mechanism="collision", trust="local", **fields):
-    config = rknn.Config(1.0, 1e-5, 1, mechanism, trust)
+    config = rknn.ReverseKNN(1.0, 1e-5, 1, mechanism, trust)
     return Round(QUERIES, CLASSES, config, nonce=NONCE, **fields)
 
 

@@ -1,0 +1,137 @@
+"""Algorithm 1: label public data with private records, round by round.
+
+Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import jax
+from scipy.sparse import csr_matrix
+
+from rknn_jax import postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.labelers import Labeler
+from rknn_jax.labels import Labels
+from rknn_jax.types import Answers, Array, Classifier, Encoder, Queries, Task
+
+
+class Student(Classifier, Protocol):
+    """A network that was trained on the labels.
+
+    Attributes:
+      interrupted: Whether its training was stopped before the end.
+      features: Encoder that it has learned, for the queries of the next round.
+    """
+
+    @property
+    def interrupted(self) -> bool: ...  # noqa: D102
+
+    @property
+    def features(self) -> Encoder: ...  # noqa: D102
+
+
+Ask = Callable[[jax.Array, Array, Labels, Student | None], Queries]
+"""Queries of a round, from a key, the features of the public records, their labels so far, and the
+student of the round before. Public data alone."""
+
+Fit = Callable[[jax.Array, int, Labels], Student | None]
+"""Student trained on the labels of a round, from a key and the number of the round. None if it was
+stopped in its first epoch."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Random keys of a run, one stream for each stage.
+
+    Attributes:
+      public: Key of what needs no secret: the queries and the students.
+      noise: Key of what must stay secret: samples of private records, and the noise.
+    """
+
+    public: jax.Array
+    noise: jax.Array
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round leaves behind.
+
+    Attributes:
+      queries: Public queries.
+      contribution: What the private records contributed: private.
+      answers: Released answers, with their guarantee.
+      graph: Neighbor graph of the public records, or None without smoothing.
+      labels: Labels of the public records so far.
+      student: Student of this round, or that of the round before if its training left nothing.
+    """
+
+    queries: Queries
+    contribution: Any
+    answers: Answers
+    graph: csr_matrix | None
+    labels: Labels
+    student: Student | None
+
+
+def distill(
+    labeler: Labeler[Any],
+    ask: Ask,
+    encode: Encoder,
+    fit: Fit | None,
+    task: Task,
+    keys: Keys,
+    num_rounds: int,
+    smoothing: Literal["auto", "none"] = "auto",
+) -> Iterator[Round]:
+    """Run Algorithm 1. Private records enter in one line, `labeler.contribute`.
+
+    Args:
+      labeler: System that labels the queries, with its share of the budget for one round.
+      ask: Choice of the queries, from public data.
+      encode: Representation that was learned on public images.
+      fit: Training of the student. Defaults to none, which ends after one round.
+      task: Public and private records.
+      keys: Random keys.
+      num_rounds: Number of rounds T. Fewer are run if a student is interrupted.
+      smoothing: Whether labels spread between similar public records.
+
+    Yields:
+      Each round when it is over.
+
+    Raises:
+      ValueError: If no query was answered.
+    """
+    images = task.public.images
+    num_classes = task.card.num_classes
+    labels = Labels.none(len(images), num_classes)
+    student: Student | None = None
+    num_asked = 0
+    for step in range(num_rounds):
+        features = encode(images)
+        queries = ask(stage_key(keys.public, Stage.QUERIES, step), features, labels, student)
+        queries = replace(queries, images=images[queries.index])
+        predicted = None if student is None else student.predict_proba(images[queries.index])
+        key = stage_key(keys.noise, Stage.SAMPLING, step)
+        contribution = labeler.contribute(key, task.private, encode, queries, num_classes)
+        key = stage_key(keys.noise, Stage.NOISE, step)
+        answers = labeler.release(key, contribution, queries, num_classes, predicted)
+        # From here on all is post-processing.
+        labels = labels.updated(queries, answers, num_asked)
+        num_asked += len(queries.index)
+        graph = postprocessing.public_graph(features, len(queries.index), smoothing=smoothing)
+        num_answers = int(answers.answered.sum())
+        spread = postprocessing.public_labels(graph, labels.probabilities, num_answers)
+        labels = labels.spread(spread)
+        if not labels.known.any():
+            raise ValueError(
+                f"Expected an answer, got none to {len(queries.index)} queries; ask fewer, lower "
+                "the threshold or raise epsilon."
+            )
+        trained = fit and fit(stage_key(keys.public, Stage.STUDENT, step), step, labels)
+        student = trained or student
+        yield Round(queries, contribution, answers, graph, labels, student)
+        if trained is None or trained.interrupted:
+            return
+        encode = trained.features
