@@ -18,11 +18,11 @@ from rknn_jax.types import Answers, Array, Classifier, Encoder, Queries, Task
 
 
 class Student(Classifier, Protocol):
-    """A network that was trained on the labels.
+    """Network that was trained on the labels.
 
     Attributes:
-      interrupted: Whether its training was stopped before the end.
-      features: Encoder that it has learned, for the queries of the next round.
+      interrupted: Whether the training was stopped before its end.
+      features: Encoder that the student has learned, for the queries of the next round.
     """
 
     @property
@@ -33,12 +33,18 @@ class Student(Classifier, Protocol):
 
 
 Ask = Callable[[jax.Array, Array, Labels, Student | None], Queries]
-"""Queries of a round, from a key, the features of the public records, their labels so far, and the
-student of the round before. Public data alone."""
+"""Choice of a round's queries, from public data alone.
+
+The arguments are a key, the features of the public records, their labels so far, and the student of
+the round before.
+"""
 
 Fit = Callable[[jax.Array, int, Labels], Student | None]
-"""Student trained on the labels of a round, from a key and the number of the round. None if it was
-stopped in its first epoch."""
+"""Training of a student on the labels of a round.
+
+The arguments are a key, the number of the round, and the labels. The result is None if the training
+was stopped in its first epoch.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,8 @@ class Keys:
     """Random keys of a run, one stream for each stage.
 
     Attributes:
-      public: Key of what needs no secret: the queries and the students.
-      noise: Key of what must stay secret: samples of private records, and the noise.
+      public: Key of the stages that need no secret: the queries and the students.
+      noise: Key that must stay secret: it draws the samples of private records and the noise.
     """
 
     public: jax.Array
@@ -56,15 +62,15 @@ class Keys:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round leaves behind.
+    """Results of one round.
 
     Attributes:
       queries: Public queries.
-      contribution: What the private records contributed: private.
+      contribution: Contribution of the private records, which is private.
       answers: Released answers, with their guarantee.
       graph: Neighbor graph of the public records, or None without smoothing.
       labels: Labels of the public records so far.
-      student: Student of this round, or that of the round before if its training left nothing.
+      student: Student of this round. If its training left nothing, student of the round before.
     """
 
     queries: Queries
@@ -91,14 +97,15 @@ def distill(
       labeler: System that labels the queries, with its share of the budget for one round.
       ask: Choice of the queries, from public data.
       encode: Representation that was learned on public images.
-      fit: Training of the student. Defaults to none, which ends after one round.
+      fit: Training of the student. None trains no student and ends after one round.
       task: Public and private records.
       keys: Random keys.
       num_rounds: Number of rounds T. Fewer are run if a student is interrupted.
-      smoothing: Whether labels spread between similar public records.
+      smoothing: "auto" spreads labels between similar public records, "none" does not. Defaults to
+        "auto".
 
     Yields:
-      Each round when it is over.
+      Each round, as soon as it is complete.
 
     Raises:
       ValueError: If no query was answered.
@@ -117,7 +124,7 @@ def distill(
         contribution = labeler.contribute(key, task.private, encode, queries, num_classes)
         key = stage_key(keys.noise, Stage.NOISE, step)
         answers = labeler.release(key, contribution, queries, num_classes, predicted)
-        # From here on all is post-processing.
+        # Everything from here on is post-processing.
         labels = labels.updated(queries, answers, num_asked)
         num_asked += len(queries.index)
         graph = postprocessing.public_graph(features, len(queries.index), smoothing=smoothing)

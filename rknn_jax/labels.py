@@ -1,6 +1,4 @@
-"""What the public records are called, as rounds answer and neighbours speak up: post-processing
-of the answers alone.
-"""
+"""Labels of the public records over the rounds, by post-processing of the answers alone."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,14 +10,14 @@ from rknn_jax.types import Answers, Queries
 
 @dataclass(frozen=True)
 class Labels:
-    """What the public records are called so far.
+    """Labels of the public records so far.
 
     Attributes:
-      probabilities: float32 `[m, num_classes]`, soft labels; 0 where there is none.
-      confidence: float32 `[m]`, the posterior probability that the noise did not change the query's
+      probabilities: float32 `[m, num_classes]`, soft labels; 0 for a record without a label.
+      confidence: float32 `[m]`, posterior probability that the noise did not change the query's
         label.
-      query: int32 `[m]`, the query that named each record, counted over all rounds; -1 where none
-        has, or neighbours alone.
+      query: int32 `[m]`, query that labeled each record, counted over all rounds; -1 if no query
+        has, so that any label comes from neighbors alone.
     """
 
     probabilities: np.ndarray
@@ -38,17 +36,22 @@ class Labels:
 
     @property
     def known(self) -> np.ndarray:
-        """Bool `[m]`."""
+        """Mask of the records that have a label, bool `[m]`."""
         return self.probabilities.sum(axis=1) > 0
 
     @property
     def hard(self) -> np.ndarray:
-        """Int32 `[m]`, the most probable class."""
+        """Most probable class of each record, int32 `[m]`."""
         return self.probabilities.argmax(axis=1).astype(np.int32)
 
     def surest(self, share: float) -> np.ndarray:
-        """Return the known records but those whose labels the noise and their neighbours leave
-        least sure, bool `[m]`.
+        """Return a mask of the known records whose labels are surest, bool `[m]`.
+
+        A label is sure as far as the noise and the record's neighbors leave it: confidence times
+        greatest probability.
+
+        Args:
+          share: Share of the known records that are kept, from 0 to 1.
         """
         sure = np.where(self.known, self.confidence * self.probabilities.max(axis=1), -1)
         chosen = np.zeros(len(sure), bool)
@@ -56,7 +59,7 @@ class Labels:
         return chosen
 
     def targets(self, kind: Literal["posterior", "hard", "soft"]) -> np.ndarray:
-        """Return what a student is trained on, float32 `[m, num_classes]`."""
+        """Return the training targets of a student, float32 `[m, num_classes]`."""
         if kind == "soft":
             return self.probabilities
         num_classes = self.probabilities.shape[1]
@@ -64,8 +67,13 @@ class Labels:
         return share * np.eye(num_classes, dtype=np.float32)[self.hard] + (1 - share) / num_classes
 
     def spread(self, probabilities: np.ndarray) -> "Labels":
-        """Return the labels with others' share in them, float32 `[m, num_classes]`; a changed
-        one is as sure as they are at most.
+        """Return the labels with new probabilities, which include the neighbors' shares.
+
+        A label that changes is at most as sure as its new probability. A record that no query
+        labeled gets its greatest probability as confidence.
+
+        Args:
+          probabilities: float32 `[m, num_classes]`, soft labels after spreading.
         """
         changed = probabilities.argmax(axis=1) != self.hard
         likely = probabilities.max(axis=1)
@@ -74,8 +82,12 @@ class Labels:
         return Labels(probabilities, confidence.astype(np.float32), self.query)
 
     def updated(self, queries: Queries, answers: Answers, first_query: int) -> "Labels":
-        """Return the labels after a round whose queries are counted from `first_query` on: a
-        later answer takes an earlier one's place.
+        """Return the labels after a round. A later answer replaces an earlier one.
+
+        Args:
+          queries: Queries of the round.
+          answers: Answers to the queries.
+          first_query: Number of queries in all earlier rounds, from which this round's are counted.
         """
         asked = (queries.cluster >= 0) & answers.answered[queries.cluster]
         return Labels(

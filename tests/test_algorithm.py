@@ -1,7 +1,9 @@
 """Algorithm 1 against a slow transcription in NumPy, and the names that the package offers."""
 
 import dataclasses
+import importlib
 import math
+import sys
 
 import jax
 import numpy as np
@@ -113,3 +115,10 @@ def test_every_name_of_the_package_is_there():
 def test_the_former_name_of_reverse_knn_warns():
     with pytest.warns(DeprecationWarning, match="ReverseKNN"):
         assert rknn.Config is rknn.ReverseKNN
+
+
+def test_the_former_module_of_the_estimator_warns():
+    sys.modules.pop("rknn_jax.tabular", None)
+    with pytest.warns(DeprecationWarning, match="has moved"):
+        former = importlib.import_module("rknn_jax.tabular")
+    assert former.ReverseKNNLabeler is rk.ReverseKNNLabeler

@@ -1,1 +1,1 @@
-"""Programs that run from a checkout; `rknn_jax` is the library that they call."""
+"""Programs that run from a checkout and call the library `rknn_jax`."""

@@ -1,16 +1,17 @@
-"""Try to break the guarantee of a whole run: plant a canary among the private records, run
-Algorithm 1, and look at what it releases.
+r"""Audit a whole run: try to break its guarantee with a canary among the private records.
 
     python -m train.audit --dataset digits --epsilon 1
-    python -m train.audit --dataset mnist --data-dir DIR --epsilon 1 --labeler private_knn --delta 1e-5 --runs 200
+    python -m train.audit --dataset mnist --data-dir DIR --epsilon 1 --delta 1e-5 \
+        --labeler private_knn --runs 200
 
-Every option of `train.distill` is one here. The canary is the picture of a query in the place of a
-private record: in one data set with its own label, in the other with that of another class (under
-add-remove it is there or not). Every run is one of `train.distill`, from data to files, with fresh
-noise of the operating system's entropy; what is looked at is `queries.npz` and `labels.npz` in its
-folder. A student is not trained: it sees nothing else, so it tells nothing more.
+Every option of `train.distill` is also an option here. The canary is the picture of a query in the
+place of a private record. It has its own label in one data set, and that of another class in the
+other. Under add-remove, it is present in one and absent in the other. Every run is one of
+`train.distill`, from data to files, with fresh noise of the operating system's entropy. The audit
+reads `queries.npz` and `labels.npz` in the run's folder. No student is trained: it is
+post-processing of these files and reveals nothing more.
 
-    OUT/audit.json    what was found, see `rknn_jax.audit.bounds.Finding`
+    OUT/audit.json    the result, a `rknn_jax.audit.bounds.Finding`
 
 Exit status: 0 not broken, 4 broken, 2 bad input, 130 stopped.
 """
@@ -46,20 +47,20 @@ RELEASED = {
     "queries.npz": ("label", "noisy_counts", "stddev", "probability"),
     "labels.npz": ("label", "confidence", "probability"),
 }
-"""What of a run's folder is released; the rest of these files is public, or a benchmark's."""
+"""Released arrays of a run's folder. The rest of these files is public, or a benchmark's."""
 
 
 def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> Finding:
     """Audit runs of `experiment`.
 
     Args:
-      experiment: without a student.
-      num_runs: of each data set, of which half are looked at once.
-      confidence: of the bound.
+      experiment: Settings without a student.
+      num_runs: Number of runs of each data set. Half of them are used once, for the bound.
+      confidence: Confidence of the bound. Defaults to 0.9999.
 
     Raises:
-      ValueError: as `train.distill.main`, for an infinite epsilon, a noise seed, and a labeler that
-        trains a network.
+      ValueError: If epsilon is infinite, if there is a noise seed, if the labeler trains a network,
+        and for the errors of `train.distill.main`.
     """
     if not math.isfinite(experiment.epsilon):
         raise ValueError("Expected a finite epsilon, got infinity; there is no guarantee to break.")
@@ -83,7 +84,7 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
             numbers = itertools.count(1)
 
             def observe(key: jax.Array, world: int, count: int) -> np.ndarray:
-                del key  # noise is the run's own
+                del key  # the run draws its own noise
                 rows = [
                     released(experiment, worlds[world], Path(folder) / str(next(numbers)))[0]
                     for _ in range(count)
@@ -105,8 +106,9 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
 
 
 def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
-    """Return two data sets that differ in a canary, the last private record, with what was
-    learned from public data.
+    """Return two neighboring data sets, with the representation learned from public data.
+
+    They differ in a canary, the last private record.
     """
     task, encode, network = sweep.sharing()(experiment)
     config = distill.labeler_of(experiment)
@@ -132,8 +134,10 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
 def released(
     experiment: Experiment, prepared: Prepared, folder: Path
 ) -> tuple[np.ndarray, Guarantee]:
-    """Run `train.distill`, without its report, and return what it has released, float64 `[f]`,
-    and what it says of that.
+    """Run `train.distill` without its report, and return its release and its guarantee.
+
+    Returns:
+      Released values, float64 `[f]`, and the guarantee that the run states.
     """
     distill.main(replace(experiment, out=folder), lambda _: prepared, benchmark=False)
     arrays = []
@@ -150,7 +154,7 @@ def _with_private(task: Task, private: Records) -> Task:
 
 
 def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
-    """Return what a command line says of the audit, and the experiment that it describes."""
+    """Return the options of the audit, and the experiment of a command line."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,13 +1,15 @@
-"""Buy labels for a few public records and fine-tune a privately trained network on them:
-DiversePublic, NearPrivate and what they surpass.
+"""Active learning: buy labels of a few public records and fine-tune a private network on them.
 
-Private records train the network; the labels bought here are the truth, from somebody who knows it
-and is paid, and no private vote. So a result with `labels > 0` is of another kind than one of votes
-alone, and the oracle has to be named before anything is bought.
+The methods are DiversePublic, NearPrivate and their baselines. Private records train the network.
+The labels bought here are the truth, from a paid oracle who knows it, and no private votes. So a
+result with `labels > 0` is not comparable to one of votes alone, and the oracle must be named
+before anything is bought.
 
-    select        public records by chance, by uncertainty, diverse, or near private records; only the last one costs epsilon
-    bought_labels what the oracle says of them, -1 where a record is of none of the classes: paid for, and of no use
-    fine_tune     all layers, on the bought records alone
+- `select` chooses public records by chance, by uncertainty, diverse, or near private records. Only
+  the last way costs epsilon.
+- `bought_labels` returns the oracle's labels, -1 for a record of none of the classes. Such a record
+  is paid for, and of no use.
+- `fine_tune` trains all layers, on the bought records alone.
 
 Reference: Zhao, Papernot, Singh, Polyzotis & Odena, "Improving Differentially Private Models with
 Active Learning", 2019.
@@ -31,35 +33,36 @@ CANDIDATES = {
     "diverse_public": diverse_public.Config.candidates,
     "near_private": near_private.Config.candidates,
 }
-"""Uncertain public records beside those that are bought, where they are not given: the paper's."""
+"""Default numbers of uncertain public records beside those that are bought, as in the paper."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Which labels are bought, who sells them, and how the network learns from them.
+    """Settings of bought labels: their number, their oracle, and the training on them.
 
     Attributes:
-      labels: how many are bought; 0 buys none.
-      oracle: who knows them. `benchmark` takes the true labels of a benchmark's public records; a
-        path is that of an .npy of integers `[m]`, -1 for public records of none of the classes.
-        Nothing is bought from `none`.
-      select: how public records are chosen: by chance, the most uncertain by entropy or difference,
+      labels: Number of labels that are bought; 0 buys none.
+      oracle: Source of the labels. `benchmark` takes the true labels of a benchmark's public
+        records. A path is that of an .npy file of integers `[m]`, -1 for public records of none of
+        the classes. `none` sells nothing.
+      select: Choice of public records: random, the most uncertain by entropy or difference,
         diverse_public or near_private.
-      uncertainty: by which diverse_public and near_private tell uncertain records, entropy or
+      uncertainty: Measure of uncertainty for diverse_public and near_private: entropy, or
         difference of the two largest probabilities.
-      components: principal components of the features, for the same two.
-      per_cluster: records of a cluster, for diverse_public.
-      candidates: uncertain public records beside those that are bought, for the same two; 1,000 and
-        3,000 where it is not given.
-      private_uncertain: private records that vote in near_private: the top ones, or those beyond a
-        public threshold, which are fewer in a polluted pool but cost half as much under add-remove.
-      epsilon_pca: of near_private's components, in addition to the network's epsilon.
-      epsilon_support: of near_private's votes, in addition too.
-      epochs: passes over the bought records.
-      learning_rate: at its peak, from which it falls to 0 by a cosine, with Nesterov's momentum of
-        0.9. That moves weights ten times as far as the same rate without; so a peak of 0.02, a mean
-        of 0.01, is the paper's constant 0.1 without momentum.
-      batch_size: records of a step.
+      components: Number of principal components of the features, for the same two.
+      per_cluster: Number of records bought in a cluster, for diverse_public.
+      candidates: Number of uncertain public records beside those that are bought, for the same two.
+        Defaults to 1,000 and 3,000.
+      private_uncertain: Private records that vote in near_private: the top ones, or those beyond a
+        public threshold. The latter are fewer in a polluted pool, but cost half as much under
+        add-remove.
+      epsilon_pca: Privacy budget of near_private's components, on top of the network's epsilon.
+      epsilon_support: Privacy budget of near_private's votes, also on top.
+      epochs: Number of passes over the bought records.
+      learning_rate: Peak learning rate, which falls to 0 by a cosine, with Nesterov's momentum of
+        0.9. Momentum moves weights ten times as far, so a peak of 0.02, a mean of 0.01, is the
+        paper's constant 0.1 without momentum.
+      batch_size: Number of records of a step.
     """
 
     labels: int = 0
@@ -110,18 +113,23 @@ class Config:
 
     @property
     def num_candidates(self) -> int:
-        """Uncertain public records beside those that are bought; 0 where the selector has none."""
+        """Number of uncertain public records beside those bought; 0 if the selector has none."""
         paper = CANDIDATES.get(self.select, 0)
         return self.candidates if paper and self.candidates is not None else paper
 
 
 def check(task: Task, config: Config, delta: float) -> None:
-    """See that what is asked for can be bought, before a network is trained for hours.
+    """Check that the labels can be bought, before a network is trained for hours.
+
+    Args:
+      task: Data of the run.
+      config: Settings of the purchase.
+      delta: Probability delta of near_private's guarantee.
 
     Raises:
-      ValueError: for more labels and candidates than public records, fewer labels than a cluster
-        has, near_private without a delta, and as `known_labels`.
-      FileNotFoundError: where the oracle's file is not there.
+      ValueError: If labels and candidates exceed the public records, if labels are fewer than a
+        cluster has, if near_private has no delta, and for the errors of `known_labels`.
+      FileNotFoundError: If the oracle's file does not exist.
     """
     if not config.labels:
         return
@@ -157,20 +165,20 @@ def select(
     """Choose the public records whose labels are bought.
 
     Args:
-      key: of the choice, is consumed.
-      noise_key: of near_private's noise, is consumed.
-      task: the data; only near_private looks at the private records.
-      model: the network that private records have trained, released.
-      config: see `Config`.
-      relation: which data sets are neighbours.
-      delta: of near_private's guarantee.
+      key: Random key of the choice, which is consumed.
+      noise_key: Random key of near_private's noise, which is consumed.
+      task: Data of the run. Only near_private reads the private records.
+      model: Released network that private records have trained.
+      config: Settings of the purchase.
+      relation: Neighboring relation of the data sets.
+      delta: Probability delta of near_private's guarantee.
 
     Returns:
-      Queries, and what choosing them costs beyond the model, to be composed with its guarantee;
-      None where that is nothing.
+      Queries, and the guarantee of the choice, None if it costs nothing. Compose it with the
+      model's guarantee.
 
     Raises:
-      ValueError: for labels=0, and where the selector takes no such number.
+      ValueError: If labels=0, and for numbers that the selector does not accept.
     """
     if not config.labels:
         raise ValueError("Expected labels >= 2 to buy, got labels=0; pass --buy.labels.")
@@ -212,20 +220,20 @@ def select(
 
 
 def bought_labels(task: Task, index: np.ndarray, config: Config) -> np.ndarray:
-    """Ask the oracle.
+    """Return the oracle's labels of the chosen records.
 
     Args:
-      task: the data.
-      index: int `[num_queries]`, the public records, those of `select`.
-      config: names the oracle.
+      task: Data of the run.
+      index: int `[num_queries]`, public records from `select`.
+      config: Settings of the purchase, which name the oracle.
 
     Returns:
-      int32 `[num_queries]`, -1 for records that the oracle says are of none of the classes.
+      int32 `[num_queries]`, -1 for records of none of the classes.
 
     Raises:
-      ValueError: for oracle=none, and for a file of other than integers `[m]` from -1 on and below
-        the number of classes.
-      FileNotFoundError: where there is no such file.
+      ValueError: If oracle=none, or if a file holds other than integers `[m]` from -1 to the number
+        of classes less 1.
+      FileNotFoundError: If there is no such file.
     """
     if config.oracle == "none":
         raise ValueError(
@@ -236,7 +244,12 @@ def bought_labels(task: Task, index: np.ndarray, config: Config) -> np.ndarray:
 
 
 def known_labels(task: Task, config: Config) -> np.ndarray:
-    """Return all that the oracle knows, integers `[m]`. Raises as `bought_labels`."""
+    """Return all labels that the oracle knows, integers `[m]`.
+
+    Raises:
+      ValueError: If a file holds other than integers `[m]` from -1 to the number of classes less 1.
+      FileNotFoundError: If there is no such file.
+    """
     known = task.public.true_labels if config.oracle == "benchmark" else _read(Path(config.oracle))
     num_public = len(task.public.images)
     num_classes = task.card.num_classes
@@ -260,24 +273,24 @@ def fine_tune(
     config: Config,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
-    """Go on training all layers, on the bought records alone: post-processing of the model and the
-    choice, which costs no privacy.
+    """Train all layers further, on the bought records alone.
 
-    Plain cross-entropy; no average over steps, no smoothing, no augmentation. Every epoch has an
-    order of its own, where published code repeats one.
+    This is post-processing of the model and the choice, and costs no privacy. The loss is plain
+    cross-entropy. There is no average over steps, no smoothing and no augmentation. Every epoch has
+    its own order; published code repeats one.
 
     Args:
-      key: is consumed.
-      task: the data.
-      model: to begin with.
-      index: int `[num_queries]`, the bought public records.
-      labels: int `[num_queries]`, theirs; those with -1 are left out.
-      config: see `Config`.
-      on_epoch: see `students.fit`.
+      key: Random key, which is consumed.
+      task: Data of the run.
+      model: Network at the start.
+      index: int `[num_queries]`, bought public records.
+      labels: int `[num_queries]`, labels of these records. Those with -1 are left out.
+      config: Settings of the purchase.
+      on_epoch: Callback after every epoch, as in `students.fit`. Defaults to none.
 
     Raises:
-      ValueError: where fewer than two records are of one of the classes.
-      KeyboardInterrupt: where it came before the end of the first epoch.
+      ValueError: If fewer than two records are of one of the classes.
+      KeyboardInterrupt: If it came before the end of the first epoch.
     """
     useful = np.asarray(labels) >= 0
     if useful.sum() < 2:
@@ -315,5 +328,5 @@ def _read(path: Path) -> np.ndarray:
         return np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise
-    except Exception as error:  # a damaged file fails in many ways
+    except Exception as error:  # a damaged file may fail with any exception
         raise ValueError(f"Expected an .npy file of labels, got oracle={path}: {error}.") from error

@@ -131,9 +131,7 @@ def distill(
     resolved = resolved_settings(experiment, labeler, num_queries, task)
     runs.write_json(folder / "config.json", resolved)
 
-    def ask(
-        key: jax.Array, features: Array, labels: Labels, student: Student | None
-    ) -> Queries:
+    def ask(key: jax.Array, features: Array, labels: Labels, student: Student | None) -> Queries:
         return select_queries(key, task, features, num_queries, labels, student, experiment)
 
     def fit(key: jax.Array, step: int, labels: Labels) -> ensemble.Ensemble | None:

@@ -1,17 +1,19 @@
-"""An experiment's settings and the folder that it leaves behind.
+"""Settings of an experiment and the run folder that it writes.
 
 ```
 runs/<name>/
   config.json     every setting as it was resolved, versions, device
   result.json     accuracies, epsilon and its meaning, seconds; `not_covered_by_epsilon` apart
   privacy.json    the guarantee of the whole run and of every round
-  privacy.html    what that promises, in plain words
+  privacy.html    the promise of that guarantee, in plain words
   metrics.jsonl   one line an epoch
-  bought.npz      index and label of the public records whose labels were bought, where any were
+  bought.npz      index and label of the public records whose labels were bought, if any
   labels.npz      label, query, confidence and probability of every public record
-  model/          the network of a labeler that trains one, and generator/ that of dpdfd; training/ is what a stopped run goes on from
   queries.npz     the queries with their pictures, noisy votes and labels
   student/        one orbax checkpoint a member
+  model/          the network of a labeler that trains one
+  generator/      the generator of dpdfd
+  training/       state from which a stopped run resumes
   report.html     the page to open
 ```
 """
@@ -71,84 +73,90 @@ Mechanism = Literal[
     "multi_message",
 ]
 GIVEN = ("epsilon", "delta", "relation", "folder")
-"""Settings of a labeler that the run gives it."""
+"""Settings of a labeler that the run sets itself."""
 
 FILES = (
     *("config.json", "result.json", "privacy.json", "privacy.html", "labels.npz", "queries.npz"),
     *("bought.npz", "metrics.jsonl", "report.html"),
 )
 FOLDERS = ("student", "model", "generator")
-"""All that a run writes into its folder, but for `TRAINING`."""
+"""Folders that a run writes into its own folder. With `FILES`, everything but `TRAINING`."""
 
 TRAINING = "training"
 """Subfolder of a run in which a labeler saves the training of a network."""
 
 CHOICE = "choice.json"
-"""File there of which labels to buy, where that cost something."""
+"""File in `TRAINING` with the choice of labels to buy, if the choice cost privacy."""
 
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", "dp-accounting")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Label public data with private records, train a student on the labels, and hand over the
-    proof.
+    """Label public data with private records, train a student on the labels, and report the guarantee.
 
     Attributes:
-      preset: a file of train/presets, whose settings take the defaults' place: mnist-fast, mnist,
-        svhn, cifar10 or cifar10-end-to-end.
-      dataset: digits, mnist, mnist:half, cifar10, cifar10:pooled, image_folder or tfds:<name>.
-      data_dir: where the data set lies; not needed for digits.
-      epsilon: privacy of the whole run, split evenly over the rounds; inf for no privacy.
-      delta: of the composed guarantee; 0 keeps a pure guarantee pure.
-      labeler: a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate, which ask
-        about public records drawn at random, noisy_sgd, which trains a network on the private
-        records, or dpdfd, which distils one from teachers by images that it makes up.
-      private_knn, pate, noisy_sgd, dpdfd: how, where it is that one; epsilon, delta and relation
-        are those of the run.
-      buy: true labels of public records that are bought from an oracle, to fine-tune noisy_sgd's
-        network on images; they take the student's place, and what near_private spends to choose
-        them comes on top of epsilon.
-      queries: queries a round; chosen from the number of records, classes and epsilon where it is
-        not given, one for five public records, 1,000 at most, where they are drawn at random, and
-        all of them where a network is trained.
-      neighbors: queries that each private record votes for.
-      rounds: rounds of Algorithm 1.
-      representation: learned on public data; spectral is the best for images in seconds,
-        self_trained in a minute or two.
-      self_trained, simclr, scan, dti: how to learn it, where it is that one. The clusters of scan
-        and the prototypes of dti are as many as queries, and self_trained has a cluster a class.
-      representation_dir: where simclr, scan and dti save their training, and go on with it.
-      trust: central, a curator sees the votes; local, epsilon is of each record's own message;
-        shuffle, of all messages once shuffled.
-      amplification: bound by which shuffling amplifies a local mechanism; variation ratio looks at
-        the mechanism, general holds for all.
-      mechanism: a file of rknn_jax/mechanisms; discrete_laplace with a curator and collision
-        without where it is not given.
-      relation: which data sets are neighbours.
-      smoothing: auto borrows votes from similar queries as far as the noise asks for it and spreads
-        labels between similar public records.
-      decode: argmax of each query, or the assignment of one class to each, where queries are as
+      preset: Name of a file of train/presets, whose settings replace the defaults: mnist-fast,
+        mnist, svhn, cifar10 or cifar10-end-to-end.
+      dataset: Data set: digits, mnist, mnist:half, cifar10, cifar10:pooled, image_folder or
+        tfds:<name>.
+      data_dir: Folder of the data set; not needed for digits.
+      epsilon: Privacy budget of the whole run, split evenly over the rounds; inf means no privacy.
+      delta: Probability delta of the composed guarantee; 0 keeps a pure guarantee pure.
+      labeler: Name of a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate (on
+        public records drawn at random), noisy_sgd (a network trained on the private records) or
+        dpdfd (a network distilled from teachers by generated images).
+      private_knn: Settings of that labeler; epsilon, delta and relation are those of the run.
+      pate: Settings of that labeler; epsilon, delta and relation are those of the run.
+      noisy_sgd: Settings of that labeler; epsilon, delta and relation are those of the run.
+      dpdfd: Settings of that labeler; epsilon, delta and relation are those of the run.
+      buy: Purchase of true labels of public records from an oracle, to fine-tune noisy_sgd's
+        network on images. It replaces the student. The epsilon of near_private's choice comes on
+        top of epsilon.
+      queries: Number of queries a round. Defaults to a number that fits records, classes and
+        epsilon for rknn; one for five public records, 1,000 at most, for records drawn at random;
+        and all public records if a network is trained.
+      neighbors: Number of queries that each private record votes for.
+      rounds: Number of rounds of Algorithm 1.
+      representation: Representation learned on public data. spectral is the best for images in
+        seconds, self_trained in a minute or two.
+      self_trained: Settings of that representation, which has one cluster a class.
+      simclr: Settings of that representation.
+      scan: Settings of that representation, which has one cluster a query.
+      dti: Settings of that representation, which has one prototype a query.
+      representation_dir: Folder in which simclr, scan and dti save their training and from which
+        they resume.
+      trust: Trust model. central: a curator sees the votes. local: epsilon is that of each record's
+        own message. shuffle: epsilon is that of all messages once shuffled.
+      amplification: Bound by which shuffling amplifies a local mechanism: variation ratio uses the
+        mechanism, general holds for all.
+      mechanism: Name of a file of rknn_jax/mechanisms. Defaults to discrete_laplace with a curator
+        and to collision without.
+      relation: Neighboring relation of the data sets.
+      smoothing: auto borrows votes from similar queries as far as the noise requires, and spreads
+        labels between similar public records; none does neither.
+      decode: argmax of each query, or the assignment of one class to each if the queries are as
         many clusters as there are classes.
-      targets: what the student learns of a record: its label, hard; its votes, soft; or as much of
-        its label as the noise leaves sure and the rest shared by all classes, posterior.
-      uncertain: share of the public records that a later round asks about.
-      student: a file of rknn_jax/students/models, or none for the labels alone.
-      members: students that differ by chance alone, whose probabilities are averaged.
-      epochs: of each; its own default where it is not given.
-      batch_size: of each.
-      augmentation: how training images are changed at random; warp suits digits and crop_flip
+      targets: Training targets of the student: the label of a record (hard), its votes (soft), or
+        the label with its confidence, the rest shared by all classes (posterior).
+      uncertain: Share of the public records that a later round's queries cover.
+      student: Name of a file of rknn_jax/students/models, or none for the labels alone.
+      members: Number of students that differ by chance alone, whose probabilities are averaged.
+      epochs: Number of epochs of each student. Defaults to the student's own number.
+      batch_size: Batch size of each student.
+      augmentation: Random change of training images; warp suits digits, and crop_flip suits
         photographs.
-      fine_tune: begin each at what simclr or scan has learned, with their backbone as student.
-      semi_supervised: how it learns from public records without labels too: mixmatch, uda or vat;
-        none does without them.
-      unlabelled: share of the labelled public records, those whose labels are least sure, that are
-        taken for unlabelled ones.
-      unlabelled_weight: of the unlabelled records in the loss; 75 for mixmatch and 1 for uda and
-        vat where it is not given.
-      seed: of the split, the clustering and the student.
-      noise_seed: of the simulated noise; the operating system's entropy where it is not given.
-      out: the run folder; a new one under runs/ where it is not given.
+      fine_tune: Start of each student from the weights of simclr or scan, with their backbone as
+        student.
+      semi_supervised: Method by which a student also learns from public records without labels:
+        mixmatch, uda or vat, or none.
+      unlabelled: Share of the labeled public records that are treated as unlabeled, those whose
+        labels are least sure.
+      unlabelled_weight: Weight of the unlabeled records in the loss. Defaults to 75 for mixmatch
+        and to 1 for uda and vat.
+      seed: Seed of the split, the clustering and the student.
+      noise_seed: Seed of the simulated noise. Defaults to the operating system's entropy.
+      out: Run folder. Defaults to a new one under runs/.
     """
 
     preset: str | None = None
@@ -254,9 +262,8 @@ class Experiment:
                 "Expected --noisy-sgd.sampling-prob with relation=add-remove, got none; the "
                 "number of records is private."
             )
-        if (
-            self.trust not in mechanisms.named(self.private_step).trusts
-        ):  # `names` would import all of them, which takes seconds
+        # `names` imports all mechanisms, which takes seconds, so only the error calls it.
+        if self.trust not in mechanisms.named(self.private_step).trusts:
             choices = mechanisms.names(self.trust)
             raise ValueError(
                 f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
@@ -349,8 +356,9 @@ class Experiment:
 
     @property
     def private_step(self) -> str:
-        """The mechanism of reverse k-NN labeling, given or the trust's own; of another labeler
-        the kind of its noise.
+        """Mechanism of reverse k-NN labeling, given or the default of the trust model.
+
+        For other labelers, the kind of their noise.
         """
         if self.labeler != "rknn":
             return (
@@ -362,17 +370,20 @@ class Experiment:
 
     @property
     def backbone(self) -> str:
-        """The network that a representation trains, if it is simclr or scan."""
+        """Network that the representation trains, if it is simclr or scan."""
         return (self.scan.pretraining if self.representation == "scan" else self.simclr).backbone
 
 
 def make_folder(experiment: Experiment) -> Path:
-    """Make the run's folder before any work is done.
+    """Create the run's folder before any work is done.
 
     Raises:
-      ValueError: If it cannot be written.
+      ValueError: If the folder cannot be created or written.
     """
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.dataset.replace(':', '-')}-eps{experiment.epsilon:g}"
+    name = (
+        f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.dataset.replace(':', '-')}"
+        f"-eps{experiment.epsilon:g}"
+    )
     folder = experiment.out or Path("runs") / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -388,8 +399,9 @@ def make_folder(experiment: Experiment) -> Path:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a run's folder; the lock goes with the process, also on `kill
-    -9`.
+    """Keep other processes out of a run's folder.
+
+    The lock ends with the process, also on `kill -9`.
 
     Raises:
       ValueError: If another process runs there.
@@ -402,25 +414,24 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def begin(experiment: Experiment, folder: Path, *, again: bool) -> None:
-    """Clear what a killed run of the same settings left in the folder; a network's private training
-    goes on where it was saved.
+    """Clear the files of a killed run of the same settings from the folder.
+
+    The private training of a network resumes from its saved state.
 
     Args:
       experiment: Settings of the run.
-      folder: Folder of the run, held.
-      again: Whether a run that was interrupted, and has kept its results, begins again too.
+      folder: Folder of the run, held by `held`.
+      again: Whether an interrupted run that has kept its results starts again too.
 
     Raises:
-      ValueError: If the folder holds a finished run, one of other settings, or files that are no
-        run.
+      ValueError: If the folder holds a finished run, a run of other settings, or other files.
     """
     if (folder / "config.json").exists():
         kept = (folder / "result.json").exists() and not (folder / TRAINING).exists() and not again
         occupied = kept or find_result(replace(experiment, out=folder)) is not None
     else:
-        occupied = any(
-            (folder / name).exists() for name in (*FILES, *FOLDERS, TRAINING)
-        )  # of something else
+        # Without config.json, such files belong to something else.
+        occupied = any((folder / name).exists() for name in (*FILES, *FOLDERS, TRAINING))
     if occupied:
         raise ValueError(
             f"The run folder out={folder} already holds a run; choose another with --out, or "
@@ -452,9 +463,10 @@ def find_result(experiment: Experiment) -> dict[str, Any] | None:
     asked = json.loads(
         json.dumps(settings(experiment) | {"mechanism": experiment.private_step}, default=_plain)
     )
+    # `buy` may change until the labels to buy have been chosen.
     open_to_change = (
         {"out"} if path.exists() or (folder / TRAINING / CHOICE).exists() else {"out", "buy"}
-    )  # nothing was chosen yet
+    )
     changed = [
         name
         for name, value in asked.items()
@@ -475,8 +487,9 @@ def find_result(experiment: Experiment) -> dict[str, Any] | None:
 
 
 def clear_partial_run(folder: Path) -> None:
-    """Remove what a run writes, and nothing else, but for the network that it was training and
-    the settings of that.
+    """Remove everything that a run writes, and nothing else.
+
+    A saved training of a network is kept, with its config.json.
     """
     for path in folder.iterdir():
         if path.name == "config.json" and (folder / TRAINING).exists():
@@ -488,8 +501,8 @@ def clear_partial_run(folder: Path) -> None:
 
 
 def _is_temporary(path: Path) -> bool:
-    """Return whether a file is what a killed write of one of ours leaves."""
-    before = path.name.removesuffix(".partial")  # as earlier versions named them
+    """Return whether a killed write of one of our files left this file."""
+    before = path.name.removesuffix(".partial")  # name in earlier versions
     return path.name != before in FILES or any(is_partial(path.name, name) for name in FILES)
 
 
@@ -511,10 +524,17 @@ def _read_settings(path: Path) -> dict[str, Any]:
 def choice_of(
     folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]
 ) -> tuple[np.ndarray, Guarantee | None]:
-    """Return which public records are bought, int `[num_bought]`, and what that cost.
+    """Return the public records whose labels are bought, int `[num_bought]`, and their cost.
 
-    A choice with noise is saved in the folder before it is used, and after that `buy` may not
-    change there: another would cost anew.
+    A choice with noise is saved in the folder before its use. After that `buy` may not change
+    there, because another choice would cost anew.
+
+    Args:
+      folder: Folder of the run.
+      select: Choice of the records and its guarantee, None if the choice costs no privacy.
+
+    Raises:
+      ValueError: If the saved choice cannot be read.
     """
     path = folder / TRAINING / CHOICE
     if not path.exists():
@@ -542,7 +562,7 @@ def choice_of(
 
 
 def environment() -> dict[str, Any]:
-    """Return versions and device, as every result records them."""
+    """Return versions and device, which every result records."""
     return {
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in VERSIONS},
@@ -553,7 +573,7 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as JSON, whole or not at all."""
+    """Write `value` as JSON, in full or not at all."""
     write_whole(path, (json.dumps(value, indent=2, default=_plain) + "\n").encode())
 
 
@@ -572,7 +592,7 @@ def _plain(value: Any) -> Any:
 
 
 def settings(experiment: Experiment) -> dict[str, Any]:
-    """Return the experiment's fields, JSON-ready."""
+    """Return the experiment's fields, ready for JSON."""
     return {
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(experiment).items()
@@ -594,16 +614,16 @@ def finish(
     """Write everything but the report.
 
     Args:
-      folder: of the run.
-      experiment: its settings.
-      task: its data.
-      labels: of the public records, after the last round.
-      rounds: what was asked and answered.
-      student: of the last round, or None where none was wanted or none finished an epoch.
-      guarantee: of everything together.
-      chosen: of the choice of labels to buy, where it cost something.
-      benchmark: `truth.not_covered`.
-      seconds: the run took.
+      folder: Folder of the run.
+      experiment: Settings of the run.
+      task: Data of the run.
+      labels: Labels of the public records after the last round.
+      rounds: Queries and answers of every round.
+      student: Student of the last round, or None if none was wanted or none finished an epoch.
+      guarantee: Guarantee of the whole run.
+      chosen: Guarantee of the choice of labels to buy, or None if the choice cost nothing.
+      benchmark: Result of `truth.not_covered`.
+      seconds: Duration of the run in seconds.
     """
     predicted = None if student is None else student.predict_proba(task.test.images).argmax(axis=1)
     right = labels.known & (labels.hard == task.public.true_labels)
@@ -682,7 +702,7 @@ def finish(
     write_json(folder / "privacy.json", privacy)
     write_json(folder / "result.json", result)
     if not result["interrupted"]:
-        shutil.rmtree(folder / TRAINING, ignore_errors=True)  # there is nothing left to go on with
+        shutil.rmtree(folder / TRAINING, ignore_errors=True)  # nothing is left to resume
 
 
 def _statement(
@@ -720,8 +740,9 @@ def _accuracy(model: Classifier, records: Records) -> float:
 def _queries(
     task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers]]
 ) -> dict[str, np.ndarray]:
-    """Return all rounds' queries with their pictures, votes and, for a benchmark, the most
-    frequent true label of their records.
+    """Return all rounds' queries with their pictures, votes and true labels.
+
+    The true label of a query is the most frequent one of its records, for a benchmark.
     """
     index = np.concatenate([queries.index for queries, _ in rounds])
     counts = np.zeros((len(index), task.card.num_classes), np.int64)

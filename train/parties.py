@@ -1,5 +1,6 @@
-"""Cut a benchmark's data into files as the parties of a federation hold them: one public, one of a
-test set, one for each party.
+"""Split a benchmark's data into the files of a federation's parties.
+
+There is one public file, one test file, and one file for each party.
 
     python -m train.parties --dataset mnist --data-dir DIR --parties 3 --out runs/parties
 
@@ -19,15 +20,15 @@ from rknn_jax._internal.disk import OWNER, write_arrays
 
 @dataclass(frozen=True)
 class Parties:
-    """What to cut.
+    """Settings of the split.
 
     Attributes:
-      dataset: a name of `rknn_jax.data`.
-      out: folder for `public.npz`, `test.npz` and `party0.npz` to the last.
-      parties: how many share the private records; 0 for one for each client that the data set knows
-        of.
-      data_dir: of the data set.
-      seed: of the split.
+      dataset: Name of a data set of `rknn_jax.data`.
+      out: Folder for `public.npz`, `test.npz`, and `party0.npz` to the last party's file.
+      parties: Number of parties that share the private records; 0 for one for each client of the
+        data set.
+      data_dir: Folder of the data set.
+      seed: Seed of the split.
     """
 
     dataset: str
@@ -38,11 +39,11 @@ class Parties:
 
 
 def main(settings: Parties) -> list[int]:
-    """Write the files and return how many records each party has.
+    """Write the files and return the number of records of each party.
 
     Raises:
-      ValueError: where there are fewer clients, or records where clients are not known, than
-        parties.
+      ValueError: If there are more parties than clients, or than records of a data set without
+        clients.
     """
     task = data.load(settings.dataset, settings.seed, settings.data_dir)
     private = task.private

@@ -1,14 +1,14 @@
-r"""Run distill over a grid of settings and draw what comes out.
+r"""Run train.distill over a grid of settings and draw the results.
 
-Stopped, it goes on where it was: what is there is not run again.
+A stopped sweep resumes: finished runs are not repeated.
 
     python -m train.sweep --preset mnist-fast --data-dir DIR --student none --out runs/figure2 \
         --vary queries=10,20,40,100,200,500 --vary epsilon=0.01,0.1,1 --vary seed=0,1,2
 
-Every option of `train.distill` is one here, and `--vary` names those that take several values: all
-combinations are run. The first one is the picture's horizontal axis, its lines are the others, and
-runs that differ in their seeds alone are averaged. Figures 2 to 4 of Li et al. are `queries` and
-`neighbors` varied, their study of several rounds is `rounds`.
+Every option of `train.distill` is also an option here. `--vary` names those with several values,
+and all combinations are run. The first varied option is the picture's horizontal axis, and the
+others make its lines. Runs that differ in their seeds alone are averaged. Figures 2 to 4 of Li et
+al. vary `queries` and `neighbors`, and their study of several rounds varies `rounds`.
 
     OUT/<setting>/      a run folder for every combination
     OUT/sweep.json      mean and standard deviation of the accuracies for every setting
@@ -46,18 +46,18 @@ Values = dict[str, list[str]]
 
 
 def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]]:
-    """Run what has not been run yet, and write the summary and the picture.
+    """Run all settings without a result, and write the summary and the picture.
 
     Args:
-      arguments: of `train.distill`, for all runs.
-      out: the folder of all runs.
-      varied: the values of every option that has several.
+      arguments: Options of `train.distill` for all runs.
+      out: Folder of all runs.
+      varied: Values of every option that has several.
 
     Returns:
-      The rows of `sweep.json`.
+      Rows of `sweep.json`.
     """
-    # What the representation depends on changes slowest: runs after each other share what was
-    # fitted to public images.
+    # Vary the settings of the representation slowest, so that consecutive runs share the
+    # representation that was fitted to public images.
     slow = sorted(
         varied, key=lambda name: (name not in distill.OF_REPRESENTATION, name != "queries")
     )
@@ -101,8 +101,9 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
 
 
 def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
-    """Draw accuracies over the first of `names`, a line for every combination of the others;
-    labels dashed, students drawn through.
+    """Draw accuracies over the first of `names`, a line for every combination of the others.
+
+    Lines of labels are dashed, and lines of students are solid.
     """
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
@@ -140,9 +141,7 @@ def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
 
 
 def sharing(most: int = 1) -> Callable[[Experiment], distill.Prepared]:
-    """Return a `distill.prepare` that does not repeat what it made the last `most` times, and
-    encodes no array of it twice.
-    """
+    """Return a `distill.prepare` that reuses its last `most` results and encodes no array twice."""
     kept: list[tuple[list[Any], distill.Prepared]] = []
 
     def prepared(experiment: Experiment) -> distill.Prepared:
@@ -154,7 +153,7 @@ def sharing(most: int = 1) -> Callable[[Experiment], distill.Prepared]:
             if known == looks_at:
                 return made
         if len(kept) == most:
-            kept.pop(0)  # before there is one more in memory
+            kept.pop(0)  # free its memory before the next one is made
         task, encode, network = distill.prepare(experiment)
         kept.append((looks_at, distill.Prepared(task, _remembering(encode), network)))
         return kept[-1][1]
@@ -172,15 +171,17 @@ def _remembering(encode: Encoder) -> Encoder:
         seen.append((images, encode(images)))
         return seen[-1][1]
 
-    encoded.__wrapped__ = encode  # type: ignore[attr-defined]  # for who looks at the encoder itself
+    encoded.__wrapped__ = encode  # type: ignore[attr-defined]  # for inspect.unwrap
     return encoded
 
 
 def summary(
     results: Sequence[dict[str, Any]], accuracies: Sequence[str] = ACCURACIES
 ) -> dict[str, Any]:
-    """Return what runs cost that differ by chance alone, their seeds, and mean and standard
-    deviation of their accuracies.
+    """Summarize runs that differ by chance alone.
+
+    The summary has their guarantee, their seeds, and mean and standard deviation of their
+    accuracies.
     """
     row: dict[str, Any] = {
         "guarantee": {name: results[0][name] for name in ("epsilon", "delta", "relation", "trust")}
@@ -217,7 +218,7 @@ def _varied(texts: list[str]) -> Values:
 
 
 def cli() -> int:
-    """Run from the command line: exit status 2 for bad input, 130 where it was stopped."""
+    """Run from the command line. Exit status 2 means bad input, and 130 that it was stopped."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,6 +1,6 @@
-"""What only a benchmark can know: how good the labels are. Epsilon covers none of it.
+"""Accuracy of the labels, which only a benchmark can know. Epsilon does not cover these numbers.
 
-A benchmark's public labels are known, and its private records are public in truth, so accuracy
+A benchmark's public labels are known, and its private records are in fact public. So accuracy
 without noise and at other epsilons can be shown beside a run. For an owner's data none of this may
 be computed, and `rknn label` does not.
 """
@@ -27,19 +27,19 @@ NOTE = (
 
 
 def label_accuracy(task: Task, labels: Labels) -> float:
-    """Return the share of all public records whose label is right; one without a label is wrong."""
+    """Return the share of all public records whose label is right; no label counts as wrong."""
     return float(np.mean(labels.known & (labels.hard == task.public.true_labels)))
 
 
 def not_covered(key: jax.Array, task: Task, labeler: Labeler[Any], found: Round) -> dict[str, Any]:
     """Return the accuracy of one round's labels without noise and over epsilons.
 
-    The private votes themselves are looked at. A network is not trained again at other epsilons.
+    This reads the private votes themselves. A network is not trained again at other epsilons.
 
     Args:
       key: Random key, which is consumed.
       task: Data of a benchmark.
-      labeler: Labeler of the run; its epsilon is replaced.
+      labeler: Labeler of the run, whose epsilon is replaced.
       found: Round to judge.
     """
     num_classes = task.card.num_classes

@@ -81,6 +81,13 @@ class Round:
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:
+        self._check_types()
+        self._check_public()
+        self._check_privacy()
+        self._check_costs()
+
+    def _check_types(self) -> None:
+        """Refuse what a hostile server may write in the place of settings."""
         for name in ("records_per_client", "honest"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 0:
                 raise ValueError(
@@ -114,6 +121,9 @@ class Round:
                     f"Expected {name} to be one of {choices}, got "
                     f"{name}={getattr(self.config, name)!r}."
                 )
+
+    def _check_public(self) -> None:
+        """Refuse classes and queries that nobody can be asked about."""
         if not isinstance(self.classes, tuple) or not all(
             isinstance(name, str) for name in self.classes
         ):
@@ -129,6 +139,9 @@ class Round:
                 f"Expected queries float32 [s > 0, f] of at most {LARGEST:g}, got "
                 f"{queries.dtype} {queries.shape}."
             )
+
+    def _check_privacy(self) -> None:
+        """Refuse settings that promise nothing, or contradict each other."""
         if (self.config.trust == "central") != (self.config.mechanism == "binomial"):
             raise ValueError(
                 "Expected mechanism=binomial with trust=central, and only there, got "
@@ -160,11 +173,14 @@ class Round:
                 "Expected one message of what is protected with trust=shuffle, got "
                 f"records_per_client={self.records_per_client}; pass 1, or unit=record."
             )
+
+    def _check_costs(self) -> None:
+        """Refuse what takes too much work, and mechanisms without an exact form."""
         if len(self.classes) < 2 or self.num_cells > MOST_CELLS:
             raise ValueError(
                 f"Expected at least 2 classes and queries times classes <= {MOST_CELLS}, got "
                 f"{len(self.classes)} classes and "
-                f"{len(queries)} queries."
+                f"{len(self.queries)} queries."
             )
         if self.config.trust == "central" and self.shares.coins_per_share > MOST_COINS:
             raise ValueError(

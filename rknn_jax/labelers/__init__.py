@@ -1,7 +1,7 @@
-"""Systems that label public queries with private records: a file each, whose presence registers it.
+"""Systems that label public queries with private records; each file here registers one system.
 
-A labeler is a frozen dataclass, and its fields are its public settings. `Labeler` says what it can
-do. `tests/contracts/test_labelers.py` holds every file to that by the file's `EXAMPLES`.
+A labeler is a frozen dataclass, and its fields are its public settings. `Labeler` is the interface.
+`tests/contracts/test_labelers.py` checks every file on the file's `EXAMPLES`.
 """
 
 import abc
@@ -21,15 +21,17 @@ Contribution = TypeVar("Contribution")
 
 
 class Labeler(abc.ABC, Generic[Contribution]):
-    """A labeler: what private records contribute, and the mechanism that makes it public.
+    """Labeling system: the contribution of private records, and the mechanism that publishes it.
 
     Attributes:
-      epsilon: Privacy of all answers together. Infinity is for no noise and no privacy.
-      delta: Likewise.
+      epsilon: Privacy budget of all answers together. Infinity means no noise and no privacy.
+      delta: Probability delta of the (epsilon, delta) guarantee of all answers together.
       relation: Neighboring relation of the data sets.
-      trains: Whether a network is trained on the private records. The answers are its predictions
-        then, and have it as `model`; a field `folder` names where the training is saved.
-      telling: Settings under which one record of a small task counts for much, for audits.
+      trains: Whether a network is trained on the private records. If so, the answers are its
+        predictions, and `Answers.model` is the network. Such a labeler has a field `folder`, which
+        names the folder of the saved training. Defaults to False.
+      telling: Settings under which one record of a small task has a large effect, for audits.
+        Defaults to none.
     """
 
     epsilon: float
@@ -47,11 +49,11 @@ class Labeler(abc.ABC, Generic[Contribution]):
         queries: Queries,
         num_classes: int,
     ) -> Contribution:
-        """Return all that private records do for the queries: private.
+        """Compute everything that the private records add to the answers. The result is private.
 
         Args:
-          key: Random key, which is consumed. It must stay secret.
-          private: Private records. A record whose label is no class contributes nothing.
+          key: Random key, which is consumed. The key must stay secret.
+          private: Private records. A record whose label is not a class contributes nothing.
           encode: Record-local map of images to features.
           queries: Public queries.
           num_classes: Number of classes |Y|.
@@ -66,7 +68,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
         num_classes: int,
         predicted: np.ndarray | None = None,
     ) -> Answers:
-        """Return answers that carry their guarantee: the mechanism, in simulation.
+        """Release answers that carry their guarantee: the mechanism, in simulation.
 
         Args:
           key: Random key of the noise, which is consumed.
@@ -79,18 +81,18 @@ class Labeler(abc.ABC, Generic[Contribution]):
     def not_covered(
         self, key: jax.Array, contribution: Contribution, answers: Answers
     ) -> dict[str, Any]:
-        """Return what a benchmark should be told that epsilon does not cover. Defaults to nothing."""
+        """Return facts for a benchmark that epsilon does not cover. Defaults to none."""
         return {}
 
 
 def names() -> list[str]:
-    """Return the names of all labelers, which are the files of this folder."""
+    """Return the names of all labelers, which are the names of the files in this folder."""
     every = (module.name for module in pkgutil.iter_modules(__path__))
     return sorted(name for name in every if not name.startswith("_"))
 
 
 def named(name: str) -> type[Labeler[Any]]:
-    """Return the labeler of a name.
+    """Return the labeler class of a name.
 
     Raises:
       ValueError: If the name is not in `names()`.

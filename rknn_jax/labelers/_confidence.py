@@ -1,18 +1,19 @@
-"""Confidence of a label: the probability that it is the one that the same votes give without noise.
+"""Confidence of a label: the probability that the same votes without noise give the same label.
 
-Two models of the true counts say it, and both use noisy counts and public quantities only, so they
-cost no privacy.
+Two models of the true counts give the confidence. Both use noisy counts and public quantities only,
+so they cost no privacy.
 
-- **Any counts** are as likely before the release. The true counts then are normal around the noisy
-  ones. This is right for queries that stand out of the noise. For others it says too much: the
-  greatest of ten noises looks like a lead.
+- **Any counts** are equally likely before the release. The true counts then are normal around the
+  noisy ones. This is right for queries that stand out of the noise. For others the confidence is
+  too high: the greatest of ten noises looks like a lead.
 - **One class leads.** A query has about as many votes as its share of the public records. One class
-  has more of them than the others, which have equal parts. The leader's share is the same in all
-  queries, and before the release it was anything from an equal part to all. This says 1/|Y| if
-  nothing is heard.
+  has more of the votes than the others, which have equal parts. The leader's share is the same in
+  all queries. Its prior is uniform from an equal part to all votes. This model gives 1/|Y| if the
+  counts tell nothing.
 
-A query whose votes are expected to stand out of the noise by less than `voting.STANDS_OUT` gets the
-smaller of the two. `benchmarks/calibration.py` compares what is said with what is true.
+A query gets the smaller of the two if its votes are expected to stand out of the noise by less than
+`postprocessing.STANDS_OUT`. `benchmarks/calibration.py` compares these confidences with the true
+rates.
 """
 
 from typing import Any
@@ -24,12 +25,10 @@ from rknn_jax import postprocessing
 from rknn_jax.types import Array
 
 SHARES = 20
-"""Shares of the leading class that are tried, evenly from an equal part to all."""
+"""Number of shares of the leading class that are tried, evenly from an equal part to all."""
 
 DRAWS = 100
-"""Redrawn counts from which the confidence of an assignment is told, so that it is a multiple of
-1/100.
-"""
+"""Number of redrawn counts behind the confidence of an assignment, a multiple of 1/100."""
 
 
 def of_argmax(heard: Array, stddev: Array, expected: Array, labels: np.ndarray) -> np.ndarray:
@@ -37,9 +36,9 @@ def of_argmax(heard: Array, stddev: Array, expected: Array, labels: np.ndarray) 
 
     Args:
       heard: float32 `[num_queries, num_classes]`, noisy counts.
-      stddev: Standard deviation of the noise, of the same shape.
-      expected: `[num_queries]`, votes that each query is expected to have.
-      labels: int32 `[num_queries]`.
+      stddev: Standard deviation of the noise, of the same shape, in votes.
+      expected: `[num_queries]`, expected number of votes of each query.
+      labels: int32 `[num_queries]`, arg max of each query.
 
     Returns:
       float32 `[num_queries]`.
@@ -59,22 +58,23 @@ def of_argmax(heard: Array, stddev: Array, expected: Array, labels: np.ndarray) 
 def of_assignment(
     counts: Array, stddev: Array, expected: Array, weights: Any, labels: np.ndarray
 ) -> np.ndarray:
-    """Return the confidence of labels by `voting.assignment`, for which counts are drawn around the
-    noisy ones again.
+    """Return the confidence of labels by `postprocessing.assignment`.
+
+    Counts are redrawn around the noisy ones and assigned again.
 
     Args:
-      counts: float32 `[num_classes, num_classes]`, noisy.
-      stddev: Standard deviation of the noise, of the same shape.
-      expected: `[num_classes]`, votes that each query is expected to have.
-      weights: `[num_classes, num_classes]`, what each query takes of each before the assignment.
-      labels: int32 `[num_classes]`.
+      counts: float32 `[num_classes, num_classes]`, noisy counts.
+      stddev: Standard deviation of the noise, of the same shape, in votes.
+      expected: `[num_classes]`, expected number of votes of each query.
+      weights: `[num_classes, num_classes]`, weights of smoothing: each query's part of each other
+        query's counts, before the assignment.
+      labels: int32 `[num_classes]`, assigned class of each query.
 
     Returns:
       float32 `[num_classes]`.
     """
-    rng = np.random.default_rng(
-        0
-    )  # for an estimate after the release; no noise of a release comes from here
+    # A fixed seed is safe: this is an estimate after the release, and draws none of its noise.
+    rng = np.random.default_rng(0)
     counts = np.asarray(counts, np.float64)
     stddev = np.asarray(stddev, np.float64)
     redrawn = counts + stddev * rng.normal(size=(DRAWS, *counts.shape))
@@ -87,14 +87,15 @@ def of_assignment(
 
 
 def _is_weak(stddev: Array, expected: Array) -> np.ndarray:
-    """Return which queries are not expected to stand out of the noise, for the difference of two
-    cells.
+    """Return a mask of the queries that are not expected to stand out of the noise.
+
+    The noise here is that of the difference of two cells.
     """
     return np.asarray(expected) < postprocessing.STANDS_OUT * np.sqrt(2) * np.max(stddev, axis=1)
 
 
 def _shares(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return shares of the leading class and of each other class, `[SHARES]`."""
+    """Return the shares of the leading class and of each other class, `[SHARES]` each."""
     leading = np.linspace(1 / num_classes, 1, SHARES + 1)[1:]
     return leading, (1 - leading) / (num_classes - 1)
 
@@ -102,7 +103,7 @@ def _shares(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
 def _blocks(
     heard: Array, stddev: Array, expected: Array
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return the queries in blocks whose tables of leaders and shares fit into memory."""
+    """Split the queries into blocks whose tables of leaders and shares fit into memory."""
     heard = np.asarray(heard, np.float64)
     parts = min(-(-heard.size * SHARES // postprocessing.LARGEST_GRID), len(heard))
     scale = np.where(np.asarray(stddev) > 0, stddev, 1).astype(np.float64)
@@ -113,13 +114,14 @@ def _blocks(
 
 
 def _log_likely(heard: np.ndarray, scale: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the log-likelihood of each leader and share, but for a constant, `[num_queries,
-    num_classes, SHARES]`.
+    """Return the log-likelihood of each leader and share, `[num_queries, num_classes, SHARES]`.
+
+    A constant is left out.
     """
     heard = heard[..., None]
     scale = scale[..., None]
     leading, other = (expected[:, None, None] * share for share in _shares(heard.shape[1]))
-    # The other classes' terms are the same for all leaders but for the leader's own.
+    # Sum the other classes' terms once: for each leader only the leader's own term differs.
     found = ((heard - other) / scale) ** 2
     rest = -np.sum(found, axis=1, keepdims=True)
     found -= ((heard - leading) / scale) ** 2
@@ -129,8 +131,9 @@ def _log_likely(heard: np.ndarray, scale: np.ndarray, expected: np.ndarray) -> n
 
 
 def _of_others(blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Return the log-likelihood of each share by all other queries, whichever class leads there,
-    `[num_queries, SHARES]`.
+    """Return the log-likelihood of each share by all other queries, `[num_queries, SHARES]`.
+
+    Any class may lead in the other queries.
     """
     of_share = np.concatenate([logsumexp(_log_likely(*block), axis=1) for block in blocks])
     of_share -= of_share.max(axis=1, keepdims=True)
@@ -140,10 +143,10 @@ def _of_others(blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.nd
 def _leader(
     heard: np.ndarray, scale: np.ndarray, expected: np.ndarray, of_others: np.ndarray
 ) -> np.ndarray:
-    """Return how probably each class leads with each share, `[num_queries, num_classes, SHARES]`,
-    if one class leads.
+    """Return the probability of each leader and share, `[num_queries, num_classes, SHARES]`.
 
-    All queries have one share, so each learns it from the others too.
+    One class is assumed to lead. All queries have the same share, so each query uses the others'
+    counts to estimate it.
     """
     likely = _log_likely(heard, scale, expected)
     likely += of_others[:, None]
@@ -156,9 +159,7 @@ def _leader(
 def _led(
     rng: np.random.Generator, counts: np.ndarray, stddev: np.ndarray, expected: Array
 ) -> np.ndarray:
-    """Return drawn true counts of which one class leads in each query, `[DRAWS, num_queries,
-    num_classes]`.
-    """
+    """Draw true counts, `[DRAWS, num_queries, num_classes]`. One class leads in each query."""
     num_queries, num_classes = counts.shape
     blocks = _blocks(counts, stddev, expected)
     others = np.split(_of_others(blocks), np.cumsum([len(block[0]) for block in blocks])[:-1])
@@ -176,7 +177,7 @@ def _led(
 
 
 def _agreement(drawn: np.ndarray, weights: Any, labels: np.ndarray) -> np.ndarray:
-    """Return the part of drawn counts whose assignment gives each query its label."""
+    """Return the fraction of drawn counts whose assignment gives each query its label."""
     return np.mean(
         [postprocessing.assignment(weights @ counts) == labels for counts in drawn], axis=0
     )

@@ -1,25 +1,24 @@
-"""Balanced connections: every query heard by about as many private records, by prices that one
-record cannot move.
+"""Balanced connections: prices spread private records evenly over the queries.
 
-Plain reverse k-NN gives some queries many votes and others few. Appendix C of the paper evens them
-out by choosing all connections together, and takes over the plain rule's sensitivity 2kr because
-every record still connects to at most k queries. That does not follow: k bounds a record's own
-connections, not those that it makes others change. In a chain of records, each equally similar to
-two queries, replacing the first shifts all the others by one, and 2s votes move with k = 1
-(`tests/test_connections.py`). So there are two forms:
+Plain reverse k-NN gives some queries many votes and others few. Appendix C of the paper balances
+them by choosing all connections together. It keeps the plain rule's sensitivity 2kr, because every
+record still connects to at most k queries. That does not follow: k bounds a record's own
+connections, but not the connections of others that the record changes. Take a chain of records,
+each equally similar to two queries. Replacing the first record shifts all the others by one, and 2s
+votes move with k = 1 (`tests/test_connections.py`). So there are two forms:
 
 | form                       | a record connects to            | votes that one record moves |
 |----------------------------|---------------------------------|-----------------------------|
 | `priced_nearest`           | the k least of distance + price | 2kr, as without prices      |
 | `max_min`, `harmonic_mean` | what is best for all records    | grows with n; not released  |
 
-Prices that fit public records come for free (`public_prices`). Prices that fit the private ones
-cost a histogram of their connections (`noisy_degrees`, then `histogram_prices`); given the
-histogram each record again chooses for itself, so the two guarantees compose. A multiple of the
-prices balances more or less: 0 is plain reverse k-NN. Balance is paid for in purity: records are
-sent to queries that they resemble less, which did not pay on MNIST
-(`benchmarks/results/balance.json`). Where queries share votes, their `size` should count public
-records as they are connected under the prices.
+Prices that fit public records cost no privacy (`public_prices`). Prices that fit the private
+records cost a histogram of their connections (`noisy_degrees`, then `histogram_prices`). Given the
+histogram, each record again chooses for itself, so the two guarantees compose. A multiple of the
+prices balances more or less: 0 is plain reverse k-NN. Balance costs purity, because records connect
+to queries that they resemble less. That did not pay on MNIST (`benchmarks/results/balance.json`).
+If queries share votes, their `size` should count public records as they are connected under the
+prices.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Appendix C.
 """
@@ -42,44 +41,43 @@ from rknn_jax.neighbors import nearest
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.types import Array
 
-STEPS = 400  # of the prices
-FIRST_STEP = (
-    0.1  # in units of the mean distance to the first query that a record does not connect to
-)
-# of a price's step where its direction stays, and where it turns
+STEPS = 400  # number of updates of the prices
+# Unit: mean distance to the first query that a record does not connect to.
+FIRST_STEP = 0.1
+# Factors of a price's step if its direction stays, and if it turns.
 GROW = 1.2
 SHRINK = 0.5
 
-LARGEST_ENUMERATION = 500_000  # numbers that are held to try all joint connections one by one
-MAX_SWEEPS = 100  # of the local search, which ends by itself long before
-# of totals in powers of them, in units of the greatest similarity: a query without records has a
-# total of 0
+LARGEST_ENUMERATION = 500_000  # numbers held in memory to try all joint connections one by one
+MAX_SWEEPS = 100  # bound on the local search, which ends by itself long before
+# Least total before it is raised to a negative power, in units of the greatest similarity. A query
+# without records has a total of 0.
 FLOOR = 1e-9
 
 
 def priced_nearest(
     points: Array, references: Array, prices: Array, num_neighbors: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Connect every point to the k references of least squared distance plus price, as
-    `neighbors.nearest` does without prices.
+    """Connect every point to the k references of least squared distance plus price.
 
-    Row i depends on point i, the references and the prices alone. A price is one more coordinate:
-    with p >= 0, |x - q|² + p is the squared distance of (x, 0) and (q, √p). Memory is that of one
-    copy of the points.
+    Without prices this is `neighbors.nearest`. Row i depends on point i, the references and the
+    prices alone. A price is one more coordinate: with p >= 0, |x - q|² + p is the squared distance
+    of (x, 0) and (q, √p). The memory needed is one copy of the points.
 
     Args:
       points: float32 `[n, f]`.
-      references: float32 `[s, f]`. For cosine distances give unit vectors: their squared distance
+      references: float32 `[s, f]`. For cosine distances pass unit vectors: their squared distance
         is twice the cosine distance.
-      prices: float32 `[s]`, finite, of either sign; only their differences decide. Never from
-        unreleased private data.
-      num_neighbors: k, between 1 and s.
+      prices: float32 `[s]`, finite, of either sign. Only their differences matter. They must never
+        come from unreleased private data.
+      num_neighbors: Number of references k of each point, between 1 and s.
 
     Returns:
       `(index, cost)`, int32 and float32 `[n, k]`, cheapest first; ties go to the lowest index.
 
     Raises:
-      ValueError: for prices that are not finite or of another shape, and as `neighbors.nearest`.
+      ValueError: If prices are not finite or of another shape, and for the errors of
+        `neighbors.nearest`.
     """
     points, references, prices = (
         jnp.asarray(array, jnp.float32) for array in (points, references, prices)
@@ -95,12 +93,12 @@ def priced_nearest(
 def public_prices(features: Array, queries: Array, num_neighbors: int = 1) -> jax.Array:
     """Find prices under which public records connect evenly to the queries.
 
-    Costs no privacy: private data are not looked at.
+    This costs no privacy, because it reads no private data.
 
     Args:
-      features: float32 `[m, f]`, of public records.
+      features: float32 `[m, f]`, features of public records.
       queries: float32 `[s, f]`.
-      num_neighbors: k.
+      num_neighbors: Number of queries k of each record. Defaults to 1.
 
     Returns:
       float32 `[s]`, the lowest 0, for `priced_nearest` of private records.
@@ -110,12 +108,12 @@ def public_prices(features: Array, queries: Array, num_neighbors: int = 1) -> ja
 
 @dataclass(frozen=True)
 class NoisyDegrees:
-    """How many private records are connected to each query, released.
+    """Released numbers of private records that are connected to each query.
 
     Attributes:
-      counts: float32 `[s]`, noisy.
-      stddev: of the noise of each.
-      guarantee: what they cost.
+      counts: float32 `[s]`, noisy counts.
+      stddev: Standard deviation of the noise of each count, in records.
+      guarantee: Guarantee of the counts.
     """
 
     counts: np.ndarray
@@ -131,21 +129,20 @@ def noisy_degrees(
     *,
     relation: Relation = "replace-one",
 ) -> NoisyDegrees:
-    """Count how many private records are connected to each query, with discrete Laplace noise, in
-    simulation.
+    """Count the private records of each query, with discrete Laplace noise, in simulation.
 
-    Guarantee: a record adds 1 to at most k degrees, so replacing one changes them by at most 2k in
-    all, adding one by at most k, and the degrees are epsilon-DP. What is labelled afterwards costs
-    extra: `accounting.compose` both guarantees. A release takes the same mechanism and cells
-    through `mechanisms.base.release_counts`.
+    Guarantee: a record adds 1 to at most k degrees. So replacing one changes them by at most 2k in
+    all, adding one by at most k, and the degrees are epsilon-DP. Later labeling costs extra: pass
+    both guarantees to `accounting.compose`. A release takes the same mechanism and cells through
+    `mechanisms.base.release_counts`.
 
     Args:
-      key: is consumed.
-      near: int32 `[n, k]`, private, from `neighbors.nearest`; negative where a record has fewer
-        than k.
-      num_queries: s.
-      epsilon: of the degrees alone.
-      relation: which data sets are neighbours.
+      key: Random key of the noise, which is consumed.
+      near: int32 `[n, k]`, private, from `neighbors.nearest`; negative if a record has fewer than
+        k.
+      num_queries: Number of queries s.
+      epsilon: Privacy budget of the degrees alone.
+      relation: Neighboring relation of the data sets. Defaults to "replace-one".
     """
     cells = bsvs.cells(near, jnp.zeros(np.shape(near)[:1], jnp.int32), num_classes=1)
     mechanism = DiscreteLaplace(
@@ -160,19 +157,18 @@ def noisy_degrees(
 def histogram_prices(
     degrees: NoisyDegrees, features: Array, queries: Array, num_neighbors: int = 1
 ) -> jax.Array:
-    """Find prices under which private records connect evenly, from their noisy degrees and public
-    data alone, by post-processing.
+    """Find prices for private records, from their noisy degrees and public data alone.
 
-    Public records stand in for the private ones, each weighted so that a query's public records
-    weigh what its noisy degree says. As much of the degrees' deviation from the public shares as
-    noise explains is left out first, by positive-part James-Stein shrinkage: where noise covers
-    everything these are the public prices.
+    This is post-processing. Public records stand in for the private ones. Each is weighted such
+    that the weights of a query's public records add up to its noisy degree. Before that,
+    positive-part James-Stein shrinkage removes the part of the degrees' deviation from the public
+    shares that noise explains. If noise explains everything, these are the public prices.
 
     Args:
-      degrees: of connections without prices, by the same queries and k.
-      features: float32 `[m, f]`, of public records.
+      degrees: Noisy degrees of connections without prices, with the same queries and k.
+      features: float32 `[m, f]`, features of public records.
       queries: float32 `[s, f]`.
-      num_neighbors: k.
+      num_neighbors: Number of queries k of each record. Defaults to 1.
 
     Returns:
       float32 `[s]`, the lowest 0, for `priced_nearest` of private records.
@@ -189,16 +185,16 @@ def histogram_prices(
 
 @dataclass(frozen=True, eq=False)
 class JointConnections:
-    """Connections that were chosen over all records together, for analysis of non-private data.
+    """Connections chosen over all records together, for analysis of non-private data.
 
-    No array, so that no vote is made of it.
+    This is not an array, so that nobody turns it into votes.
 
     Attributes:
-      near: int32 `[n, k]`, the queries of each record, ascending. A plain array, which nothing that
-        is released may depend on.
-      totals: float64 `[s]`, the summed similarity of each query's records.
-      score: what was maximised.
-      exact: whether no other connections score higher; else the end of a local search.
+      near: int32 `[n, k]`, queries of each record, ascending. This is a plain array, and no release
+        may depend on it.
+      totals: float64 `[s]`, summed similarity of each query's records.
+      score: Score that was maximized.
+      exact: True if no other connections score higher, False for the end of a local search.
     """
 
     near: np.ndarray
@@ -218,25 +214,27 @@ class JointConnections:
 
 
 def max_min(similarity: Array, num_neighbors: int = 1) -> JointConnections:
-    """Connect records so that the query of least summed similarity has as much as possible; ties go
-    to the greatest sum over all queries.
+    """Connect records such that the query of least summed similarity has as much as possible.
 
-    Guarantee: none. See the module's head.
+    Ties go to the greatest sum over all queries.
+
+    Guarantee: none, as the head of this module explains.
 
     Args:
       similarity: float `[n, s]`, non-negative.
-      num_neighbors: k, how many queries each record connects to.
+      num_neighbors: Number of queries k that each record connects to. Defaults to 1.
 
     Raises:
-      ValueError: for similarities that are negative, not finite or not of two dimensions, and k
+      ValueError: If similarities are negative, not finite or not of two dimensions, or if k is
         outside [1, s].
     """
     return _jointly(similarity, num_neighbors, _least, powers=(1.0, 4.0, 16.0))
 
 
 def harmonic_mean(similarity: Array, num_neighbors: int = 1) -> JointConnections:
-    """Connect records so that the harmonic mean over queries of summed similarity is greatest;
-    otherwise as `max_min`.
+    """Connect records such that the harmonic mean over queries of summed similarity is greatest.
+
+    Arguments, errors and the missing guarantee are those of `max_min`.
     """
     return _jointly(similarity, num_neighbors, _harmonic, powers=(1.0,))
 
@@ -253,13 +251,13 @@ def _priced_nearest(
 
 @functools.partial(jax.jit, static_argnames="num_neighbors")
 def _even_prices(features: Array, queries: Array, weight: Array, num_neighbors: int) -> jax.Array:
-    """Raise the prices of queries with more than their share of the weight `[m]` and lower the
-    others', and keep the most even prices.
+    """Find the most even prices by raising those of queries with more than their share of weight.
 
-    The prices are the dual variables of the transport of m records to s queries of equal capacity,
-    and degree minus capacity is the supergradient of the dual. Distances span orders of magnitude
-    where clusters are tight, so each price has a step of its own, which follows from the signs
-    alone (Riedmiller & Braun, "RPROP", 1993).
+    The prices of the other queries are lowered. The prices are the dual variables of the transport
+    of m records, with weights `[m]`, to s queries of equal capacity. Degree minus capacity is the
+    supergradient of the dual. Distances span orders of magnitude if clusters are tight. So each
+    price has a step of its own, which follows from the signs alone (Riedmiller & Braun, "RPROP",
+    1993).
     """
     features, queries, weight = (
         jnp.asarray(array, jnp.float32) for array in (features, queries, weight)
@@ -340,8 +338,9 @@ def _jointly(
 def _best_of_all(
     similarity: np.ndarray, num_neighbors: int, score: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Try all choices of k queries for each record, and return the first of greatest score and,
-    among these, of greatest sum.
+    """Try all choices of k queries for each record, and return the first of greatest score.
+
+    Among equal scores, the greatest sum wins.
     """
     num_records, num_queries = similarity.shape
     choices = np.array(list(itertools.combinations(range(num_queries), num_neighbors)))
@@ -350,7 +349,8 @@ def _best_of_all(
     totals = np.zeros((1, num_queries))
     for row in similarity:
         totals = (totals[:, None] + member[None] * row).reshape(-1, num_queries)
-    # Sums of equal terms in another order differ in the last digits, which must not break a tie.
+    # Round, because sums of equal terms in another order differ in their last digits. That must not
+    # break a tie.
     winner = np.lexsort((-np.round(totals.sum(axis=1), 12), -np.round(score(totals), 12)))[0]
     return choices[winner // len(choices) ** np.arange(num_records)[::-1] % len(choices)]
 
@@ -358,13 +358,12 @@ def _best_of_all(
 def _local_search(
     similarity: np.ndarray, num_neighbors: int, powers: Sequence[float]
 ) -> np.ndarray:
-    """Give each record in turn its best queries while all others stay, until none moves; then again
-    for the next power.
+    """Give each record in turn its best queries while all others stay, until no record moves.
 
-    The power mean of the totals at -power is the harmonic mean at 1 and tends to the minimum. It is
-    greatest where the sum of totals^-power is least, a sum over queries, so that a record's best k
-    queries are simply the k of greatest gain. The minimum alone would see no gain anywhere but at
-    the least query, hence the powers that lead up to it.
+    The search is repeated for the next power. The power mean of the totals at -power is the
+    harmonic mean at 1, and tends to the minimum. It is greatest if the sum of totals^-power is
+    least. That is a sum over queries, so a record's best k queries are the k of greatest gain. The
+    minimum alone would show a gain at the least query only, so the powers lead up to it.
     """
     near = np.argsort(-similarity, axis=1, kind="stable")[:, :num_neighbors]
     totals = np.bincount(

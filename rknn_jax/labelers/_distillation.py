@@ -1,5 +1,7 @@
-"""What teachers say of a student's logits, and how that is made private: the gradient of a loss,
-bounded in length and made noisy.
+"""Per-example distillation gradients, bounded in length and noised.
+
+Each teacher j compares its logits for image i with the student's, and returns the gradient of a
+loss. The gradients are bounded, averaged over n teachers, and released with Gaussian noise:
 
     g_ij = d dkd(student_i, teacher_ij) / d student_i
     r_i = 1/n (sum_j bounded(g_ij) + N(0, sigma² C² I))
@@ -17,17 +19,19 @@ import jax.numpy as jnp
 Bound = Literal["normalise", "clip"]
 
 SLACK = 1e-6
-"""Bounded gradients are made so much shorter than C, as float32 rounds a length of ten numbers
-by less than that.
+"""Relative margin by which bounded gradients are shorter than C.
+
+float32 rounds the length of ten numbers by less than that.
 """
 
 SUMMED = 2.0**-23
-"""By which one teacher may move the rounding of a sum, for each teacher in it, and the noise is
-stronger.
+"""Relative increase of the noise, for each teacher in a sum.
+
+One teacher may move the rounding of the sum by this much, for each teacher in it.
 """
 
 SMALLEST = 1e-12
-"""Added to a length before it divides, the paper's e."""
+"""Constant added to a length before it divides, the paper's e."""
 
 
 @partial(jax.jit, static_argnames=("target_weight", "other_weight", "temperature"))
@@ -38,8 +42,14 @@ def logit_gradients(
     other_weight: float,
     temperature: float,
 ) -> jax.Array:
-    """Return the gradients of `dkd` by the student's logits, float32 `[n, B, K]`, for logits
-    `[B, K]` and of n teachers `[n, B, K]`.
+    """Return the gradients of `dkd` by the student's logits, float32 `[n, B, K]`.
+
+    Args:
+      student: float32 `[B, K]`, logits of the student.
+      teachers: float32 `[n, B, K]`, logits of n teachers.
+      target_weight: Weight of the target class against all others.
+      other_weight: Weight of the other classes among each other.
+      temperature: Temperature of distillation.
     """
 
     def gradients(logits: jax.Array) -> jax.Array:
@@ -58,19 +68,18 @@ def dkd(
     other_weight: float,
     temperature: float,
 ) -> jax.Array:
-    """Return the loss of decoupled knowledge distillation, whose target class is the teacher's arg
-    max.
+    """Return the loss of decoupled knowledge distillation. The target is the teacher's arg max.
 
     With p the teacher's softmax at the temperature, and t the target class, KL(teacher || student)
-    = TCKD + (1 - p_t) NCKD, where TCKD is the divergence of (p_t, 1 - p_t) and NCKD that of the
-    other classes among each other. This weighs both as it likes.
+    = TCKD + (1 - p_t) NCKD. TCKD is the divergence of (p_t, 1 - p_t), and NCKD that of the other
+    classes among each other. This loss has a free weight for each of the two.
 
     Args:
-      student: float32 `[B, K]`, logits.
-      teacher: float32 `[B, K]`, logits.
-      target_weight: of TCKD.
-      other_weight: of NCKD.
-      temperature: divides the logits; the loss is multiplied by its square.
+      student: float32 `[B, K]`, logits of the student.
+      teacher: float32 `[B, K]`, logits of the teacher.
+      target_weight: Weight of TCKD.
+      other_weight: Weight of NCKD.
+      temperature: Divisor of the logits. The loss is multiplied by its square.
 
     Returns:
       float32 `[B]`.
@@ -97,8 +106,14 @@ def dkd(
 
 
 def bounded(gradients: jax.Array, clip: float, bound: Bound) -> jax.Array:
-    """Return vectors along the last axis no longer than `clip`: scaled to it, or those that are
-    longer; 0 for what is no number.
+    """Bound the length of vectors along the last axis.
+
+    Entries that are not finite become 0.
+
+    Args:
+      gradients: float32 array of vectors along the last axis.
+      clip: Greatest length C.
+      bound: `normalise` scales every vector to length C, `clip` only the longer ones.
     """
     gradients = jnp.where(jnp.isfinite(gradients), gradients, 0)
     length = jnp.linalg.norm(gradients, axis=-1, keepdims=True) + SMALLEST
@@ -120,19 +135,19 @@ def release(
     """Return the noisy mean of the teachers' bounded gradients.
 
     Args:
-      key: is consumed.
+      key: Random key of the noise, which is consumed.
       gradients: float32 `[n, B, K]`, private.
-      multiplier: sigma.
-      clip: C.
-      bound: how to.
-      whole_batch: whether the gradients of all images are added up too, with one noise.
+      multiplier: Noise multiplier sigma.
+      clip: Greatest length C of a gradient.
+      bound: Kind of bound, as in `bounded`.
+      whole_batch: Whether the gradients of all images are summed too, with one noise.
 
     Returns:
-      float32 `[B, K]`, or `[1, K]` of the whole batch.
+      float32 `[B, K]`, or `[1, K]` for the whole batch.
 
-    **Guarantee:** one teacher's gradients are at most C long each, so a teacher that changes
-    altogether moves each row of the sum by 2C, and the sum of B rows by 2BC. The noise of each row
-    is sigma C and its own.
+    **Guarantee:** one teacher's gradients are at most C long each. A teacher that changes
+    arbitrarily moves each row of the sum by 2C, and the sum of B rows by 2BC. Each row has noise of
+    its own, of standard deviation sigma C.
     """
     total = jnp.sum(bounded(gradients, clip, bound), axis=0)
     count = len(gradients)

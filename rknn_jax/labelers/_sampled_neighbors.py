@@ -1,22 +1,24 @@
-"""The k nearest references of every point among a fresh Poisson sample of them: the neighbours of
-Private-kNN.
+"""Neighbors of Private-kNN: the k nearest references of each point in a fresh Poisson sample.
 
-Every point, and every step taken for it, looks at a sample of its own, in which each reference
-takes part with the same probability g, independently. n coins for each would cost more than the
-distances. So either the references are gone through from the nearest one on, with a coin for each,
-until k have come up, which takes about k/g coins and one search for all steps; or, where that is
-more than the gn members of a sample, the sample is drawn first, by the gaps between its members,
-which are geometric. What is left is one matrix product, streamed over blocks of points.
+Each point has its own sample for each step. Every reference is in a sample with the same
+probability g, independently. Drawing n coins for each sample would cost more than the distances. So
+there are two cheaper ways:
+
+- Visit the references from the nearest one on, with a coin for each, until k have come up. This
+  takes about k/g coins, and one search for all steps.
+- If that exceeds the gn members of a sample, draw the sample first. The gaps between its members
+  are geometric.
+
+The remaining work is one matrix product, streamed over blocks of points:
 
     distance up to |q|² = |x|² - 2<q, x> = <(q, 1), (-2x, |x|²)>
 
-of float32, both sides centred on the mean of the points.
+in float32, both sides centered on the mean of the points.
 
-A reference's distance, in float32, must depend on itself and the points alone, and ties on nothing
-but its place: then one reference more in a sample takes one place, and pushes at most one other
-out, which is what bounds the sensitivity. A matrix product rounds one way or another by its shape,
-so references are multiplied `TILE` at a time, whatever their number, and nothing is computed from
-all of them.
+A reference's distance, in float32, must depend on itself and the points alone, and ties on its
+place alone. Then one more reference in a sample takes one place, and pushes at most one other out.
+That bounds the sensitivity. The rounding of a matrix product depends on its shape, so references
+are multiplied `TILE` at a time, whatever their number. Nothing is computed from all references.
 
 References: Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer
 Vision", 2020, section 3; Fan, Muller & Rezucha, "Development of Sampling Plans by Using Sequential
@@ -36,30 +38,32 @@ from rknn_jax.neighbors import check_finite
 from rknn_jax.types import Array
 
 LARGEST_TILE = 2**26
-"""Distances that a thread holds at a time."""
+"""Number of distances that a thread holds at a time."""
 
 LARGEST_BLOCK = 128
-"""Points that a thread takes at a time, 2 at least, as one alone rounds otherwise; a product
-with more of them is no faster.
+"""Number of points that a thread takes at a time, at least 2.
+
+A single point is rounded in another way. A product with more points is no faster.
 """
 
 TILE = 1024
-"""References of a product; of those that fill the last one up the distance is infinite."""
+"""Number of references in a product. Padding of the last tile has infinite distance."""
 
 SMALLEST_PROB = 1e-4
-"""Of a sample; float32's coins are exact to 2^-23, which is a thousandth of it."""
+"""Least sampling probability. float32's coins are exact to 2^-23, a thousandth of it."""
 
 TAIL = 8.0
-"""Standard deviations of a sample's size that room is kept for; more has probability 1e-15."""
+"""Standard deviations of a sample's size that memory is kept for; more has probability 1e-15."""
 
 RUN = 8
 FEWEST_RUNS = 3
-"""Values of a run, whose minimum stands for it, and runs for each neighbour from which on that
-pays.
+"""Number of values in a run, and least number of runs for each neighbor for which runs pay.
+
+A run is represented by its minimum.
 """
 
 THREADS = 2
-"""While one picks neighbours another multiplies."""
+"""Number of threads: one picks neighbors while another multiplies."""
 
 
 def nearest_in_samples(
@@ -73,22 +77,22 @@ def nearest_in_samples(
     """Find the nearest references of every point in Poisson samples of its own.
 
     Args:
-      key: is consumed. Point i draws from `fold_in(key, i)`, so the result does not depend on the
-        size of a block.
+      key: Random key, which is consumed. Point i draws from `fold_in(key, i)`, so the result does
+        not depend on the size of a block.
       points: float32 `[s, f]`.
       references: float32 `[n, f]`.
-      num_neighbors: k >= 1.
-      sampling_prob: with which each reference is in a sample, from `SMALLEST_PROB` to 1, exact to
-        float32's 2^-23.
-      num_samples: independent samples of each point.
+      num_neighbors: Number of neighbors k >= 1.
+      sampling_prob: Probability of each reference to be in a sample, from `SMALLEST_PROB` to 1,
+        exact to float32's 2^-23.
+      num_samples: Number of independent samples of each point. Defaults to 1.
 
     Returns:
-      int32 `[s, num_samples, k]`, nearest first, ties by the lowest index; -1 at the end where a
+      int32 `[s, num_samples, k]`, nearest first, ties by the lowest index; -1 at the end if a
       sample holds fewer than k.
 
     Raises:
-      ValueError: for k < 1, a probability out of range, features of different width, no reference,
-        or features that are not finite.
+      ValueError: If k < 1, a probability is out of range, features differ in width or are not
+        finite, or there is no reference.
     """
     points = jnp.asarray(points, jnp.float32)
     references = jnp.asarray(references, jnp.float32)
@@ -133,8 +137,9 @@ def nearest_in_samples(
 
 
 def sample_room(num_references: int, sampling_prob: float, num_neighbors: int) -> int:
-    """Return how many members of a sample are drawn: `TAIL` standard deviations more than it is
-    expected to have.
+    """Return the number of members of a sample that are drawn.
+
+    It is `TAIL` standard deviations above the expected size of a sample.
     """
     expected = num_references * sampling_prob
     room = math.ceil(expected + TAIL * math.sqrt(expected * (1 - sampling_prob)) + TAIL)
@@ -142,8 +147,9 @@ def sample_room(num_references: int, sampling_prob: float, num_neighbors: int) -
 
 
 def coin_reach(num_references: int, sampling_prob: float, num_neighbors: int) -> int:
-    """Return how many of the nearest get a coin: `TAIL` standard deviations more than it is
-    expected to take until k come up.
+    """Return the number of nearest references that get a coin.
+
+    It is `TAIL` standard deviations above the expected number of coins until k have come up.
     """
     wanted = (
         num_neighbors
@@ -156,8 +162,9 @@ def coin_reach(num_references: int, sampling_prob: float, num_neighbors: int) ->
 def poisson_sample(
     key: jax.Array, num_references: int, sampling_prob: float, room: int
 ) -> jax.Array:
-    """Draw a Poisson sample as ascending indices, int32 `[room]`; `num_references` stands behind
-    its end. `key` is consumed.
+    """Draw a Poisson sample as ascending indices, int32 `[room]`. `key` is consumed.
+
+    `num_references` fills the places after its end.
     """
     gaps = jnp.minimum(
         jax.random.geometric(key, jnp.float32(sampling_prob), (room,), dtype=jnp.int32),
@@ -168,15 +175,11 @@ def poisson_sample(
 
 @jax.jit
 def _augmented(points: jax.Array, references: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the centre `[1, f]`, and what the products take of the references, `[num_tiles,
-    TILE, f + 1]`.
-    """
-    centre = jnp.mean(
-        points, axis=0, keepdims=True
-    )  # the references' own would let one of them round all others' distances anew
-    rest = (
-        -len(references) % TILE if len(references) > TILE else 2 * TILE - len(references)
-    )  # a loop of one is compiled as none
+    """Return the center `[1, f]`, and the references' factor, `[num_tiles, TILE, f + 1]`."""
+    # With the mean of the references, one of them would change the rounding of all distances.
+    centre = jnp.mean(points, axis=0, keepdims=True)
+    # At least two tiles, because a loop of one tile is compiled without the loop.
+    rest = -len(references) % TILE if len(references) > TILE else 2 * TILE - len(references)
     tiles = jnp.pad(references, ((0, rest), (0, 0))).reshape(-1, TILE, references.shape[1])
     filled = jnp.arange(len(tiles) * TILE).reshape(-1, TILE) < len(references)
 
@@ -238,10 +241,10 @@ def _solve(
 
 
 def _smallest(values: jax.Array, count: int) -> jax.Array:
-    """Return where the smallest values are, int32 `[count]`, in order, ties by the lowest place.
+    """Return the places of the smallest values in order, int32 `[count]`, ties by the lowest place.
 
-    Of many values the smallest lie in those runs whose own minima are the smallest. Equal minima go
-    to the first run, so ties do too, and what is chosen is the same as by one sort.
+    If there are many values, the smallest lie in the runs whose minima are the smallest. Equal
+    minima go to the first run, so ties do too. The result is the same as by one sort.
     """
     if len(values) < FEWEST_RUNS * RUN * count:
         return jax.lax.top_k(-values, count)[1]

@@ -1,16 +1,15 @@
-"""Answer a query only where its voters agree: screen with one noise, then count with another, as
-PATE and Private-kNN do.
+"""Screening: answer a query only if its voters agree. PATE and Private-kNN use it.
 
-    screen:     max_j votes_j + N(0, s1²) >= T       releases one bit of every query that is asked
-    aggregate:  votes + N(0, s2²)                    releases the counts of those that passed, and
-      their arg max is the answer
+    screen:     max_j votes_j + N(0, s1²) >= T     releases one bit of every query
+    aggregate:  votes + N(0, s2²)                  releases the counts of queries that passed;
+                                                   their arg max is the answer
 
-One record changes the greatest count by 1 at most, and moves one vote from a class to another,
-which is a distance of sqrt(2). So both steps are Gaussian mechanisms, with noise multipliers s1 and
-s2/sqrt(2). What they cost together depends on how many queries are asked and on how many are
-answered. The second number is an outcome, so a cap on it is set beforehand and charged in full;
-after that many answers nothing more is asked. `Noise` is calibrated for all of them at once:
-`ratio` fixes s1/s2, epsilon their size.
+One record changes the greatest count by 1 at most. It moves one vote from a class to another, which
+is a distance of sqrt(2). So both steps are Gaussian mechanisms, with noise multipliers s1 and
+s2/sqrt(2). Their joint cost depends on the number of screened queries and on the number of answers.
+The second number is an outcome, so a cap on it is set beforehand and charged in full. After that
+many answers no more queries are answered. `Noise` is calibrated for all queries together: `ratio`
+fixes s1/s2, and epsilon fixes their size.
 
 References: Papernot et al., "Scalable Private Learning with PATE", 2018, Algorithm 1; Zhu, Yu,
 Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer Vision", 2020,
@@ -32,15 +31,18 @@ from rknn_jax.types import Answers, Array
 
 @dataclass(frozen=True)
 class Release:
-    """What is released, apart from the size of the noise.
+    """Quantities that are released, apart from the size of the noise.
 
     Attributes:
-      screened: queries whose greatest count is screened; 0 where none is.
-      answered: queries whose counts may be released, charged for in full.
-      change: L2 distance by which a neighbour moves the counts.
-      sampling_prob: with which a record takes part in one step; see `guarantee.Event`.
-      replaced: likewise.
-      screen: likewise; None charges for the noisy count itself.
+      screened: Number of queries whose greatest count is screened; 0 without a screen.
+      answered: Number of queries whose counts may be released. It is charged in full.
+      change: L2 distance by which a neighboring data set moves the counts. Defaults to sqrt(2).
+      sampling_prob: Probability that a record takes part in one step, as in `guarantee.Event`.
+        Defaults to 1.
+      replaced: True if a neighboring data set replaces a sampled record, as in `guarantee.Event`.
+        Defaults to False.
+      screen: `(threshold, most)`, as in `guarantee.Event`. None charges for the noisy count itself.
+        Defaults to None.
     """
 
     screened: int
@@ -62,7 +64,12 @@ class Release:
     def events(self, screening_stddev: float, aggregation_stddev: float) -> tuple[Event, ...]:
         """Return the noise of all steps.
 
-        Raises ValueError for standard deviations that are not positive.
+        Args:
+          screening_stddev: Standard deviation s1 of the screen's noise, in votes.
+          aggregation_stddev: Standard deviation s2 of the counts' noise, in votes.
+
+        Raises:
+          ValueError: If a standard deviation is not finite and positive.
         """
         for name, stddev in (
             ("screening_stddev", screening_stddev),
@@ -94,7 +101,13 @@ class Release:
 
 @dataclass(frozen=True)
 class Noise:
-    """Calibrated noise, and what it guarantees."""
+    """Calibrated noise and its guarantee.
+
+    Attributes:
+      screening_stddev: Standard deviation s1 of the screen's noise, in votes.
+      aggregation_stddev: Standard deviation s2 of the counts' noise, in votes.
+      guarantee: Guarantee of both steps together.
+    """
 
     screening_stddev: float
     aggregation_stddev: float
@@ -110,18 +123,19 @@ def calibrated(
     relation: Relation,
     unit: Unit = "record",
 ) -> Noise:
-    """Return the least noise at which a release costs no more than epsilon.
+    """Return the least noise at which a release costs at most epsilon.
 
     Args:
-      release: what is released.
-      ratio: s1/s2, how much stronger the screen's noise is.
-      epsilon: of everything together; infinity for no noise.
-      delta: in (0, 1).
-      relation: for which `release.change` and `release.replaced` hold.
-      unit: likewise.
+      release: Quantities that are released.
+      ratio: Ratio s1/s2 of the screen's noise to that of the counts.
+      epsilon: Privacy budget of everything together; infinity means no noise.
+      delta: Probability delta in (0, 1).
+      relation: Neighboring relation for which `release.change` and `release.replaced` hold.
+      unit: Privacy unit for which `release.change` and `release.replaced` hold. Defaults to
+        "record".
 
     Raises:
-      ValueError: for a ratio, epsilon or delta out of range.
+      ValueError: If ratio, epsilon or delta is out of range.
     """
     if not 0 < ratio < math.inf:
         raise ValueError(
@@ -154,7 +168,7 @@ def calibrated(
 
 
 def _start(release: Release, epsilon: float, delta: float) -> float:
-    """Return about how much noise the counts ask for, for the search to begin with."""
+    """Return a rough standard deviation for the counts, as the start of the search."""
     multiplier = accounting.gaussian_noise_multiplier(epsilon, delta)
     return release.change * max(
         release.sampling_prob * math.sqrt(release.answered) * multiplier, min(1.0, multiplier)
@@ -164,14 +178,14 @@ def _start(release: Release, epsilon: float, delta: float) -> float:
 def passed(
     key: jax.Array, counts: Array, threshold: float, noise: Noise, max_answers: int | None
 ) -> np.ndarray:
-    """Screen the queries in their order, until `max_answers` have passed, bool `[s]`.
+    """Screen the queries in order, until `max_answers` have passed, bool `[s]`.
 
     Args:
-      key: is consumed.
+      key: Random key of the noise, which is consumed.
       counts: float32 `[s, num_classes]`, private.
-      threshold: T.
-      noise: calibrated for s screened queries and `max_answers` answers.
-      max_answers: None for all.
+      threshold: Threshold T, in votes.
+      noise: Noise calibrated for s screened queries and `max_answers` answers.
+      max_answers: Greatest number of queries that pass, or None for all.
     """
     chosen = postprocessing.noisy_screen(key, counts, threshold, noise.screening_stddev)
     return chosen & (np.cumsum(chosen) <= (len(chosen) if max_answers is None else max_answers))
@@ -183,14 +197,14 @@ def aggregated(
     """Release the counts of the queries that passed, in simulation, and answer them.
 
     Args:
-      key: is consumed.
+      key: Random key of the noise, which is consumed.
       counts: float32 `[s, num_classes]`, private.
-      answered: bool `[s]`, at most as many as the noise was calibrated for.
-      stddev: of the noise, in votes.
-      guarantee: of both steps.
+      answered: bool `[s]`, mask of at most as many queries as the noise was calibrated for.
+      stddev: Standard deviation of the noise, in votes.
+      guarantee: Guarantee of both steps.
 
     Returns:
-      Answers whose label is -1, and whose counts and noise are 0, where a query did not pass.
+      Answers. For a query that did not pass, the label is -1, and counts and noise are 0.
     """
     counts = np.asarray(counts, np.float32)
     noise = stddev * np.asarray(jax.random.normal(key, counts.shape))
@@ -202,7 +216,14 @@ def aggregated(
 def answers_of(
     heard: np.ndarray, spread: np.ndarray, answered: np.ndarray, guarantee: Guarantee
 ) -> Answers:
-    """Turn noisy counts into answers where there are any, by post-processing alone."""
+    """Turn noisy counts into answers, by post-processing alone.
+
+    Args:
+      heard: float32 `[s, num_classes]`, noisy counts.
+      spread: float32 `[s, num_classes]`, standard deviation of the noise, in votes.
+      answered: bool `[s]`, mask of the queries that have counts.
+      guarantee: Guarantee of the counts.
+    """
     labels = np.where(answered, postprocessing.noisy_max(heard), -1).astype(np.int32)
     likely = postprocessing.posterior(heard, spread.astype(np.float32))
     confidence = np.where(answered, likely[np.arange(len(labels)), labels], 0).astype(np.float32)
@@ -213,13 +234,12 @@ def answers_of(
 
 
 def confirmed(answers: Answers, predicted: np.ndarray, sure: float) -> Answers:
-    """Answer those queries by a student that it is sure of and that did not pass, by
-    post-processing alone.
+    """Answer declined queries by a student that is sure of them, by post-processing alone.
 
     Args:
-      answers: that were released.
-      predicted: float32 `[s, num_classes]`, the student's probabilities.
-      sure: probability from which on it answers.
+      answers: Released answers.
+      predicted: float32 `[s, num_classes]`, probabilities of the student.
+      sure: Least probability at which the student answers.
     """
     own = ~answers.answered & (predicted.max(axis=1) >= sure)
     return replace(

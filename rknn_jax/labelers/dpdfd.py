@@ -1,16 +1,16 @@
-"""DPDFD: teachers teach a student on images that a generator makes up, and no public image is
-needed.
+"""DPDFD: teachers train a student on generated images, and no public image is needed.
 
-In each of T steps a generator G makes B images of noise z. Teacher j of n compares its logits for
-image i with the student's s_i in a loss L_T, decoupled distillation (`dkd`), and says only how s_i
-should change, bounded in length by C and made noisy for each image:
+In each of T steps, a generator G makes B images of noise z. Teacher j of n compares its logits for
+image i with the student's s_i in a loss L_T, decoupled distillation (`dkd`). It returns the
+gradient by s_i only, bounded in length by C. The mean gradient is released with noise for each
+image:
 
     g_ij = dL_T / ds_i
     r_i = 1/n (sum_j bounded(g_ij) + N(0, sigma² C² I))
     y_i = softmax(s_i - gamma r_i)
 
-The student learns y_i, and the generator to make images that the student knows. Both see noisy r_i
-only, whatever they do with them.
+The student learns y_i, and the generator learns to make images that the student recognizes. Both
+use noisy r_i only, so any use of r_i is post-processing.
 
 | form                        | released with noise     | moved by | RDP of order a | Gaussian DP  |
 |-----------------------------|-------------------------|----------|----------------|--------------|
@@ -19,42 +19,43 @@ only, whatever they do with them.
 | `single_teacher_per_sample` | r_i of every image      | 2C       | 2BTa/sigma²    | 2√(BT)/sigma |
 | `direct_training`           | r_i of private images   | student  | not covered    | -            |
 
-A teacher is any function of its records, so all its gradients may change with one record, and C,
-which scales signal and noise alike, cancels. Theorem 3 of the paper says 2C²nBTa/sigma², which is
+A teacher is any function of its records, so one record may change all its gradients. C cancels,
+because it scales signal and noise alike. Theorem 3 of the paper says 2C²nBTa/sigma², which is
 smaller by 10^4 to 10^6 in its settings; `theorem_3_as_published` repeats it. **Guarantee:** that of
-the first row, the default. With one teacher the sum of all signals over all steps is 1/(2z) of the
-noise, z being what epsilon asks for, so a student that learned something had no useful epsilon. In
-direct training the step that follows the noise uses the private images again, without noise; what
-is valid there is noisy SGD on the weights. These forms are for comparison: sigma is such that
-Theorem 3 prints `epsilon`, the answers carry the true one, and a warning tells both.
+the first row, the default. With one teacher, the sum of all signals over all steps is 1/(2z) of the
+noise, with z the noise multiplier for epsilon. So no student that learned something had a useful
+epsilon. In direct training, the step after the noise uses the private images again, without noise.
+A valid alternative there is noisy SGD on the weights. These forms are for comparison: sigma is such
+that Theorem 3 prints `epsilon`, the answers carry the true epsilon, and a warning states both.
 
-For a useful epsilon n must be large: a release has n/(sigma√K) times as much signal as noise, so
-all of them together √(n²/(4z²K)), however many there are. Nothing but L_T looks at a teacher: no
-batch statistics, no choice of a step to stop at.
+A useful epsilon needs a large n. A release has n/(sigma√K) times as much signal as noise. All
+releases together have √(n²/(4z²K)) times as much, whatever their number. Only L_T reads a teacher:
+there are no batch statistics, and no choice of a step to stop at.
 
-What the paper leaves open is resolved so:
-  - Algorithm 1 averages gradients over a batch of images of all classes; its ensemble and Figure 1
-    take each image's own. So do we, but for `single_teacher`, which is Algorithm 1 to the letter.
-  - y are logits less gradients, which no cross entropy takes; their softmax is what the student
-    learns.
-  - L_T is distillation with the teacher's arg max as the target class, both weights and the
-    temperature 1; Zhao et al. have 1, 8 and 4.
-  - Activations are made large, as in DAFL whose term it is; as printed it would make them small.
-    Entropy is that of the batch's mean.
-  - Images are the generator's at the start of the step; generator and student then step from there,
-    each on its own loss.
-  - A student's step comes with `updates` of them: one on what was just released, the others on a
-    draw of all that was released before.
-  - The student that answers is the average over steps of `students.fit`; the last one, and never
-    the best on some test.
-  - A new generator is drawn every `redraw` steps, so that images stay various. The last one is
-    released.
-  - Instead of batch normalisation the generator scales each image by itself, to a mean and spread
-    of pixels that are public knowledge.
+Points that the paper leaves open are resolved as follows:
 
-Teachers are logistic regressions on oriented gradients and the means of an image's cells, which
-nothing was learned for: thousands are trained side by side in seconds, and answer a batch in one
-matrix product.
+- Algorithm 1 averages gradients over a batch of images of all classes; the paper's ensemble and
+  Figure 1 use each image's own gradient. This code uses each image's own, except for
+  `single_teacher`, which is Algorithm 1 to the letter.
+- y are logits less gradients, which no cross entropy accepts. The student learns their softmax.
+- L_T is distillation with the teacher's arg max as the target class, and both weights and the
+  temperature are 1. Zhao et al. use 1, 8 and 4.
+- Activations are made large, as in DAFL, the source of that term; as printed it would make them
+  small. Entropy is that of the batch's mean.
+- Images come from the generator at the start of the step. Generator and student then each take a
+  step on their own loss.
+- A student's step consists of `updates` updates: one on the latest release, the others on a draw of
+  all earlier releases.
+- The student that answers is the average over steps of `students.fit`, after the last step. It is
+  never the best on some test.
+- A new generator is drawn every `redraw` steps, so that images stay various. The last one is
+  released.
+- Instead of batch normalization, the generator scales each image by itself, to a mean and spread of
+  pixels that are public knowledge.
+
+Teachers are logistic regressions on oriented gradients and the means of an image's cells, which are
+not learned. Thousands are trained side by side in seconds, and answer a batch in one matrix
+product.
 
 References: Liu et al., "Model Conversion via Differentially Private Data-Free Distillation", 2023,
 Algorithm 1, eqs. 4 to 6, Theorem 3; Zhao et al., "Decoupled Knowledge Distillation", 2022; Chen et
@@ -88,23 +89,22 @@ from rknn_jax.students.generator import Generator, Painter, as_uint8
 from rknn_jax.types import Answers, Encoder, Queries, Records
 
 AsPublished = Literal["none", "single_teacher", "single_teacher_per_sample", "direct_training"]
-
-"""A network, whose training is what costs: answers are predictions."""
+"""Form without a useful guarantee, for comparison, or `none`. The module's table has all forms."""
 
 SAVE_STEPS = 50
-"""How often a training with a folder is saved; its end is saved anyway."""
+"""Number of steps between saves of a training with a folder. The end is always saved."""
 
 CELLS = 4
-"""Of an image along each axis, in which teachers look at gradients."""
+"""Number of cells of an image along each axis, in which teachers compute gradients."""
 
 
 class Votes(NamedTuple):
-    """The teachers, private.
+    """Trained teachers: private.
 
     Attributes:
-      weights: float32 `[n, f + 1, num_classes]` of what `described` sees and of 1.
-      images: uint8 `[m, height, width, channels]`, the private images, for direct training alone.
-      labels: int32 `[m]`, theirs.
+      weights: float32 `[n, f + 1, num_classes]`, weights of the features of `described` and of 1.
+      images: uint8 `[m, height, width, channels]`, private images, for direct training alone.
+      labels: int32 `[m]`, labels of these images.
     """
 
     weights: jax.Array
@@ -114,41 +114,45 @@ class Votes(NamedTuple):
 
 @dataclass(frozen=True)
 class DPDFD(Labeler[Votes]):
-    """How to distil. The defaults suit MNIST-like images.
+    """Data-free distillation and its settings. The defaults suit MNIST-like images.
 
     Attributes:
-      epsilon: privacy of student and generator together; infinity for no noise and no privacy.
-      delta: of the same.
-      relation: which data sets are neighbours.
-      num_teachers: n, parts of the private records; one where `as_published` says so.
-      batch_size: B, images of a step.
-      steps: T.
-      clip: C.
-      bound: `normalise` scales every gradient to length C, `clip` those that are longer.
-      gamma: how far the noisy gradient moves a target.
-      student: a network of `rknn_jax.students.models`.
-      learning_rate: of the student, at the start; it falls to 0 along a cosine.
-      updates: of the student in a step.
-      ema_decay: for the average over steps that is the student in the end.
-      latent: dimensions of z.
-      width: channels of the generator's first convolution, and twice those of its second.
-      generator_learning_rate: of the generator; 0 leaves it as it is drawn.
-      redraw: steps after which a new generator is drawn and trained; 0 for one and the same.
-      margin: pixels around every generated image that are black.
-      pixel_mean, pixel_stddev: of a generated image within its margin, before pixels end at black
-        and white. With less than black on average what is bright is strokes.
-      target_weight, other_weight: of distillation, for the target class against all others and for
-        the others among each other.
-      temperature: of distillation.
-      agreement: weight of the student's loss in the generator's.
-      one_hot: weight there of cross entropy with the student's own arg max.
-      information: weight there of the negative entropy of the batch's mean prediction.
-      activation: weight there of the features' mean size, which is made large.
-      teacher_steps, teacher_learning_rate, teacher_weight_decay: of AdamW, on all records of a
-        teacher.
-      as_published: a form without a useful guarantee; see the module's table.
-      folder: where to save the training and go on from where it was saved; the generator is written
-        there too. Of one data set only.
+      epsilon: Privacy budget of student and generator together; infinity means no noise and no
+        privacy.
+      delta: Probability delta of the guarantee of both.
+      relation: Neighboring relation of the data sets.
+      num_teachers: Number of teachers n, each with its part of the private records. Forms of
+        `as_published` have one.
+      batch_size: Number of images B of a step.
+      steps: Number of steps T.
+      clip: Greatest length C of a gradient.
+      bound: `normalise` scales every gradient to length C, `clip` only the longer ones.
+      gamma: Factor by which the noisy gradient moves a target.
+      student: Name of a network of `rknn_jax.students.models`.
+      learning_rate: Learning rate of the student at the start; it falls to 0 along a cosine.
+      updates: Number of the student's updates in a step.
+      ema_decay: Decay of the average over steps, which is the final student.
+      latent: Number of dimensions of z.
+      width: Number of channels of the generator's first convolution; the second has half of them.
+      generator_learning_rate: Learning rate of the generator; 0 leaves it untrained.
+      redraw: Number of steps after which a new generator is drawn and trained; 0 keeps the first.
+      margin: Width in pixels of the black margin of every generated image.
+      pixel_mean: Mean pixel of a generated image within its margin, before pixels are cut off at
+        black and white. A mean below black makes bright parts thin strokes.
+      pixel_stddev: Standard deviation of these pixels.
+      target_weight: Weight in distillation of the target class against all others.
+      other_weight: Weight in distillation of the other classes among each other.
+      temperature: Temperature of distillation.
+      agreement: Weight of the student's loss in the generator's loss.
+      one_hot: Weight there of cross entropy with the student's own arg max.
+      information: Weight there of the negative entropy of the batch's mean prediction.
+      activation: Weight there of the features' mean size, which is made large.
+      teacher_steps: Number of AdamW steps of a teacher, each on all its records.
+      teacher_learning_rate: Learning rate of the teachers.
+      teacher_weight_decay: Weight decay of the teachers.
+      as_published: Form without a useful guarantee, for comparison.
+      folder: Folder in which the training is saved and from which it resumes. The generator is
+        written there too. It belongs to one data set only.
     """
 
     epsilon: float = 10.0
@@ -278,7 +282,7 @@ class DPDFD(Labeler[Votes]):
 
     @property
     def teachers(self) -> int:
-        """How many there are."""
+        """Number of teachers of this form."""
         return self.num_teachers if self.as_published == "none" else 1
 
     def contribute(
@@ -287,17 +291,17 @@ class DPDFD(Labeler[Votes]):
         """Train the teachers, each on its own part of the private records.
 
         Args:
-          key: of the parts; is consumed.
-          private: records. Nobody learns from one whose label no class has.
-          encode: not used, as teachers see images that the generator makes up.
-          queries: not used.
-          num_classes: |Y|.
+          key: Random key of the parts, which is consumed.
+          private: Private records. A record whose label is not a class trains no teacher.
+          encode: Encoder, which is not used, as teachers see generated images.
+          queries: Public queries, which are not used.
+          num_classes: Number of classes |Y|.
 
         Returns:
-          The teachers, private: they answer in `tally` alone, which adds the noise.
+          The teachers, private. They answer in `release` alone, which adds the noise.
 
         Raises:
-          ValueError: where a teacher would have no record and the number of records is public.
+          ValueError: If a teacher would have no record and the number of records is public.
         """
         del encode, queries
         part = pate.parts_of(
@@ -328,22 +332,22 @@ class DPDFD(Labeler[Votes]):
         num_classes: int,
         predicted: np.ndarray | None = None,
     ) -> Answers:
-        """Distil the teachers into generator and student, in simulation, and let the student answer.
+        """Distill the teachers into generator and student, in simulation.
 
         Args:
-          key: of the noise, and of all that is drawn; is consumed.
-          votes: from `votes`.
-          queries: that are asked, with their images, which train nobody.
-          num_classes: |Y|.
-          predicted: not used.
+          key: Random key of the noise and of all other draws, which is consumed.
+          votes: Contribution from `contribute`.
+          queries: Public queries with their images, which train no network.
+          num_classes: Number of classes |Y|.
+          predicted: Probabilities of a student, which are not used. Defaults to none.
 
         Returns:
-          The answers; `model` is the student. With `config.folder` both networks are there too, see
-          `folder_of`.
+          Answers of the new student, which is `Answers.model`. With `self.folder` both networks are
+          also saved in `folder_of`.
 
         Raises:
-          ValueError: where the queries have no images, or the teachers other classes, images or numbers
-            than these.
+          ValueError: If the queries have no images, or if the teachers fit other classes, images or
+            numbers of teachers.
         """
         del predicted
         if queries.images is None:
@@ -368,7 +372,7 @@ class DPDFD(Labeler[Votes]):
         )
 
     def not_covered(self, key: jax.Array, votes: Votes, answers: Answers) -> dict[str, float]:
-        """Return, for a benchmark, epsilon as Theorem 3 prints it beside the true one.
+        """Return epsilon by Theorem 3 and the true epsilon, for a benchmark.
 
         `key`, `votes` and `answers` are not used.
         """
@@ -381,12 +385,12 @@ class DPDFD(Labeler[Votes]):
 
 
 class Noise(NamedTuple):
-    """What is added, and what it is worth.
+    """Calibrated noise and its guarantee.
 
     Attributes:
-      multiplier: sigma, the noise's standard deviation over C.
-      guarantee: that holds.
-      as_published: epsilon by Theorem 3 of the same run.
+      multiplier: Noise multiplier sigma, the noise's standard deviation over C.
+      guarantee: True guarantee.
+      as_published: Epsilon of the same run by Theorem 3.
     """
 
     multiplier: float
@@ -397,9 +401,9 @@ class Noise(NamedTuple):
 def theorem_3_as_published(
     multiplier: float, clip: float, num_teachers: int, batch_size: int, steps: int, delta: float
 ) -> float:
-    """Return epsilon as the paper's Theorem 3 has it, from RDP of 2C²nBTa/sigma² at order a.
+    """Return epsilon by the paper's Theorem 3, from RDP of 2C²nBTa/sigma² at order a.
 
-    It is not what the algorithm costs.
+    This is not the true cost of the algorithm.
 
     >>> round(theorem_3_as_published(100.0, 1e-3, 1, 256, 1000, 1e-5), 4)
     0.0312
@@ -411,8 +415,10 @@ def theorem_3_as_published(
 
 
 def noise(config: DPDFD) -> Noise:
-    """Return the noise that `config` asks for: where nothing is as published, for its epsilon,
-    and else for what Theorem 3 prints.
+    """Return the noise that `config` requires.
+
+    The noise is calibrated for `config.epsilon`. In a form of `as_published`, it is such that
+    Theorem 3 prints that epsilon.
     """
     releases = config.batch_size * config.steps
 
@@ -446,9 +452,8 @@ def noise(config: DPDFD) -> Noise:
             guarantee(config.epsilon, Event("gaussian", multiplier / 2, releases)),
             printed(multiplier),
         )
-    unit = (
-        2 * config.clip * math.sqrt(config.teachers * releases)
-    )  # of sigma, in which Theorem 3 has no other quantity
+    # In this unit of sigma, Theorem 3 has no other quantity.
+    unit = 2 * config.clip * math.sqrt(config.teachers * releases)
     found = brentq(
         lambda log: printed(unit * math.exp(log)) - config.epsilon,
         math.log(1e-3),
@@ -470,12 +475,11 @@ def noise(config: DPDFD) -> Noise:
 
 @jax.jit
 def described(images: jax.Array) -> jax.Array:
-    """Return what teachers see: histograms of oriented gradients, the means of the same cells, and
-    1.
+    """Return the teachers' features: oriented-gradient histograms, means of the same cells, and 1.
 
     Args:
-      images: float32 `[n, height, width, channels]`, whole numbers from 0 to 255, of 2x2 pixels or
-        more.
+      images: float32 `[n, height, width, channels]`, whole numbers from 0 to 255, of at least 2x2
+        pixels.
 
     Returns:
       float32 `[n, f + 1]`.
@@ -484,7 +488,7 @@ def described(images: jax.Array) -> jax.Array:
     cell = -(-min(height, width) // CELLS)
     gradients = hog(
         images, pixels_per_cell=(cell, cell), cells_per_block=(2, 2)
-    )  # blocks of length 1
+    )  # each block has length 1
     rows = height // cell
     columns = width // cell
     whole = images[:, : rows * cell, : columns * cell].reshape(
@@ -498,7 +502,7 @@ def described(images: jax.Array) -> jax.Array:
 def _trained(
     features: jax.Array, labels: jax.Array, present: jax.Array, num_classes: int, config: DPDFD
 ) -> jax.Array:
-    """Train logistic regressions side by side, from 0 on; one without records stays there."""
+    """Train logistic regressions side by side, starting at 0. One without records stays at 0."""
 
     def teacher(features: jax.Array, labels: jax.Array, present: jax.Array) -> jax.Array:
         weights = jnp.zeros((features.shape[1], num_classes), jnp.float32)
@@ -538,18 +542,18 @@ def _check(votes: Votes, image_shape: tuple[int, ...], num_classes: int, config:
 
 
 class State(NamedTuple):
-    """What a step changes. All of it is post-processing of the noisy gradients; it holds no key.
+    """State that a step changes: post-processing of the noisy gradients, without a key.
 
     Attributes:
-      step: int32 `[]`, releases so far.
-      update: int32 `[]`, steps of the student so far.
-      generator: parameters.
-      generator_optimizer: optax's state.
-      student: `params` and `batch_stats`.
-      student_optimizer: optax's state.
-      average: of the student.
-      images: uint8 `[slots, height, width, channels]`, made so far.
-      targets: float32 `[slots, num_classes]`, theirs.
+      step: int32 `[]`, number of releases so far.
+      update: int32 `[]`, number of the student's updates so far.
+      generator: Parameters of the generator.
+      generator_optimizer: Optax state of the generator.
+      student: `params` and `batch_stats` of the student.
+      student_optimizer: Optax state of the student.
+      average: Average of the student over steps.
+      images: uint8 `[slots, height, width, channels]`, images generated so far.
+      targets: float32 `[slots, num_classes]`, targets of these images.
     """
 
     step: jax.Array
@@ -564,11 +568,10 @@ class State(NamedTuple):
 
 
 def folder_of(config: DPDFD, image_shape: tuple[int, ...], num_classes: int) -> Path | None:
-    """Return where a run saves itself, named by its settings: `training`, and at the end
-    `generator` and `student`.
+    """Return the folder in which a run is saved, named by its settings.
 
-    Neither key nor data are in the name: with another key a training goes on with new noise, and
-    one that is finished is not repeated.
+    It holds `training`, and at the end `generator` and `student`. The name contains neither key nor
+    data. With another key, a training resumes with new noise, and a finished one is not repeated.
     """
     if config.folder is None:
         return None
@@ -583,15 +586,15 @@ def distil(
     """Run Algorithm 1, or those of its steps that `config.folder` does not hold yet.
 
     Args:
-      key: of the noise, and of all that is drawn; the same one gives the same networks wherever a
-        training was cut off.
-      votes: the teachers.
+      key: Random key of the noise and of all other draws. The same key gives the same networks,
+        whenever a training was interrupted.
+      votes: Trained teachers.
       image_shape: `(height, width, channels)`.
-      num_classes: |Y|.
-      config: see `Config`.
+      num_classes: Number of classes |Y|.
+      config: Settings of the labeler.
 
     Returns:
-      Student and generator, whose privacy is `noise(config).guarantee` together.
+      Student and generator. `noise(config).guarantee` is the guarantee of both together.
     """
     static = _traced(config)
     (init_key, step_key, redraw_key) = jax.random.split(key, 3)
@@ -676,7 +679,7 @@ def _redrawn(key: jax.Array, image_shape: tuple[int, ...], config: DPDFD, state:
 def released(
     config: DPDFD, key: jax.Array, votes: Votes, multiplier: jax.Array, state: State
 ) -> State:
-    """Make images, ask the teachers, keep the noisy targets, and train the generator."""
+    """Generate images, query the teachers, store the noisy targets, and train the generator."""
     z_key, noise_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 0), state.step))
     num_classes = state.targets.shape[1]
     image_shape = state.images.shape[1:]
@@ -744,7 +747,7 @@ def released(
 
 
 def _generator_loss(logits: jax.Array, config: DPDFD) -> jax.Array:
-    """Return the terms of one-hot predictions and of information entropy."""
+    """Return the generator's loss terms of one-hot predictions and of information entropy."""
     log = jax.nn.log_softmax(logits)
     own = jnp.take_along_axis(log, jnp.argmax(logits, axis=1)[:, None], axis=1)
     mean = jnp.mean(jnp.exp(log), axis=0)
@@ -755,8 +758,9 @@ def _generator_loss(logits: jax.Array, config: DPDFD) -> jax.Array:
 
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
 def learned(config: DPDFD, key: jax.Array, state: State) -> State:
-    """Train the student on the images just made, or on a draw of all so far; the targets are
-    private already.
+    """Train the student on the latest images, or on a draw of all so far.
+
+    The targets are private already.
     """
     draw_key = jax.random.fold_in(jax.random.fold_in(key, 1), state.update)
     latest = (state.step - 1) * config.batch_size % len(state.images) + jnp.arange(
@@ -820,7 +824,10 @@ def _generator_optimizer(config: DPDFD) -> optax.GradientTransformation:
 
 
 def _traced(config: DPDFD) -> DPDFD:
-    """Return the settings that are part of a trace: one program serves every epsilon."""
+    """Return the settings that the compiled program depends on.
+
+    One program serves every epsilon.
+    """
     return replace(config, epsilon=1.0, delta=1e-5, relation="replace-one", folder=None)
 
 

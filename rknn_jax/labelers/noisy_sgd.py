@@ -1,23 +1,22 @@
-"""Noisy SGD: a network is trained on the private records themselves, privately, and says what the
-public records are.
+"""Noisy SGD: a network trained privately on the private records predicts the public labels.
 
-Its answers are predictions, and cost nothing, so all public records may be asked about. What is
-trained:
+Its answers are predictions, and cost no extra privacy, so all public records may be queries. The
+network is one of:
 
-| network           | input                            | as                                    |
+| network           | input                            | use                                   |
 |-------------------|----------------------------------|---------------------------------------|
 | `linear`, `mlp`   | the features of `encode`         | the paper's Layer-1 and Layer-2 heads |
 | a student's, `m5` | images, from first weights       | the usual private training            |
 | `encoder`         | images, from what `encode` knows | fine-tuning after public training     |
 
-and with `part` a head, the normalisation, or a sparse part of the largest weights alone.
+`part` restricts the training to a head, the normalization, or a sparse part of the largest weights.
 
-Features are centred and scaled as the public ones are. `rknn_jax.students.dpsgd` is the training
+Features are centered and scaled as the public ones are. `rknn_jax.students.dpsgd` has the training
 and its guarantee.
 
-Where the code that the reverse k-NN paper compares with differs: its learning rate is divided again
-by what it was divided by before, its samples are shuffled batches where Poisson samples are
-accounted for, and its noise on CIFAR-10 is 0.
+The code that the reverse k-NN paper compares with differs in three ways. It divides its learning
+rate a second time by the same number. Its samples are shuffled batches, but its accountant assumes
+Poisson samples. Its noise on CIFAR-10 is 0.
 
 References: Abadi et al., "Deep Learning with Differential Privacy", 2016; Tramèr & Boneh,
 "Differentially Private Learning Needs Better Features", 2021; Luo et al., "Scalable Differential
@@ -43,23 +42,21 @@ from rknn_jax.students import dpsgd, models
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
-"""A network, whose training is what costs: answers are predictions."""
-
 HEADS = ("linear", "mlp")
-"""Networks on features."""
+"""Networks that take features as input."""
 
 PREDICT_BLOCK = 4096
-"""Rows of features of one forward pass."""
+"""Number of rows of features in one forward pass."""
 
 
 class Votes(NamedTuple):
-    """What the private records bring to the training: private.
+    """Training set of the private records: private.
 
     Attributes:
       inputs: float32 features `[n, f]` or uint8 images `[n, height, width, channels]`.
       labels: int32 `[n]`.
-      encode: of the run, public.
-      key: of the first weights.
+      encode: Encoder of the run, which is public.
+      key: Random key of the first weights.
     """
 
     inputs: np.ndarray
@@ -70,14 +67,14 @@ class Votes(NamedTuple):
 
 @dataclass(frozen=True)
 class NoisySGD(Labeler[Votes], dpsgd.Config):
-    """How to train, and what.
+    """Noisy SGD and its settings.
 
     Attributes:
       network: `linear` or `mlp` on features, a file of `rknn_jax/students/models` on images, or
         `encoder`.
-      part: of the network that is trained; see `dpsgd.Part`.
-      density: share of the weights that `part=sparse` trains beside normalisation and head.
-      folder: where the training is saved, and goes on.
+      part: Part of the network that is trained: `dpsgd.Part`.
+      density: Share of the weights that `part=sparse` trains beside normalization and head.
+      folder: Folder in which the training is saved and from which it resumes.
     """
 
     network: str = "linear"
@@ -104,14 +101,14 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> Votes:
-        """Encode the private records, each by itself, or take them as they are.
+        """Encode each private record by itself, or keep its image, as training data.
 
         Args:
-          key: of the first weights; is consumed.
-          private: records.
-          encode: of the queries' features.
-          queries: public records to predict for.
-          num_classes: |Y|.
+          key: Random key of the first weights, which is consumed.
+          private: Private records.
+          encode: Encoder of the queries' features.
+          queries: Public records to predict for.
+          num_classes: Number of classes |Y|.
         """
         del queries, num_classes
         inputs = np.asarray(encode(private.images)) if self.network in HEADS else private.images
@@ -128,14 +125,15 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
         """Train privately, in simulation, and predict.
 
         Args:
-          key: of the samples and the noise; is consumed.
-          votes: from `votes`.
-          queries: public records, with their images for a network on images.
-          num_classes: |Y|.
-          predicted: what a student thinks of the queries; not used.
+          key: Random key of the samples and the noise, which is consumed.
+          votes: Contribution from `contribute`.
+          queries: Public records, with their images for a network on images.
+          num_classes: Number of classes |Y|.
+          predicted: Probabilities of a student, which are not used. Defaults to none.
 
         Raises:
-          ValueError: for a network on images where the queries have none, and as `dpsgd.fit`.
+          ValueError: If the network takes images and the queries have none, and for the errors of
+            `dpsgd.fit`.
         """
         del predicted
         if self.network in HEADS:
@@ -152,14 +150,14 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A network on the features of an encoder.
+    """Network on the features of an encoder.
 
     Attributes:
-      params: its weights.
-      centre: float32 `[f]`, public.
-      scale: float32, public.
-      network: what they belong to.
-      encode: images to features.
+      params: Weights of the network.
+      centre: float32 `[f]`, public center of the features.
+      scale: float32, public scale of the features.
+      network: Network of the weights.
+      encode: Map of images to features.
     """
 
     params: Any
@@ -169,13 +167,15 @@ class Head:
     encode: Encoder
 
     def predict_proba(self, images: Array) -> np.ndarray:
-        """Return class probabilities, float32 `[n, num_classes]`, of uint8 images `[n, height,
-        width, channels]`.
+        """Return class probabilities, float32 `[n, num_classes]`.
+
+        Args:
+          images: uint8 `[n, height, width, channels]`.
         """
         return self.of_features(self.encode(images))
 
     def save(self, folder: Path) -> None:
-        """Write `head.npz`: weights by their path, and by what features are centred and scaled."""
+        """Write `head.npz`: the weights by their path, and the center and scale of the features."""
         folder.mkdir(parents=True)
         arrays: dict[str, Any] = {"centre": self.centre, "scale": self.scale} | flatten_dict(
             self.params, sep="."
@@ -224,12 +224,11 @@ def _train_network(
     )
     student = students.Config(model=name)
     shown = votes.inputs[:2]
-    students.checked(
-        student, shown, np.eye(num_classes, dtype=np.float32)[: len(shown)], None
-    )  # large enough?
+    # Fail now if the images are too small for the network.
+    students.checked(student, shown, np.eye(num_classes, dtype=np.float32)[: len(shown)], None)
     network = _network(name, num_classes)
     drawn = students.drawn(network, votes.key, votes.inputs[:1])
-    head = dpsgd.head_of(drawn["params"])  # that of other classes stays behind
+    head = dpsgd.head_of(drawn["params"])  # replaces the pretrained head, which has other classes
     body = {
         kind: {name: layers[name] for name in drawn[kind] if name in layers and name != head}
         for kind, layers in learned.items()
@@ -254,11 +253,13 @@ def _train_network(
 
 
 def pretrained(encode: Encoder) -> tuple[str, dict[str, Any]]:
-    """Return the network that a representation has learned from public images: its name among the
-    students' and its variables.
+    """Return the network of a representation that learned it from public images.
+
+    Returns:
+      Name of the network among the students' models, and its variables.
 
     Raises:
-      ValueError: for a representation without one.
+      ValueError: If the representation has no network.
     """
     encode = inspect.unwrap(encode)
     if isinstance(encode, spectral.Encoder) and isinstance(encode.describe, self_trained.Features):

@@ -1,33 +1,31 @@
-"""PATE: an ensemble of teachers, each trained on its own part of the private records, votes on
-every query.
+"""PATE: teachers vote on every query, each trained on its own part of the private records.
 
-A record is in one part, so it moves the vote of one teacher whatever the query is, and no sampling
-is needed; but every query costs anew.
+A record is in one part, so it moves the vote of one teacher for any query, and no sampling is
+needed. But every query costs anew.
 
-| aggregator        | a query is answered by                            | for              |
-|-------------------|---------------------------------------------------|------------------|
-| `lnmax`           | arg max of votes + Laplace(b)                     | all queries      |
-| `gnmax`           | arg max of votes + N(0, s2²)                      | all queries      |
-| `confident_gnmax` | the same, once greatest count + N(0, s1²) >= T    | those that agree |
-| `interactive`     | the same, if teachers and student differ that far | those that teach |
+| aggregator        | answer to a query                                 | queries answered  |
+|-------------------|---------------------------------------------------|-------------------|
+| `lnmax`           | arg max of votes + Laplace(b)                     | all               |
+| `gnmax`           | arg max of votes + N(0, s2²)                      | all               |
+| `confident_gnmax` | as `gnmax`, if greatest count + N(0, s1²) >= T    | teachers agree    |
+| `interactive`     | the same, of the votes less the student's         | student is wrong  |
 
-`interactive` takes effect once there is a student, whose probabilities times the number of teachers
-are taken off the votes before the screen; a query on which the teachers add nothing, but of which
-the student is sure, is answered by the student itself. Where nothing is known of a student it is
-`confident_gnmax`.
+`interactive` takes effect once there is a student. The student's probabilities times the number of
+teachers are subtracted from the votes before the screen. If a query is declined and the student is
+sure of it, the student answers. Without a student, `interactive` is `confident_gnmax`.
 
 Guarantee: noise is calibrated independently of the votes, for the whole noisy counts and for all
-queries together. What the votes themselves would say is smaller and private: `not_covered`, and of
-the arg max alone.
+queries together. The cost that depends on the votes is smaller, but private. `not_covered` returns
+it, for the arg max alone.
 
-**The teachers** are networks with one hidden layer on the features of `encode`, trained side by
-side by full-batch Adam: 250 of them take seconds on two cores where the convolutional ones of the
-paper would take hours. They are as good as the features are.
+**The teachers** are networks with one hidden layer on the features of `encode`. They are trained
+side by side by full-batch Adam: 250 of them take seconds on two cores, while the paper's
+convolutional teachers would take hours. Their accuracy is limited by the features.
 
-Parts: dealt at random, equal in size where the number of records is public; where it is not
-(add-remove), every record draws its own, so that one more moves no other. `clients` makes each
-client a part, and the guarantee is then that of a client with all its records, whose number is
-public.
+Parts are drawn at random, with equal sizes if the number of records is public. If it is private
+(add-remove), every record draws its own part, so that one more record moves no other. `clients`
+makes each client a part. The guarantee is then that of a client with all its records, and the
+number of clients is public.
 
 References: Papernot et al., "Semi-supervised Knowledge Transfer for Deep Learning from Private
 Training Data", 2017 (`lnmax`); Papernot et al., "Scalable Private Learning with PATE", 2018,
@@ -58,33 +56,33 @@ Aggregator = Literal["lnmax", "gnmax", "confident_gnmax", "interactive"]
 Parts = Literal["random", "clients"]
 
 SURE = 0.9
-"""Probability from which on a student answers a query itself, which the teachers' screen has
-declined (`interactive`).
-"""
+"""Least probability at which a student answers a query that the screen declined (`interactive`)."""
 
 TEACHERS = "teachers"
 
 
 @dataclass(frozen=True)
 class PATE(Labeler[np.ndarray]):
-    """How to vote.
+    """PATE and its settings.
 
     The defaults are those of the 2018 paper for MNIST, but for epsilon and the teachers.
 
     Attributes:
-      epsilon: privacy of all queries together; infinity for no noise and no privacy.
-      delta: of the same; `lnmax` can do with 0.
-      relation: which data sets are neighbours.
-      num_teachers: parts of the private records.
-      parts: how they are made.
-      aggregator: see the table above.
-      threshold: share of the teachers that the largest class must reach, with noise.
-      ratio: how much stronger the screen's noise is than that of the counts.
-      max_answers: queries that are answered at most; all that are asked where it is not given.
-      hidden: units of a teacher's hidden layer; 0 for none.
-      steps: of a teacher's training, each on all its records.
-      learning_rate: at the first step; it falls to 0 along a cosine.
-      weight_decay: as AdamW's.
+      epsilon: Privacy budget of all queries together; infinity means no noise and no privacy.
+      delta: Probability delta of the guarantee; `lnmax` accepts 0.
+      relation: Neighboring relation of the data sets.
+      num_teachers: Number of teachers, each with its part of the private records.
+      parts: `random` parts, or one part for each of the `clients`.
+      aggregator: `lnmax` and `gnmax` answer all queries, with Laplace or Gaussian noise.
+        `confident_gnmax` answers those on which teachers agree, and `interactive` those that the
+        student lacks.
+      threshold: Share of the teachers that the largest class must reach, with noise.
+      ratio: Ratio of the screen's noise to the noise of the counts.
+      max_answers: Greatest number of queries that are answered. None answers all.
+      hidden: Number of units of a teacher's hidden layer; 0 for no hidden layer.
+      steps: Number of training steps of a teacher, each on all its records.
+      learning_rate: Learning rate at the first step; it falls to 0 along a cosine.
+      weight_decay: Weight decay of AdamW.
     """
 
     epsilon: float = 1.0
@@ -139,7 +137,7 @@ class PATE(Labeler[np.ndarray]):
 
     @property
     def unit(self) -> Unit:
-        """What the guarantee protects."""
+        """Privacy unit of the guarantee."""
         return "client" if self.parts == "clients" else "record"
 
     @property
@@ -150,21 +148,22 @@ class PATE(Labeler[np.ndarray]):
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> np.ndarray:
-        """Train the teachers and let them vote on the queries.
+        """Train the teachers and count their votes on the queries.
 
         Args:
-          key: of the parts and the teachers; is consumed.
-          private: records.
-          encode: of the queries' features.
-          queries: `[s, f]`.
-          num_classes: |Y|.
+          key: Random key of the parts and the teachers, which is consumed.
+          private: Private records.
+          encode: Encoder of the queries' features.
+          queries: Public queries `[s, f]`.
+          num_classes: Number of classes |Y|.
 
         Returns:
           int32 `[s, num_classes]`, private.
 
         Raises:
-          ValueError: where a teacher would have no record and their number is public, or clients are
-            asked for and the data set knows of none.
+          ValueError: If a teacher would have no record and the number of records is public, if
+            there are fewer teachers than classes, or if `parts=clients` and the records name no
+            clients.
         """
         part_key, teacher_key = jax.random.split(key)
         part = parts_of(part_key, private, self)
@@ -196,14 +195,15 @@ class PATE(Labeler[np.ndarray]):
         num_classes: int,
         predicted: np.ndarray | None = None,
     ) -> Answers:
-        """Make the votes private, in simulation.
+        """Release the votes with noise, in simulation.
 
         Args:
-          key: of the noise; is consumed.
-          votes: int32 `[s, num_classes]` from `votes`.
-          queries: that were asked.
-          num_classes: |Y|.
-          predicted: float32 `[s, num_classes]`, a student's probabilities, for `interactive`.
+          key: Random key of the noise, which is consumed.
+          votes: int32 `[s, num_classes]`, contribution from `contribute`.
+          queries: Public queries, which are not used.
+          num_classes: Number of classes |Y|, which is not used.
+          predicted: float32 `[s, num_classes]`, probabilities of a student, for `interactive`.
+            Defaults to none.
         """
         del queries, num_classes
         num_teachers = int(votes[0].sum())
@@ -241,14 +241,14 @@ class PATE(Labeler[np.ndarray]):
     def not_covered(
         self, key: jax.Array, votes: np.ndarray, answers: Answers
     ) -> dict[str, dict[str, float]]:
-        """Return, for a benchmark, what the votes themselves say that their labels cost.
+        """Return costs of the labels that depend on the votes themselves, for a benchmark.
 
-        All but the sanitized bound is private, and none is `answers.guarantee`.
+        All but the sanitized bound are private, and none is `answers.guarantee`.
 
         Args:
-          key: of the noise of the sanitized values; is consumed.
-          votes: from `votes`.
-          answers: from `tally`.
+          key: Random key of the noise of the sanitized values, which is consumed.
+          votes: Contribution from `contribute`.
+          answers: Answers from `release`.
         """
         if self.epsilon == math.inf or self.aggregator == "interactive" or not self.delta:
             return {"epsilons_that_look_at_the_votes": {}}
@@ -280,12 +280,12 @@ class PATE(Labeler[np.ndarray]):
 
 
 def release(num_queries: int, num_teachers: int, config: PATE) -> Release:
-    """Return what a run of `num_queries` queries releases, for `screening.calibrated` and
-    accountants.
+    """Return the released quantities of `num_queries` queries.
+
+    They are for `_screening.calibrated` and for accountants.
     """
-    whole = (
-        config.aggregator == "confident_gnmax"
-    )  # less a student's probabilities, counts are no whole numbers
+    # Counts less a student's probabilities are no whole numbers.
+    whole = config.aggregator == "confident_gnmax"
     return Release(
         num_queries if config.screens else 0,
         min(config.max_answers or num_queries, num_queries) if config.screens else num_queries,
@@ -294,8 +294,9 @@ def release(num_queries: int, num_teachers: int, config: PATE) -> Release:
 
 
 def noise(num_queries: int, num_teachers: int, config: PATE) -> Noise:
-    """Return the noise that `config` asks for, and its guarantee; of `lnmax` the standard
-    deviation is that of Laplace noise.
+    """Return the noise that `config` requires, and its guarantee.
+
+    For `lnmax` the standard deviation is that of Laplace noise.
     """
     if config.aggregator == "lnmax":
         return _laplace(num_queries, config)
@@ -307,9 +308,7 @@ def noise(num_queries: int, num_teachers: int, config: PATE) -> Noise:
 
 @functools.lru_cache(maxsize=64)
 def _laplace(num_queries: int, config: PATE) -> Noise:
-    """Calibrate Laplace noise: a teacher that changes its mind moves two counts of every query
-    by 1 each.
-    """
+    """Calibrate Laplace noise. A teacher that changes moves two counts of every query by 1 each."""
     if not config.epsilon > 0:
         raise ValueError(
             f"Expected epsilon > 0, got epsilon={config.epsilon}; choose a positive privacy budget."
@@ -344,9 +343,13 @@ def _laplace(num_queries: int, config: PATE) -> Noise:
 
 
 def parts_of(key: jax.Array, private: Records, config: PATE) -> np.ndarray:
-    """Return which teacher learns from each record, int64 `[n]`; see the module's docstring.
+    """Return the teacher of each record, int64 `[n]`, as the head of this module describes.
 
     `key` is consumed.
+
+    Raises:
+      ValueError: If clients are asked for and the records name none, or if the number of records is
+        public and a teacher would have no record.
     """
     if config.parts == "clients":
         if private.clients is None:
@@ -372,8 +375,11 @@ def parts_of(key: jax.Array, private: Records, config: PATE) -> np.ndarray:
 
 
 def rows_of(part: np.ndarray, num_teachers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the records of each teacher, int64 `[num_teachers, most]`, filled up with nobody's
-    record n, and which are somebody's.
+    """Return the records of each teacher, padded to one length.
+
+    Returns:
+      `(index, present)`. `index` is int64 `[num_teachers, most]`, padded with index n. `present` is
+      float32 of the same shape, 0 for the padding and 1 for records.
     """
     size = np.bincount(part, minlength=num_teachers)
     order = np.argsort(part, kind="stable")
@@ -395,17 +401,18 @@ def predictions(
     num_classes: int,
     config: PATE,
 ) -> np.ndarray:
-    """Train all teachers, over the devices that there are, and return what each says.
+    """Train all teachers, on all devices, and return their predictions.
 
     Args:
-      key: of the first weights; is consumed.
+      key: Random key of the first weights, which is consumed.
       features: float32 `[n, f]`, private.
-      labels: int32 `[n]`. Nobody learns from a record whose label no class has.
-      part: int64 `[n]`, from 0 to num_teachers - 1.
-      num_teachers: one without records says what its first weights say.
-      asked: float32 `[s, f]`, public, by which features are centred and scaled.
-      num_classes: |Y|.
-      config: see `Config`.
+      labels: int32 `[n]`. A record whose label is not a class trains no teacher.
+      part: int64 `[n]`, teacher of each record, from 0 to num_teachers - 1.
+      num_teachers: Number of teachers. One without records predicts by its first weights.
+      asked: float32 `[s, f]`, public features of the queries, by which features are centered and
+        scaled.
+      num_classes: Number of classes |Y|.
+      config: Settings of the labeler.
 
     Returns:
       int32 `[num_teachers, s]`, private.
@@ -460,8 +467,9 @@ def _predictions(
 
 
 def _traced(config: PATE) -> PATE:
-    """Return the settings that are part of a trace: one program serves every epsilon and
-    aggregator.
+    """Return the settings that the compiled program depends on.
+
+    One program serves every epsilon and aggregator.
     """
     return PATE(
         hidden=config.hidden,
@@ -481,19 +489,19 @@ def taught(
     learning_rate: float,
     weight_decay: float,
 ) -> Any:
-    """Train one teacher by AdamW on all its records at once, the rate falling to 0 along a cosine;
-    to be vmapped over teachers.
+    """Train one teacher by AdamW on all its records at once. It is vmapped over teachers.
+
+    The learning rate falls to 0 along a cosine.
 
     Args:
-      params: to begin with.
-      logits_of: of parameters and features.
+      params: Parameters at the start.
+      logits_of: Map of parameters and features to logits.
       features: float32 `[most, f]`.
       labels: int32 `[most]`.
-      present: float32 `[most]`, 0 for rows that are nobody's; one without records follows the decay
-        alone.
-      steps: of the training.
-      learning_rate: at the first step.
-      weight_decay: as AdamW's.
+      present: float32 `[most]`, 0 for padding. A teacher without records follows the decay alone.
+      steps: Number of training steps.
+      learning_rate: Learning rate at the first step.
+      weight_decay: Weight decay of AdamW.
     """
     optimizer = optax.adamw(
         optax.cosine_decay_schedule(learning_rate, steps), weight_decay=weight_decay

@@ -1,27 +1,27 @@
-"""Private-kNN: every query asks its k nearest private records, in a fresh random sample of them,
-and screens what they say.
+"""Private-kNN: the k nearest sampled private records vote on every query, and votes are screened.
 
-For each query and each of its two steps a Poisson sample of the private records is drawn, the k
-nearest in it vote, and `rknn_jax.labelers._screening` makes the votes private: the first sample's
-tell whether the query is answered, the second's how. A record that comes, goes or changes moves one
-vote of a query that samples it, so unlike in reverse k-NN labeling the price grows with the number
-of queries, and sampling is what keeps it low. Features may be those of the last round's student.
+Each query has two steps, and each step draws a fresh Poisson sample of the private records. The k
+nearest records in the sample vote. `rknn_jax.labelers._screening` makes the votes private: the
+first sample's votes decide if the query is answered, and the second sample's votes give the label.
+A record that is added, removed or replaced moves one vote of every query that samples it. So the
+price grows with the number of queries, unlike in reverse k-NN labeling, and sampling keeps the
+price low. Features may be those of the last round's student.
 
-Where the mathematics differs from the paper and its code:
+The implementation differs from the paper and its code:
 
-- Samples are Poisson and new for each step, as the accountant assumes; the code draws a fixed
-  number with replacement, once for both, and a record may then vote twice.
-- A sample may hold fewer than k records. The screen, which then sees few votes, declines such a
-  query, and its price counts from 0 votes on. Declining it outright would tell whether the k-th
-  record is there.
+- Samples are Poisson and new for each step, as the accountant assumes. The code draws a fixed
+  number with replacement, once for both steps, and a record may then vote twice.
+- A sample may hold fewer than k records. The screen then sees few votes and declines the query, and
+  its price counts from 0 votes on. Declining the query outright would reveal if the k-th record is
+  present.
 - The number of answers is capped beforehand and charged in full, because a number that is counted
   afterwards is an outcome.
-- Attributes are clipped in everything that is released (`multi_label`): the code clips ones and
+- Attributes are clipped in everything that is released (`multi_label`). The code clips ones and
   releases zeros unclipped.
 
 References: Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer
-Vision", 2020, Algorithm 1, Theorem 7 and section 4.3. What its stated parameters cost: `rknn
-account private-knn`.
+Vision", 2020, Algorithm 1, Theorem 7 and section 4.3. `rknn account private-knn` prints the cost of
+its stated parameters.
 """
 
 import math
@@ -41,12 +41,12 @@ from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 
 class Votes(NamedTuple):
-    """What was asked: private.
+    """Votes of the nearest sampled records: private.
 
     Attributes:
       screened: int32 `[s, num_classes]`, votes of the first samples.
-      counted: int32 `[s, num_classes]`, votes of the second ones.
-      short: of all samples, those that held fewer than k records.
+      counted: int32 `[s, num_classes]`, votes of the second samples.
+      short: Number of samples that held fewer than k records.
     """
 
     screened: np.ndarray
@@ -56,17 +56,17 @@ class Votes(NamedTuple):
 
 @dataclass(frozen=True)
 class PrivateKNN(Labeler[Votes]):
-    """How to ask. The defaults are those of the paper for MNIST, but for epsilon.
+    """Private-kNN and its settings. The defaults are those of the paper for MNIST, but for epsilon.
 
     Attributes:
-      epsilon: privacy of all queries together; infinity for no noise and no privacy.
-      delta: of the same.
-      relation: which data sets are neighbours.
-      num_neighbors: k.
-      sampling_prob: with which a record takes part in one step of one query.
-      threshold: share of the k votes that the largest class must reach, with noise.
-      ratio: how much stronger the screen's noise is than that of the counts.
-      max_answers: queries that are answered at most; all that are asked where it is not given.
+      epsilon: Privacy budget of all queries together; infinity means no noise and no privacy.
+      delta: Probability delta of the guarantee of all queries together.
+      relation: Neighboring relation of the data sets.
+      num_neighbors: Number of neighbors k that vote on a query.
+      sampling_prob: Probability that a record takes part in one step of one query.
+      threshold: Share of the k votes that the largest class must reach, with noise.
+      ratio: Ratio of the screen's noise to the noise of the counts.
+      max_answers: Greatest number of queries that are answered. None answers all.
     """
 
     epsilon: float = 1.0
@@ -106,18 +106,18 @@ class PrivateKNN(Labeler[Votes]):
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> Votes:
-        """Let the nearest private records of a sample vote, for each query and each step.
+        """Count the votes of the nearest sampled records, for each query and each step.
 
         Args:
-          key: of the samples, which must stay secret; is consumed.
-          private: records.
-          encode: of the queries' features.
-          queries: `[s, f]`.
-          num_classes: |Y|.
+          key: Random key of the samples, which is consumed. The key must stay secret.
+          private: Private records.
+          encode: Encoder of the queries' features.
+          queries: Public queries `[s, f]`.
+          num_classes: Number of classes |Y|.
 
         Raises:
-          ValueError: where there are fewer private records than neighbours and their number is public,
-            or fewer neighbours than classes.
+          ValueError: If there are fewer private records than neighbors and their number is public,
+            or fewer neighbors than classes.
         """
         if self.num_neighbors < num_classes:
             raise ValueError(
@@ -141,11 +141,11 @@ class PrivateKNN(Labeler[Votes]):
         """Screen and count the votes, in simulation.
 
         Args:
-          key: of the noise; is consumed.
-          votes: from `votes`.
-          queries: that were asked.
-          num_classes: |Y|.
-          predicted: what a student thinks of the queries; not used.
+          key: Random key of the noise, which is consumed.
+          votes: Contribution from `contribute`.
+          queries: Public queries, which are not used.
+          num_classes: Number of classes |Y|, which is not used.
+          predicted: Probabilities of a student, which are not used. Defaults to none.
         """
         del queries, num_classes, predicted
         calibrated = noise(len(votes.screened), self)
@@ -162,17 +162,18 @@ class PrivateKNN(Labeler[Votes]):
         )
 
     def not_covered(self, key: jax.Array, votes: Votes, answers: Answers) -> dict[str, int]:
-        """Return, for a benchmark, how many samples held fewer than k records.
+        """Return the number of samples that held fewer than k records, for a benchmark.
 
-        `key`, `answers` and `config` are not used.
+        `key` and `answers` are not used.
         """
         del key, answers, self
         return {"samples_of_fewer_than_k": votes.short}
 
 
 def release(num_queries: int, config: PrivateKNN) -> Release:
-    """Return what a run of `num_queries` queries releases, for `screening.calibrated` and
-    accountants.
+    """Return the released quantities of `num_queries` queries.
+
+    They are for `_screening.calibrated` and for accountants.
     """
     return Release(
         num_queries,
@@ -184,7 +185,7 @@ def release(num_queries: int, config: PrivateKNN) -> Release:
 
 
 def noise(num_queries: int, config: PrivateKNN) -> Noise:
-    """Return the noise that `config` asks for, and its guarantee."""
+    """Return the noise that `config` requires, and its guarantee."""
     return _screening.calibrated(
         release(num_queries, config), config.ratio, config.epsilon, config.delta, config.relation
     )
@@ -194,9 +195,9 @@ def counts_of(near: np.ndarray, labels: Array, num_classes: int) -> np.ndarray:
     """Count the labels of neighbors.
 
     Args:
-      near: Indices of records, int `[s, k]`; -1 casts no vote.
-      labels: Integers `[n]`. A label that no class has casts no vote.
-      num_classes: |Y|.
+      near: int `[s, k]`, indices of records; -1 casts no vote.
+      labels: Integers `[n]`. A label that is not a class casts no vote.
+      num_classes: Number of classes |Y|.
 
     Returns:
       int32 `[s, num_classes]`.
@@ -212,10 +213,10 @@ class Attributes(NamedTuple):
     """Answers for records of several attributes each.
 
     Attributes:
-      present: bool `[s, num_attributes]`, whether half of the k neighbours have it, as far as the
-        noise tells.
-      counts: float32 `[s, num_attributes]`, how many do, noisy.
-      guarantee: of both.
+      present: bool `[s, num_attributes]`, True if half of the k neighbors have the attribute,
+        judged by noisy counts.
+      counts: float32 `[s, num_attributes]`, noisy number of neighbors with the attribute.
+      guarantee: Guarantee of both.
     """
 
     present: np.ndarray
@@ -231,26 +232,26 @@ def multi_label(
     config: PrivateKNN,
     clip: float,
 ) -> Attributes:
-    """Ask which attributes the nearest records have: the tau approximation, without a screen, in
-    simulation.
+    """Release the attributes of the nearest records, without a screen, in simulation.
 
-    Every neighbour's attributes are scaled to a sum of tau at most, and their noisy sum is all that
-    is released. Zeros are not counted: of k neighbours, an attribute has the majority where its own
-    count reaches k/2.
+    This is the tau approximation: every neighbor's attributes are scaled to a sum of tau at most,
+    and only their noisy sum is released. Zeros are not counted: an attribute has the majority of k
+    neighbors if its own count reaches k/2.
 
-    Guarantee: two clipped vectors are at most `multi_label_change` apart, and a neighbouring data
+    Guarantee: two clipped vectors are at most `multi_label_change` apart, and a neighboring data
     set swaps one.
 
     Args:
-      key: of the samples and of the noise; is consumed.
+      key: Random key of the samples and of the noise, which is consumed.
       features: float32 `[n, f]`, encoded private records.
-      attributes: 0 or 1, `[n, num_attributes]`.
-      queries: `[s, f]`.
-      config: threshold, ratio and max_answers are not used: every query is answered.
-      clip: tau > 0.
+      attributes: `[n, num_attributes]`, 0 or 1.
+      queries: Public queries `[s, f]`.
+      config: Settings. Every query is answered, so threshold, ratio and max_answers are not used.
+      clip: Greatest sum tau > 0 of a record's attributes.
 
     Raises:
-      ValueError: for attributes that are not 0 or 1, and as `votes`.
+      ValueError: If attributes are not 0 or 1, and for the errors of `contribute` about the number
+        of records.
     """
     attributes = np.asarray(attributes)
     if attributes.ndim != 2 or not np.isin(attributes, (0, 1)).all():
@@ -274,8 +275,13 @@ def multi_label(
 
 
 def clipped_attributes(attributes: Array, clip: float) -> np.ndarray:
-    """Scale rows of 0 and 1 to a sum of at most tau, float64: sums of a few hundred are then
-    exact to what noise hides.
+    """Scale rows of 0 and 1 to a sum of at most tau, float64.
+
+    In float64, rounding of sums of a few hundred is far below the noise.
+
+    Args:
+      attributes: `[n, num_attributes]`, 0 or 1.
+      clip: Greatest sum tau > 0.
     """
     if not 0 < clip < math.inf:
         raise ValueError(f"Expected a finite clip > 0, got clip={clip}.")
@@ -286,9 +292,9 @@ def clipped_attributes(attributes: Array, clip: float) -> np.ndarray:
 def multi_label_change(num_attributes: int, clip: float) -> float:
     """Return the largest L2 distance of two clipped vectors of 0 and 1.
 
-    Such a vector of m ones has squared length m where m <= tau and tau²/m beyond. Two of the
-    longest without a one in common are farthest apart, where there is room for them; else the
-    distance is found by going through how many ones each has, and in common.
+    Such a vector of m ones has squared length m if m <= tau, and tau²/m beyond. Two of the longest
+    without a common one are farthest apart, if there is room for them. Otherwise the distance is
+    found by trying all numbers of ones of each, and in common.
 
     >>> round(multi_label_change(40, 10) ** 2, 9)
     20.0
@@ -311,9 +317,8 @@ def multi_label_change(num_attributes: int, clip: float) -> float:
 def _neighbors(
     key: jax.Array, features: Array, queries: Queries, config: PrivateKNN, num_samples: int
 ) -> np.ndarray:
-    if (
-        config.num_neighbors > len(features) and config.relation == "replace-one"
-    ):  # else their number is private
+    # Under add-remove the number of records is private, so no error may depend on it.
+    if config.num_neighbors > len(features) and config.relation == "replace-one":
         raise ValueError(
             "Expected num_neighbors <= number of private records, got "
             f"num_neighbors={config.num_neighbors} with {len(features)}; "

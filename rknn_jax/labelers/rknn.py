@@ -1,9 +1,10 @@
-"""Reverse k-NN labeling: private records vote for their k nearest queries, the votes are summed
-privately, the arg max is the label.
+"""Reverse k-NN labeling: each private record votes for its k nearest public queries.
 
-Steps 3 to 6 of Algorithm 1. What happens to a private record before the mechanism (`encode`,
-`nearest`, `cells`) depends on that record and on public data alone, so one record changes at most
-2kr cells by 1 however many queries there are. All that follows the mechanism is post-processing.
+The votes are summed, the sums are released with noise, and the arg max of each query is its label.
+These are steps 3 to 6 of Algorithm 1. Before the mechanism, a private record passes `encode`,
+`nearest` and `cells`. They depend on that record and on public data alone. So one record changes at
+most 2kr cells by 1, whatever the number of queries. All that follows the mechanism is
+post-processing.
 
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
 """
@@ -32,26 +33,27 @@ Amplification = Literal["variation ratio", "general"]
 
 @dataclass(frozen=True)
 class ReverseKNN(Labeler[jax.Array]):
-    """How to vote.
+    """Reverse k-NN labeling and its settings.
 
     Attributes:
-      epsilon: privacy of this round; infinity for no noise and no privacy.
-      delta: for mechanisms that need one.
-      num_neighbors: k.
-      mechanism: a file of `rknn_jax.mechanisms`.
-      trust: `central`, a curator sees the votes; `local`, every record randomizes its own and
-        epsilon is that of one message; `shuffle`, likewise, and epsilon and delta are those of all
-        messages once they are shuffled, of a local mechanism by `amplification`.
-      amplification: bound that tells how private each message must be; `variation ratio` looks at
-        the mechanism and lets messages say more, `general` holds for all of them alike. See
-        `privacy.amplification`.
-      relation: which data sets are neighbours.
-      metric: of the features.
-      smoothing: `auto` borrows votes from similar queries as far as the noise asks for it, and
-        spreads labels over the neighbour graph of the public records; `none` does neither.
-      decode: `argmax` of each query's counts; or `assignment`, which gives every query another
-        class such that the sum of their counts is greatest, for as many queries as classes that are
-        clusters of one class each.
+      epsilon: Privacy budget of this round; infinity means no noise and no privacy.
+      delta: Probability delta, for mechanisms that need one.
+      num_neighbors: Number of queries k that each record votes for.
+      mechanism: Name of a file of `rknn_jax.mechanisms`.
+      trust: `central`: a curator sees the votes. `local`: every record randomizes its own votes,
+        and epsilon is that of one message. `shuffle`: the same messages are shuffled, and epsilon
+        and delta are those of all messages after shuffling. For a local mechanism they follow from
+        `amplification`.
+      amplification: Bound that determines the privacy of each message before shuffling. `variation
+        ratio` uses the mechanism and allows less noise; `general` holds for all mechanisms alike.
+        `privacy.amplification` has both.
+      relation: Neighboring relation of the data sets.
+      metric: Distance between features.
+      smoothing: `auto` borrows votes from similar queries as far as the noise requires, and spreads
+        labels over the neighbor graph of the public records. `none` does neither.
+      decode: `argmax` of each query's counts, or `assignment`. The latter gives every query a
+        different class such that the sum of their counts is greatest. It fits as many queries as
+        classes, if each query is a cluster of one class.
     """
 
     epsilon: float = 0.1
@@ -70,9 +72,9 @@ class ReverseKNN(Labeler[jax.Array]):
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> jax.Array:
-        """Let every private record vote: `connect`, of encoded records.
+        """Return the cells that every private record votes for: `connect` on encoded records.
 
-        `key` is not used, nothing is drawn.
+        `key` is not used, because nothing is drawn.
         """
         del key
         return connect(encode(private.images), private.labels, queries, num_classes, self)
@@ -85,14 +87,14 @@ class ReverseKNN(Labeler[jax.Array]):
         num_classes: int,
         predicted: np.ndarray | None = None,
     ) -> Answers:
-        """Sum the votes, make the sum private, in simulation, and take the arg max.
+        """Sum the votes, add the mechanism's noise in simulation, and take the arg max.
 
         Args:
-          key: of the noise; is consumed.
-          votes: int32 `[n, k·r]` from `votes`, the cells of every record.
-          queries: that were voted for.
-          num_classes: |Y|.
-          predicted: what a student thinks of the queries; not used.
+          key: Random key of the noise, which is consumed.
+          votes: int32 `[n, k·r]`, contribution from `contribute`: the cells of every record.
+          queries: Public queries `[s, f]`, as in `contribute`.
+          num_classes: Number of classes |Y|.
+          predicted: Probabilities of a student, which are not used. Defaults to none.
 
         Returns:
           Answers that carry their guarantee.
@@ -110,10 +112,13 @@ def mechanism(
     """Return the mechanism that `config` names, calibrated.
 
     Args:
-      num_queries: s.
-      num_classes: |Y|.
-      num_records: n; only shuffling depends on it.
-      config: see `Config`.
+      num_queries: Number of queries s.
+      num_classes: Number of classes |Y|.
+      num_records: Number of records n, on which only shuffling depends.
+      config: Settings of the labeler.
+
+    Raises:
+      ValueError: If the mechanism or the relation does not fit the trust model.
     """
     named = mechanisms.named(config.mechanism)
     takes = {field.name for field in fields(named)}
@@ -152,8 +157,18 @@ def mechanism(
 def guarantee(
     private_step: mechanisms.base.Mechanism, num_records: int, config: ReverseKNN
 ) -> Guarantee:
-    """Return what the mechanism's run costs: its own guarantee, or after shuffling the amplified
-    one that it was calibrated for.
+    """Return the guarantee of the mechanism's run.
+
+    It is the mechanism's own guarantee, or after shuffling the amplified guarantee of the
+    calibration.
+
+    Args:
+      private_step: Calibrated mechanism.
+      num_records: Number of records n.
+      config: Settings of the labeler.
+
+    Raises:
+      ValueError: If there are too few records for epsilon and delta after shuffling.
     """
     if (
         config.trust != "shuffle"
@@ -186,14 +201,14 @@ def guarantee(
 def connect(
     features: Array, labels: Array, queries: Queries, num_classes: int, config: ReverseKNN
 ) -> jax.Array:
-    """Connect private records to their k nearest queries and return the cells that they vote for.
+    """Connect private records to their k nearest queries, and return the cells that they vote for.
 
     Args:
       features: float32 `[n, f]`, encoded private records.
       labels: int32 `[n]`, or `[n, r]`.
-      queries: `[s, f]`.
-      num_classes: |Y|.
-      config: see `Config`.
+      queries: Public queries `[s, f]`.
+      num_classes: Number of classes |Y|.
+      config: Settings of the labeler.
 
     Returns:
       int32 `[n, k·r]`, private.
@@ -208,15 +223,15 @@ def answer(
     """Turn noisy counts into answers, by post-processing alone.
 
     Args:
-      counts: float32 `[s, num_classes]`, noisy.
-      stddev: of the noise, `[s, num_classes]`.
-      guarantee: of the counts.
-      queries: public.
-      config: see `Config`.
+      counts: float32 `[s, num_classes]`, noisy counts.
+      stddev: Standard deviation of the noise, float32 `[s, num_classes]`, in votes.
+      guarantee: Guarantee of the counts.
+      queries: Public queries `[s, f]`.
+      config: Settings of the labeler.
     """
     counts = np.asarray(counts, np.float32)
     stddev = np.asarray(stddev, np.float32)
-    # The number of votes is read off the noisy counts: under add-remove n itself is private.
+    # The noisy counts give the number of votes, because n itself is private under add-remove.
     num_votes = float(max(counts.sum(), 0))
     expected = num_votes * queries.size / np.sum(queries.size)
     weights: Any = scipy.sparse.eye_array(len(counts), dtype=np.float32, format="csr")

@@ -86,7 +86,7 @@ def _once_labelled(method: Callable[..., Any]) -> property:
     return property(bound, doc=method.__doc__)
 
 
-class ReverseKNNLabeler(BaseEstimator):
+class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     """Label public rows with private ones, differentially private for each private record.
 
     `fit` takes public rows and needs no labels. `label` is the release: it charges the ledger on

@@ -1,11 +1,12 @@
-"""CIFAR-10 by a split as that of Li et al.
+r"""CIFAR-10 at epsilon = 1, by a split as that of Li et al.
 
-at epsilon = 1: SimCLR, 500 queries and a student that begins at what SimCLR has learned.
+The representation is SimCLR, with 500 queries, and the student starts from SimCLR's weights.
 
-    python -m train.distill --preset cifar10 --data-dir DIR --representation-dir runs/cifar10/representation
+    python -m train.distill --preset cifar10 --data-dir DIR \
+        --representation-dir runs/cifar10/representation
 
-This takes an accelerator. Not measured yet; the paper has 77.1% of the labels and 82.1% for the
-student.
+This takes an accelerator. Not measured yet; the paper has 77.1% of the labels right, and 82.1% for
+the student.
 """
 
 from rknn_jax.representations.scan import Config as SCAN

@@ -1,11 +1,12 @@
-"""CIFAR-10 by a split as that of Li et al.
+r"""CIFAR-10 at epsilon = 0.01, by a split as that of Li et al.
 
-at epsilon = 0.01: the ten clusters of SCAN are the queries.
+The ten clusters of SCAN are the queries.
 
-    python -m train.distill --preset cifar10-end-to-end --data-dir DIR --representation-dir runs/cifar10/representation
+    python -m train.distill --preset cifar10-end-to-end --data-dir DIR \
+        --representation-dir runs/cifar10/representation
 
-This takes an accelerator. Not measured yet; the paper has 85.9% of the labels and 86.1% for the
-student.
+This takes an accelerator. Not measured yet; the paper has 85.9% of the labels right, and 86.1% for
+the student.
 """
 
 from dataclasses import replace

@@ -1,5 +1,6 @@
-"""MNIST at epsilon = 0.01 in two and a half minutes on two cores: labels 99.05% +- 0.13, student
-99.01% +- 0.10 over splits 5 to 7.
+"""MNIST at epsilon = 0.01 in two and a half minutes on two cores.
+
+Labels 99.05% +- 0.13, student 99.01% +- 0.10 over splits 5 to 7.
 
     python -m train.distill --preset mnist-fast --data-dir DIR
 

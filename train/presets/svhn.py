@@ -1,12 +1,11 @@
-"""SVHN as Li et al.
+"""SVHN at epsilon = 0.1, labeled as by Li et al.
 
-label it at epsilon = 0.1: 500 queries among HOG features, 604,388 private records, 25,032 public
-ones.
+There are 500 queries among HOG features, 604,388 private records and 25,032 public ones.
 
     python -m train.distill --preset svhn --data-dir DIR
 
-DIR is where tensorflow-datasets has prepared `svhn_cropped`. The student wants an accelerator. Not
-measured yet; the paper has 95.6%.
+DIR is the folder in which tensorflow-datasets has prepared `svhn_cropped`. The student needs an
+accelerator. Not measured yet; the paper has 95.6%.
 """
 
 from train.experiment import Experiment
