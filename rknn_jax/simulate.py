@@ -4,7 +4,7 @@ Clients vote for k neighboring queries. Most vote for their query's majority cla
 any class. At the `message` level every client randomizes its votes, in blocks and constant memory.
 At the `count` level the totals are drawn from their exact joint law
 (`LocalRandomizer.sample_totals`), and a billion clients take no time. Both levels estimate the same
-counts in distribution. Both run on all devices of all processes (`rknn_jax._internal.distributed`),
+counts in distribution. Both run on all devices of all processes (`mechanisms._distributed`),
 and one seed gives one result on any number of them.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rknn_jax import mechanisms
-from rknn_jax._internal import distributed
+from rknn_jax.mechanisms import _distributed
 from rknn_jax.mechanisms.local import LocalRandomizer
 
 CLIENTS_AT_ONCE = 2**20  # on each device
@@ -91,7 +91,7 @@ def simulate(
         rng = np.random.default_rng(np.asarray(jax.random.key_data(votes_key)))
         return _counts(mechanism, clients, rng)
     return _messages(
-        mechanism, clients, votes_key, message_key, mesh or distributed.all_devices(), on_progress
+        mechanism, clients, votes_key, message_key, mesh or _distributed.all_devices(), on_progress
     )
 
 
@@ -126,14 +126,14 @@ def _messages(
             cells = jax.block_until_ready(_votes(mechanism, votes_key, first, size, devices))
             if i == 0:  # compile before the clock starts
                 jax.block_until_ready(
-                    distributed.client_totals(mechanism, message_key, cells, first, mesh=devices)
+                    _distributed.client_totals(mechanism, message_key, cells, first, mesh=devices)
                 )
             started = time.perf_counter()
             totals += np.asarray(
-                distributed.client_totals(mechanism, message_key, cells, first, mesh=devices)
+                _distributed.client_totals(mechanism, message_key, cells, first, mesh=devices)
             )
             seconds += time.perf_counter() - started
-            counts += np.asarray(distributed.count_votes(cells, mechanism.num_cells, mesh=devices))
+            counts += np.asarray(_distributed.count_votes(cells, mechanism.num_cells, mesh=devices))
             first += size
             on_progress(first / clients)
     return _compared(mechanism, clients, "message", seconds, totals, counts)
@@ -154,10 +154,10 @@ def _counts(mechanism: LocalRandomizer, clients: int, rng: np.random.Generator) 
 
     try:
         with ThreadPoolExecutor() as threads:
-            parts = list(threads.map(part, distributed.my_share(list(range(PARTS)))))
+            parts = list(threads.map(part, _distributed.my_share(list(range(PARTS)))))
     except NotImplementedError as error:
         raise ValueError(f"{error} Use level=message.") from error
-    totals = distributed.sum_over_processes(
+    totals = _distributed.sum_over_processes(
         sum(parts, start=np.zeros(mechanism.num_totals, np.int64))
     )
     seconds = time.perf_counter() - started
@@ -193,7 +193,7 @@ def _votes(
         )
 
     cells = _cells(mechanism, *jax.vmap(one)(first + jnp.arange(size)))
-    return jax.lax.with_sharding_constraint(cells, distributed.over_clients(mesh))
+    return jax.lax.with_sharding_constraint(cells, _distributed.over_clients(mesh))
 
 
 @jax.jit

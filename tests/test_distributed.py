@@ -13,8 +13,7 @@ import pytest
 from jax.sharding import Mesh
 
 from rknn_jax import simulate
-from rknn_jax._internal import distributed
-from rknn_jax.mechanisms import base
+from rknn_jax.mechanisms import _distributed, base
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 
@@ -22,7 +21,7 @@ MECHANISM = Collision(1.0, 20, 10, num_neighbors=2)
 
 
 def mesh(devices):
-    return Mesh(np.array(jax.devices()[:devices]), (distributed.CLIENTS,))
+    return Mesh(np.array(jax.devices()[:devices]), (_distributed.CLIENTS,))
 
 
 def timeless(found):
@@ -40,8 +39,8 @@ def timeless(found):
 def test_totals_of_many_devices_are_those_of_one(mechanism, devices):
     cells = np.random.default_rng(0).integers(-1, 200, (1600, 2)).astype(np.int32)
     expected = base.client_totals(mechanism, jax.random.key(0), cells, 5)
-    spread = jax.device_put(cells, distributed.over_clients(mesh(devices)))
-    found = distributed.client_totals(mechanism, jax.random.key(0), spread, 5, mesh=mesh(devices))
+    spread = jax.device_put(cells, _distributed.over_clients(mesh(devices)))
+    found = _distributed.client_totals(mechanism, jax.random.key(0), spread, 5, mesh=mesh(devices))
     np.testing.assert_array_equal(found, expected)
 
 

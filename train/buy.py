@@ -59,9 +59,9 @@ class Config:
       epsilon_pca: Privacy budget of near_private's components, on top of the network's epsilon.
       epsilon_support: Privacy budget of near_private's votes, also on top.
       epochs: Number of passes over the bought records.
-      learning_rate: Peak learning rate, which falls to 0 by a cosine, with Nesterov's momentum of
-        0.9. Momentum moves weights ten times as far, so a peak of 0.02, a mean of 0.01, is the
-        paper's constant 0.1 without momentum.
+      learning_rate: Peak learning rate, which falls to 0 by a cosine. Momentum (Nesterov's, 0.9)
+        moves weights ten times as far. So a peak of 0.02 (mean 0.01) equals the paper's constant
+        rate without momentum (0.1).
       batch_size: Number of records of a step.
     """
 

@@ -1,17 +1,17 @@
-"""Every method on the same splits at a grid of epsilon, on one page.
+"""Compare all methods on the same splits over a grid of epsilon, on one page.
 
-Stopped, it goes on where it was: what is there is not run again.
+A stopped comparison resumes: finished runs are not repeated.
 
     python -m train.compare --dataset digits
     python -m train.compare --dataset mnist --data-dir DIR
 
 One delta and one relation hold for all methods, and every cell is a run of `train.distill`. Labels
-alone come first, then students, then methods that train networks, and the page is written after
-each group, so an early stop leaves what was measured and says what was not.
+alone come first, then students, then methods that train networks. The page is written after each
+group. So after an early stop it shows all measured cells, and lists the missing ones.
 
     OUT/<method>/epsilon=E-seed=S/   a run folder for every cell
     OUT/compare.html                 the page; it loads nothing
-    OUT/compare.md, compare.json     the same
+    OUT/compare.md, compare.json     the same content
 """
 
 import io
@@ -52,7 +52,7 @@ DELTA = 1e-5
 RELATION = "replace-one"
 ACCURACIES = ("label_accuracy", "model_test_accuracy", "test_accuracy")
 INFINITY = "infinity"
-"""In JSON, which has no number for it."""
+"""Infinity in JSON, which has no number for it."""
 
 COLOURS = {
     "rknn": "#0072b2",
@@ -62,26 +62,27 @@ COLOURS = {
     "dpdfd": "#888888",
     "buy": "#e69f00",
 }
-"""Of the charts' lines; to be seen on a light page and a dark one."""
+"""Colors of the charts' lines, visible on a light page and on a dark one."""
 
 RECORD = "the whole record, to a curator who sees it"
 
 
 @dataclass(frozen=True)
 class Config:
-    """What to compare.
+    """Settings of a comparison.
 
     Attributes:
-      dataset: as for `train.distill`; digits has settings of its own, all others have those of
-        mnist.
-      data_dir: where the data set lies; not needed for digits.
-      methods: some of them; all where none are given.
-      epsilons: of all methods, each with a student; each method's own where none are given.
-      seeds: of all methods, each a split; three for mnist and two for digits, and fewer for
-        networks, where none are given.
-      student: a file of rknn_jax/students/models, or none for no students.
-      noise_seed: of the simulated noise; the operating system's entropy where it is not given.
-      out: the folder; runs/compare-<dataset> where it is not given.
+      dataset: Data set, as for `train.distill`. digits has settings of its own, all others have
+        those of mnist.
+      data_dir: Folder of the data set; not needed for digits.
+      methods: Names of the methods. Defaults to all.
+      epsilons: Values of epsilon for all methods, each with a student. Defaults to each method's
+        own.
+      seeds: Seeds for all methods, each of a split. Defaults to three for mnist and two for digits,
+        and fewer for networks.
+      student: Name of a file of rknn_jax/students/models, or none for no students.
+      noise_seed: Seed of the simulated noise. Defaults to the operating system's entropy.
+      out: Folder of all runs and of the page. Defaults to runs/compare-<dataset>.
     """
 
     dataset: str = "digits"
@@ -95,24 +96,24 @@ class Config:
 
     @property
     def folder(self) -> Path:
-        """Where everything is."""
+        """Folder of all runs and of the page."""
         return (
             self.out or Path("runs") / f"compare-{self.dataset.replace(':', '-').replace('/', '-')}"
         )
 
 
 class Method(NamedTuple):
-    """What is compared.
+    """Method of a comparison.
 
     Attributes:
-      title: its name in tables.
-      changes: the experiment's settings that make it.
-      epsilons: at which it is run.
-      students: epsilons of these at which a student is trained on its labels.
-      sends: what one client hands over, and to whom.
-      seeds: how many of the seeds.
-      told: the accuracy that its paper tells: of the student or, where it is trained on private
-        records itself, of the network.
+      title: Name in tables.
+      changes: Settings of the experiment that define the method.
+      epsilons: Values of epsilon at which the method is run.
+      students: Values among these at which a student is trained on the labels. Defaults to none.
+      sends: Data that one client hands over, and their receiver. Defaults to the whole record.
+      seeds: Number of the seeds that are used. Defaults to all.
+      told: Name of the accuracy that the paper reports: that of the student, or of a network that
+        is trained on private records itself.
     """
 
     title: str
@@ -125,12 +126,12 @@ class Method(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The labeler; `buy` where labels are bought."""
+        """Name of the labeler, or `buy` if labels are bought."""
         return "buy" if "buy" in self.changes else self.changes.get("labeler", "rknn")
 
     @property
     def trust(self) -> str:
-        """Whom clients trust."""
+        """Trust model of the clients."""
         return self.changes.get("trust", "central")
 
     @property
@@ -140,7 +141,13 @@ class Method(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is measured of a data set: settings that all methods share, seeds, and the methods."""
+    """Measurements of a data set.
+
+    Attributes:
+      shared: Settings that all methods share.
+      seeds: Seeds of the splits.
+      methods: Methods by name.
+    """
 
     shared: dict[str, Any]
     seeds: tuple[int, ...]
@@ -148,7 +155,7 @@ class Plan(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One run."""
+    """One run of a comparison: a method at an epsilon, with the experiment's settings."""
 
     method: str
     epsilon: float
@@ -156,15 +163,15 @@ class Cell(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a finished cell says.
+    """Measurements of a finished cell.
 
     Attributes:
-      result: its result.json.
-      whole: its guarantee.
-      sent: bytes of one client.
-      student_seconds: of its seconds, those of the student's epochs.
-      where: device, cores and versions.
-      date: on which it was begun.
+      result: Content of its result.json.
+      whole: Guarantee of the whole run.
+      sent: Number of bytes that one client sends.
+      student_seconds: Seconds of the student's epochs.
+      where: Device, cores and versions.
+      date: Date of the start.
     """
 
     result: dict[str, Any]
@@ -176,16 +183,18 @@ class Measured(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An operating point of a paper.
+    """Operating point of a paper.
 
     Attributes:
-      method: which of ours stands beside it.
-      system: the paper's name of it.
-      epsilon, delta: as claimed; epsilon None where it is not told.
-      label, student: accuracies as claimed; None where they are not told.
-      recomputed: epsilon at this delta for a replaced record, from what the paper states; None
-        where it states too little.
-      differs: why ours is not the same experiment.
+      method: Name of our method that is shown beside it.
+      system: Name of the system in the paper.
+      epsilon: Claimed epsilon, or None if it is not stated.
+      delta: Claimed delta.
+      label: Claimed accuracy of the labels, or None if it is not stated.
+      student: Claimed accuracy of the student, or None if it is not stated.
+      recomputed: Epsilon at this delta for a replaced record, recomputed from the paper's
+        statements; None if they are too few.
+      differs: Reason why our experiment is not the same.
     """
 
     method: str
@@ -199,7 +208,7 @@ class Claim(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the page; charts are on it alone, and all else is in Markdown too."""
+    """Part of the page. Charts are on the page alone, and all else is in Markdown too."""
 
     title: str
     words: tuple[str, ...] = ()
@@ -212,7 +221,8 @@ class Section(NamedTuple):
 VOTE = "its k votes, each the number of a cell, to a curator"
 MESSAGE = "a randomized message, its hash's seed included, to anybody"
 SHUFFLED = "a randomized message, its hash's seed included, to a shuffler"
-BY_GENERAL = {"trust": "shuffle", "amplification": "general"}  # as docs/results.md was measured
+# Setting of the results in docs/results.md.
+BY_GENERAL = {"trust": "shuffle", "amplification": "general"}
 HEAD = NoisySGD(learning_rate=4.0, clip=0.3, epochs=10)
 INF = math.inf
 
@@ -283,8 +293,9 @@ def mnist(grid: tuple[float, ...] = (0.01, 0.04, 0.1, 0.4, 1.0, 4.0, INF)) -> Pl
 
 
 def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
-    """Return the plan for scikit-learn's digits: everything MNIST has, at sizes that a thousand
-    records allow, in minutes.
+    """Return the plan for scikit-learn's digits, which takes minutes.
+
+    It has everything that MNIST has, at sizes that a thousand records allow.
     """
     images = NoisySGD(network="datalens", batch_size=250, epochs=5)
     heads = replace(HEAD, batch_size=250)
@@ -327,7 +338,7 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
 
 
 def private_knn_stated() -> float:
-    """Return what the noise costs that the Private-kNN paper states for MNIST."""
+    """Return epsilon for the noise that the Private-kNN paper states for MNIST."""
     screen = Event("gaussian", 75.0, 1000, 0.15, True, (180.0, 300))
     return min(
         accounting.epsilons(
@@ -337,9 +348,7 @@ def private_knn_stated() -> float:
 
 
 def gnmax_stated() -> float:
-    """Return what the noise costs, whatever the votes are, that the second PATE paper states for
-    MNIST.
-    """
+    """Return epsilon for the noise that the second PATE paper states for MNIST, for any votes."""
     screen = Event("gaussian", 150.0, 640, screen=(200.0, 250))
     return min(
         accounting.epsilons([screen, Event("gaussian", 40 / math.sqrt(2), 286)], DELTA).values()
@@ -347,14 +356,12 @@ def gnmax_stated() -> float:
 
 
 def lnmax_stated() -> float:
-    """Return what Laplace noise of scale 20 on 1,000 queries costs, whatever the votes are."""
+    """Return epsilon for Laplace noise of scale 20 on 1,000 queries, for any votes."""
     return min(accounting.epsilons([Event("laplace", 20.0, 2000)], DELTA).values())
 
 
 def rknn_stated(epsilon: float) -> float:
-    """Return what Laplace noise of scale 2k/epsilon on the counts costs at k = 1, without a
-    delta.
-    """
+    """Return pure epsilon for Laplace noise of scale 2k/epsilon on the counts, at k = 1."""
     return (
         min(accounting.epsilons([Event("laplace", 2 / epsilon, 2)], 0.0).values())
         if epsilon < INF
@@ -363,8 +370,9 @@ def rknn_stated(epsilon: float) -> float:
 
 
 def dpdfd_stated(epsilon: float) -> float:
-    """Return what the noise costs for which Theorem 3 prints epsilon, with one teacher, and our
-    batches and steps.
+    """Return the true epsilon of the noise for which Theorem 3 prints `epsilon`.
+
+    It holds for one teacher, and our batches and steps.
     """
     return dpdfd.noise(
         DPDFD(epsilon=epsilon, delta=DELTA, clip=1e-3, as_published="single_teacher_per_sample")
@@ -479,7 +487,7 @@ OTHERS = {
         ),
     )
 }
-"""What other papers claim; those of Li et al. are `report.PUBLISHED`."""
+"""Claims of other papers. Those of Li et al. are in `report.PUBLISHED`."""
 
 NOT_COVERED = (
     "Simulation: noise is drawn by jax.random on benchmark data whose labels everybody knows. "
@@ -501,10 +509,10 @@ NOT_COVERED = (
 
 
 def plan(config: Config) -> tuple[Plan, list[Cell]]:
-    """Return what is to be measured, in the order in which it is run.
+    """Return the plan and its cells, in the order of the runs.
 
     Raises:
-      ValueError: for a method that there is not, and as `Experiment`.
+      ValueError: If a method does not exist, and for the errors of `Experiment`.
     """
     chosen = digits() if config.dataset == "digits" else mnist()
     if unknown := set(config.methods) - set(chosen.methods):
@@ -552,22 +560,22 @@ def experiment(config: Config, chosen: Plan, name: str, epsilon: float, seed: in
 
 
 def group(chosen: Plan, cell: Cell) -> tuple[bool, bool, str]:
-    """Return after which cells the page is written: those of a method, without students and with
-    them; slow ones come last.
+    """Return the group of a cell: the page is written after each group.
+
+    A group has one method, with or without students. Slow methods come last.
     """
     return chosen.methods[cell.method].slow, cell.experiment.student != "none", cell.method
 
 
 def main(config: Config) -> dict[str, Any]:
-    """Run what has not been run yet, and write the page.
+    """Run all cells without a result, and write the page.
 
     Returns:
-      What compare.json holds. A cell that failed is told there under `failed`, and the others are
-      run.
+      Content of compare.json. A failed cell is listed under `failed`, and the others are run.
 
     Raises:
-      ValueError: where a cell's folder holds a run of other settings, before anything is run.
-      KeyboardInterrupt: where it was stopped; the page is written.
+      ValueError: If a cell's folder holds a run of other settings, before anything is run.
+      KeyboardInterrupt: If the comparison was stopped; the page is written.
     """
     chosen, cells = plan(config)
     before = [runs.find_result(cell.experiment) for cell in cells]
@@ -584,9 +592,8 @@ def main(config: Config) -> dict[str, Any]:
             try:
                 distill.run(cell.experiment, prepared)
                 measured[cell] = read(cell)
-            except (
-                Exception
-            ) as error:  # whatever it is, other cells do not depend on it, and it is told
+            # The other cells do not depend on a failed one, and the page reports it.
+            except Exception as error:
                 failed[cell] = f"{type(error).__name__}: {error}"
                 distill.console.print(f"failed: {failed[cell]}")
             if number == len(left) or group(chosen, cell) != group(chosen, left[number]):
@@ -598,7 +605,7 @@ def main(config: Config) -> dict[str, Any]:
 
 
 def read(cell: Cell) -> Measured:
-    """Read a finished cell's folder."""
+    """Return the measurements in a finished cell's folder."""
     run = report.read(Path(str(cell.experiment.out)))
     spent = report.time_spent(run)
     where = {name: run.config[name] for name in ("device", "cores", "python", "versions")}
@@ -614,8 +621,9 @@ def read(cell: Cell) -> Measured:
 
 
 def bytes_sent(run: report.Run, experiment: Experiment) -> int:
-    """Return the bytes of what one client with one record hands over: votes, a message, or an
-    image with its label.
+    """Return the number of bytes that one client with one record hands over.
+
+    They are votes, a message, or an image with its label.
     """
     if experiment.labeler != "rknn":
         return math.prod(run.queries["image"].shape[1:]) + 1
@@ -626,9 +634,8 @@ def bytes_sent(run: report.Run, experiment: Experiment) -> int:
     mechanism = rknn.mechanism(
         num_queries, num_classes, run.result["num_private"], distill.reverse_knn(experiment)
     )
-    assert isinstance(
-        mechanism, LocalRandomizer
-    )  # others send several messages, and no method here has one
+    # Other mechanisms send several messages, and none is used here.
+    assert isinstance(mechanism, LocalRandomizer)
     return wire.message_bytes(mechanism)
 
 
@@ -639,7 +646,7 @@ def write(
     measured: dict[Cell, Measured],
     failed: dict[Cell, str],
 ) -> dict[str, Any]:
-    """Write the page, and the same as JSON and as Markdown."""
+    """Write the page as HTML, JSON and Markdown."""
     found = summary(config, chosen, cells, measured, failed)
     parts = sections(found)
     config.folder.mkdir(parents=True, exist_ok=True)
@@ -659,7 +666,7 @@ def summary(
     measured: dict[Cell, Measured],
     failed: dict[Cell, str],
 ) -> dict[str, Any]:
-    """Return all that the page says, JSON-ready, from finished cells alone."""
+    """Return the content of the page, ready for JSON, from finished cells alone."""
 
     def by_method(name: str) -> list[Measured]:
         return [one for cell, one in measured.items() if cell.method == name]
@@ -686,7 +693,13 @@ def summary(
     options |= {"methods": config.methods, "epsilons": config.epsilons, "seeds": config.seeds}
     options |= {} if config.student == Config.student else {"student": config.student}
     words = [
-        f"--{name} {' '.join(shlex.quote(f'{value:g}' if isinstance(value, float) else str(value)) for value in many)}"
+        f"--{name} "
+        f"""{
+            " ".join(
+                shlex.quote(f"{value:g}" if isinstance(value, float) else str(value))
+                for value in many
+            )
+        }"""
         for name, given in options.items()
         if (many := given if isinstance(given, tuple) else () if given is None else (given,))
     ]
@@ -719,9 +732,9 @@ def summary(
 
 
 def joined(asked: float, found: Sequence[Measured]) -> dict[str, Any]:
-    """Join what cells say that differ by their seeds alone.
+    """Combine cells that differ by their seeds alone.
 
-    Their epsilon is what was asked for, or what more a choice of labels costs.
+    Their epsilon is the requested one, or a higher one if a choice of labels costs extra.
     """
     if not found:
         return {
@@ -757,7 +770,7 @@ def cost(name: str, method: Method, found: Sequence[Measured]) -> dict[str, Any]
 
 
 def machines(found: Iterable[Measured]) -> list[dict[str, Any]]:
-    """Return where cells were run, and the first and the last day."""
+    """Return the machines on which cells were run, with the first and the last day of each."""
     days: dict[str, list[str]] = {}
     for one in found:
         days.setdefault(json.dumps(one.where), []).append(one.date[:10])
@@ -768,9 +781,7 @@ def machines(found: Iterable[Measured]) -> list[dict[str, Any]]:
 
 
 def settings_of(config: Config, chosen: Plan, name: str) -> dict[str, Any]:
-    """Return the settings of a method that differ from those of `train.distill`, as they were
-    asked for.
-    """
+    """Return the settings of a method that differ from the defaults of `train.distill`."""
     method = chosen.methods[name]
     plain = runs.settings(Experiment())
     mine = runs.settings(experiment(config, chosen, name, method.epsilons[0], chosen.seeds[0]))
@@ -785,7 +796,7 @@ def settings_of(config: Config, chosen: Plan, name: str) -> dict[str, Any]:
 
 
 def claims(dataset: str) -> list[Claim]:
-    """Return what papers claim for a data set, Li et al. first."""
+    """Return the claims of papers for a data set, Li et al. first."""
     name = dataset.removeprefix("tfds:")
     theirs = [
         Claim(
@@ -806,8 +817,9 @@ def claims(dataset: str) -> list[Claim]:
 
 
 def beside(claim: Claim, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a claim with what it costs, and of our rows that cost no more the one whose epsilon
-    is nearest to the claimed one.
+    """Return a claim with its cost, and the comparable one of our rows.
+
+    Among our rows that cost no more, this is the one of the epsilon nearest to the claimed one.
     """
     costs = claim.recomputed() if claim.recomputed else claim.epsilon or INF
     ours = [row for row in rows if row["method"] == claim.method and row[row["told"]]]
@@ -840,12 +852,12 @@ def beside(claim: Claim, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def jsonable(epsilon: float | None) -> float | str | None:
-    """Return an epsilon as JSON holds it."""
+    """Return an epsilon in the form that JSON can hold."""
     return INFINITY if epsilon == INF else epsilon
 
 
 def sections(found: dict[str, Any]) -> list[Section]:
-    """Return the page's parts in their order."""
+    """Return the parts of the page in order."""
     rows = found["rows"]
     done = [row for row in found["rows"] if row["seeds"]]
     missing = [
@@ -963,14 +975,17 @@ def sections(found: dict[str, Any]) -> list[Section]:
 
 
 def machine(told: dict[str, Any]) -> str:
-    """Show where and when cells were run."""
+    """Return a sentence that states where and when cells were run."""
     versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
     days = told["first"] if told["first"] == told["last"] else f"{told['first']} to {told['last']}"
-    return f"Measured on {days}: {told['device']} with {told['cores']} cores, Python {told['python']}, {versions}."
+    return (
+        f"Measured on {days}: {told['device']} with {told['cores']} cores, "
+        f"Python {told['python']}, {versions}."
+    )
 
 
 def share(accuracy: dict[str, Any] | float | None) -> str:
-    """Show an accuracy; mean and standard deviation of several."""
+    """Format an accuracy, or the mean and standard deviation of several."""
     if accuracy is None:
         return "–"
     if isinstance(accuracy, dict):
@@ -981,7 +996,7 @@ def share(accuracy: dict[str, Any] | float | None) -> str:
 
 
 def epsilon(value: float | str | None) -> str:
-    """Show an epsilon, rounded up."""
+    """Format an epsilon, rounded up."""
     return "not told" if value is None else report.epsilon_text(value)
 
 
@@ -998,7 +1013,7 @@ def line(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def claimed(claim: dict[str, Any]) -> tuple[str, ...]:
-    """Return a row of the claims."""
+    """Return a row of the table of claims."""
     ours = claim["ours"]
     return (
         claim["system"],
@@ -1016,7 +1031,7 @@ def claimed(claim: dict[str, Any]) -> tuple[str, ...]:
 
 
 def spent(told: dict[str, Any]) -> tuple[str, ...]:
-    """Return a row of the costs."""
+    """Return a row of the table of costs."""
     times = (told[name] for name in ("labels_seconds", "longest_seconds", "student_seconds"))
     return (
         told["title"],
@@ -1030,8 +1045,11 @@ def spent(told: dict[str, Any]) -> tuple[str, ...]:
 def curves(
     rows: Iterable[dict[str, Any]], name: str | None
 ) -> dict[str, list[tuple[float, float, float]]]:
-    """Return epsilon, mean and standard deviation of every measured point, by method, of one
-    accuracy or where it is None of labels.
+    """Return epsilon, mean and standard deviation of every measured point, by method.
+
+    Args:
+      rows: Rows of the comparison.
+      name: Key of a row that names its accuracy, or None for the accuracy of labels.
     """
     found: dict[str, list[tuple[float, float, float]]] = {}
     for row in rows:
@@ -1044,8 +1062,9 @@ def curves(
 
 
 def draw(rows: Sequence[dict[str, Any]], name: str | None, what: str, axes: Axes) -> None:
-    """Draw accuracies over epsilon with bands of a standard deviation, a line for each method;
-    without noise at the right edge.
+    """Draw accuracies over epsilon with bands of a standard deviation, a line for each method.
+
+    Accuracy without noise is at the right edge.
     """
     lines = curves(rows, name)
     kinds = {row["title"]: row["kind"] for row in rows}
@@ -1084,7 +1103,7 @@ def draw(rows: Sequence[dict[str, Any]], name: str | None, what: str, axes: Axes
 
 
 def markdown(found: dict[str, Any], parts: Sequence[Section]) -> str:
-    """Return the page's words and tables as Markdown."""
+    """Return the text and tables of the page as Markdown."""
     text = io.StringIO()
     text.write(f"# {title(found)}\n")
     for part in parts:
@@ -1124,7 +1143,7 @@ TEMPLATE = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 ).get_template("compare.html.j2")
-"""Read once: a run of an hour ends with the page that it began with."""
+"""Template of the page, read once, so that a change during a run of an hour has no effect."""
 
 
 def page(found: dict[str, Any], parts: Sequence[Section]) -> str:
@@ -1133,8 +1152,9 @@ def page(found: dict[str, Any], parts: Sequence[Section]) -> str:
 
 
 def cli() -> int:
-    """Run from the command line: exit status 1 where cells failed, 2 for bad input, 130 where it
-    was stopped.
+    """Run from the command line.
+
+    Exit status 1 means that cells failed, 2 bad input, and 130 that it was stopped.
     """
     config = tyro.cli(Config, description=__doc__)
     compilation.keep()

@@ -1,12 +1,12 @@
-"""Label public data with private records at epsilon, train a student on the labels, and hand over
-the proof.
+"""Label public data with private records at epsilon, and train a student on the labels.
 
     python -m train.distill --dataset digits --epsilon 1
     python -m train.distill --dataset mnist --data-dir DIR --epsilon 0.1
     python -m train.distill --preset mnist-fast --data-dir DIR
     python -m train.distill --preset mnist-fast --data-dir DIR --labeler noisy_sgd --delta 1e-5
 
-`rknn_jax.algorithm` is Algorithm 1; here are the folder, the words and what only a benchmark knows.
+The run folder also gets the privacy guarantee and a report. `rknn_jax.algorithm` is Algorithm 1.
+This file adds the run folder, the messages, and the accuracies that only a benchmark can know.
 Everything is a simulation on benchmark data. `rknn label` releases.
 """
 
@@ -58,14 +58,16 @@ OF_REPRESENTATION = (
     "dti",
     "representation_dir",
 )
-"""Settings that `prepare` looks at; and at `queries`, where they are the representation's own,
-see `OWN_QUERIES`.
+"""Settings that `prepare` depends on.
+
+It also depends on `queries` for a representation of `OWN_QUERIES`.
 """
 
 SAMPLED_QUERIES = 1000
 RECORDS_PER_SAMPLED_QUERY = 5
-"""Queries of a round at most, where each has its price, and public records for each: those of
-Private-kNN on MNIST.
+"""Greatest number of queries of a round, and public records for each, if every query costs.
+
+The values are those of Private-kNN on MNIST.
 """
 
 OWN_QUERIES = ("scan", "dti")
@@ -73,8 +75,12 @@ OWN_QUERIES = ("scan", "dti")
 
 
 class Prepared(NamedTuple):
-    """What does not depend on the votes: the data, what was learned from the public images, and
-    the network that learned it, if any.
+    """Inputs of a run that do not depend on the votes.
+
+    Attributes:
+      task: Data of the run.
+      encode: Representation that was learned from the public images.
+      network: Network of the representation, or None.
     """
 
     task: Task
@@ -92,15 +98,16 @@ def main(
     """Run Algorithm 1 in a folder of its own and return the folder.
 
     Args:
-      experiment: its settings.
-      prepared: may share among experiments what `prepare` makes.
-      benchmark: measure too what only a benchmark can know, and write the report; labels and
-        guarantee are the same without.
+      experiment: Settings of the run.
+      prepared: Replacement of `prepare`, which may share its results among experiments. Defaults to
+        none.
+      benchmark: Whether to measure accuracies that only a benchmark can know, and to write the
+        report. Labels and guarantee do not depend on it. Defaults to True.
       again: Whether a run that was interrupted begins again in its folder. Defaults to False, which
         keeps its results.
 
     Raises:
-      ValueError: for what cannot be used.
+      ValueError: If settings or data cannot be used.
     """
     folder = runs.make_folder(experiment)
     with runs.held(folder):
@@ -116,14 +123,14 @@ def distill(
     *,
     benchmark: bool = True,
 ) -> None:
-    """Run Algorithm 1 in a folder that is held; see `main`."""
+    """Run Algorithm 1 in a folder that is held by `runs.held`, with the arguments of `main`."""
     started = time.perf_counter()
     try:
         task, encode, network = (prepared or prepare)(experiment)
         buy.check(task, experiment.buy, experiment.delta)
     except BaseException:
         if not any(folder.iterdir()):
-            folder.rmdir()  # nothing came of it
+            folder.rmdir()  # leave no empty folder of a failed run
         raise
     keys = keys_of(experiment)
     labeler = labeler_of(experiment, folder)
@@ -178,7 +185,11 @@ def distill(
 
 
 def keys_of(experiment: Experiment) -> Keys:
-    """Return the run's keys: of its seed, and for the noise of entropy or of the noise seed."""
+    """Return the keys of the run.
+
+    The public key is that of its seed. The noise key has the operating system's entropy, or the
+    noise seed.
+    """
     if experiment.noise_seed is None:
         noise = fresh_noise_key()
     else:
@@ -189,7 +200,7 @@ def keys_of(experiment: Experiment) -> Keys:
 def resolved_settings(
     experiment: Experiment, labeler: Labeler[Any], num_queries: int, task: Task
 ) -> dict[str, Any]:
-    """Return what `config.json` says: the settings as they were resolved, versions and device."""
+    """Return the content of `config.json`: resolved settings, versions and device."""
     student = None if experiment.student == "none" else asdict(student_config(experiment))
     resolved = {
         "mechanism": experiment.private_step,
@@ -204,12 +215,12 @@ def resolved_settings(
 def run(
     experiment: Experiment, prepared: Callable[[Experiment], Prepared] | None = None
 ) -> dict[str, Any]:
-    """Return the experiment's result, from its folder where it is finished and else from `main`.
+    """Return the experiment's result, from its folder if it is finished, otherwise from `main`.
 
     Raises:
-      KeyboardInterrupt: where it was stopped, also while the student was trained, of which `main`
-        keeps what it has learned.
-      ValueError: as `main`, and for a folder of another run.
+      KeyboardInterrupt: If the run was stopped, even during the student's training, whose state
+        `main` keeps.
+      ValueError: If the folder is that of another run, and for the errors of `main`.
     """
     result = runs.find_result(experiment)
     if result is None:
@@ -221,7 +232,7 @@ def run(
 
 
 def prepare(experiment: Experiment) -> Prepared:
-    """Read the data and fit the representation."""
+    """Load the data and fit the representation."""
     task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} "
@@ -240,11 +251,10 @@ def prepare(experiment: Experiment) -> Prepared:
 
 
 def check(task: Task, experiment: Experiment) -> None:
-    """See that there are records enough for what is asked, before a representation is learned for
-    hours.
+    """Check that there are enough records, before a representation is learned for hours.
 
     Raises:
-      ValueError: for more queries than public records, or more teachers than private ones.
+      ValueError: If queries exceed the public records, or teachers the private ones.
     """
     num_public = len(task.public.images)
     num_private = len(task.private.labels)
@@ -280,7 +290,7 @@ def labeler_of(experiment: Experiment, folder: Path | None = None) -> Labeler[An
 
 
 def reverse_knn(experiment: Experiment) -> rknn.ReverseKNN:
-    """Return reverse k-NN labeling as one round of an experiment asks for it."""
+    """Return reverse k-NN labeling with the settings of one round of an experiment."""
     epsilon, delta = budget_of_round(experiment)
     return rknn.ReverseKNN(
         epsilon=epsilon,
@@ -306,8 +316,9 @@ def budget_of_round(experiment: Experiment) -> tuple[float, float]:
 
 
 def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
-    """Return as many queries as n, epsilon and k support; n is public under replace-one, and a
-    benchmark's anyway.
+    """Return the number of queries that n, epsilon and k support.
+
+    n is public under replace-one, and always public for a benchmark.
     """
     num_records = len(task.private.labels)
     num_classes = task.card.num_classes
@@ -325,9 +336,9 @@ def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
         return own_queries(task, experiment)
     shared = config.smoothing == "auto" and config.mechanism != "permute_and_flip"
     scale = 2 * config.num_neighbors / config.epsilon
-    if (
-        config.trust != "central"
-    ):  # Laplace noise of the same spread; it hardly depends on the number of queries
+    # Without a curator, use Laplace noise of the same spread. The spread hardly depends on the
+    # number of queries.
+    if config.trust != "central":
         spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(
             np.zeros((num_classes, num_classes)), num_records
         )
@@ -338,8 +349,9 @@ def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
 
 
 def own_queries(task: Task, experiment: Experiment) -> int:
-    """Return how many clusters or prototypes a representation of `OWN_QUERIES` has: as many as
-    are asked for, or as there are classes.
+    """Return the number of clusters or prototypes of a representation of `OWN_QUERIES`.
+
+    It is the number of queries of the experiment, or the number of classes by default.
     """
     return experiment.queries or task.card.num_classes
 
@@ -375,11 +387,12 @@ def select_queries(
     student: Student | None,
     experiment: Experiment,
 ) -> Queries:
-    """Cluster all public records in the first round, and those that the student is least sure of in
-    later ones, in its own features.
+    """Choose the queries of a round, from public data.
 
-    A representation with prototypes or clusters of its own asks about these. Labelers that pay for
-    every query ask about records that are drawn at random and were not answered before.
+    The first round clusters all public records. Later rounds cluster those that the student is
+    least sure of, in the student's features. A representation with prototypes or clusters of its
+    own uses these as queries in the first round. Labelers that pay for every query get records that
+    are drawn at random and were not answered before.
     """
     if experiment.labeler != "rknn":
         return sample.select(key, features, num_queries, among=labels.query < 0)
@@ -402,8 +415,13 @@ def fit_student(
     step: int,
     network: Any,
 ) -> ensemble.Ensemble | None:
-    """Train students on all public records labelled so far, logging every epoch; None where they
-    were stopped in the first one.
+    """Train students on all public records labeled so far, and log every epoch.
+
+    Returns:
+      Students, or None if they were stopped in the first epoch.
+
+    Raises:
+      ValueError: If semi-supervised training has no public record without a label.
     """
     learned = labels.surest(1 - experiment.unlabelled)
     config = student_config(experiment)
@@ -438,10 +456,12 @@ def buy_labels(
     experiment: Experiment,
     folder: Path,
 ) -> tuple[ensemble.Ensemble, Guarantee | None]:
-    """Buy true labels of public records and fine-tune the private network on them; returns what
-    choosing the records cost beside.
+    """Buy true labels of public records and fine-tune the private network on them.
 
-    The choice is saved before anything is bought, so that a run that goes on makes no other.
+    The choice is saved before anything is bought, so that a resumed run makes no other choice.
+
+    Returns:
+      Fine-tuned network, and the guarantee of the choice of records, None if it costs nothing.
     """
     select_key, tune_key = jax.random.split(key)
     index, chosen = runs.choice_of(
@@ -468,7 +488,7 @@ def buy_labels(
 
 
 def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
-    """Return what writes every epoch of a student to `metrics.jsonl`, and prints it."""
+    """Return a callback that writes every epoch of a student to `metrics.jsonl` and prints it."""
 
     def log(epoch: int, epochs: int, metrics: dict[str, float], student: students.Student) -> None:
         accuracy = float(
@@ -478,7 +498,9 @@ def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
             folder / "metrics.jsonl",
             {"round": step, "epoch": epoch, "epochs": epochs, **metrics, "test_accuracy": accuracy},
         )
-        left = metrics["seconds"] * (epochs - epoch)  # the first epoch compiles
+        left = metrics["seconds"] * (
+            epochs - epoch
+        )  # too long after the first epoch, which compiles
         console.print(
             f"  epoch {epoch:>3}/{epochs}  loss {metrics['loss']:.3f}  test {accuracy:.2%}  "
             f"{left:.0f} s left"
@@ -488,7 +510,7 @@ def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
 
 
 def student_config(experiment: Experiment) -> ensemble.Config:
-    """Return how each student is trained."""
+    """Return the training settings of each student."""
     config = students.Config(
         model=experiment.student,
         epochs=experiment.epochs or 0,
@@ -523,8 +545,9 @@ def network_of(encode: Encoder) -> Any:
 
 
 def from_arguments(arguments: list[str]) -> Experiment:
-    """Return the experiment that a command line describes: a preset's settings or the defaults,
-    and what is given beside.
+    """Return the experiment of a command line.
+
+    Its options replace a preset's settings or the defaults.
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--preset")
@@ -538,8 +561,9 @@ def from_arguments(arguments: list[str]) -> Experiment:
 
 
 def cli() -> int:
-    """Run from the command line: exit status 2 for bad input, 130 where it was stopped with
-    nothing to keep.
+    """Run from the command line.
+
+    Exit status 2 means bad input, and 130 that the run was stopped with nothing to keep.
     """
     compilation.keep()
     progress = logging.getLogger("rknn_jax")

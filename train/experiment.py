@@ -93,7 +93,7 @@ VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Label public data with private records, train a student on the labels, and report the guarantee.
+    """Settings of a run: labels by private records, a student trained on them, the guarantee.
 
     Attributes:
       preset: Name of a file of train/presets, whose settings replace the defaults: mnist-fast,
@@ -103,27 +103,28 @@ class Experiment:
       data_dir: Folder of the data set; not needed for digits.
       epsilon: Privacy budget of the whole run, split evenly over the rounds; inf means no privacy.
       delta: Probability delta of the composed guarantee; 0 keeps a pure guarantee pure.
-      labeler: Name of a file of rknn_jax/labelers: rknn, or for comparison private_knn or pate (on
-        public records drawn at random), noisy_sgd (a network trained on the private records) or
-        dpdfd (a network distilled from teachers by generated images).
-      private_knn: Settings of that labeler; epsilon, delta and relation are those of the run.
-      pate: Settings of that labeler; epsilon, delta and relation are those of the run.
-      noisy_sgd: Settings of that labeler; epsilon, delta and relation are those of the run.
-      dpdfd: Settings of that labeler; epsilon, delta and relation are those of the run.
+      labeler: Name of a file of rknn_jax/labelers. rknn is reverse k-NN labeling. For comparison,
+        private_knn and pate label public records drawn at random, noisy_sgd trains a network on the
+        private records, and dpdfd distills one from teachers by generated images.
+      private_knn: Settings of labeler private_knn; epsilon, delta and relation are those of the
+        run.
+      pate: Settings of labeler pate; epsilon, delta and relation are those of the run.
+      noisy_sgd: Settings of labeler noisy_sgd; epsilon, delta and relation are those of the run.
+      dpdfd: Settings of labeler dpdfd; epsilon, delta and relation are those of the run.
       buy: Purchase of true labels of public records from an oracle, to fine-tune noisy_sgd's
         network on images. It replaces the student. The epsilon of near_private's choice comes on
         top of epsilon.
-      queries: Number of queries a round. Defaults to a number that fits records, classes and
-        epsilon for rknn; one for five public records, 1,000 at most, for records drawn at random;
-        and all public records if a network is trained.
+      queries: Number of queries a round. For rknn, defaults to a number that fits records, classes
+        and epsilon. For records drawn at random, defaults to one for five public records, 1,000 at
+        most. If a network is trained, defaults to all public records.
       neighbors: Number of queries that each private record votes for.
       rounds: Number of rounds of Algorithm 1.
       representation: Representation learned on public data. spectral is the best for images in
         seconds, self_trained in a minute or two.
-      self_trained: Settings of that representation, which has one cluster a class.
-      simclr: Settings of that representation.
-      scan: Settings of that representation, which has one cluster a query.
-      dti: Settings of that representation, which has one prototype a query.
+      self_trained: Settings of representation self_trained, which has one cluster a class.
+      simclr: Settings of representation simclr.
+      scan: Settings of representation scan, which has one cluster a query.
+      dti: Settings of representation dti, which has one prototype a query.
       representation_dir: Folder in which simclr, scan and dti save their training and from which
         they resume.
       trust: Trust model. central: a curator sees the votes. local: epsilon is that of each record's
@@ -133,10 +134,10 @@ class Experiment:
       mechanism: Name of a file of rknn_jax/mechanisms. Defaults to discrete_laplace with a curator
         and to collision without.
       relation: Neighboring relation of the data sets.
-      smoothing: auto borrows votes from similar queries as far as the noise requires, and spreads
-        labels between similar public records; none does neither.
-      decode: argmax of each query, or the assignment of one class to each if the queries are as
-        many clusters as there are classes.
+      smoothing: Use of similar records: auto borrows votes from similar queries as far as the noise
+        requires, and spreads labels between similar public records; none does neither.
+      decode: Choice of labels: argmax of each query, or the assignment of one class to each if the
+        queries are as many clusters as there are classes.
       targets: Training targets of the student: the label of a record (hard), its votes (soft), or
         the label with its confidence, the rest shared by all classes (posterior).
       uncertain: Share of the public records that a later round's queries cover.
@@ -203,6 +204,13 @@ class Experiment:
     out: Path | None = None
 
     def __post_init__(self) -> None:
+        self._check_budget()
+        self._check_labeler()
+        self._check_noise()
+        self._check_student()
+        self._check_counts()
+
+    def _check_budget(self) -> None:
         if math.isnan(self.epsilon) or self.epsilon <= 0:
             raise ValueError(
                 f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy "
@@ -213,6 +221,9 @@ class Experiment:
                 f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is "
                 "pure privacy."
             )
+
+    def _check_labeler(self) -> None:
+        """Refuse what does not go with the labeler."""
         labelers.named(self.labeler)
         if self.labeler != "rknn" and (
             self.trust != "central"
@@ -246,12 +257,11 @@ class Experiment:
                         "it is the run's own, see --epsilon, "
                         "--delta, --relation and --out."
                     )
-        gaussian = (
-            self.trains
-            or self.labeler == "private_knn"
-            or (self.labeler == "pate" and self.pate.aggregator != "lnmax")
-        )
-        if gaussian and self.epsilon < math.inf and self.delta == 0:
+
+    def _check_noise(self) -> None:
+        """Refuse noise that needs another delta, trust or relation."""
+        own = getattr(self, self.labeler, None)
+        if own and own.needs_delta and self.epsilon < math.inf and self.delta == 0:
             raise ValueError(
                 f"Expected delta > 0 with labeler={self.labeler}, got delta=0.0; pass --delta "
                 "1e-5, its noise is Gaussian."
@@ -294,6 +304,9 @@ class Experiment:
                 f"Expected delta > 0 with mechanism={self.mechanism}, got delta=0.0; pass "
                 "--delta 1e-5 or use discrete_laplace."
             )
+
+    def _check_student(self) -> None:
+        """Refuse ways to learn that do not go together."""
         if self.student not in ("none", *students.MODELS):
             raise ValueError(
                 f"Expected student to be one of none, {', '.join(students.MODELS)}, got "
@@ -338,6 +351,9 @@ class Experiment:
                 f"Expected a student with rounds={self.rounds}, got student=none; a later round "
                 "asks what it is unsure of."
             )
+
+    def _check_counts(self) -> None:
+        """Refuse numbers below one, and more neighbors than queries."""
         for name in ("queries", "neighbors", "rounds", "members", "epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:

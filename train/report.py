@@ -1,11 +1,11 @@
-"""The page to open after a run: what came out, what it cost, and how sure every label is.
+"""Report of a run: its results, its cost, and the confidence of every label.
 
     python -m train.report RUN_FOLDER
 
-`write` reads the run folder alone, so that a page can be made again at any time and nothing private
-is at hand when it is. The page is one file that loads nothing: charts are SVG whose colours are the
-page's CSS variables, so that they follow a dark screen, and pictures are PNG inside it.
-`report.html.j2` holds the words and the order; here is what they say.
+`write` reads the run folder alone, so a page can be written again at any time, and without access
+to private data. The page is one file that loads nothing. Charts are SVG whose colors are the page's
+CSS variables, so that they follow a dark screen. Pictures are PNG inside the file. `report.html.j2`
+holds the text and the order, and this file computes the content.
 """
 
 import base64
@@ -40,13 +40,13 @@ from train.experiment import GIVEN, Experiment
 
 MOST_QUERIES_SHOWN = 60
 MOST_CLASSES_IN_TABLE = 20
-"""Beyond it the largest confusions are listed."""
+"""Greatest number of classes in the confusion table. Beyond it, only the largest are listed."""
 
 MOST_NAMED = 8
-"""Wrong queries outside the noise that the chart of gaps names."""
+"""Greatest number of wrong queries outside the noise that the chart of gaps names."""
 
 PICTURE_SIZE = 64
-"""Pixels; larger pictures are made smaller."""
+"""Greatest size of a picture in pixels. Larger pictures are scaled down."""
 
 REQUIRED = {
     "config.json": ("dataset",),
@@ -55,7 +55,7 @@ REQUIRED = {
     "queries.npz": ("image", "public_index", "round", "label", "noisy_counts", "stddev", "size"),
     "labels.npz": ("label", "query"),
 }
-"""What a run folder must hold. True labels and all else may be missing."""
+"""Entries that a run folder must hold. True labels and all other entries may be missing."""
 
 COLOURS = {
     "ink": ("#1b1f24", "#e6e8eb"),
@@ -68,7 +68,7 @@ COLOURS = {
     "wrong": ("#d1242f", "#ff6b70"),
     "published": ("#a15c07", "#e0a030"),
 }
-"""Light and dark. Charts are drawn in the light ones, which then become CSS variables."""
+"""Light and dark colors. Charts use the light ones, which are then replaced by CSS variables."""
 
 INK = {name: light for name, (light, dark) in COLOURS.items()}
 
@@ -103,8 +103,13 @@ ACCOUNTANTS = {
 
 
 class Published(NamedTuple):
-    """A row of Table 1 of Li et al., "Fine-grained Private Knowledge Distillation": pure
-    epsilon, replace-one; infinite without noise.
+    """Row of Table 1 of Li et al., "Fine-grained Private Knowledge Distillation".
+
+    Attributes:
+      system: Name of the system.
+      epsilon: Pure epsilon for a replaced record; infinite without noise.
+      label: Accuracy of the labels, or None.
+      student: Accuracy of the student, or None.
     """
 
     system: str
@@ -154,14 +159,17 @@ CAVEATS = {
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder's contents.
+    """Content of a run folder.
 
     Attributes:
-      config, result, privacy: as in its JSON files.
-      metrics: one entry an epoch; empty where none finished.
-      queries, labels: arrays of queries.npz and labels.npz.
-      classes: a name for each class.
-      declined: queries that were asked and not answered.
+      config: Content of config.json.
+      result: Content of result.json.
+      privacy: Content of privacy.json.
+      metrics: One entry an epoch; empty if none finished.
+      queries: Arrays of queries.npz.
+      labels: Arrays of labels.npz.
+      classes: Name of each class.
+      declined: Number of queries that were not answered.
     """
 
     config: dict[str, Any]
@@ -175,13 +183,14 @@ class Run:
 
     @property
     def wrong(self) -> np.ndarray:
-        """Bool `[num_queries]`; none is where the truth is not known."""
+        """Mask of wrong labels, bool `[num_queries]`; False if the true label is not known."""
         return self.queries["label"] != self.queries.get("true_label", self.queries["label"])
 
     @property
     def lead(self) -> np.ndarray:
-        """Noisy counts by which each label leads its strongest rival, `[num_queries]`; negative
-        where smoothing overruled the counts.
+        """Noisy counts by which each label leads its strongest rival, `[num_queries]`.
+
+        A lead is negative if smoothing overruled the counts.
         """
         own, rival = _own_and_rival(self)
         counts = self.queries["noisy_counts"]
@@ -198,8 +207,9 @@ class Run:
 
     @property
     def counts_released(self) -> bool:
-        """Whether there are counts to show: not where every row is one-hot, as of a mechanism
-        that releases labels only.
+        """Whether there are counts to show.
+
+        A mechanism that releases labels only has one-hot rows instead.
         """
         counts = self.queries["noisy_counts"]
         return not (
@@ -217,16 +227,16 @@ def _own_and_rival(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write(folder: tyro.conf.Positional[Path]) -> Path:
-    """Write a run's report.html from what its folder holds, whole or not at all.
+    """Write a run's report.html from its folder, in full or not at all.
 
     Args:
-      folder: that train.distill wrote.
+      folder: Run folder that train.distill wrote.
 
     Returns:
-      The page's path.
+      Path of the page.
 
     Raises:
-      ValueError: where a file of the folder is missing or cannot be read; the message names it.
+      ValueError: If a file of the folder is missing or cannot be read; the message names it.
     """
     page = render(read(folder))
     target = folder / "report.html"
@@ -238,7 +248,7 @@ def read(folder: Path) -> Run:
     """Read a run folder.
 
     Raises:
-      ValueError: where a file is missing or cannot be read; the message names it.
+      ValueError: If a file is missing or cannot be read; the message names it.
     """
     config, result, privacy = (
         _read_json(folder / name) for name in ("config.json", "result.json", "privacy.json")
@@ -247,9 +257,8 @@ def read(folder: Path) -> Run:
     labels = _read_arrays(folder / "labels.npz")
     _check_queries(folder / "queries.npz", asked)
     asked["number"] = np.arange(len(asked["label"]))
-    queries = {
-        name: array[asked["label"] >= 0] for name, array in asked.items()
-    }  # a declined query has nothing to show
+    # Declined queries have neither label nor counts.
+    queries = {name: array[asked["label"] >= 0] for name, array in asked.items()}
     num_classes = queries["noisy_counts"].shape[1]
     _check_classes(folder / "queries.npz", asked, -1, num_classes)
     _check_classes(folder / "labels.npz", labels, -1, num_classes)
@@ -298,9 +307,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return one dict a line; a last line without its end was cut off as it was written, and
-    does not count.
-    """
+    """Return one dict a line. A last line without its end is skipped, as its write was cut off."""
     if not path.exists():
         return []
     try:
@@ -367,7 +374,7 @@ def _check_classes(
 
 
 def render(run: Run) -> str:
-    """Return the page."""
+    """Return the page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -406,7 +413,7 @@ def render(run: Run) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Write a group of settings in words."""
+    """Format a group of settings as text."""
     return (
         ", ".join(f"{name} {plain(inner)}" for name, inner in value.items() if inner is not None)
         if isinstance(value, dict)
@@ -415,15 +422,16 @@ def plain(value: Any) -> Any:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """Write an accuracy; 100.0% is all of them and nothing less."""
+    """Format an accuracy. 100.0% stands for exactly all."""
     if value is None:
         return "not known"
     return f"{(min(100 * value, 100 - 10.0**-digits) if value < 1 else 100):.{digits}f}%"
 
 
 def epsilon_text(value: Any) -> str:
-    """Write an epsilon with four significant digits, rounded up; "∞" where it is infinite, as
-    JSON may hold it.
+    """Format an epsilon with four significant digits, rounded up; "∞" if it is infinite.
+
+    JSON holds infinity as text.
     """
     if math.isinf(float(value)):
         return "∞"
@@ -433,7 +441,7 @@ def epsilon_text(value: Any) -> str:
 
 
 def odds(guarantee: dict[str, Any]) -> str | None:
-    """Say what epsilon means to the owner of one record; None where nothing is guaranteed."""
+    """Explain epsilon to the owner of one record; None if nothing is guaranteed."""
     epsilon = float(guarantee["epsilon"])
     unit = guarantee.get("unit", "record")
     if epsilon > 700:
@@ -453,8 +461,9 @@ def odds(guarantee: dict[str, Any]) -> str | None:
 
 
 def order(run: Run) -> np.ndarray:
-    """Return the queries as the page shows them: by label where all fit, else wrong ones and
-    then small leads first.
+    """Return the queries in the order of the page.
+
+    They are sorted by label if all fit. Otherwise wrong ones come first, then small leads.
     """
     lead = run.lead
     if len(lead) <= MOST_QUERIES_SHOWN:
@@ -463,7 +472,7 @@ def order(run: Run) -> np.ndarray:
 
 
 def card(run: Run, row: int) -> dict[str, Any]:
-    """Return what the page shows of one query."""
+    """Return the page's content about one query."""
     queries = run.queries
     label = int(run.queries["label"][row])
     truth = int(queries["true_label"][row]) if run.wrong[row] else None
@@ -497,8 +506,13 @@ def picture(image: np.ndarray) -> str:
 
 
 def bars(counts: np.ndarray, stddev: np.ndarray, label: int, truth: int | None) -> dict[str, Any]:
-    """Return SVG paths, 100 wide and 40 high, of the counts and of the noise's standard deviation
-    around each.
+    """Return SVG paths, 100 wide and 40 high, of the counts with error bars of the noise.
+
+    Args:
+      counts: Noisy counts `[num_classes]`.
+      stddev: Standard deviation of each count's noise, `[num_classes]`, in votes.
+      label: Class of the query's label.
+      truth: True class of a wrong label, otherwise None.
 
     Returns:
       `zero`, the height of the base line; `label`, `truth` and `others`, bars; `noise`, error bars.
@@ -524,18 +538,17 @@ def bars(counts: np.ndarray, stddev: np.ndarray, label: int, truth: int | None) 
 
 
 def needed_lead(mechanism: str, stddev: float, num_classes: int, flip_prob: float) -> float:
-    """Return the true lead at which noise flips a label with at most this probability, in standard
-    deviations of the lead's noise.
+    """Return the true lead at which noise flips a label with at most this probability.
 
-    All rivals trail by the lead, which is the worst case. Exact for discrete Laplace noise
-    (`bsvs.required_gap`), and close for continuous one; a union bound for any other noise, which is
-    taken for Gaussian.
+    The unit is the standard deviation of the lead's noise. All rivals trail by the lead, which is
+    the worst case. The result is exact for discrete Laplace noise (`bsvs.required_gap`), and close
+    for continuous one. Any other noise is taken for Gaussian, with a union bound.
 
     Args:
-      mechanism: a file of rknn_jax/mechanisms.
-      stddev: of the noise of one count, in votes.
-      num_classes: |Y|.
-      flip_prob: in (0, 1/2).
+      mechanism: Name of a file of rknn_jax/mechanisms.
+      stddev: Standard deviation of the noise of one count, in votes.
+      num_classes: Number of classes |Y|.
+      flip_prob: Probability in (0, 1/2).
     """
     if "laplace" not in mechanism:
         return float(-special.ndtri(flip_prob / (num_classes - 1)))
@@ -544,7 +557,7 @@ def needed_lead(mechanism: str, stddev: float, num_classes: int, flip_prob: floa
 
 
 def leads(run: Run) -> dict[str, Any] | None:
-    """Draw every query's lead against the noise; None where no noise is to be seen."""
+    """Draw every query's lead against the noise; None if there is no noise to show."""
     stddev = run.lead_stddev
     if not np.all(stddev > 0):
         return None
@@ -555,9 +568,8 @@ def leads(run: Run) -> dict[str, Any] | None:
         needed_lead(mechanism, middle / math.sqrt(2), num_classes, flip_prob)
         for flip_prob in (0.1, 0.01)
     ]
-    in_votes = bool(
-        np.ptp(stddev) < 1e-3 * stddev[0]
-    )  # else every query has its own noise, and the axis counts in that
+    # If noise differs between queries, the unit of the axis is each query's own noise.
+    in_votes = bool(np.ptp(stddev) < 1e-3 * stddev[0])
     return {
         "svg": chart(
             "leads",
@@ -576,8 +588,9 @@ def leads(run: Run) -> dict[str, Any] | None:
 def _draw_leads(
     run: Run, needed: Sequence[float], units: np.ndarray, in_votes: bool, axes: Axes
 ) -> None:
-    """Draw leads, and the lines of `needed` standard deviations; `units` is one standard
-    deviation on the axis, `[num_queries]`.
+    """Draw leads, and the lines of `needed` standard deviations.
+
+    `units` is one standard deviation on the axis, `[num_queries]`.
     """
     lead = run.lead / run.lead_stddev * units
     size = run.queries["size"]
@@ -627,8 +640,9 @@ def _draw_leads(
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return 0 and round numbers between `low` and `high`, for an axis that is logarithmic away
-    from 0.
+    """Return 0 and round numbers between `low` and `high`.
+
+    They suit an axis that is logarithmic away from 0.
     """
     steps = [digit * 10.0**power for power in range(-1, 8) for digit in (1, 2, 5)]
     return [
@@ -639,7 +653,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def epochs(run: Run) -> Markup | None:
-    """Draw the student's accuracy over the epochs of all rounds; None where none finished."""
+    """Draw the student's accuracy over the epochs of all rounds; None if none finished."""
     known = [entry for entry in run.metrics if entry.get("test_accuracy") is not None]
     members = run.config.get("members", 1)
     return (
@@ -693,8 +707,9 @@ def _draw_epochs(
 
 
 def accuracy_by_epsilon(run: Run) -> Markup | None:
-    """Draw this run's accuracies beside those at other epsilons and the paper's; None where no
-    accuracy is known.
+    """Draw this run's accuracies beside those at other epsilons and the paper's.
+
+    The result is None if no accuracy is known.
     """
     sweep = _sweep(run)
     theirs = PUBLISHED.get(_benchmark(run), ())
@@ -728,7 +743,7 @@ def _draw_by_epsilon(run: Run, values: Sequence[float | None], axes: Axes) -> No
         label: str,
         **style: Any,
     ) -> None:
-        """Mark (epsilon, accuracy) pairs, those that are known."""
+        """Mark the (epsilon, accuracy) pairs whose accuracy is known."""
         known = [
             (place(epsilon), _shown(accuracy))
             for epsilon, accuracy in pairs
@@ -787,8 +802,10 @@ def _draw_by_epsilon(run: Run, values: Sequence[float | None], axes: Axes) -> No
 
 
 def _epsilon_axis(axes: Axes, epsilons: Sequence[float]) -> Callable[[float], float]:
-    """Make the horizontal axis logarithmic with infinity at its end, and return where an epsilon
-    lies on it.
+    """Make the horizontal axis logarithmic with infinity at its end.
+
+    Returns:
+      Map of an epsilon to its place on the axis.
     """
     finite = [epsilon for epsilon in epsilons if 0 < epsilon < math.inf] or [1.0]
     low = min(finite) / 1.6
@@ -811,7 +828,7 @@ def _epsilon_axis(axes: Axes, epsilons: Sequence[float]) -> Callable[[float], fl
 
 
 def _accuracy_axis(axes: Axes, values: Sequence[float | None], name: str) -> None:
-    """Stretch the vertical axis towards 100%, where the differences are."""
+    """Stretch the vertical axis towards 100%, because the differences are there."""
     log_odds = special.logit(_shown([value for value in values if value is not None]))
     low, high = special.expit([log_odds.min() - 0.4, log_odds.max() + 0.4])
     marks = [
@@ -848,7 +865,7 @@ def _shown(accuracy: Any) -> np.ndarray:
 
 
 def chart(name: str, draw: Callable[[Axes], None]) -> Markup:
-    """Return a chart as SVG that takes its colours and fonts from the page."""
+    """Return a chart as SVG with the colors and fonts of the page."""
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         draw(figure.subplots())
@@ -856,12 +873,11 @@ def chart(name: str, draw: Callable[[Axes], None]) -> Markup:
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(
-        r' id="[^"]*_\d{1,4}"', "", svg
-    )  # such as line2d_7: nothing refers to them, and they recur in every chart
+    # Drop ids such as line2d_7, which no link uses and every chart repeats.
+    svg = re.sub(r' id="[^"]*_\d{1,4}"', "", svg)
     for colour, light in INK.items():
         svg = svg.replace(light, f"var(--{colour})")
-    return Markup(svg)  # matplotlib escapes the text that it is given
+    return Markup(svg)  # safe, because matplotlib escapes all text
 
 
 def _benchmark(run: Run) -> str:
@@ -885,11 +901,12 @@ def _without_noise(run: Run) -> float | None:
 
 
 def published(run: Run) -> list[Published]:
-    """Return the paper's rows for this data set, with this run's on top; empty where the paper
-    has none.
+    """Return the paper's rows for this data set, below this run's row.
+
+    The result is empty if the paper has none.
     """
     if run.result.get("labels_bought"):
-        return []  # true labels that were bought compare with nothing that privacy paid for
+        return []  # bought true labels are not comparable to private ones
     own = Published(
         "this run", float(run.result["epsilon"]), _label_accuracy(run), _student_accuracy(run)
     )
@@ -898,8 +915,9 @@ def published(run: Run) -> list[Published]:
 
 
 def confusion(run: Run) -> dict[str, Any] | None:
-    """Count the public records of each true label and given label; None where the truth is not
-    known.
+    """Count the public records of each true label and given label.
+
+    The result is None if true labels are not known.
     """
     if "true_label" not in run.labels:
         return None
@@ -923,8 +941,9 @@ def confusion(run: Run) -> dict[str, Any] | None:
 
 
 def time_spent(run: Run) -> dict[str, float] | None:
-    """Split the run's seconds into the student's epochs and all else; None where they are not
-    known.
+    """Split the run's seconds into the student's epochs and the rest.
+
+    The result is None if the seconds are not known.
     """
     if (total := run.result.get("seconds")) is None:
         return None
@@ -938,17 +957,19 @@ def time_spent(run: Run) -> dict[str, float] | None:
 
 
 def command(run: Run) -> list[str]:
-    """Return the parts of the command that repeats the run, every setting spelled out, so that a
-    later default does not change it.
+    """Return the parts of the command that repeats the run.
+
+    Every setting is spelled out, so that a later default does not change the run.
     """
     given = run.config | (
         {"queries": run.config["resolved_queries"]} if run.config.get("resolved_queries") else {}
     )
+    # Other labelers than rknn have no mechanism option.
     unused = (
         _unused(given)
         | {"out"}
         | ({"mechanism"} if given.get("labeler", "rknn") != "rknn" else set())
-    )  # theirs has no name
+    )
     given = {name: _own(value) for name, value in given.items()}
     names = [field.name for field in fields(Experiment) if given.get(field.name) is not None]
     return [
@@ -963,7 +984,7 @@ def command(run: Run) -> list[str]:
 
 
 def _own(value: Any) -> Any:
-    """Return a labeler's settings without those that the run gives it."""
+    """Return a labeler's settings without those that the run sets itself."""
     return (
         {name: inner for name, inner in value.items() if name not in GIVEN}
         if isinstance(value, dict)
@@ -972,7 +993,7 @@ def _own(value: Any) -> Any:
 
 
 def _unused(config: dict[str, Any]) -> set[str]:
-    """Return the names of what other representations and labelers would have been told."""
+    """Return the names of the settings of other representations and labelers."""
     groups = {
         field.name for field in fields(Experiment) if isinstance(config.get(field.name), dict)
     }
@@ -994,7 +1015,7 @@ def _options(group: str, name: str, value: Any) -> list[str]:
 
 
 def cli() -> int:
-    """Run from the command line: exit status 2 for a folder that cannot be read or written."""
+    """Run from the command line. Exit status 2 means a folder that cannot be read or written."""
     console = Console(stderr=True)
     try:
         console.print(f"The report: {tyro.cli(write, description=__doc__)}", highlight=False)

@@ -40,6 +40,11 @@ class Labeler(abc.ABC, Generic[Contribution]):
     trains: ClassVar[bool] = False
     telling: ClassVar[Mapping[str, Any]] = {}
 
+    @property
+    def needs_delta(self) -> bool:
+        """Whether no pure guarantee can be had, as of Gaussian noise. Defaults to False."""
+        return False
+
     @abc.abstractmethod
     def contribute(
         self,

@@ -144,13 +144,15 @@ class DPDFD(Labeler[Votes]):
       other_weight: Weight in distillation of the other classes among each other.
       temperature: Temperature of distillation.
       agreement: Weight of the student's loss in the generator's loss.
-      one_hot: Weight there of cross entropy with the student's own arg max.
-      information: Weight there of the negative entropy of the batch's mean prediction.
-      activation: Weight there of the features' mean size, which is made large.
+      one_hot: Weight in the generator's loss of cross entropy with the student's own arg max.
+      information: Weight in the generator's loss of the negative entropy of the batch's mean
+        prediction.
+      activation: Weight in the generator's loss of the features' mean size, which is made large.
       teacher_steps: Number of AdamW steps of a teacher, each on all its records.
       teacher_learning_rate: Learning rate of the teachers.
       teacher_weight_decay: Weight decay of the teachers.
-      as_published: Form without a useful guarantee, for comparison.
+      as_published: Form without a useful guarantee, for comparison. `none` is the form with a
+        guarantee.
       folder: Folder in which the training is saved and from which it resumes. The generator is
         written there too. It belongs to one data set only.
     """
@@ -198,6 +200,11 @@ class DPDFD(Labeler[Votes]):
     }
 
     def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_counts()
+        self._check_numbers()
+
+    def _check_choices(self) -> None:
         choices = {
             "relation": RELATIONS,
             "bound": get_args(Bound),
@@ -220,6 +227,8 @@ class DPDFD(Labeler[Votes]):
                 f"Expected 0 < delta < 1, got delta={self.delta}; Gaussian noise gives no pure "
                 "differential privacy."
             )
+
+    def _check_counts(self) -> None:
         for name in ("num_teachers", "batch_size", "steps", "updates", "latent", "teacher_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(
@@ -235,6 +244,8 @@ class DPDFD(Labeler[Votes]):
                 f"Expected width >= 2, got width={self.width}; the second convolution has half "
                 "of them."
             )
+
+    def _check_numbers(self) -> None:
         for name in (
             "clip",
             "gamma",
@@ -285,6 +296,11 @@ class DPDFD(Labeler[Votes]):
         """Number of teachers of this form."""
         return self.num_teachers if self.as_published == "none" else 1
 
+    @property
+    def needs_delta(self) -> bool:
+        """Always, because the noise is Gaussian."""
+        return True
+
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> Votes:
@@ -327,7 +343,7 @@ class DPDFD(Labeler[Votes]):
     def release(
         self,
         key: jax.Array,
-        votes: Votes,
+        contribution: Votes,
         queries: Queries,
         num_classes: int,
         predicted: np.ndarray | None = None,
@@ -336,7 +352,7 @@ class DPDFD(Labeler[Votes]):
 
         Args:
           key: Random key of the noise and of all other draws, which is consumed.
-          votes: Contribution from `contribute`.
+          contribution: Result of `contribute`.
           queries: Public queries with their images, which train no network.
           num_classes: Number of classes |Y|.
           predicted: Probabilities of a student, which are not used. Defaults to none.
@@ -352,11 +368,11 @@ class DPDFD(Labeler[Votes]):
         del predicted
         if queries.images is None:
             raise ValueError(
-                "Expected queries with images, as the student answers on them, got images=None; set "
-                "Queries.images."
+                "Expected queries with images, as the student answers on them, got images=None; "
+                "set Queries.images."
             )
         image_shape = tuple(queries.images.shape[1:])
-        _check(votes, image_shape, num_classes, self)
+        _check(contribution, image_shape, num_classes, self)
         calibrated = noise(self)
         if self.as_published != "none":
             warnings.warn(
@@ -366,17 +382,19 @@ class DPDFD(Labeler[Votes]):
                 "released.",
                 stacklevel=2,
             )
-        student, _ = distil(key, votes, image_shape, num_classes, self)
+        student, _ = distil(key, contribution, image_shape, num_classes, self)
         return Answers.predicted(
             student.predict_proba(queries.images), calibrated.guarantee, student
         )
 
-    def not_covered(self, key: jax.Array, votes: Votes, answers: Answers) -> dict[str, float]:
+    def not_covered(
+        self, key: jax.Array, contribution: Votes, answers: Answers
+    ) -> dict[str, float]:
         """Return epsilon by Theorem 3 and the true epsilon, for a benchmark.
 
         `key`, `votes` and `answers` are not used.
         """
-        del key, votes, answers
+        del key, contribution, answers
         calibrated = noise(self)
         return {
             "epsilon_as_published": calibrated.as_published,
@@ -532,12 +550,12 @@ def _check(votes: Votes, image_shape: tuple[int, ...], num_classes: int, config:
         if had != wanted:
             raise ValueError(
                 f"Expected teachers with {name}={wanted} for images {image_shape}, got "
-                f"{name}={had}; train them for these by `votes`."
+                f"{name}={had}; train them for these by `contribute`."
             )
     if config.as_published == "direct_training" and votes.images is None:
         raise ValueError(
-            "Expected the private images with as_published=direct_training, got none; make votes "
-            "with the same config."
+            "Expected the private images with as_published=direct_training, got none; call "
+            "`contribute` of the same labeler."
         )
 
 

@@ -70,9 +70,9 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
     """Noisy SGD and its settings.
 
     Attributes:
-      network: `linear` or `mlp` on features, a file of `rknn_jax/students/models` on images, or
-        `encoder`.
-      part: Part of the network that is trained: `dpsgd.Part`.
+      network: Network that is trained: `linear` or `mlp` on features, a file of
+        `rknn_jax/students/models` on images, or `encoder`, the representation's own network.
+      part: Part of the network that is trained. All but `all` need `network=encoder`.
       density: Share of the weights that `part=sparse` trains beside normalization and head.
       folder: Folder in which the training is saved and from which it resumes.
     """
@@ -98,6 +98,11 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
                 "of no use, take network=encoder with representation=self_trained, simclr or scan."
             )
 
+    @property
+    def needs_delta(self) -> bool:
+        """Always, because the noise is Gaussian."""
+        return True
+
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> Votes:
@@ -117,7 +122,7 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
     def release(
         self,
         key: jax.Array,
-        votes: Votes,
+        contribution: Votes,
         queries: Queries,
         num_classes: int,
         predicted: np.ndarray | None = None,
@@ -126,7 +131,7 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
 
         Args:
           key: Random key of the samples and the noise, which is consumed.
-          votes: Contribution from `contribute`.
+          contribution: Result of `contribute`.
           queries: Public records, with their images for a network on images.
           num_classes: Number of classes |Y|.
           predicted: Probabilities of a student, which are not used. Defaults to none.
@@ -137,14 +142,14 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
         """
         del predicted
         if self.network in HEADS:
-            head, guarantee = _train_head(key, votes, queries, num_classes, self)
+            head, guarantee = _train_head(key, contribution, queries, num_classes, self)
             return Answers.predicted(head.of_features(queries.features), guarantee, head)
         if queries.images is None:
             raise ValueError(
                 f"Expected queries with images for network={self.network}, got none; set "
                 "Queries.images, or take a head."
             )
-        student, guarantee = _train_network(key, votes, queries.images, num_classes, self)
+        student, guarantee = _train_network(key, contribution, queries.images, num_classes, self)
         return Answers.predicted(student.predict_proba(queries.images), guarantee, student)
 
 

@@ -7,8 +7,8 @@ needed. But every query costs anew.
 |-------------------|---------------------------------------------------|-------------------|
 | `lnmax`           | arg max of votes + Laplace(b)                     | all               |
 | `gnmax`           | arg max of votes + N(0, s2²)                      | all               |
-| `confident_gnmax` | as `gnmax`, if greatest count + N(0, s1²) >= T    | teachers agree    |
-| `interactive`     | the same, of the votes less the student's         | student is wrong  |
+| `confident_gnmax` | as `gnmax`, if greatest count + N(0, s1²) >= T    | teachers agree on |
+| `interactive`     | as `gnmax`, if votes less the student's pass      | the student lacks |
 
 `interactive` takes effect once there is a student. The student's probabilities times the number of
 teachers are subtracted from the votes before the screen. If a query is declined and the student is
@@ -145,6 +145,11 @@ class PATE(Labeler[np.ndarray]):
         """Whether queries are screened."""
         return self.aggregator in ("confident_gnmax", "interactive")
 
+    @property
+    def needs_delta(self) -> bool:
+        """For all aggregators but `lnmax`, because their noise is Gaussian."""
+        return self.aggregator != "lnmax"
+
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> np.ndarray:
@@ -190,7 +195,7 @@ class PATE(Labeler[np.ndarray]):
     def release(
         self,
         key: jax.Array,
-        votes: np.ndarray,
+        contribution: np.ndarray,
         queries: Queries,
         num_classes: int,
         predicted: np.ndarray | None = None,
@@ -199,38 +204,42 @@ class PATE(Labeler[np.ndarray]):
 
         Args:
           key: Random key of the noise, which is consumed.
-          votes: int32 `[s, num_classes]`, contribution from `contribute`.
+          contribution: Votes from `contribute`, int32 `[s, num_classes]`.
           queries: Public queries, which are not used.
           num_classes: Number of classes |Y|, which is not used.
           predicted: float32 `[s, num_classes]`, probabilities of a student, for `interactive`.
             Defaults to none.
         """
         del queries, num_classes
-        num_teachers = int(votes[0].sum())
-        calibrated = noise(len(votes), num_teachers, self)
+        num_teachers = int(contribution[0].sum())
+        calibrated = noise(len(contribution), num_teachers, self)
         screen_key, count_key = jax.random.split(key)
         if self.aggregator == "lnmax":
             drawn = (
                 calibrated.aggregation_stddev
                 / math.sqrt(2)
-                * np.asarray(jax.random.laplace(count_key, votes.shape))
+                * np.asarray(jax.random.laplace(count_key, contribution.shape))
             )
-            spread = np.full(votes.shape, calibrated.aggregation_stddev, np.float32)
+            spread = np.full(contribution.shape, calibrated.aggregation_stddev, np.float32)
             return _screening.answers_of(
-                (votes + drawn).astype(np.float32),
+                (contribution + drawn).astype(np.float32),
                 spread,
-                np.ones(len(votes), bool),
+                np.ones(len(contribution), bool),
                 calibrated.guarantee,
             )
-        answered = np.ones(len(votes), bool)
+        answered = np.ones(len(contribution), bool)
         known = self.aggregator == "interactive" and predicted is not None
         if self.screens:
-            news = votes - num_teachers * predicted if known and predicted is not None else votes
+            news = (
+                contribution - num_teachers * predicted
+                if known and predicted is not None
+                else contribution
+            )
             answered = _screening.passed(
                 screen_key, news, self.threshold * num_teachers, calibrated, self.max_answers
             )
         answers = _screening.aggregated(
-            count_key, votes, answered, calibrated.aggregation_stddev, calibrated.guarantee
+            count_key, contribution, answered, calibrated.aggregation_stddev, calibrated.guarantee
         )
         return (
             _screening.confirmed(answers, predicted, SURE)
@@ -239,7 +248,7 @@ class PATE(Labeler[np.ndarray]):
         )
 
     def not_covered(
-        self, key: jax.Array, votes: np.ndarray, answers: Answers
+        self, key: jax.Array, contribution: np.ndarray, answers: Answers
     ) -> dict[str, dict[str, float]]:
         """Return costs of the labels that depend on the votes themselves, for a benchmark.
 
@@ -247,17 +256,19 @@ class PATE(Labeler[np.ndarray]):
 
         Args:
           key: Random key of the noise of the sanitized values, which is consumed.
-          votes: Contribution from `contribute`.
+          contribution: Result of `contribute`.
           answers: Answers from `release`.
         """
         if self.epsilon == math.inf or self.aggregator == "interactive" or not self.delta:
             return {"epsilons_that_look_at_the_votes": {}}
-        num_queries, num_classes = votes.shape
-        num_teachers = int(votes[0].sum())
+        num_queries, num_classes = contribution.shape
+        num_teachers = int(contribution[0].sum())
         calibrated = noise(num_queries, num_teachers, self)
         if self.aggregator == "lnmax":
             found = accounts.report(
-                votes, accounts.LNMax(calibrated.aggregation_stddev / math.sqrt(2)), self.delta
+                contribution,
+                accounts.LNMax(calibrated.aggregation_stddev / math.sqrt(2)),
+                self.delta,
             )
             return {"epsilons_that_look_at_the_votes": found}
         screen = (
@@ -267,7 +278,7 @@ class PATE(Labeler[np.ndarray]):
         )
         mechanism = accounts.GNMax(calibrated.aggregation_stddev, screen)
         found = accounts.report(
-            votes, mechanism, self.delta, answered=answers.answered if screen else None
+            contribution, mechanism, self.delta, answered=answers.answered if screen else None
         )
         plan = smooth_sensitivity.plan_release(
             smooth_sensitivity.expected_votes(num_queries, num_teachers, num_classes),
@@ -275,7 +286,7 @@ class PATE(Labeler[np.ndarray]):
             self.delta,
         )
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        found |= smooth_sensitivity.sanitize(rng, votes, mechanism, plan, self.delta).told()
+        found |= smooth_sensitivity.sanitize(rng, contribution, mechanism, plan, self.delta).told()
         return {"epsilons_that_look_at_the_votes": found}
 
 

@@ -103,6 +103,11 @@ class PrivateKNN(Labeler[Votes]):
                 "lets every query pass."
             )
 
+    @property
+    def needs_delta(self) -> bool:
+        """Always, because the noise is Gaussian."""
+        return True
+
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> Votes:
@@ -133,41 +138,45 @@ class PrivateKNN(Labeler[Votes]):
     def release(
         self,
         key: jax.Array,
-        votes: Votes,
+        contribution: Votes,
         queries: Queries,
         num_classes: int,
         predicted: np.ndarray | None = None,
     ) -> Answers:
-        """Screen and count the votes, in simulation.
+        """Screen and count the contribution, in simulation.
 
         Args:
           key: Random key of the noise, which is consumed.
-          votes: Contribution from `contribute`.
+          contribution: Result of `contribute`.
           queries: Public queries, which are not used.
           num_classes: Number of classes |Y|, which is not used.
           predicted: Probabilities of a student, which are not used. Defaults to none.
         """
         del queries, num_classes, predicted
-        calibrated = noise(len(votes.screened), self)
+        calibrated = noise(len(contribution.screened), self)
         screen_key, count_key = jax.random.split(key)
         answered = _screening.passed(
             screen_key,
-            votes.screened,
+            contribution.screened,
             self.threshold * self.num_neighbors,
             calibrated,
             self.max_answers,
         )
         return _screening.aggregated(
-            count_key, votes.counted, answered, calibrated.aggregation_stddev, calibrated.guarantee
+            count_key,
+            contribution.counted,
+            answered,
+            calibrated.aggregation_stddev,
+            calibrated.guarantee,
         )
 
-    def not_covered(self, key: jax.Array, votes: Votes, answers: Answers) -> dict[str, int]:
+    def not_covered(self, key: jax.Array, contribution: Votes, answers: Answers) -> dict[str, int]:
         """Return the number of samples that held fewer than k records, for a benchmark.
 
         `key` and `answers` are not used.
         """
-        del key, answers, self
-        return {"samples_of_fewer_than_k": votes.short}
+        del key, answers
+        return {"samples_of_fewer_than_k": contribution.short}
 
 
 def release(num_queries: int, config: PrivateKNN) -> Release:

@@ -82,16 +82,16 @@ class ReverseKNN(Labeler[jax.Array]):
     def release(
         self,
         key: jax.Array,
-        votes: Array,
+        contribution: Array,
         queries: Queries,
         num_classes: int,
         predicted: np.ndarray | None = None,
     ) -> Answers:
-        """Sum the votes, add the mechanism's noise in simulation, and take the arg max.
+        """Sum the contribution, add the mechanism's noise in simulation, and take the arg max.
 
         Args:
           key: Random key of the noise, which is consumed.
-          votes: int32 `[n, k·r]`, contribution from `contribute`: the cells of every record.
+          contribution: int32 `[n, k·r]`, contribution from `contribute`: the cells of every record.
           queries: Public queries `[s, f]`, as in `contribute`.
           num_classes: Number of classes |Y|.
           predicted: Probabilities of a student, which are not used. Defaults to none.
@@ -100,10 +100,12 @@ class ReverseKNN(Labeler[jax.Array]):
           Answers that carry their guarantee.
         """
         del predicted
-        private_step = mechanism(len(queries.features), num_classes, len(votes), self)
-        counts = estimate_counts(private_step, key, votes)
-        stddev = private_step.stddev(np.asarray(counts), len(votes))
-        return answer(counts, stddev, guarantee(private_step, len(votes), self), queries, self)
+        private_step = mechanism(len(queries.features), num_classes, len(contribution), self)
+        counts = estimate_counts(private_step, key, contribution)
+        stddev = private_step.stddev(np.asarray(counts), len(contribution))
+        return answer(
+            counts, stddev, guarantee(private_step, len(contribution), self), queries, self
+        )
 
 
 def mechanism(

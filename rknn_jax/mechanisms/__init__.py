@@ -17,9 +17,8 @@ def names(trust: Trust | None = None) -> list[str]:
 
     The names are the files of this folder.
     """
-    every = sorted(
-        module.name for module in pkgutil.iter_modules(__path__) if module.name not in CONTRACTS
-    )
+    files = [module.name for module in pkgutil.iter_modules(__path__)]
+    every = sorted(name for name in files if name not in CONTRACTS and name[0] != "_")
     return every if trust is None else [name for name in every if trust in named(name).trusts]
 
 

@@ -1,0 +1,55 @@
+"""Rooms of the package: imports point one way, and nothing needs the command line."""
+
+import ast
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = ROOT / "rknn_jax"
+
+
+def name_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in LIBRARY.rglob("*.py")}
+
+
+def imported(path):
+    """Modules of the package that a file imports, late and for types alone too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("rknn_jax"):
+            continue
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            yield whole if whole in MODULES else node.module
+
+
+GRAPH = {name: set(imported(path)) - {name} for name, path in MODULES.items()}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    try:
+        list(TopologicalSorter(GRAPH).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_nothing_imports_the_command_line():
+    inside = {name for name in GRAPH if name.startswith("rknn_jax.cli")}
+    users = {name for name, needs in GRAPH.items() if needs & inside} - inside
+    assert not users
+
+
+def test_rooms_point_one_way():
+    """A room that another one stands on does not stand on it."""
+    rooms = defaultdict(set)
+    for name, needs in GRAPH.items():
+        room = name.split(".")[1:2]
+        rooms["".join(room)] |= {"".join(need.split(".")[1:2]) for need in needs}
+    order = {room: needs - {room, ""} for room, needs in rooms.items() if room}
+    both = {(a, b) for a, needs in order.items() for b in needs if a in order.get(b, ())}
+    assert not both
