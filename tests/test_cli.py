@@ -2,9 +2,11 @@ import json
 import math
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import jax
@@ -15,6 +17,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from rknn_jax import bsvs, mechanisms, simulate
+from rknn_jax._internal import terminal
 from rknn_jax.cli.main import main
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import label, preview
@@ -742,12 +745,15 @@ WITHOUT_JAX = """
 import sys
 from importlib.metadata import entry_points
 [script] = entry_points(group="console_scripts", name="rknn")
-main = script.load()
-status = main(["budget", "show", "R.npz.ledger.jsonl", "--json"])
-try:
-    main(["--help"])
-except SystemExit:
-    pass
+command = script.load()
+def run(*words):
+    sys.argv = ["rknn", *words]
+    try:
+        command()
+    except SystemExit as exit:
+        return exit.code
+status = run("budget", "show", "R.npz.ledger.jsonl", "--json")
+run("--help")
 sys.exit(status or "jax" in sys.modules)
 """
 
@@ -924,3 +930,37 @@ def test_a_mechanism_goes_with_the_variation_ratio_bound_alone(rknn, arguments, 
     )
     assert done.status == 2
     assert words in done.json["error"]
+
+
+class Lost:
+    """Ctrl-C in its finalizer, where Python drops the exception."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_is_lost_comes_again(monkeypatch):
+    monkeypatch.setattr(terminal, "AGAIN", 0.05)
+    before = signal.getsignal(signal.SIGINT)
+    stopped = False
+    try:
+        with terminal.sure_interrupts():
+            lost = Lost()
+            del lost
+            stopped = True  # the first one is dropped
+            time.sleep(10)
+            raise AssertionError("the interrupt did not come again")
+    except KeyboardInterrupt:
+        assert stopped
+    assert signal.getsignal(signal.SIGINT) is before
+    time.sleep(0.1)  # and no more of them
+
+
+def test_the_program_leaves_with_the_status_of_the_command():
+    code = "from rknn_jax._internal.terminal import leave; print('told'); leave({})"
+    for status in (0, 2, 130):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(status)], capture_output=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (status, b"told\n")

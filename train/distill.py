@@ -343,9 +343,10 @@ def default_num_queries(task: Task, config: Any, experiment: Experiment) -> int:
             np.zeros((num_classes, num_classes)), num_records
         )
         scale = float(spread[0, 0]) / math.sqrt(2)
-    return bsvs.suggested_num_queries(
+    suggested = bsvs.suggested_num_queries(
         num_records, num_classes, scale, config.num_neighbors, shared=shared
     )
+    return min(suggested, len(task.public.images))
 
 
 def own_queries(task: Task, experiment: Experiment) -> int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rknn_jax._internal.terminal import err, tell
+from rknn_jax._internal.terminal import err, sure_interrupts, tell
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
@@ -21,7 +21,7 @@ def run(settings: Settings) -> dict[str, Any]:
     with err.status("loading"):  # visible on a terminal only
         from rknn_jax.release import label as job
         from rknn_jax.release import preview
-    with err.status("reading both files and clustering the public rows"):
+    with err.status("reading both files and clustering the public rows"), sure_interrupts():
         plan = job.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
@@ -55,7 +55,7 @@ def run(settings: Settings) -> dict[str, Any]:
             "warning",
             "no private record casts a vote, so noise alone is released; tell nobody",
         )
-    with err.status("releasing"):
+    with err.status("releasing"), sure_interrupts():
         done = job.release(plan)
     unsure = None if done.counts is None else job.unsure_share(plan, done.counts)
     _tell_release(plan, done, unsure)

@@ -21,13 +21,13 @@ stopped. With --json the last line of stdout is one JSON object, and all else go
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from tyro.conf import subcommand
 
 from rknn_jax._internal import compilation
-from rknn_jax._internal.terminal import err
+from rknn_jax._internal.terminal import STOPPED, err, leave
 from rknn_jax.cli import account, audit, budget, export, federation, label, simulate
 from rknn_jax.cli.account import Account
 from rknn_jax.cli.audit import Audit
@@ -125,7 +125,7 @@ def _run(
 
 def _status(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
-        return 130
+        return STOPPED
     return (
         3
         if isinstance(error, BudgetExceededError)
@@ -135,5 +135,10 @@ def _status(error: BaseException) -> int:
     )
 
 
+def command() -> NoReturn:
+    """Run as the program `rknn`."""
+    leave(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()
