@@ -24,8 +24,8 @@ def found_in(mechanism, honest, runs, confidence=CONFIDENCE):
 
 
 def in_the_fast_tier(plant):
-    """Return whether it is one of the first two; each plant takes seconds."""
-    return plant.runs < 1000 and any(plant is first for first in PLANTS[:2])
+    """Return whether it is the one query without noise; each plant takes seconds."""
+    return plant is PLANTS[1]
 
 
 @pytest.mark.parametrize(

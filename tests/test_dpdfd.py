@@ -396,6 +396,7 @@ def test_a_student_learns_from_made_up_images_alone():
     assert answers.model.features(ASKED).shape == (40, 64)
 
 
+@pytest.mark.slow  # the labelers' contract trains with teachers that know something
 def test_without_teachers_that_know_nothing_is_learned():
     """So that what is learned comes from them: the same run with teachers of no opinion."""
     votes = quick_votes()

@@ -22,9 +22,9 @@ EXACT = [
     pytest.param(Collision(1.0, 3, 2, num_buckets=3), marks=pytest.mark.slow),
     pytest.param(Collision(1.0, 3, 4, num_neighbors=2, num_buckets=5), marks=pytest.mark.slow),
     Collision(1.0, 3, 4, num_neighbors=3, num_buckets=8),
-    LocalHashing(2.0, 3, 4, num_neighbors=2),
+    pytest.param(LocalHashing(2.0, 3, 4, num_neighbors=2), marks=pytest.mark.slow),
     RandomizedResponse(3.0, 3, 3, num_neighbors=2),
-    OptimizedUnaryEncoding(3.0, 3, 3, num_neighbors=2),
+    pytest.param(OptimizedUnaryEncoding(3.0, 3, 3, num_neighbors=2), marks=pytest.mark.slow),
     GeneralizedRandomizedResponse(2.0, 3, 2),
 ]
 

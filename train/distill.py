@@ -11,7 +11,6 @@ Everything is a simulation on benchmark data. `rknn label` releases.
 """
 
 import argparse
-import importlib
 import logging
 import math
 import sys
@@ -26,7 +25,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from rknn_jax import bsvs, data, labelers
+from rknn_jax import bsvs, data, labelers, representations
 from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax._internal.keys import Stage, fresh_noise_key, stage_key
@@ -359,7 +358,7 @@ def own_queries(task: Task, experiment: Experiment) -> int:
 
 def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> Encoder:
     """Fit the representation on the public images alone."""
-    module = importlib.import_module(f"rknn_jax.representations.{experiment.representation}")
+    module = representations.named(experiment.representation)
     num_classes = task.card.num_classes
     graph = spectral.Config(dimension=num_classes)
     configs = {

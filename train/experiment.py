@@ -34,7 +34,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from rknn_jax import labelers, mechanisms
+from rknn_jax import labelers, mechanisms, representations
 from rknn_jax._internal.disk import is_partial, locked, write_arrays, write_whole
 from rknn_jax.images import augment
 from rknn_jax.labelers import rknn
@@ -55,23 +55,6 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Classifier, Queries, Records, Task
 from train.buy import Config as Buy
 
-Mechanism = Literal[
-    "discrete_laplace",
-    "laplace",
-    "gaussian",
-    "binomial",
-    "permute_and_flip",
-    "collision",
-    "subset_selection",
-    "randomized_response",
-    "optimized_unary_encoding",
-    "local_hashing",
-    "hadamard_response",
-    "generalized_randomized_response",
-    "wheel",
-    "separation",
-    "multi_message",
-]
 GIVEN = ("epsilon", "delta", "relation", "folder")
 """Settings of a labeler that the run sets itself."""
 
@@ -174,9 +157,7 @@ class Experiment:
     queries: int | None = None
     neighbors: int = 1
     rounds: int = 1
-    representation: Literal[
-        "spectral", "self_trained", "simclr", "scan", "dti", "hog", "pca", "pixels"
-    ] = "spectral"
+    representation: str = "spectral"
     self_trained: SelfTrained = field(default_factory=SelfTrained)
     simclr: SimCLR = field(default_factory=SimCLR)
     scan: SCAN = field(default_factory=SCAN)
@@ -184,7 +165,7 @@ class Experiment:
     representation_dir: Path | None = None
     trust: Trust = "central"
     amplification: rknn.Amplification = "variation ratio"
-    mechanism: Mechanism | None = None
+    mechanism: str | None = None
     relation: Relation = "replace-one"
     smoothing: Literal["auto", "none"] = "auto"
     decode: Literal["argmax", "assignment"] = "argmax"
@@ -307,6 +288,8 @@ class Experiment:
 
     def _check_student(self) -> None:
         """Refuse ways to learn that do not go together."""
+        if self.representation not in representations.names():
+            representations.named(self.representation)  # raises, with the names
         if self.student not in ("none", *students.MODELS):
             raise ValueError(
                 f"Expected student to be one of none, {', '.join(students.MODELS)}, got "
