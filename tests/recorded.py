@@ -1,6 +1,6 @@
 """Digests of what was computed before files moved: a change of shape must not change a result.
 
-`RKNN_RECORD=1 make test-all` records anew, for a change that is meant.
+`RKNN_RECORD=1 .venv/bin/python -m pytest -k recorded` records anew, for a change that is meant.
 """
 
 import hashlib
