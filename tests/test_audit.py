@@ -525,7 +525,7 @@ def test_one_noise_for_all_queries_is_found(kind):
 
 @jax.jit
 def two_rounds(mechanism, first_keys, second_keys, cells):
-    """What two rounds show, one after the other; whether they share their keys is the caller's
+    """Outputs of two rounds, one after the other; whether they share their keys is the caller's
     business.
     """
 

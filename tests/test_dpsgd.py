@@ -651,7 +651,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
 
 
 def test_no_key_is_saved(tmp_path):
-    """What is left on the disk cannot repeat the noise: weights, averages, momentum and a number
+    """Files on the disk cannot repeat the noise: weights, averages, momentum and a number
     of steps, and no 32-bit words.
     """
     trained(CONFIG, folder=tmp_path)

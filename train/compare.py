@@ -136,7 +136,7 @@ class Method(NamedTuple):
 
     @property
     def slow(self) -> bool:
-        """Whether a network is trained on images, which takes minutes."""
+        """True if a network is trained on images, which takes minutes."""
         return self.kind in ("buy", "dpdfd")
 
 

@@ -350,7 +350,7 @@ class Experiment:
 
     @property
     def trains(self) -> bool:
-        """Whether the labeler trains a network instead of counting votes."""
+        """True if the labeler trains a network instead of counting votes."""
         return labelers.named(self.labeler).trains
 
     @property

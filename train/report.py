@@ -207,7 +207,7 @@ class Run:
 
     @property
     def counts_released(self) -> bool:
-        """Whether there are counts to show.
+        """True if there are counts to show.
 
         A mechanism that releases labels only has one-hot rows instead.
         """

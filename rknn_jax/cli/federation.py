@@ -55,7 +55,7 @@ def _serve_held(
         from rknn_jax.federation import flower, processes, publish
         from rknn_jax.federation.collector import Collector
     round, queries = publish.prepare(settings.out, mine, wanted, told)
-    central = wanted.config.trust == "central"
+    central = wanted.summed
     collector = None if central else Collector(settings.out, round)
     found = publish.kept_sum(settings.out, round) if central else None
     if collector and collector.cut:

@@ -135,7 +135,7 @@ class Client:
           LedgerError: If the budget does not allow the round.
         """
         round = self.parsed(question)
-        if round.config.trust == "central":
+        if round.summed:
             raise RefusedError(
                 "Expected a round of messages, got trust=central, which asks for a sum."
             )
@@ -470,7 +470,7 @@ def _at_once(round: Round) -> int:
 
     It is small for long messages, so that memory is bounded.
     """
-    if round.config.trust == "central":
+    if round.summed:
         return RECORDS_AT_ONCE
     return max(1, min(RECORDS_AT_ONCE, BITS_AT_ONCE // round.mechanism.message_bits))
 

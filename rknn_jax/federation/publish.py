@@ -112,6 +112,11 @@ class Asked:
     seed: int = 0
     authenticated: bool = False
 
+    @property
+    def summed(self) -> bool:
+        """True if clients' counts are added under masks, with trust=central."""
+        return self.config.trust == "central"
+
 
 @dataclass(frozen=True)
 class Public:
@@ -445,7 +450,7 @@ def _card(
     asked: Asked, collector: Collector | Sum, guarantee: Guarantee, accuracy: float | None
 ) -> dict[str, Any]:
     round = collector.round
-    central = asked.config.trust == "central"
+    central = asked.summed
     return {
         "statement": str(guarantee),
         "guarantee": guarantee.asdict(),
@@ -479,7 +484,7 @@ def _card(
 
 
 def _statement(asked: Asked, guarantee: Guarantee, card: dict[str, Any]) -> Statement:
-    summed = asked.config.trust == "central"
+    summed = asked.summed
     holders = "1 client holds" if card["clients"] == 1 else f"{card['clients']:,} clients hold"
     sent = (
         "numbers that were masked and of which the server saw the sum"

@@ -142,7 +142,7 @@ class Round:
 
     def _check_privacy(self) -> None:
         """Refuse settings that promise nothing, or contradict each other."""
-        if (self.config.trust == "central") != (self.config.mechanism == "binomial"):
+        if (self.summed) != (self.config.mechanism == "binomial"):
             raise ValueError(
                 "Expected mechanism=binomial with trust=central, and only there, got "
                 f"trust={self.config.trust} and "
@@ -166,7 +166,7 @@ class Round:
                 f"{'clients' if self.config.trust == 'central' else 'messages'} follow the "
                 "protocol."
             )
-        if self.config.trust == "central" and self.simulated is not None:
+        if self.summed and self.simulated is not None:
             raise ValueError("Expected real noise with trust=central, got simulated noise.")
         if self.config.trust == "shuffle" and self.records_per_client > 1:
             raise ValueError(
@@ -182,7 +182,7 @@ class Round:
                 f"{len(self.classes)} classes and "
                 f"{len(self.queries)} queries."
             )
-        if self.config.trust == "central" and self.shares.coins_per_share > MOST_COINS:
+        if self.summed and self.shares.coins_per_share > MOST_COINS:
             raise ValueError(
                 f"Expected at most {MOST_COINS} coins of a client and cell, got "
                 f"{self.shares.coins_per_share}; raise epsilon or honest."
@@ -196,6 +196,11 @@ class Round:
                 "Expected a mechanism with an exact form, got "
                 f"mechanism={self.config.mechanism}; collision is a good choice."
             )
+
+    @property
+    def summed(self) -> bool:
+        """True if clients' counts are added under masks, with trust=central."""
+        return self.config.trust == "central"
 
     @cached_property
     def data(self) -> bytes:
@@ -264,7 +269,7 @@ class Round:
 
         With unit=client it does not depend on the number of records, which is private then.
         """
-        if self.config.trust == "central":
+        if self.summed:
             return 8 * self.num_cells
         return (self.records_per_client or num_records) * wire.message_bytes(self.mechanism)
 
@@ -275,7 +280,7 @@ class Round:
         `records_per_client` records answer, because the client's number of records is private.
         """
         answering = self.records_per_client or num_records
-        if self.config.trust == "central":
+        if self.summed:
             answering = max(answering, -(-self.shares.coins_per_share // 64))
         return self.num_cells * answering
 
@@ -295,7 +300,7 @@ class Round:
           ValueError: If so few messages cannot hide one at the round's epsilon and delta.
         """
         sampler: Sampler = "release" if self.simulated is None else "simulation"
-        if self.config.trust == "central":
+        if self.summed:
             return replace(
                 self.shares.guarantee(0), trust="aggregate", unit=self.unit, sampler=sampler
             )

@@ -42,7 +42,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
 
     @property
     def needs_delta(self) -> bool:
-        """Whether no pure guarantee can be had, as of Gaussian noise. Defaults to False."""
+        """True if there is no pure guarantee, as with Gaussian noise. Defaults to False."""
         return False
 
     @abc.abstractmethod

@@ -142,7 +142,7 @@ class PATE(Labeler[np.ndarray]):
 
     @property
     def screens(self) -> bool:
-        """Whether queries are screened."""
+        """True if queries are screened."""
         return self.aggregator in ("confident_gnmax", "interactive")
 
     @property

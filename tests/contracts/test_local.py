@@ -49,7 +49,7 @@ def full(mechanism):
 
 
 def averages(mechanism):
-    """Whether its total variation is that of an average over the public coins, so that it takes
+    """True if its total variation is that of an average over the public coins, so that it takes
     many of them.
     """
     return mechanism.votes_per_record == 1 or isinstance(mechanism, LocalHashing | HadamardResponse)
