@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from train.compare import draw
+from train.compare.curves import draw
 
 DISTILLED = (
     "epsilon 1, gamma 5",

@@ -1,29 +1,39 @@
-"""Pallas kernels on a GPU: correctness at full size, and speed.
+"""Pallas kernels and networks on a GPU: correctness at full size, and speed.
 
 The speed is compared with the XLA forms, torch, and the GPU's own ceilings. The same run measures
 the ceilings: a large product of the type that the kernel multiplies, and a chain of integer
 additions. torch runs in the interpreter that RKNN_PEERS_PYTHON names, if that interpreter sees the
-GPU. `--tiny` tests the same path on a CPU, interpreted, and saves nothing.
+GPU.
+
+The results are written after each part. A part that fails is recorded with its error, and the
+others go on. `--only PART` runs one part again and keeps the results of the others. `--tiny` tests
+the same path on a CPU, interpreted, and saves nothing.
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
+import time
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks._measure import save, seconds
+from benchmarks._measure import RESULTS, save, seconds
 from benchmarks._neighbors_worker import data
 from benchmarks.neighbors import WORKER, ask
 from rknn_jax import neighbors
 from rknn_jax.kernels import Implementation, shapes
 from rknn_jax.mechanisms import collision
+from rknn_jax.representations import simclr
+from rknn_jax.students import fit as students
 
 REPEATS = 20
 OPERATIONS = 12  # operations of a hash, its comparison, and its addition, in 32-bit integers
@@ -32,7 +42,7 @@ FORMS: tuple[Implementation, ...] = ("pallas", "xla")
 
 def matrix_ceiling(side: int, repeats: int) -> float:
     """Return the operations per second of a product in bfloat16 with float32 sums."""
-    square = jnp.ones((side, side), jnp.bfloat16)
+    square = jax.random.normal(jax.random.key(0), (side, side), jnp.bfloat16)
     product = jax.jit(lambda a: jnp.matmul(a, a, preferred_element_type=jnp.float32))
     return 2 * side**3 / seconds(lambda: product(square), repeats)
 
@@ -133,29 +143,116 @@ def torch_on_cuda() -> Any:
     return worker
 
 
+def blocks(size: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """Time the assignment over the number of points of a block."""
+    points, references = jax.device_put(data(*size))
+    usual = neighbors.LARGE_BLOCK
+    rows = []
+    for block in (8_192, 65_536, len(points)):
+        neighbors.LARGE_BLOCK = block
+        for form in FORMS:
+            for count in (1, 10):
+                run = functools.partial(
+                    neighbors.nearest, points, references, count, implementation=form
+                )
+                row = {"block": block, "form": form, "num_neighbors": count}
+                rows.append(row | {"seconds": seconds(run, 7)})
+    neighbors.LARGE_BLOCK = usual
+    return rows
+
+
+def simclr_steps(size: int, epochs: int, backbone: str) -> dict[str, Any]:
+    """Time SimCLR's steps on random images of 32x32 pixels, in the epochs after the first."""
+    images = np.random.default_rng(0).integers(0, 256, (size, 32, 32, 3), np.uint8)
+    config = simclr.Config(backbone=backbone, epochs=epochs, augmentation="photo")
+    took = []
+    simclr.fit(
+        jax.random.key(0),
+        images,
+        config,
+        on_epoch=lambda name, epoch, epochs, metrics: took.append(metrics["seconds"]),
+    )
+    batch_size = min(config.batch_size, size)
+    return {
+        "backbone": backbone,
+        "batch_size": batch_size,
+        "first_epoch_seconds": took[0],
+        "steps_per_second": -(-size // batch_size) / statistics.median(took[1:]),
+    }
+
+
+def student_epochs(model: str, size: int, epochs: int) -> dict[str, Any]:
+    """Time a student's epochs on random images of 32x32 pixels, after the first."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (size, 32, 32, 3), np.uint8)
+    targets = np.eye(10, dtype=np.float32)[rng.integers(0, 10, size)]
+    took = []
+    students.fit(
+        jax.random.key(0),
+        images,
+        targets,
+        students.Config(model=model, epochs=epochs, augmentation="crop_flip"),
+        on_epoch=lambda epoch, epochs, metrics, student: took.append(metrics["seconds"]),
+    )
+    return {
+        "model": model,
+        "images": size,
+        "first_epoch_seconds": took[0],
+        "images_per_second": size / statistics.median(took[1:]),
+    }
+
+
+def parts(tiny: bool) -> dict[str, Callable[[], Any]]:
+    """Return all parts by name, in the order in which they run."""
+    repeats = 1 if tiny else REPEATS
+    torch = torch_on_cuda()
+    matrix = functools.cache(lambda: matrix_ceiling(256 if tiny else 8192, repeats))
+    integers = functools.cache(lambda: integer_ceiling(1024 if tiny else 2**22, repeats))
+    found: dict[str, Callable[[], Any]] = {"matrix_ceiling": matrix, "integer_ceiling": integers}
+    decode = (5_000, 300) if tiny else shapes.DECODE
+    found["decode"] = lambda: decoding(*decode, repeats, integers())
+    for name, size in ({"tiny": (1_000, 70, 400)} if tiny else shapes.NEAREST).items():
+        for count in (1, 4) if tiny else shapes.NEIGHBORS[name]:
+            found[f"nearest {name} {count}"] = functools.partial(
+                lambda size, count: assignment(size, count, repeats, matrix(), torch), size, count
+            )
+        found[f"blocks {name}"] = functools.partial(blocks, size)
+    backbone = "cnn" if tiny else "resnet18"
+    found["simclr"] = lambda: simclr_steps(*((40, 2) if tiny else (10_240, 3)), backbone)
+    for model in ("cnn",) if tiny else ("cnn", "resnet18", "wrn28_2"):
+        found[f"student {model}"] = functools.partial(
+            student_epochs, model, *((40, 2) if tiny else (10_240, 3))
+        )
+    return found
+
+
+def attempted(part: Callable[[], Any]) -> dict[str, Any]:
+    """Run a part, and return its result or its error, with its seconds."""
+    start = time.perf_counter()
+    try:
+        outcome = {"result": part()}
+    except Exception as error:  # one part that fails must not cost the others
+        traceback.print_exc()
+        outcome = {"error": f"{type(error).__name__}: {error}"[:2000]}
+    return outcome | {"seconds": time.perf_counter() - start}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="test the path on a CPU")
-    tiny = parser.parse_args().tiny
-    if jax.default_backend() != "gpu" and not tiny:
+    parser.add_argument("--only", default="", help="the beginning of the names of parts to run")
+    asked = parser.parse_args()
+    if jax.default_backend() != "gpu" and not asked.tiny:
         print("skipped benchmarks.accelerator: no GPU; --tiny tests its path.")
         sys.exit()
-    repeats = 1 if tiny else REPEATS
-    torch = torch_on_cuda()
-    matrix = matrix_ceiling(256 if tiny else 8192, repeats)
-    integers = integer_ceiling(1024 if tiny else 2**22, repeats)
-    sizes = {"tiny": (1_000, 70, 400)} if tiny else shapes.NEAREST
-    counts = {"tiny": (1, 4)} if tiny else shapes.NEIGHBORS
-    nearest = [
-        assignment(sizes[name], k, repeats, matrix, torch) for name in sizes for k in counts[name]
-    ]
-    decode = decoding(*((5_000, 300) if tiny else shapes.DECODE), repeats, integers)
-    results = {
-        "matrix_ceiling": matrix,
-        "integer_ceiling": integers,
-        "nearest": nearest,
-        "decode": decode,
-    }
-    print(json.dumps(results, indent=2, default=float), file=sys.stderr)
-    if not tiny:
-        save("accelerator", results, device_kind=jax.devices()[0].device_kind, seed=0)
+    kept = RESULTS / "accelerator.json"
+    results = json.loads(kept.read_text())["results"] if asked.only and kept.exists() else {}
+    for name, part in parts(asked.tiny).items():
+        if not name.startswith(asked.only):
+            continue
+        results[name] = attempted(part)
+        print(name, json.dumps(results[name], default=float), file=sys.stderr, flush=True)
+        if not asked.tiny:
+            save("accelerator", results, device_kind=jax.devices()[0].device_kind, seed=0)
+    if any("error" in outcome for outcome in results.values()):
+        sys.exit("Some parts failed.")

@@ -49,8 +49,7 @@ def tiny(experiment: Experiment) -> Experiment:
     clusters = SCAN(pretraining, epochs=1, self_label_epochs=1)
     return replace(
         experiment,
-        simclr=pretraining,
-        scan=clusters,
+        representation=clusters if experiment.representation.asks else pretraining,
         student="cnn",
         epochs=1,
         queries=min(experiment.queries or 0, 50),

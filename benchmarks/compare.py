@@ -8,12 +8,13 @@ import shutil
 
 from benchmarks._measure import RESULTS, mnist_folder, save
 from rknn_jax._internal import compilation
-from train import compare
+from train.compare.plan import Config
+from train.compare.run import main
 
 if __name__ == "__main__":
     compilation.keep()
-    config = compare.Config(dataset="mnist", data_dir=mnist_folder())
-    found = compare.main(config)
+    config = Config(dataset="mnist", data_dir=mnist_folder())
+    found = main(config)
     for name in ("compare.html", "compare.md"):
         shutil.copy(config.folder / name, RESULTS)
     told = {name: found[name] for name in ("rows", "claims", "machines", "failed", "settings")}

@@ -34,13 +34,13 @@ from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.privacy import exact_noise, ledger_lines
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import label, release_folder
+from rknn_jax.release import label, planning, release_folder
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
 
 TRACED = {
     module.__file__
-    for module in (label, release_folder, disk, ledgers, ledger_lines, base, exact_noise)
+    for module in (label, planning, release_folder, disk, ledgers, ledger_lines, base, exact_noise)
 }
 SETTINGS = Settings(
     Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"), smoothing="none"
@@ -91,7 +91,7 @@ def forked(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
 
 
-def run(plan: label.Plan, kill_at: int | None, count: Any = None) -> None:
+def run(plan: planning.Plan, kill_at: int | None, count: Any = None) -> None:
     """Release, and stop at the traced line of number `kill_at`.
 
     The number of traced lines is written to `count`.
@@ -115,13 +115,15 @@ def run(plan: label.Plan, kill_at: int | None, count: Any = None) -> None:
         Path(count).write_text(str(lines))
 
 
-def release_of(plan: label.Plan) -> None:
+def release_of(plan: planning.Plan) -> None:
     """Release with a ledger and a folder that are opened anew."""
-    wanted = label.request(plan.settings, plan.data)
+    wanted = planning.request(plan.settings, plan.data)
     paid = release_folder.is_paid(plan.folder, wanted, plan.settings.ledger_path)
-    ledger = label.open_ledger(plan.settings, plan.data.dataset, paid=paid)
+    ledger = planning.open_ledger(plan.settings, plan.data.dataset, paid=paid)
     label.release(
-        label.Plan(plan.settings, plan.data, plan.mechanism, plan.queries, plan.graph, ledger, paid)
+        planning.Plan(
+            plan.settings, plan.data, plan.mechanism, plan.queries, plan.graph, ledger, paid
+        )
     )
 
 
@@ -145,7 +147,7 @@ def main() -> None:
         folder = Path(root)
         os.chdir(folder)
         make_files(folder)
-        plan = label.prepare(SETTINGS)
+        plan = planning.prepare(SETTINGS)
         features = np.asarray(plan.queries.features)  # a fork cannot read JAX arrays
         plan = replace(plan, queries=replace(plan.queries, features=features))
         without_xla()

@@ -15,10 +15,12 @@ import numpy as np
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
-from train import distill, truth
+from train import stages, truth
 from train.experiment import Experiment
 
 SEEDS = (5, 6, 7)
@@ -26,25 +28,30 @@ DRAWS = 5
 DELTA = 1e-5
 EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 MNIST = Experiment(dataset="mnist", data_dir=mnist_folder(), delta=DELTA)
-DIGITS = Experiment(
-    delta=DELTA,
-    private_knn=PrivateKNN(num_neighbors=30, sampling_prob=0.5),
-    pate=PATE(num_teachers=50),
-)
-STUDIES = (
+DIGITS = Experiment(delta=DELTA)
+TEACHERS = PATE(num_teachers=50)
+NEIGHBORS = PrivateKNN(num_neighbors=30, sampling_prob=0.5)
+Kinds = tuple[tuple[Labeler[Any], int | None], ...]
+STUDIES: tuple[tuple[Experiment, Kinds], ...] = (
     (
         MNIST,
         (
-            ("rknn", None),
-            ("private_knn", 100),
-            ("private_knn", 1000),
-            ("pate", 100),
-            ("pate", 1000),
+            (ReverseKNN(), None),
+            (PrivateKNN(), 100),
+            (PrivateKNN(), 1000),
+            (PATE(), 100),
+            (PATE(), 1000),
         ),
     ),
     (
         DIGITS,
-        (("rknn", None), ("private_knn", 50), ("private_knn", 200), ("pate", 50), ("pate", 200)),
+        (
+            (ReverseKNN(), None),
+            (NEIGHBORS, 50),
+            (NEIGHBORS, 200),
+            (TEACHERS, 50),
+            (TEACHERS, 200),
+        ),
     ),
 )
 
@@ -56,20 +63,20 @@ def measure(
 
     The accuracy is a mean over noise draws.
     """
-    task, encode, _ = distill.prepare(experiment)
+    task, encode, _ = stages.prepare(experiment)
     features = encode(task.public.images)
     private = encode(task.private.images)
     root = jax.random.key(experiment.seed)
     rows = []
     nothing = Labels.none(len(features), task.card.num_classes)
-    for labeler_name, asked in kinds:
-        chosen = replace(experiment, labeler=labeler_name)
+    for labeler, asked in kinds:
+        chosen = replace(experiment, labeler=labeler)
         votes: dict[int, Any] = {}
         for epsilon in EPSILONS:
-            config = replace(distill.labeler_of(chosen), epsilon=epsilon)
-            num_queries = asked or distill.default_num_queries(task, config, chosen)
+            config = replace(chosen.labeler_of_round(), epsilon=epsilon)
+            num_queries = asked or stages.default_num_queries(task, config, chosen)
             if num_queries not in votes:  # the votes do not depend on epsilon
-                queries = distill.select_queries(
+                queries = stages.select_queries(
                     stage_key(root, Stage.QUERIES),
                     task,
                     features,
@@ -107,7 +114,7 @@ def measure(
                 answered.append(float(answers.answered.mean()))
             rows.append(
                 {
-                    "labeler": labeler_name,
+                    "labeler": labeler.name,
                     "asked": asked,
                     "epsilon": epsilon,
                     "seed": experiment.seed,

@@ -103,6 +103,16 @@ TESTS = {
         "tests/test_preview.py",
     ),
     "rknn_jax/neighbors.py": ("tests/test_neighbors.py",),
+    "rknn_jax/release/inputs.py": (
+        "tests/test_cli.py",
+        "tests/test_release_folder.py",
+        "tests/test_statement.py",
+    ),
+    "rknn_jax/release/planning.py": (
+        "tests/test_cli.py",
+        "tests/test_release_folder.py",
+        "tests/test_statement.py",
+    ),
     "rknn_jax/release/label.py": (
         "tests/test_cli.py",
         "tests/test_release_folder.py",

@@ -19,7 +19,7 @@ import optax
 from benchmarks._measure import mnist_folder, save, seconds, summary
 from rknn_jax.students import dpsgd
 from rknn_jax.students import fit as students
-from train import distill, sweep
+from train import commandline, distill, sweep
 
 RUNS = Path("runs/noisy_sgd")
 DELTA = 1e-5
@@ -91,7 +91,7 @@ def run(name: str, epsilon: float, seed: int, prepared: Any) -> dict[str, Any]:
         "none",
     ]
     folder = RUNS / f"{list(KINDS).index(name)}-{epsilon}-{seed}"
-    return distill.run(distill.from_arguments([*words, "--out", str(folder)]), prepared)
+    return distill.run(commandline.parsed([*words, "--out", str(folder)]), prepared)
 
 
 def speed(model: str, batch_size: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
-from train import distill
+from train import commandline, distill
 
 RUNS = Path("runs/papers")
 # Runs of two minutes use all seeds; semi-supervised students take longer and use the first only.
@@ -91,7 +91,7 @@ def run(name: str, seed: int) -> dict[str, Any]:
         str(seed),
     ]
     return distill.run(
-        distill.from_arguments([*words, "--out", str(RUNS / f"{list(KINDS).index(name)}-{seed}")])
+        commandline.parsed([*words, "--out", str(RUNS / f"{list(KINDS).index(name)}-{seed}")])
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import _pictures
 from benchmarks._measure import RESULTS
-from train import compare as comparison
+from train.compare import sections as comparison
 
 GOALS = ("label_accuracy", "test_accuracy", "one_student")
 ROOT = Path(__file__).parent.parent
@@ -206,7 +206,7 @@ def noisy_sgd() -> str:
         for row in load("noisy_sgd")["results"]["accuracy"]
     ]
     return table(
-        ["MNIST, what is trained", "ε", "neighbours", "the network on the test set", "seeds"],
+        ["MNIST, what is trained", "ε", "neighbors", "the network on the test set", "seeds"],
         rows,
         "noisy_sgd",
     )
@@ -347,6 +347,82 @@ def growth() -> str:
     return table(
         ["records", "votes summed in", "a record", "peak memory grew by"], rows, "neighbors"
     )
+
+
+def accelerator() -> str:
+    """The assignment and the decode on a GPU."""
+    parts = load("accelerator")["results"]
+    rows = []
+    for name, part in parts.items():
+        found = part["result"]
+        if name.startswith("nearest"):
+            points, references, width = found["size"]
+            took = found["seconds"]
+            work = f"{points:,} of {width} on {references:,}, k = {found['num_neighbors']}"
+            rows.append(
+                [
+                    work,
+                    f"{1000 * took['pallas']:.1f} ms",
+                    f"{found['ratio']['xla']:.1f}",
+                    f"{found['ratio']['torch']:.1f}",
+                    f"{found['share_of_ceiling']:.1%}",
+                ]
+            )
+        if name == "decode":
+            work = f"decode of {found['messages']:,} messages on {found['cells']:,} cells"
+            took = found["seconds"]
+            share = f"{found['share_of_ceiling']:.1%}"
+            rows.append(
+                [work, f"{1000 * took['pallas']:.1f} ms", f"{found['ratio']:.1f}", "", share]
+            )
+    header = ["work", "Pallas", "times as fast as XLA", "as torch", "share of the ceiling"]
+    return table(header, rows, "accelerator")
+
+
+def accelerator_blocks() -> str:
+    """The assignment on a GPU over the size of its blocks."""
+    parts = load("accelerator")["results"]
+    names = [name for name in parts if name.startswith("blocks")]
+    rows = []
+    for name in names:
+        found = parts[name]["result"]
+        for form in ("pallas", "xla"):
+            for count in (1, 10):
+                times = [
+                    f"{1000 * row['seconds']:.1f} ms"
+                    for row in sorted(found, key=lambda row: int(row["block"]))
+                    if (row["form"], row["num_neighbors"]) == (form, count)
+                ]
+                rows.append([name.removeprefix("blocks "), form, str(count), *times])
+    header = ["work", "form", "k", "blocks of 8,192", "of 65,536", "one block"]
+    return table(header, rows, "accelerator")
+
+
+def cifar10_labels() -> str:
+    """Labels of CIFAR-10 on SimCLR's features."""
+    rows = [
+        [
+            row["trust"],
+            f"{row['epsilon']}" if row["epsilon"] != "inf" else "∞",
+            str(row["queries"]),
+            percent(row["plain"]),
+            percent(row["spread"]),
+            percent(row["worst_class"]),
+            f"{min(row['spread']['values']):.2%}",
+        ]
+        for row in load("cifar10_labels")["results"]["rows"]
+        if row["queries"] in (100, 500)
+    ]
+    header = [
+        "trust",
+        "ε",
+        "queries",
+        "arg max",
+        "default",
+        "worst class of the default",
+        "worst release",
+    ]
+    return table(header, rows, "cifar10_labels")
 
 
 def peers() -> str:
@@ -696,6 +772,9 @@ MAKERS += (
     dpdfd,
     speed,
     growth,
+    accelerator,
+    accelerator_blocks,
+    cifar10_labels,
     peers,
     federation,
     replay,

@@ -77,7 +77,10 @@ def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
       int32 `[n, k·r]`, ascending in each row. `NO_CELL` stands for a query or a label that is
       missing or repeated, because a record may add at most 1 to a cell.
     """
-    return _cells(jnp.asarray(near, jnp.int32), jnp.asarray(labels, jnp.int32), num_classes)
+    found: jax.Array = _cells(
+        jnp.asarray(near, jnp.int32), jnp.asarray(labels, jnp.int32), num_classes
+    )
+    return found
 
 
 @jax.jit

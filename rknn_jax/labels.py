@@ -37,12 +37,14 @@ class Labels:
     @property
     def known(self) -> np.ndarray:
         """Mask of the records that have a label, bool `[m]`."""
-        return self.probabilities.sum(axis=1) > 0
+        known: np.ndarray = self.probabilities.sum(axis=1) > 0
+        return known
 
     @property
     def hard(self) -> np.ndarray:
         """Most probable class of each record, int32 `[m]`."""
-        return self.probabilities.argmax(axis=1).astype(np.int32)
+        labels: np.ndarray = self.probabilities.argmax(axis=1).astype(np.int32)
+        return labels
 
     def surest(self, share: float) -> np.ndarray:
         """Return a mask of the known records whose labels are surest, bool `[m]`.
@@ -64,7 +66,10 @@ class Labels:
             return self.probabilities
         num_classes = self.probabilities.shape[1]
         share = (self.confidence if kind == "posterior" else np.ones_like(self.confidence))[:, None]
-        return share * np.eye(num_classes, dtype=np.float32)[self.hard] + (1 - share) / num_classes
+        mixed: np.ndarray = (
+            share * np.eye(num_classes, dtype=np.float32)[self.hard] + (1 - share) / num_classes
+        )
+        return mixed
 
     def spread(self, probabilities: np.ndarray) -> "Labels":
         """Return the labels with new probabilities, which include the neighbors' shares.

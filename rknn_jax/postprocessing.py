@@ -71,7 +71,10 @@ def noisy_screen(key: jax.Array, counts: Array, threshold: float, stddev: float)
       bool `[num_queries]`.
     """
     largest = np.asarray(counts, np.float32).max(axis=1)
-    return largest + stddev * np.asarray(jax.random.normal(key, largest.shape)) >= threshold
+    passes: np.ndarray = (
+        largest + stddev * np.asarray(jax.random.normal(key, largest.shape)) >= threshold
+    )
+    return passes
 
 
 def assignment(counts: Array) -> np.ndarray:
@@ -95,7 +98,10 @@ def assignment(counts: Array) -> np.ndarray:
             f"queries and {counts.shape[1]} classes; "
             "set the number of queries or use decode=argmax."
         )
-    return scipy.optimize.linear_sum_assignment(counts, maximize=True)[1].astype(np.int32)
+    labels: np.ndarray = scipy.optimize.linear_sum_assignment(counts, maximize=True)[1].astype(
+        np.int32
+    )
+    return labels
 
 
 def posterior(counts: Array, stddev: Array) -> np.ndarray:
@@ -134,9 +140,10 @@ def _posterior(counts: np.ndarray, stddev: np.ndarray) -> np.ndarray:
     log_below = scipy.special.log_ndtr(standard)
     log_density = -0.5 * standard**2 - np.log(scale)[..., None]
     mass = np.exp(log_density + log_below.sum(axis=1, keepdims=True) - log_below).sum(axis=2)
-    return np.where(
+    posterior: np.ndarray = np.where(
         (stddev > 0).all(axis=1, keepdims=True), mass / mass.sum(axis=1, keepdims=True), certain
     ).astype(np.float32)
+    return posterior
 
 
 def soft_labels(counts: Array) -> np.ndarray:
@@ -237,7 +244,8 @@ def propagation_strength(num_queries: int, num_public: int) -> float:
     Labels travel farther when more public records share a query. The exponent was chosen on MNIST;
     `benchmarks/results/labels.json` holds its results there.
     """
-    return 1 - (num_queries / num_public) ** 0.6
+    strength: float = 1 - (num_queries / num_public) ** 0.6
+    return strength
 
 
 def propagate(graph: scipy.sparse.spmatrix, probabilities: Array, strength: float) -> np.ndarray:

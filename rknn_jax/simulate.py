@@ -193,7 +193,8 @@ def _votes(
         )
 
     cells = _cells(mechanism, *jax.vmap(one)(first + jnp.arange(size)))
-    return jax.lax.with_sharding_constraint(cells, _distributed.over_clients(mesh))
+    placed: jax.Array = jax.lax.with_sharding_constraint(cells, _distributed.over_clients(mesh))
+    return placed
 
 
 @jax.jit
@@ -239,4 +240,5 @@ def make(name: str, **fields: Any) -> LocalRandomizer:
         raise ValueError(
             f"Expected mechanism to be one of {mechanisms.names('local')}, got mechanism={name!r}."
         )
-    return mechanisms.make(name, **fields)
+    mechanism: LocalRandomizer = mechanisms.make(name, **fields)
+    return mechanism

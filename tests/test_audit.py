@@ -14,9 +14,10 @@ import pytest
 from scipy.stats import binomtest
 
 from rknn_jax import bsvs, labelers, mechanisms, neighbors
-from rknn_jax.audit import bounds, games, games_labeler
+from rknn_jax.audit import bounds, games, games_labeler, neighboring
 from rknn_jax.audit.bounds import Control, Game
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers.dpdfd import DPDFD
 from rknn_jax.mechanisms import base
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.mechanisms.collision import Collision
@@ -32,7 +33,7 @@ from rknn_jax.students import dpsgd
 from tests.conftest import modules
 from tests.plants import planted
 from train import audit as train_audit
-from train import distill
+from train import stages
 
 EXAMPLES = [
     example
@@ -250,7 +251,7 @@ def test_games_vote_for_every_cell_and_miss_some_votes(mechanism):
     """Each record is one that `bsvs.cells` could make: r labels of each of k queries, or some of
     these.
     """
-    pairs = list(games.changes(np.random.default_rng(0), mechanism))
+    pairs = list(neighboring.changes(np.random.default_rng(0), mechanism))
     voted = np.concatenate([np.concatenate(pair) for pair in pairs])
     assert set(voted[voted >= 0]) == set(range(mechanism.num_cells))
     for votes in itertools.chain(*pairs):
@@ -590,10 +591,10 @@ def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
     """Labels and noisy counts are as they should be; how sure a label is, is told by the votes
     themselves.
     """
-    honest = rknn.tally
+    honest = rknn.ReverseKNN.release
 
-    def peeking(key, votes, queries, num_classes, config, predicted=None):
-        answers = honest(key, votes, queries, num_classes, config)
+    def peeking(self, key, votes, queries, num_classes, predicted=None):
+        answers = honest(self, key, votes, queries, num_classes)
         counts = np.asarray(bsvs.sum_votes(votes, answers.counts.size)).reshape(
             answers.counts.shape
         )
@@ -602,7 +603,7 @@ def test_a_look_at_the_counts_after_the_noise_is_found(monkeypatch):
             confidence=(counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)).astype(np.float32),
         )
 
-    monkeypatch.setattr(rknn, "tally", peeking)
+    monkeypatch.setattr(rknn.ReverseKNN, "release", peeking)
     broken(*one_game("rknn"), FEW_RUNS)
 
 
@@ -691,7 +692,7 @@ def test_an_honest_run_is_not_broken():
 @pytest.mark.slow
 def test_a_run_whose_noise_is_always_the_same_is_found(monkeypatch):
     """One more vote shows in every run: one value is another, and all others are as they were."""
-    monkeypatch.setattr(distill, "fresh_noise_key", lambda: jax.random.key(7))
+    monkeypatch.setattr(stages, "fresh_noise_key", lambda: jax.random.key(7))
     found = train_audit.main(PIXELS, 80, 0.999)
     assert found.broken
     assert found.claimed_epsilon == 1.0
@@ -702,7 +703,7 @@ def test_runs_that_cannot_be_audited_are_refused():
     for changes, named in (
         ({"epsilon": math.inf}, "infinity"),
         ({"noise_seed": 1}, "noise_seed=1"),
-        ({"labeler": "dpdfd", "delta": 1e-5}, "dpdfd"),
+        ({"labeler": DPDFD(), "delta": 1e-5}, "dpdfd"),
     ):
         with pytest.raises(ValueError, match=named):
             train_audit.main(dataclasses.replace(PIXELS, **changes), 100)

@@ -3,6 +3,7 @@ noise.
 """
 
 import os
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -111,9 +112,7 @@ def parity_in_the_third_decimal(monkeypatch):
         done = honest(plan, *rest)
         winner = true_counts(plan).max(axis=1).sum() % 2
         sure = np.floor(done.answers.confidence * 100) / 100 + 0.001 * winner + 0.0004
-        return label.replace(
-            done, answers=label.replace(done.answers, confidence=sure.astype(np.float32))
-        )
+        return replace(done, answers=replace(done.answers, confidence=sure.astype(np.float32)))
 
     monkeypatch.setattr(label, "draw", draw)
 
@@ -127,7 +126,7 @@ def lowest_bit_of_a_probability(monkeypatch):
         bits = done.probabilities.astype(np.float32).view(np.int32) & ~1 | int(
             true_counts(plan)[2, 1] % 2
         )
-        return label.replace(done, probabilities=bits.view(np.float32))
+        return replace(done, probabilities=bits.view(np.float32))
 
     monkeypatch.setattr(label, "draw", draw)
 

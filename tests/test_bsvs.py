@@ -17,7 +17,7 @@ from tests import reference
 NUM_QUERIES = 7
 CLASSES = 5
 CELLS = NUM_QUERIES * CLASSES
-VOTES = [(4, 3), (2, 1)]  # neighbours and labels of a record
+VOTES = [(4, 3), (2, 1)]  # neighbors and labels of a record
 
 
 def votes(seed, n, k, r):
@@ -87,9 +87,9 @@ def test_the_sensitivity_found_by_search_is_2kr_for_replacing_and_kr_for_adding(
 
 
 def test_a_record_never_adds_more_than_one_to_a_cell_however_it_is_encoded():
-    """Repeated neighbours or labels would break the unit shifts that composition counts on.
+    """Repeated neighbors or labels would break the unit shifts that composition counts on.
 
-    Every record of 3 neighbours of 3 and 3 labels of 2, any of which may be missing.
+    Every record of 3 neighbors of 3 and 3 labels of 2, any of which may be missing.
     """
     near = np.array(list(itertools.product(range(-1, 3), repeat=3)))
     labels = np.array(list(itertools.product(range(-1, 2), repeat=3)))

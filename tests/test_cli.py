@@ -20,7 +20,7 @@ from rknn_jax import bsvs, mechanisms, simulate
 from rknn_jax._internal import terminal
 from rknn_jax.cli.main import main
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import label, preview
+from rknn_jax.release import label, planning, preview
 from rknn_jax.release.settings import Settings
 
 ALMOST_NO_NOISE = (
@@ -300,7 +300,7 @@ def test_other_mechanisms_release_and_say_what_they_cost(files, rknn, mechanism,
 
 
 def test_rows_are_unsure_whose_query_leads_by_less_than_noise_turns(files):
-    plan = label.prepare(
+    plan = planning.prepare(
         Settings(
             files / "P.npz",
             files / "R.npz",
@@ -942,6 +942,8 @@ class Lost:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_that_is_lost_comes_again(monkeypatch):
     monkeypatch.setattr(terminal, "AGAIN", 0.05)
+    # In the background of a shell, interrupts are ignored.
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.getsignal(signal.SIGINT)
     stopped = False
     try:
@@ -955,6 +957,7 @@ def test_an_interrupt_that_is_lost_comes_again(monkeypatch):
         assert stopped
     assert signal.getsignal(signal.SIGINT) is before
     time.sleep(0.1)  # and no more of them
+    signal.signal(signal.SIGINT, outside)
 
 
 def test_the_program_leaves_with_the_status_of_the_command():

@@ -18,13 +18,25 @@ from matplotlib.figure import Figure
 from rknn_jax import data, labelers
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
+from rknn_jax.representations import pca
+from tests import tiny
 from tests.test_distill import load_all, small_runs  # noqa: F401 (a fixture)
-from train import compare, distill, report, sweep
+from train import distill, report, stages, sweep
 from train import experiment as runs
+from train.compare import curves, measure, sections
+from train.compare import plan as planning
+from train.compare.methods import digits, mnist, others
+from train.compare.plan import Config
+from train.compare.run import main
 from train.experiment import Experiment
+from train.papers import Claim
+from train.papers.claims import claims
+from train.papers.published import PUBLISHED
+from train.report.text import epsilon_text
 
-BASE = compare.Config(
+BASE = Config(
     methods=("rknn-central", "rknn-local", "noisy-sgd"), seeds=(0, 1, 3), student="linear"
 )
 CLASSES = 10
@@ -32,7 +44,9 @@ CLASSES = 10
 
 def accuracy(experiment):
     """An accuracy that tells the cell."""
-    labeler = 0.1 * (experiment.labeler == "rknn") + 0.05 * (experiment.trust == "local")
+    labeler = 0.1 * (experiment.labeler.name == "rknn") + 0.05 * (
+        experiment.labeler.trust == "local"
+    )
     return 0.6 + labeler + 0.01 * min(experiment.epsilon, 8.0) + 0.002 * experiment.seed**2
 
 
@@ -40,15 +54,19 @@ def fabricated(experiment, prepared=None):
     """Write what a run of `train.distill` leaves behind, with accuracies of `accuracy`."""
     folder = runs.make_folder(experiment)
     told = {
-        "mechanism": experiment.private_step,
         "resolved_queries": 40,
         "classes": [str(number) for number in range(CLASSES)],
     }
     runs.write_json(folder / "config.json", runs.settings(experiment) | told | runs.environment())
     sampled = Event("gaussian", 3.0, 10, sampling_prob=0.1, replaced=True, opposite=True)
-    events = (sampled,) if experiment.labeler == "noisy_sgd" else ()
+    events = (sampled,) if experiment.labeler.name == "noisy_sgd" else ()
     guarantee = Guarantee(
-        experiment.epsilon * 0.999, 1e-5, "replace-one", experiment.trust, events, accountant="PLD"
+        experiment.epsilon * 0.999,
+        1e-5,
+        "replace-one",
+        experiment.labeler.trust,
+        events,
+        accountant="PLD",
     )
     right = accuracy(experiment)
     student = experiment.student != "none"
@@ -56,7 +74,7 @@ def fabricated(experiment, prepared=None):
         folder / "result.json",
         {
             "label_accuracy": right,
-            "model_test_accuracy": right - 0.01 if experiment.trains else None,
+            "model_test_accuracy": right - 0.01 if experiment.labeler.trains else None,
         }
         | {
             "test_accuracy": right - 0.02 if student else None,
@@ -67,7 +85,7 @@ def fabricated(experiment, prepared=None):
             "epsilon": guarantee.epsilon,
             "delta": 1e-5,
             "relation": "replace-one",
-            "trust": experiment.trust,
+            "trust": experiment.labeler.trust,
         }
         | {"interrupted": False, "num_private": 1000},
     )
@@ -111,7 +129,7 @@ class Ran(list):
             raise KeyboardInterrupt
         self.append(str(experiment.out))
         if self.fail and self.fail in str(experiment.out):
-            told = runs.settings(experiment) | {"mechanism": experiment.private_step}
+            told = runs.settings(experiment)
             runs.write_json(runs.make_folder(experiment) / "config.json", told)
             raise RuntimeError("no such luck")
         return fabricated(experiment, prepared)
@@ -120,7 +138,7 @@ class Ran(list):
 def run(monkeypatch, config, **how):
     ran = Ran(**how)
     monkeypatch.setattr(distill, "main", ran)
-    return compare.main(config), ran
+    return main(config), ran
 
 
 class Tables(html.parser.HTMLParser):
@@ -169,31 +187,30 @@ def whole(tmp_path_factory):
     return out, found
 
 
-@pytest.mark.parametrize("plan", [compare.mnist, compare.digits])
+@pytest.mark.parametrize("plan", [mnist, digits])
 def test_no_labeler_trust_or_seller_of_labels_is_forgotten(plan):
     methods = plan().methods
-    assert {method.changes.get("labeler", "rknn") for method in methods.values()} == set(
-        labelers.names()
-    )
+    assert {method.labeler.name for method in methods.values()} == set(labelers.names())
     assert {method.trust for method in methods.values()} == set(get_args(Trust))
     assert {
         method.changes["buy"].select for method in methods.values() if method.kind == "buy"
     } == {"diverse_public", "near_private"}
-    assert list(methods) == list(compare.mnist().methods)
-    assert {method.kind for method in methods.values()} == set(compare.COLOURS)
+    assert list(methods) == list(mnist().methods)
+    assert {method.kind for method in methods.values()} == set(curves.COLOURS)
+    assert others({}, (1.0,)).keys() == {name.replace("_", "-") for name in labelers.names()}
     assert all(set(method.students) <= set(method.epsilons) for method in methods.values())
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "digits"])
 def test_all_cells_have_one_delta_relation_and_splits_and_cheap_ones_come_first(dataset):
-    chosen, cells = compare.plan(compare.Config(dataset=dataset))
+    chosen, cells = planning.plan(Config(dataset=dataset))
     experiments = [cell.experiment for cell in cells]
     assert {(one.delta, one.relation, one.dataset) for one in experiments} == {
         (1e-5, "replace-one", dataset)
     }
     assert {one.seed for one in experiments} == set(chosen.seeds)
     assert len({one.out for one in experiments}) == len(experiments)
-    groups = [compare.group(chosen, cell)[:2] for cell in cells]
+    groups = [planning.group(chosen, cell)[:2] for cell in cells]
     assert groups == sorted(groups)
     assert any(
         cell.epsilon == float("inf") and cell.experiment.student != "none" for cell in cells
@@ -204,9 +221,7 @@ def test_all_cells_have_one_delta_relation_and_splits_and_cheap_ones_come_first(
             for cell in cells
             if cell.method == "rknn-central" and cell.experiment.student != "none"
         }
-        assert {row.epsilon for row in report.PUBLISHED["mnist"]} <= students, (
-            "every point of Table 1"
-        )
+        assert {row.epsilon for row in PUBLISHED["mnist"]} <= students, "every point of Table 1"
 
 
 def test_stopped_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
@@ -220,7 +235,7 @@ def test_stopped_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert "- noisy SGD, linear head, ε = 1: 3 of 3 runs" in told(tmp_path, "md")
     killed = tmp_path / "rknn-local" / "epsilon=0.1-seed=0"  # in the middle of a run
     fabricated(
-        next(cell.experiment for cell in compare.plan(config)[1] if cell.experiment.out == killed)
+        next(cell.experiment for cell in planning.plan(config)[1] if cell.experiment.out == killed)
     )
     (killed / "result.json").unlink()
     found, ran = run(monkeypatch, config)
@@ -244,7 +259,7 @@ def test_a_cell_of_other_settings_is_refused_before_anything_is_run(tmp_path, mo
         ValueError,
         match=r"noisy-sgd/epsilon=1-seed=0 holds a run of other settings: noise_seed=None for 7",
     ):
-        compare.main(replace(config, noise_seed=7))
+        main(replace(config, noise_seed=7))
     assert not ran
     assert {path: path.read_bytes() for path in tmp_path.glob("**/*") if path.is_file()} == before
 
@@ -274,7 +289,7 @@ def test_means_and_deviations_are_those_of_the_runs(whole):
             for seed in (0, 1, 3)
         ]
         results = [json.loads((folder / "result.json").read_text()) for folder in folders]
-        for name in compare.ACCURACIES:
+        for name in measure.ACCURACIES:
             values = [result[name] for result in results]
             if None in values:
                 assert row[name] is None
@@ -298,7 +313,7 @@ def test_means_and_deviations_are_those_of_the_runs(whole):
 
 def test_bands_are_one_standard_deviation(whole):
     _, found = whole
-    points = compare.curves(found["rows"], "told")
+    points = curves.curves(found["rows"], "told")
     assert set(points) == {"reverse k-NN, central", "reverse k-NN, local", "noisy SGD, linear head"}
     [row] = [row for row in found["rows"] if (row["method"], row["epsilon"]) == ("noisy-sgd", 1.0)]
     assert row["told"] == "model_test_accuracy", (
@@ -308,7 +323,7 @@ def test_bands_are_one_standard_deviation(whole):
     assert points["noisy SGD, linear head"][1] == (1.0, mean, spread)
     with matplotlib.rc_context():
         axes = Figure().subplots()
-        compare.draw([row], "told", "accuracy", axes)
+        curves.draw([row], "told", "accuracy", axes)
     heights = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((mean - spread, mean + spread))
 
@@ -330,7 +345,7 @@ def test_the_page_markdown_and_json_say_the_same(whole):
             for line in lines
             if len(line) == 8
             and line[0] == row["title"]
-            and line[2] == report.epsilon_text(row["epsilon"])
+            and line[2] == epsilon_text(row["epsilon"])
         ]
         shown = [row["label_accuracy"], row["model_test_accuracy"], row["test_accuracy"]]
         for cell, value in zip(line[5:], shown, strict=True):
@@ -355,7 +370,7 @@ def test_the_page_loads_nothing_and_has_what_it_needs(whole):
         machine["versions"]["jax"],
         found["command"],
         "seeds 0, 1, 3",
-        *compare.NOT_COVERED,
+        *sections.NOT_COVERED,
     ):
         assert words in page.replace("&#39;", "'")
     for row in found["rows"]:
@@ -398,15 +413,15 @@ def test_one_seed_has_no_deviation(tmp_path, monkeypatch):
         replace(BASE, out=tmp_path, epsilons=(1.0,), seeds=(3,), methods=("rknn-central",)),
     )
     assert found["rows"][0]["label_accuracy"]["stddev"] is None
-    assert compare.share(found["rows"][0]["label_accuracy"]) == "72.80%"
-    assert compare.curves(found["rows"], None) == {
+    assert sections.share(found["rows"][0]["label_accuracy"]) == "72.80%"
+    assert curves.curves(found["rows"], None) == {
         "reverse k-NN, central": [(1.0, pytest.approx(0.728), 0.0)]
     }
 
 
 def test_claims_cost_what_the_accountants_say():
     accountants = json.loads(
-        (Path(compare.__file__).parents[1] / "benchmarks/results/accountants.json").read_text()
+        (Path(__file__).parents[1] / "benchmarks/results/accountants.json").read_text()
     )["results"]["stated"]
     printed = {row["name"]: row for row in accountants}
     expected = {
@@ -414,13 +429,13 @@ def test_claims_cost_what_the_accountants_say():
         "PATE, Confident-GNMax (Papernot et al. 2018)": printed["Confident-GNMax, MNIST"]["PLD"],
         "PATE, LNMax (Papernot et al. 2017)": printed["LNMax, MNIST"]["PLD"],
     }
-    claims = compare.claims("mnist")
-    found = {claim.system: claim.recomputed() for claim in claims if claim.system in expected}
+    made = claims("mnist")
+    found = {claim.system: claim.recomputed() for claim in made if claim.system in expected}
     assert found == pytest.approx(expected, rel=1e-4)
-    assert all(claim.epsilon < found[claim.system] for claim in claims if claim.system in found), (
+    assert all(claim.epsilon < found[claim.system] for claim in made if claim.system in found), (
         "all three claim too little"
     )
-    for claim in claims:
+    for claim in made:
         if claim.method == "rknn-central":
             assert claim.recomputed() == pytest.approx(claim.epsilon), (
                 "Laplace noise of 2k/epsilon holds what it says"
@@ -428,7 +443,7 @@ def test_claims_cost_what_the_accountants_say():
         if claim.method == "dpdfd":
             assert claim.recomputed() > 1e4 * claim.epsilon
         assert claim.differs
-        assert claim.method in compare.mnist().methods
+        assert claim.method in mnist().methods
 
 
 def row(epsilon, accuracy):
@@ -457,7 +472,7 @@ def test_beside_a_claim_stands_what_costs_no_more(claimed, costs, expected):
         row(3.0, 0.8),
         row("infinity", 0.9),
     ]
-    claim = compare.Claim(
+    claim = Claim(
         "private-knn",
         "theirs",
         claimed,
@@ -467,19 +482,20 @@ def test_beside_a_claim_stands_what_costs_no_more(claimed, costs, expected):
         None if costs is None else lambda: costs,
         "all",
     )
-    ours = compare.beside(claim, rows)["ours"]
+    ours = measure.beside(claim, rows)["ours"]
     assert (ours and ours["epsilon"]) == expected
 
 
 def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
     for changes, expected in (
         ({}, 2),  # 400 cells, 9 bits
-        ({"neighbors": 3}, 4),
-        ({"labeler": "noisy_sgd"}, 65),
+        ({"num_neighbors": 3}, 4),
+        ({"labeler": NoisySGD()}, 65),
         ({"trust": "local", "mechanism": "subset_selection"}, 51),
         ({"trust": "shuffle"}, 9),
     ):
-        experiment = Experiment(
+        experiment = tiny.changed(
+            Experiment(),
             epsilon=1.0,
             delta=1e-5,
             student="none",
@@ -487,10 +503,10 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
             **changes,
         )
         run = report.read(fabricated(experiment))
-        assert compare.bytes_sent(run, experiment) == expected
-        if experiment.trust != "central":
+        assert measure.bytes_sent(run, experiment) == expected
+        if experiment.labeler.trust != "central":
             assert expected == wire.message_bytes(
-                rknn.mechanism(40, CLASSES, 1000, distill.reverse_knn(experiment))
+                rknn.mechanism(40, CLASSES, 1000, experiment.labeler_of_round())
             )
 
 
@@ -504,16 +520,16 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
 )
 def test_bad_input_is_named_before_anything_is_made(tmp_path, config, message):
     with pytest.raises(ValueError, match=message):
-        compare.main(replace(BASE, out=tmp_path / "new", **{"epsilons": (1.0,)} | config))
+        main(replace(BASE, out=tmp_path / "new", **{"epsilons": (1.0,)} | config))
     assert not (tmp_path / "new").exists()
 
 
 def test_as_many_representations_are_kept_as_there_are_splits(monkeypatch):
     fits = []
     monkeypatch.setattr(
-        distill,
+        stages,
         "prepare",
-        lambda experiment: fits.append(experiment.seed) or distill.Prepared(None, len, None),
+        lambda experiment: fits.append(experiment.seed) or stages.Prepared(None, len, None),
     )
     prepared = sweep.sharing(2)
     for seed in (0, 1, 0, 1, 2, 1, 0):
@@ -535,15 +551,17 @@ def rows_of_runs(out, found):
     return found["rows"]
 
 
-REAL = compare.Config(epsilons=(4.0,), seeds=(1,), student="none", noise_seed=0)
+REAL = Config(epsilons=(4.0,), seeds=(1,), student="none", noise_seed=0)
 
 
 def test_a_real_cell_says_what_its_run_does(tmp_path, monkeypatch):
     """A run of few records: labels are better than chance, and nothing is made up."""
-    plan = compare.digits()
-    smaller = plan.shared | {"queries": 20, "neighbors": 2, "representation": "pca"}
-    monkeypatch.setattr(compare, "digits", lambda: plan._replace(shared=smaller))
-    found = compare.main(replace(REAL, methods=("rknn-central",), out=tmp_path))
+    plan = digits()
+    labeler = rknn.ReverseKNN(num_neighbors=2)
+    own = {"queries": 20, "labeler": labeler, "representation": pca.Config()}
+    smaller = plan.shared | own
+    monkeypatch.setattr(planning, "digits", lambda: plan._replace(shared=smaller))
+    found = main(replace(REAL, methods=("rknn-central",), out=tmp_path))
     [row] = rows_of_runs(tmp_path, found)
     assert row["label_accuracy"]["mean"] > 0.6
     assert [one["bytes"] for one in found["costs"]] == [2], "2 cells of 200, 8 bits each"
@@ -552,7 +570,7 @@ def test_a_real_cell_says_what_its_run_does(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_real_cells_of_all_digits_label_well(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "load", load_all)
-    found = compare.main(replace(REAL, methods=("rknn-central", "noisy-sgd"), out=tmp_path))
+    found = main(replace(REAL, methods=("rknn-central", "noisy-sgd"), out=tmp_path))
     rows = rows_of_runs(tmp_path, found)
     assert all(row["label_accuracy"]["mean"] > 0.85 for row in rows)
     assert [one["bytes"] for one in found["costs"]] == [2, 65]

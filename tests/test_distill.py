@@ -14,16 +14,19 @@ import pytest
 
 from rknn_jax import bsvs, data, mechanisms
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
+from rknn_jax.representations import pca
 from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.simclr import Config as SimCLR
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from tests import recorded, tiny
-from train import distill, truth
+from train import commandline, distill, learn, stages, truth
 from train.experiment import Experiment
 
 # Every run has the shapes of the first, and so compiles next to nothing.
@@ -31,13 +34,14 @@ TINY = Experiment(
     dataset="digits",
     epsilon=4.0,
     queries=20,
-    neighbors=2,
+    labeler=rknn.ReverseKNN(num_neighbors=2),
     epochs=1,
     batch_size=24,
     augmentation="none",
     noise_seed=0,
-    representation="pca",
+    representation=pca.Config(),
 )
+SIMCLR = SimCLR(epochs=5, batch_size=128)
 NUM_PUBLIC = 120
 NUM_TEST = 60
 FILES = {
@@ -54,7 +58,7 @@ FILES = {
 
 
 def run(folder, *, benchmark=False, **changes):
-    return distill.main(dataclasses.replace(TINY, out=folder, **changes), benchmark=benchmark)
+    return distill.main(tiny.changed(TINY, out=folder, **changes), benchmark=benchmark)
 
 
 def told(folder, name):
@@ -169,7 +173,7 @@ def test_every_file_is_there_and_the_accuracies_are_those_of_the_files(once):
 WHOLE = {
     "batch_size": Experiment.batch_size,
     "augmentation": "warp",
-    "neighbors": 1,
+    "num_neighbors": 1,
     "benchmark": True,
 }
 
@@ -260,7 +264,7 @@ def test_one_private_record_moves_at_most_2k_votes_of_a_run(tmp_path, monkeypatc
     before, after = (
         arrays(tmp_path / name, "queries.npz")["noisy_counts"] for name in ("before", "after")
     )
-    assert 0 < np.abs(before - after).sum() <= 2 * TINY.neighbors
+    assert 0 < np.abs(before - after).sum() <= 2 * TINY.labeler.num_neighbors
     assert np.abs(before - after).max() == 1
 
 
@@ -298,20 +302,22 @@ def test_every_mechanism_that_can_label_is_offered_and_no_other():
         for name in mechanisms.names():
             settings = {"mechanism": name, "trust": trust, "delta": 1e-6}
             if name in mechanisms.names(trust):
-                assert Experiment(**settings).private_step == name
+                assert tiny.changed(Experiment(), **settings).labeler.noise == name
             else:
                 with pytest.raises(ValueError, match="mechanism to be one of"):
-                    Experiment(**settings)
+                    tiny.changed(Experiment(), **settings)
     with pytest.raises(ValueError, match="representation to be one of dti, hog"):
-        Experiment(representation="unheard")
+        commandline.parsed(["--representation", "unheard"])
 
 
 def test_33_rounds_of_a_delta_of_their_own_add_up_to_no_more_than_it():
-    experiment = Experiment(epsilon=1.0, delta=1e-6, rounds=33, trust="shuffle")
+    shuffled = rknn.ReverseKNN(trust="shuffle")
+    experiment = Experiment(epsilon=1.0, delta=1e-6, rounds=33, labeler=shuffled)
+    labeler = experiment.labeler_of_round()
     one = rknn.guarantee(
-        rknn.mechanism(4, 4, 1000, distill.labeler_of(experiment)),
+        rknn.mechanism(4, 4, 1000, labeler),
         1000,
-        distill.labeler_of(experiment),
+        labeler,
     )
     assert accounting.compose([one] * 33, experiment.delta).delta <= 1e-6
 
@@ -319,7 +325,7 @@ def test_33_rounds_of_a_delta_of_their_own_add_up_to_no_more_than_it():
 def test_the_default_number_of_queries_follows_the_noise():
     task = digits(42)
     few, many = (
-        distill.default_num_queries(task, rknn.ReverseKNN(epsilon=e), TINY) for e in (1e-9, 100.0)
+        stages.default_num_queries(task, rknn.ReverseKNN(epsilon=e), TINY) for e in (1e-9, 100.0)
     )
     assert few == 10, "never fewer than the classes"
     assert many > 100
@@ -327,11 +333,11 @@ def test_the_default_number_of_queries_follows_the_noise():
         rknn.ReverseKNN(2.0, 1e-6, mechanism="collision", trust=trust)
         for trust in ("shuffle", "local")
     )
-    central = distill.default_num_queries(task, rknn.ReverseKNN(epsilon=2.0), TINY)
+    central = stages.default_num_queries(task, rknn.ReverseKNN(epsilon=2.0), TINY)
     assert (
         10
-        <= distill.default_num_queries(task, local, TINY)
-        < distill.default_num_queries(task, shuffled, TINY)
+        <= stages.default_num_queries(task, local, TINY)
+        < stages.default_num_queries(task, shuffled, TINY)
         < central
     )
     assert bsvs.required_gap(2 / 100.0, 10, 0.01) * many * bsvs.SHARED_MARGIN <= 1000
@@ -347,15 +353,19 @@ def test_the_default_number_of_queries_follows_the_noise():
         ({"trust": "local", "mechanism": "laplace"}, "trust=local, got mechanism=laplace"),
         ({"trust": "shuffle"}, "delta > 0"),
         ({"trust": "local", "relation": "add-remove"}, "relation=add-remove"),
-        ({"queries": 3, "neighbors": 4}, "neighbors=4, queries=3"),
+        ({"queries": 3, "num_neighbors": 4}, "neighbors=4, queries=3"),
         ({"rounds": 0}, "rounds=0"),
         ({"unlabelled": 0.2}, "semi_supervised=mixmatch, uda or vat with unlabelled=0.2"),
         ({"semi_supervised": "vat"}, "pass --unlabelled 0.1"),
-        ({"labeler": "pate", "mechanism": "laplace"}, "they are those of labeler=rknn"),
-        ({"labeler": "private_knn", "trust": "local"}, "got trust=local"),
-        ({"labeler": "private_knn"}, "labeler=private_knn, got delta=0.0"),
-        ({"labeler": "pate"}, "labeler=pate, got delta=0.0"),
-        ({"labeler": "noisy_sgd"}, "labeler=noisy_sgd, got delta=0.0"),
+        (
+            {"labeler": PrivateKNN()},
+            "labeler=private_knn, trust=central and noise=gaussian, got delta=0.0",
+        ),
+        ({"labeler": PATE()}, "labeler=pate, trust=central and noise=gaussian, got delta=0.0"),
+        (
+            {"labeler": NoisySGD()},
+            "labeler=noisy_sgd, trust=central and noise=gaussian, got delta=0.0",
+        ),
         ({"student": "m8"}, "student='m8'"),
         ({"student": "none", "rounds": 2}, "student=none"),
         ({"unlabelled": 1.0}, "unlabelled=1.0"),
@@ -365,14 +375,14 @@ def test_the_default_number_of_queries_follows_the_noise():
 )
 def test_bad_settings_are_named(settings, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        Experiment(**settings)
+        tiny.changed(Experiment(), **settings)
 
 
 def test_what_has_no_gaussian_noise_needs_no_delta():
-    assert Experiment(labeler="private_knn", epsilon=float("inf")).delta == 0
-    assert Experiment(labeler="pate", pate=PATE(aggregator="lnmax")).delta == 0
+    assert Experiment(labeler=PrivateKNN(), epsilon=float("inf")).delta == 0
+    assert Experiment(labeler=PATE(aggregator="lnmax")).delta == 0
     assert (
-        Experiment(labeler="pate", student="none", semi_supervised="vat", delta=1e-5).unlabelled
+        Experiment(labeler=PATE(), student="none", semi_supervised="vat", delta=1e-5).unlabelled
         == 0
     )
     assert Experiment(student="none", semi_supervised="vat").unlabelled == 0
@@ -403,7 +413,7 @@ def test_bad_settings_exit_with_2_before_anything_is_learned(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["distill", "--representation", "pixels", *arguments])
-    monkeypatch.setattr(distill, "fit_representation", None)
+    monkeypatch.setattr(stages, "fit_representation", None)
     with pytest.raises(SystemExit, match="^2$"):
         sys.exit(distill.cli())
     error = capsys.readouterr().err
@@ -415,28 +425,22 @@ def test_bad_settings_exit_with_2_before_anything_is_learned(
 
 
 def test_as_many_queries_as_public_records_and_teachers_as_private_ones_will_do():
-    distill.check(digits(TINY.seed), dataclasses.replace(TINY, queries=NUM_PUBLIC))
-    teachers = {"labeler": "pate", "neighbors": 1, "delta": 1e-5}
-    distill.check(
-        digits(TINY.seed), dataclasses.replace(TINY, **teachers, pate=PATE(num_teachers=1000))
-    )
-    distill.check(
-        digits(TINY.seed),
-        dataclasses.replace(TINY, **teachers, pate=PATE(num_teachers=1001), relation="add-remove"),
-    )
+    stages.check(digits(TINY.seed), dataclasses.replace(TINY, queries=NUM_PUBLIC))
+    teachers = dataclasses.replace(TINY, labeler=PATE(num_teachers=1000), delta=1e-5)
+    stages.check(digits(TINY.seed), teachers)
+    more = dataclasses.replace(teachers, labeler=PATE(num_teachers=1001), relation="add-remove")
+    stages.check(digits(TINY.seed), more)
 
 
 def test_who_learns_from_unlabelled_records_needs_some():
-    experiment = dataclasses.replace(
-        TINY, labeler="pate", neighbors=1, delta=1e-5, semi_supervised="vat"
-    )
+    experiment = dataclasses.replace(TINY, labeler=PATE(), delta=1e-5, semi_supervised="vat")
     everything = np.eye(10, dtype=np.float32)[digits(TINY.seed).public.true_labels]
     labels = Labels(everything, np.ones(NUM_PUBLIC, np.float32), np.zeros(NUM_PUBLIC, np.int32))
     with pytest.raises(
         ValueError,
         match="semi_supervised=vat, got none; pass --unlabelled 0.1, or --smoothing none",
     ):
-        distill.fit_student(None, digits(TINY.seed), labels, experiment, None, 0, None)
+        learn.fit_student(None, digits(TINY.seed), labels, experiment, None, 0, None)
 
 
 def test_files_beside_a_run_that_fails_stay_and_do_not_hide_its_error(tmp_path):
@@ -497,9 +501,14 @@ def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"representation": "simclr", "fine_tune": True},
-        {"representation": "scan", "fine_tune": True, "queries": None, "epochs": 5},
-        {"representation": "dti", "queries": 12},
+        {"representation": SIMCLR, "fine_tune": True},
+        {
+            "representation": SCAN(SIMCLR, epochs=2, self_label_epochs=1),
+            "fine_tune": True,
+            "queries": None,
+            "epochs": 5,
+        },
+        {"representation": DTI(epochs=2, width=4, blocks=1), "queries": 12},
         {"semi_supervised": "mixmatch", "unlabelled": 0.3},
         {"semi_supervised": "uda", "unlabelled": 0.3, "epochs": 2},
         {"semi_supervised": "vat", "unlabelled": 0.3, "epochs": 2},
@@ -510,15 +519,9 @@ def test_trained_representations_and_other_ways_to_learn_run_through(
     changes, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(data, "load", load_all)
-    simclr = SimCLR(epochs=5, batch_size=128)
-    settings = {
-        "simclr": simclr,
-        "scan": SCAN(simclr, epochs=2, self_label_epochs=1),
-        "dti": DTI(epochs=2, width=4, blocks=1),
-    }
     folder = run(
         tmp_path / "run",
-        **WHOLE | settings | changes | {"representation_dir": tmp_path / "representation"},
+        **WHOLE | changes | {"representation_dir": tmp_path / "representation"},
     )
     result = told(folder, "result.json")
     assert result["label_accuracy"] > 0.2  # chance is 0.1
@@ -535,17 +538,16 @@ def test_targets_are_as_sure_as_the_noise_leaves_the_label():
 
 
 def test_settings_reach_the_mechanism_and_the_student():
-    config = distill.labeler_of(
-        dataclasses.replace(
-            TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", neighbors=3
-        )
+    asked = tiny.changed(
+        TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", num_neighbors=3
     )
+    config = asked.labeler_of_round()
     assert config == rknn.ReverseKNN(
         2.0, config.delta, 3, "gaussian", "central", relation="add-remove"
     )
     assert config.delta == pytest.approx(5e-7)
-    assert distill.student_config(dataclasses.replace(TINY, student="m5", epochs=None)).epochs == 6
-    uda = distill.student_config(
+    assert learn.student_config(dataclasses.replace(TINY, student="m5", epochs=None)).epochs == 6
+    uda = learn.student_config(
         dataclasses.replace(
             TINY, semi_supervised="uda", unlabelled=0.1, unlabelled_weight=3.0, augmentation="crop"
         )
@@ -556,7 +558,7 @@ def test_settings_reach_the_mechanism_and_the_student():
         3.0,
         "photo",
     )
-    vat = distill.student_config(
+    vat = learn.student_config(
         dataclasses.replace(TINY, semi_supervised="vat", unlabelled=0.1, epochs=None, student="m5")
     )
     assert (vat.student.epochs, vat.student.model, vat.unlabelled_weight) == (25, "m5", 1.0), (

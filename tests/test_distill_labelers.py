@@ -11,7 +11,7 @@ from rknn_jax import data, labelers
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
 from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401 (a fixture)
-from train import distill, truth
+from train import commandline, distill, truth
 
 NEWCOMER = '''
 """Every query gets the class that is most frequent among all records."""
@@ -60,7 +60,7 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     """
     (tmp_path / "commonest.py").write_text(NEWCOMER)
     monkeypatch.setattr(labelers, "__path__", [*labelers.__path__, str(tmp_path)])
-    experiment = distill.from_arguments(
+    experiment = commandline.parsed(
         [
             "--labeler",
             "commonest",
@@ -86,7 +86,7 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"labeler to be one of \['commonest', .*'rknn'\], got labeler='unheard'"
     ):
-        dataclasses.replace(experiment, labeler="unheard")
+        commandline.parsed(["--labeler", "unheard"])
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,13 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     [
         pytest.param(
             {
-                "labeler": "private_knn",
-                "private_knn": PrivateKNN(num_neighbors=30, sampling_prob=0.5),
+                "labeler": PrivateKNN(num_neighbors=30, sampling_prob=0.5),
                 "rounds": 2,
             },
             marks=pytest.mark.slow,
         ),
         {
-            "labeler": "pate",
-            "pate": PATE(num_teachers=40, steps=30, hidden=0),
+            "labeler": PATE(num_teachers=40, steps=30, hidden=0),
             "smoothing": "none",
             "student": "none",
         },
@@ -114,7 +112,7 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeyp
 
     Each round's queries are new, and declined ones are told apart.
     """
-    settings = {"epsilon": 30.0, "delta": 1e-5, "queries": 40, "neighbors": 1} | changes
+    settings = {"epsilon": 30.0, "delta": 1e-5, "queries": 40} | changes
     monkeypatch.setattr(truth, "EPSILONS", (30.0,))  # whose noise is calibrated anyway
     folder = run(tmp_path / "run", benchmark=True, **settings)
     result = told(folder, "result.json")
@@ -143,7 +141,7 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeyp
     told_apart = {
         "pate": "epsilons_that_look_at_the_votes",
         "private_knn": "samples_of_fewer_than_k",
-    }[settings["labeler"]]
+    }[settings["labeler"].name]
     assert told_apart in result["not_covered_by_epsilon"]
     assert told_apart not in result
 
@@ -153,17 +151,16 @@ def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_p
     what is released moves by sqrt(2) a query.
     """
     task = digits(TINY.seed)
-    settings = {"epsilon": float("inf"), "delta": 1e-5, "queries": 20, "neighbors": 1}
+    settings = {"epsilon": float("inf"), "delta": 1e-5, "queries": 20}
     settings |= {"smoothing": "none", "student": "none"}
-    kinds = {
-        "private_knn": {
-            "private_knn": PrivateKNN(num_neighbors=12, sampling_prob=1.0, threshold=-10.0)
-        }
-    }
-    kinds["pate"] = {"pate": PATE(num_teachers=300, steps=20, hidden=0, aggregator="gnmax")}
-    for name, config in kinds.items():
+    kinds = (
+        PrivateKNN(num_neighbors=12, sampling_prob=1.0, threshold=-10.0),
+        PATE(num_teachers=300, steps=20, hidden=0, aggregator="gnmax"),
+    )
+    for labeler in kinds:
+        name = labeler.name
         monkeypatch.setattr(data, "load", lambda *_: task)
-        run(tmp_path / f"{name} before", labeler=name, **settings, **config)
+        run(tmp_path / f"{name} before", labeler=labeler, **settings)
         images = task.private.images.copy()
         labels = task.private.labels.copy()
         asked = arrays(tmp_path / f"{name} before", "queries.npz")[
@@ -175,7 +172,7 @@ def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_p
         monkeypatch.setattr(
             data, "load", lambda *_, private=private: dataclasses.replace(task, private=private)
         )
-        run(tmp_path / f"{name} after", labeler=name, **settings, **config)
+        run(tmp_path / f"{name} after", labeler=labeler, **settings)
         before, after = (
             arrays(tmp_path / f"{name} {when}", "queries.npz")["noisy_counts"]
             for when in ("before", "after")

@@ -14,22 +14,24 @@ import pytest
 from rknn_jax import data
 from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.noisy_sgd import NoisySGD
+from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.representations import pca
 from rknn_jax.students import dpsgd
 from rknn_jax.students import fit as students
 from rknn_jax.students import generator as generators
-from train import buy, distill, report
+from train import buy, commandline, distill, learn, report
 from train import experiment as runs
 from train.experiment import Experiment
+from train.report.settings import command
 
 HEAD = NoisySGD(network="linear", batch_size=250, epochs=6, learning_rate=2.0)
 IMAGES = NoisySGD(network="datalens", batch_size=250, epochs=1)
 BOUGHT = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
 TINY = Experiment(
-    labeler="noisy_sgd",
-    noisy_sgd=HEAD,
+    labeler=HEAD,
     epsilon=8.0,
     delta=1e-5,
-    representation="pca",
+    representation=pca.Config(),
     student="none",
     seed=3,
     noise_seed=0,
@@ -72,7 +74,7 @@ def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_tol
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(distill.ensemble, "fit", stopped)
+        patched.setattr(learn.ensemble, "fit", stopped)
         first = run(tmp_path / "run", student="linear", epochs=1)
     assert told(first, "result.json")["interrupted"]
     before = weights(first)
@@ -98,9 +100,9 @@ def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_tol
     assert "label_accuracy_by_epsilon" not in result["not_covered_by_epsilon"], (
         "each point would be another training"
     )
-    words = " ".join(report.command(report.read(folder)))
-    assert "--noisy-sgd.network linear" in words
-    again = distill.from_arguments(shlex.split(words)[3:])
+    words = " ".join(command(report.read(folder)))
+    assert "--labeler.network linear" in words
+    again = commandline.parsed(shlex.split(words)[3:])
     assert dataclasses.replace(again, out=None, queries=None) == dataclasses.replace(
         TINY, student="linear", epochs=1
     )
@@ -151,7 +153,7 @@ def bought_labels_are_told_apart(folder, labels):
         in (folder / "report.html").read_text()
     )
     assert (folder / "student").exists()
-    assert f"--buy.labels {labels}" in " ".join(report.command(report.read(folder)))
+    assert f"--buy.labels {labels}" in " ".join(command(report.read(folder)))
 
 
 def choosing_cost_nothing(folder):
@@ -185,7 +187,7 @@ def test_bought_labels_are_told_apart_and_what_choosing_them_costs_is_added(tmp_
         epsilon_pca=1.0,
         epsilon_support=1.0,
     )
-    folder = run(tmp_path / select, noisy_sgd=IMAGES, buy=bought)
+    folder = run(tmp_path / select, labeler=IMAGES, buy=bought)
     bought_labels_are_told_apart(folder, 60)
     if select == "near_private":
         choosing_cost_two(folder)
@@ -217,7 +219,7 @@ def test_a_finished_private_network_is_kept_where_buying_fails_and_what_choosing
         patched.setattr(buy, "fine_tune", killed)
         for _ in range(2):
             with pytest.raises(RuntimeError, match="killed"):
-                run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
+                run(tmp_path / "run", labeler=IMAGES, buy=near, noise_seed=None)
     np.testing.assert_array_equal(
         *chosen
     )  # a choice that was made is not made again with other noise
@@ -227,11 +229,11 @@ def test_a_finished_private_network_is_kept_where_buying_fails_and_what_choosing
     ):  # the noise of that choice is drawn
         run(
             tmp_path / "run",
-            noisy_sgd=IMAGES,
+            labeler=IMAGES,
             buy=dataclasses.replace(near, labels=30),
             noise_seed=None,
         )
-    folder = run(tmp_path / "run", noisy_sgd=IMAGES, buy=near, noise_seed=None)
+    folder = run(tmp_path / "run", labeler=IMAGES, buy=near, noise_seed=None)
     assert len(steps) == taken
     bought_labels_are_told_apart(folder, 20)
     choosing_cost_two(folder)
@@ -243,11 +245,9 @@ def test_what_is_bought_may_change_until_something_was_chosen_with_noise(tmp_pat
     with monkeypatch.context() as patched:
         patched.setattr(buy, "fine_tune", lambda *_: [].pop())
         with pytest.raises(IndexError):
-            run(
-                tmp_path / "run", noisy_sgd=IMAGES, buy=dataclasses.replace(BOUGHT, select="random")
-            )
+            run(tmp_path / "run", labeler=IMAGES, buy=dataclasses.replace(BOUGHT, select="random"))
     taken = len(steps)
-    folder = run(tmp_path / "run", noisy_sgd=IMAGES, buy=BOUGHT)
+    folder = run(tmp_path / "run", labeler=IMAGES, buy=BOUGHT)
     assert len(steps) == taken
     bought_labels_are_told_apart(folder, 20)
     choosing_cost_nothing(folder)
@@ -257,20 +257,23 @@ def test_what_is_bought_may_change_until_something_was_chosen_with_noise(tmp_pat
     ("changes", "words"),
     [
         ({"rounds": 2}, "rounds=2"),
-        ({"relation": "add-remove"}, "sampling-prob"),
-        ({"noisy_sgd": dataclasses.replace(HEAD, epsilon=0.5)}, "--epsilon"),
+        ({"relation": "add-remove"}, "sampling_prob"),
+        ({"labeler": dataclasses.replace(HEAD, epsilon=0.5)}, "--epsilon"),
         ({"delta": 0.0}, "--delta"),
         ({"buy": buy.Config(labels=10, oracle="benchmark")}, "network=linear"),
-        ({"labeler": "rknn", "buy": buy.Config(labels=10, oracle="benchmark")}, "labeler=rknn"),
         (
-            {"noisy_sgd": dataclasses.replace(HEAD, network="encoder", part="norms")},
+            {"labeler": ReverseKNN(), "buy": buy.Config(labels=10, oracle="benchmark")},
+            "labeler=rknn",
+        ),
+        (
+            {"labeler": dataclasses.replace(HEAD, network="encoder", part="norms")},
             "self_trained, simclr or scan",
         ),
-        ({"noisy_sgd": dataclasses.replace(HEAD, network="m5")}, "21x21"),
-        ({"noisy_sgd": dataclasses.replace(HEAD, batch_size=5000)}, "batch_size=5000"),
+        ({"labeler": dataclasses.replace(HEAD, network="m5")}, "21x21"),
+        ({"labeler": dataclasses.replace(HEAD, batch_size=5000)}, "batch_size=5000"),
         (
             {
-                "noisy_sgd": dataclasses.replace(IMAGES, epochs=0.25),
+                "labeler": dataclasses.replace(IMAGES, epochs=0.25),
                 "buy": buy.Config(labels=499, oracle="benchmark", candidates=5),
             },
             "candidates",
@@ -307,7 +310,7 @@ def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path, fini
 def test_dpdfd_hands_over_student_and_generator(tmp_path):
     quick = {"steps": 4, "updates": 1, "student": "linear", "generator_learning_rate": 0.0}
     small = dataclasses.replace(dpdfd.SMALL, epsilon=10.0, num_teachers=40, **quick)
-    folder = run(tmp_path / "run", labeler="dpdfd", dpdfd=small, epsilon=5.0)
+    folder = run(tmp_path / "run", labeler=small, epsilon=5.0)
     privacy = told(folder, "privacy.json")
     result = told(folder, "result.json")
     [event] = privacy["whole"]["events"]

@@ -23,6 +23,7 @@ exit status 3`.
 Of all other documents commands are parsed or looked up, and Python is compiled.
 """
 
+import ast
 import contextlib
 import dataclasses
 import importlib
@@ -32,6 +33,7 @@ import os
 import pkgutil
 import re
 import shlex
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -59,7 +61,8 @@ from tests.contracts import (
     test_queries,
     test_representations,
 )
-from train import audit, compare, distill, parties, presets, sweep
+from train import audit, commandline, distill, experiment, parties, presets, sweep
+from train.compare.plan import Config as Comparison
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -156,7 +159,7 @@ def parse_sweep(arguments: list[str]) -> None:
         assert varied, "nothing is varied"
         for name, values in varied.items():
             for value in values:
-                distill.from_arguments([*others, f"--{name.replace('_', '-')}", value])
+                commandline.parsed([*others, f"--{name.replace('_', '-')}", value])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep, "main", every_value)
@@ -180,9 +183,9 @@ def look_up(module: str, arguments: list[str]) -> None:
 
 PARSERS = {
     "train.audit": audit.parsed,
-    "train.distill": distill.from_arguments,
+    "train.distill": commandline.parsed,
     "train.sweep": parse_sweep,
-    "train.compare": lambda arguments: tyro.cli(compare.Config, args=arguments),
+    "train.compare": lambda arguments: tyro.cli(Comparison, args=arguments),
     "train.parties": lambda arguments: tyro.cli(parties.Parties, args=arguments),
 }
 
@@ -191,7 +194,9 @@ def parse(command: Command) -> bool:
     """Parse a command or look it up; returns False where it is none of ours."""
     program, *arguments = command.words
     arguments = [word for word in arguments if word != "&"]
-    if Path(program).name == "rknn":
+    if Path(program).name == "rknn" and arguments[0] == "experiment":
+        PARSERS[f"train.{arguments[1]}"](arguments[2:])
+    elif Path(program).name == "rknn":
         parse_rknn(arguments)
     elif Path(program).name.startswith("python") and arguments[:2] == ["-m", "pytest"]:
         assert all(
@@ -231,7 +236,10 @@ def options() -> set[str]:
             for kind in vars(importlib.import_module(name)).values():
                 if isinstance(kind, type) and dataclasses.is_dataclass(kind):
                     of(kind)
-    for source in [*(ROOT / "train").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
+    for field, room in commandline.ROOMS.items():
+        for name in room.names():
+            of(room.named(name), f"--{field}.")
+    for source in [*(ROOT / "train").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
         found |= set(re.findall(r"[\"'](--[a-z][\w-]*)", source.read_text()))
     return found
 
@@ -254,11 +262,11 @@ def audited(arguments: list[str]) -> list[str]:
     return [*arguments[:place], AUDIT_RUNS, *arguments[place + 1 :]]
 
 
-def distilled(experiment: distill.Experiment) -> None:
+def distilled(asked: experiment.Experiment) -> None:
     """Run an experiment, the student for one epoch."""
-    out = experiment.out or Path("runs/distilled")
-    result = distill.run(dataclasses.replace(experiment, out=out, epochs=1))
-    assert result["epsilon"] <= experiment.epsilon * (1 + 1e-9)
+    out = asked.out or Path("runs/distilled")
+    result = distill.run(dataclasses.replace(asked, out=out, epochs=1))
+    assert result["epsilon"] <= asked.epsilon * (1 + 1e-9)
     assert result["label_accuracy"] > 0.7, "of ten classes, or two, at epsilon = 1"
     assert (out / "report.html").exists()
 
@@ -270,7 +278,7 @@ def run(command: Command) -> None:
     program, *arguments = command.words
     if (
         Path(program).name == "rknn"
-        and arguments[0] not in ("serve", "join")
+        and arguments[0] not in ("serve", "join", "experiment")
         and not LONG_AUDITS & set(arguments)
     ):
         assert (
@@ -278,8 +286,10 @@ def run(command: Command) -> None:
         )
     elif arguments[:2] == ["-m", "train.parties"]:
         parties.main(tyro.cli(parties.Parties, args=arguments[2:]))
-    elif arguments[:2] == ["-m", "train.distill"] and "bars" in arguments:
-        distilled(distill.from_arguments(arguments[2:]))
+    elif arguments[:2] == ["-m", "train.distill"] and {"bars", "random_directions"} & set(
+        arguments
+    ):
+        distilled(commandline.parsed(arguments[2:]))
     else:
         assert parse(command), "neither run nor parsed: see the words at the top of this file"
 
@@ -303,6 +313,33 @@ def install(patch: pytest.MonkeyPatch, folder: Path, block: Block) -> None:
     patch.setattr(package, "__path__", [*package.__path__, str(path.parent)])
     patch.setattr(package, path.stem, None, raising=False)  # an import sets it, and is undone
     patch.delattr(package, path.stem)
+
+
+def test_the_files_of_extending_are_linted_and_short(tmp_path):
+    """A mechanism has at most 60 lines of code; docstrings and empty lines are not counted."""
+    files = [block for block in blocks(ROOT / "docs/extending.md") if block.title]
+    assert len(files) == 5
+    for block in files:
+        path = tmp_path / block.title
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+    ruff = [sys.executable, "-m", "ruff"]
+    settings = ["--config", str(ROOT / "pyproject.toml"), "--no-cache", str(tmp_path)]
+    # Without the package around them, imports of the package look like those of others.
+    for words in (["check", "--ignore", "I,INP"], ["format", "--check"]):
+        done = subprocess.run([*ruff, *words, *settings], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+    [mechanism] = [block.text for block in files if "/mechanisms/" in block.title]
+    text = {
+        line
+        for node in ast.walk(ast.parse(mechanism))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, node.end_lineno + 1)
+    }
+    code = [
+        line for line in enumerate(mechanism.splitlines(), 1) if line[1] and line[0] not in text
+    ]
+    assert len(code) <= 60
 
 
 def readme(told) -> None:
@@ -479,7 +516,7 @@ def test_the_demo_of_the_readme_runs(tmp_path, monkeypatch):
         for words in every
         if words[1:] == "-m train.distill --dataset digits --epsilon 1".split()
     ]
-    distilled(distill.from_arguments(demo))
+    distilled(commandline.parsed(demo))
 
 
 @pytest.mark.parametrize(

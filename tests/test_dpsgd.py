@@ -720,7 +720,7 @@ def test_parts_that_are_not_there_are_refused():
         dpsgd.parted({}, "some", 0.5)
     with pytest.raises(ValueError, match="density=1"):
         dpsgd.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "sparse", 1)
-    with pytest.raises(ValueError, match="normalisation"):
+    with pytest.raises(ValueError, match="normalization"):
         dpsgd.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "norms", 0.5)
     with pytest.raises(ValueError, match="got 3 records and 2 labels"):
         trained(

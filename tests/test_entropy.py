@@ -151,7 +151,7 @@ def test_a_seed_makes_one_stream_and_another_seed_another():
 
 def test_integers_are_uniform_also_where_the_bound_is_no_power_of_two(monkeypatch):
     """Chi-square of 50,000 draws below 7 within 6 standard deviations; and every word that would
-    favour small ones is drawn again.
+    favor small ones is drawn again.
     """
     counts = np.bincount(fixed().below(np.full(50_000, 7)), minlength=7)
     assert ((counts - 50_000 / 7) ** 2 / (50_000 / 7)).sum() < 6 + 6 * np.sqrt(12)

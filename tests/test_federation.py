@@ -255,13 +255,13 @@ def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"trust": "central", "honest": 3}, "mechanism=binomial with trust=central"),
-        ({"mechanism": "binomial"}, "mechanism=binomial with trust=central"),
+        ({"trust": "central", "honest": 3}, "trust=central, got mechanism=collision"),
+        ({"mechanism": "binomial"}, "trust=local, got mechanism=binomial"),
         ({"trust": "central", "mechanism": "binomial"}, "honest >= 2"),
         ({"trust": "central", "mechanism": "binomial", "honest": 3, "simulated": 1}, "real noise"),
         ({"epsilon": float("inf")}, "< epsilon <"),
         ({"mechanism": "hadamard_response"}, "exact form"),
-        ({"mechanism": "discrete_laplace"}, "mechanism for trust=local"),
+        ({"mechanism": "discrete_laplace"}, "trust=local, got mechanism=discrete_laplace"),
         ({"unit": "client"}, "records_per_client > 0"),
         ({"records_per_client": 2}, "records_per_client > 0"),
         ({"records_per_client": 1.5, "unit": "client"}, "an integer records_per_client"),

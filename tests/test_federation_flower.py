@@ -28,7 +28,7 @@ a_round = functools.partial(
 
 
 class Grid:
-    """Nodes by number; `behaviour[node]` makes of a question a list of replies, of which each
+    """Nodes by number; `behavior[node]` makes of a question a list of replies, of which each
     later pull brings one.
     """
 

@@ -192,7 +192,7 @@ def test_an_event_of_what_does_not_go_together_is_refused(fields, words):
 
 def test_the_sentence_of_a_release_and_of_a_simulation():
     assert str(PURE) == (
-        "Differential privacy with epsilon = 0.1 (pure), for neighbouring data sets where one "
+        "Differential privacy with epsilon = 0.1 (pure), for neighboring data sets where one "
         "record's content is "
         "replaced by any other; a trusted curator sees what the records say, without noise, and "
         "adds it "
@@ -200,7 +200,7 @@ def test_the_sentence_of_a_release_and_of_a_simulation():
     )
     noted = replace(PURE, delta=1e-5, data_dependent=True, sampler="simulation", accountant="PLD")
     assert str(noted) == (
-        "Differential privacy with epsilon = 0.1, delta = 1e-05, for neighbouring data sets "
+        "Differential privacy with epsilon = 0.1, delta = 1e-05, for neighboring data sets "
         "where one record's "
         "content is replaced by any other; a trusted curator sees what the records say, without "
         "noise, and adds it "

@@ -24,6 +24,7 @@ from rknn_jax.labelers import rknn as labeler
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import export
+from rknn_jax.representations import pca
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
@@ -36,7 +37,12 @@ from train.experiment import Experiment
 GUARANTEE = Guarantee(math.inf, 0.0, "replace-one", "central", ()).asdict()
 AWKWARD = ['a,b "c"', "two\r\nlines\n", "=1+1"]
 TINY = Experiment(
-    dataset="digits", epsilon=4.0, queries=20, noise_seed=0, representation="pca", student="none"
+    dataset="digits",
+    epsilon=4.0,
+    queries=20,
+    noise_seed=0,
+    representation=pca.Config(),
+    student="none",
 )
 
 

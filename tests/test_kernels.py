@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rknn_jax import kernels, neighbors
+from rknn_jax.kernels import decode as pallas_decode
 from rknn_jax.kernels import nearest as pallas_nearest
 from rknn_jax.kernels import shapes
 from rknn_jax.mechanisms import collision
@@ -26,7 +27,7 @@ def _not_by_differences():
         yield
 
 
-RAGGED = 129, 200, 37, 3  # points, references, features, neighbours
+RAGGED = 129, 200, 37, 3  # points, references, features, neighbors
 
 
 def gaussian(seed, *shape):
@@ -149,6 +150,7 @@ def test_the_decode_kernel_counts_what_xla_counts_at_any_size(n, num_cells, num_
 def lowered(monkeypatch, function, *arguments):
     """The program for CUDA, as it is on a machine that has it."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(kernels, "_verified", lambda agrees: True)
     return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
 
 
@@ -186,5 +188,71 @@ def test_what_cannot_be_had_is_refused(monkeypatch):
         neighbors.nearest(points, points, 60, implementation="pallas")
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     with pytest.raises(ValueError, match="got pallas on a tpu"):
-        kernels.chosen("pallas")
-    assert kernels.chosen(None) == "xla"
+        kernels.chosen("pallas", lambda: True)
+    assert kernels.chosen(None, lambda: True) == "xla"
+
+
+def test_a_gpu_takes_only_a_kernel_that_agrees(monkeypatch):
+    """A kernel that is wrong or does not compile costs one warning, and is asked once."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    asked = []
+
+    def right():
+        asked.append(1)
+        return True
+
+    def wrong():
+        asked.append(1)
+        return False
+
+    def broken():
+        asked.append(1)
+        raise RuntimeError("no such instruction\nand more")
+
+    assert [kernels.chosen(None, right) for _ in range(2)] == ["pallas"] * 2
+    with pytest.warns(RuntimeWarning, match="differs from XLA") as warned:
+        assert [kernels.chosen(None, wrong) for _ in range(2)] == ["xla"] * 2
+    assert len(warned) == 1
+    with pytest.warns(RuntimeWarning, match="no such instruction. XLA computes"):
+        assert kernels.chosen(None, broken) == "xla"
+    assert len(asked) == 3
+    assert kernels.chosen("pallas", wrong) == "pallas"
+
+
+def test_the_comparison_of_the_decode_passes_and_finds_a_wrong_kernel(monkeypatch):
+    assert collision._kernel_agrees()
+    right = pallas_decode.count_in_intervals
+
+    def wrong(*arguments):
+        return right(*arguments).at[7].add(1)
+
+    monkeypatch.setattr(pallas_decode, "count_in_intervals", wrong)
+    assert not collision._kernel_agrees()
+
+
+def test_the_comparison_runs_inside_of_a_traced_function(monkeypatch):
+    """Its arrays are concrete there too."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    seen = []
+
+    def agrees():
+        seen.append(float(jnp.sum(jnp.ones(3))))
+        return True
+
+    @jax.jit
+    def double(x):
+        assert kernels.chosen(None, agrees) == "pallas"
+        return 2 * x
+
+    assert double(1.0) == 2
+    assert seen == [3]
+
+
+@pytest.mark.parametrize(("num_neighbors", "expected"), [(10, "pallas"), (60, "xla")])
+def test_many_neighbors_are_found_without_the_kernel(monkeypatch, num_neighbors, expected):
+    """Private-kNN's 300 neighbors must work on a GPU."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(kernels, "_verified", lambda agrees: True)
+    points = jax.ShapeDtypeStruct((1000, 8), jnp.float32)
+    how = neighbors._how(points, points, num_neighbors, "sqeuclidean", None)
+    assert how.implementation == expected

@@ -179,7 +179,7 @@ def test_cells_next_to_the_votes_are_not_biased(epsilon, votes, num_buckets):
 
 
 def test_two_clients_hash_independently_and_a_seed_spreads_evenly():
-    """Chi-square of pairs of buckets of neighbouring seeds and cells, 64 x 64, at a false-alarm
+    """Chi-square of pairs of buckets of neighboring seeds and cells, 64 x 64, at a false-alarm
     rate of 1e-6 each.
     """
     seeds = np.stack([np.arange(300_000), np.zeros(300_000)], 1).astype(np.uint32)
@@ -225,7 +225,7 @@ def words_of_clients(key, probability, clients, width):
 
 @pytest.mark.parametrize("probability", [0.5, 0.3775, 0.01, 1e-4])
 def test_bits_of_a_word_are_independent_with_the_asked_probability(probability):
-    """3.2 million bits: the mean and the correlation of neighbouring bits within 4.5 standard
+    """3.2 million bits: the mean and the correlation of neighboring bits within 4.5 standard
     errors.
     """
     words = np.asarray(words_of_clients(jax.random.key(0), probability, 1, 3_200_000))

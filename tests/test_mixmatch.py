@@ -1,5 +1,5 @@
 """MixMatch: each of its formulas in float64, one whole step, and that unlabelled records teach
-where labelled ones are too few.
+where labeled ones are too few.
 """
 
 from dataclasses import replace
@@ -196,7 +196,7 @@ def test_a_step_is_the_algorithm_of_the_module(monkeypatch):
 
 @pytest.mark.slow
 def test_unlabelled_digits_teach_what_twenty_labels_do_not(tmp_path):
-    """0.87 to 0.92 against 0.66 to 0.72 of as many steps on the labelled alone, over keys.
+    """0.87 to 0.92 against 0.66 to 0.72 of as many steps on the labeled alone, over keys.
 
     The student is saved like any other.
     """

@@ -44,7 +44,7 @@ def layers(network, image_shape, kind):
 
 
 def valid_cnn(kernel_size, channels, flat, colours):
-    """Convolutions, their batch normalisation (scale and shift), dense layer and its own, after
+    """Convolutions, their batch normalization (scale and shift), dense layer and its own, after
     An et al.
     """
     pairs = zip((colours, *channels), channels, strict=False)

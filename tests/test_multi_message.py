@@ -393,8 +393,10 @@ def test_the_labeler_gives_it_the_budget_of_the_release_and_amplifies_local_mech
         in rknn.guarantee(rknn.mechanism(10, 10, 5000, local), 5000, local).accountant
     )
     with pytest.raises(ValueError, match="trust=local, got mechanism=multi_message"):
-        rknn.mechanism(10, 10, 5000, dataclasses.replace(config, trust="local"))
+        dataclasses.replace(config, trust="local")
     assert (
-        Experiment(trust="shuffle", mechanism="multi_message", delta=1e-6).mechanism
+        Experiment(
+            labeler=rknn.ReverseKNN(trust="shuffle", mechanism="multi_message"), delta=1e-6
+        ).labeler.noise
         == "multi_message"
     )

@@ -1,7 +1,7 @@
-"""Distances and neighbours against float64, over ragged shapes, ties and far-away origins.
+"""Distances and neighbors against float64, over ragged shapes, ties and far-away origins.
 
 Compiling takes all the time, so that nearly all tests ask about the same number of points,
-references, features and neighbours: they share a program or two.
+references, features and neighbors: they share a program or two.
 """
 
 import functools

@@ -373,7 +373,7 @@ def test_whether_a_query_passes_is_a_bernoulli_variable(most, threshold, stddev,
 
 
 def test_autodp_agrees_on_the_screen():
-    # autodp 0.2.3.1, NoisyScreenMechanism of 240 votes and a neighbour's 241 or 239, at orders 2, 8
+    # autodp 0.2.3.1, NoisyScreenMechanism of 240 votes and a neighbor's 241 or 239, at orders 2, 8
     # and 32
     up = [2.7584372564670723e-05, 1.1081646013750517e-4, 4.4951642534672666e-4]
     down = [2.7557852319892717e-05, 1.0971453821185489e-4]

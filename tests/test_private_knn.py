@@ -48,7 +48,7 @@ def test_all_records_are_asked_without_sampling():
 
 @functools.cache
 def sampled_votes():
-    """Return the votes of 18 neighbours in samples of 60 records, whose sizes are Bin(60, 0.3):
+    """Return the votes of 18 neighbors in samples of 60 records, whose sizes are Bin(60, 0.3):
     about half of 40 hold fewer.
     """
     features = RNG.normal(size=(60, 2)).astype(np.float32)

@@ -20,7 +20,7 @@ from rknn_jax.labelers import rknn as labeler
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger, LedgerError
-from rknn_jax.release import label, release_folder
+from rknn_jax.release import label, planning, release_folder
 from rknn_jax.release.release_folder import RESULTS, STAGING
 from rknn_jax.release.settings import Settings
 from tests.fuzz import npy
@@ -54,7 +54,7 @@ def files(tmp_path, monkeypatch):
 
 
 def run(settings=SETTINGS):
-    return label.release(label.prepare(settings))
+    return label.release(planning.prepare(settings))
 
 
 def kinds(folder):
@@ -107,7 +107,7 @@ def states_of_a_release(folder):
                 found.append(state)
         return line
 
-    plan = label.prepare(SETTINGS)
+    plan = planning.prepare(SETTINGS)
     before = sys.gettrace()
     sys.settrace(line)
     try:
@@ -236,7 +236,7 @@ def fails_at(monkeypatch, number, kind, *words):
 
 def check_fault(files, monkeypatch, number, error):
     """Let one call of a release fail, run it again, and return whether the call was reached."""
-    plan = label.prepare(SETTINGS)
+    plan = planning.prepare(SETTINGS)
     with monkeypatch.context() as patched:
         count = fails_at(patched, number, *error)
         try:

@@ -12,18 +12,18 @@ import shlex
 import shutil
 import sys
 import zipfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tyro
 from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 
 from rknn_jax import bsvs
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.representations import spectral
@@ -31,8 +31,15 @@ from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.self_trained import Config as SelfTrained
 from rknn_jax.representations.simclr import Config as SimCLR
-from train import report
+from train import commandline, report
+from train import experiment as runs
 from train.experiment import Experiment
+from train.report import figures
+from train.report.__main__ import cli
+from train.report.cards import bars
+from train.report.folder import REQUIRED
+from train.report.page import odds
+from train.report.text import epsilon_text, percent
 
 HOSTILE = '<script>alert("1")</script>\'&$\\frac{'
 VOID = {"meta", "img", "br", "link", "hr", "input"}
@@ -62,7 +69,7 @@ def fake_run(
         epsilon=epsilon,
         queries=num_queries,
         rounds=rounds,
-        mechanism=mechanism,
+        labeler=ReverseKNN(mechanism=mechanism),
         noise_seed=3,
     )
     scale = 2 * rounds / epsilon
@@ -150,10 +157,7 @@ def fake_run(
         },
     }
     write(folder / "result.json", result)
-    settings = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in asdict(experiment).items()
-    }
+    settings = runs.settings(experiment)
     environment = {
         "python": "3.11.7",
         "versions": {"jax": "0.10.2", "numpy": "2.3.4"},
@@ -283,8 +287,8 @@ def truth_of(folder):
 def drawn(monkeypatch, name, run):
     """Return the axes that a chart draws, as data rather than as a picture."""
     axes = Figure().subplots()
-    monkeypatch.setattr(report, "chart", lambda _, draw: draw(axes) or "")
-    getattr(report, name)(run)
+    monkeypatch.setattr(figures, "chart", lambda _, draw: draw(axes) or "")
+    getattr(figures, name)(run)
     return axes
 
 
@@ -311,7 +315,7 @@ def charts(request, monkeypatch):
         return f"the chart {name}"
 
     if "with_pictures" not in request.fixturenames:
-        monkeypatch.setattr(report, "chart", undrawn)
+        monkeypatch.setattr(figures, "chart", undrawn)
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +362,7 @@ def test_privacy_is_said_in_the_guarantees_words_with_what_it_covers_and_every_a
     [(0.1, "0.1"), (0.77230001, "0.7724"), (1.0, "1"), ("infinity", "∞"), (math.inf, "∞")],
 )
 def test_epsilon_is_never_shown_smaller_than_it_is(epsilon, shown):
-    assert report.epsilon_text(epsilon) == shown
+    assert epsilon_text(epsilon) == shown
 
 
 @pytest.mark.parametrize(
@@ -366,7 +370,7 @@ def test_epsilon_is_never_shown_smaller_than_it_is(epsilon, shown):
     [(0.97, "97.0%"), (0.99996, "99.9%"), (1.0, "100.0%"), (0.0, "0.0%"), (None, "not known")],
 )
 def test_only_a_perfect_accuracy_is_shown_as_100_percent(accuracy, shown):
-    assert report.percent(accuracy) == shown
+    assert percent(accuracy) == shown
 
 
 @pytest.mark.parametrize(
@@ -383,11 +387,11 @@ def test_only_a_perfect_accuracy_is_shown_as_100_percent(accuracy, shown):
     ],
 )
 def test_odds_put_epsilon_in_words_rounded_up(guarantee, words):
-    assert words in report.odds(guarantee)
+    assert words in odds(guarantee)
 
 
 def test_no_odds_are_claimed_without_a_guarantee():
-    assert report.odds({"epsilon": "infinity", "delta": 0.0}) is None
+    assert odds({"epsilon": "infinity", "delta": 0.0}) is None
 
 
 def test_wrong_queries_are_marked_and_only_these(folder):
@@ -430,7 +434,7 @@ def test_pictures_are_the_queries_own(tmp_path):
 
 
 def test_bars_are_as_high_as_the_noisy_counts_and_error_bars_as_the_noise():
-    drawn = report.bars(np.array([30.0, -10.0, 5.0]), np.array([5.0, 5.0, 5.0]), label=0, truth=2)
+    drawn = bars(np.array([30.0, -10.0, 5.0]), np.array([5.0, 5.0, 5.0]), label=0, truth=2)
     unit = 40 / (35 + 15)  # from the top of the first error bar to the bottom of the second
     assert float(drawn["zero"]) == pytest.approx(35 * unit)
     assert heights(drawn["label"]) == pytest.approx([-30 * unit])
@@ -465,12 +469,12 @@ def test_lead_is_the_labels_own_and_negative_where_smoothing_overruled_the_count
 def test_needed_lead_is_where_the_noise_flips_a_label_that_often():
     for scale, prob in ((2.0, 0.1), (20.0, 0.01)):
         stddev = math.sqrt(0.5) / math.sinh(0.5 / scale)
-        assert report.needed_lead("discrete_laplace", stddev, 10, prob) * math.sqrt(
+        assert figures.needed_lead("discrete_laplace", stddev, 10, prob) * math.sqrt(
             2
         ) * stddev == bsvs.required_gap(scale, 10, prob)
     # a million votes of noise flip as often as a thousand do
-    assert report.needed_lead("laplace", 1e6, 10, 0.1) == pytest.approx(
-        report.needed_lead("laplace", 1e3, 10, 0.1), rel=0.01
+    assert figures.needed_lead("laplace", 1e6, 10, 0.1) == pytest.approx(
+        figures.needed_lead("laplace", 1e3, 10, 0.1), rel=0.01
     )
 
 
@@ -478,7 +482,7 @@ def test_needed_lead_bounds_gaussian_flips():
     """100,000 draws each; the false-alarm rate is that of a 5 sigma deviation."""
     noise = np.random.default_rng(0).normal(size=(100_000, 10))
     for prob in (0.1, 0.01):
-        lead = report.needed_lead("gaussian", 1.0, 10, prob) * math.sqrt(2)
+        lead = figures.needed_lead("gaussian", 1.0, 10, prob) * math.sqrt(2)
         flipped = np.mean(noise[:, 0] + lead < noise[:, 1:].max(axis=1))
         assert 0.6 * prob < flipped < prob + 5 * math.sqrt(prob / 100_000)
 
@@ -607,16 +611,14 @@ def test_time_is_split_into_the_students_epochs_and_the_rest(folder):
     "learned",
     [
         {},
-        {"representation": "dti", "dti": DTI(curriculum=(0.1, 0.2, 1.0))},
+        {"representation": DTI(curriculum=(0.1, 0.2, 1.0))},
         {
-            "representation": "scan",
-            "scan": SCAN(SimCLR(temperature=0.5)),
+            "representation": SCAN(SimCLR(temperature=0.5)),
             "student": "cnn",
             "fine_tune": True,
         },
         {
-            "representation": "self_trained",
-            "self_trained": SelfTrained(3, graph=spectral.Config(deskew=False)),
+            "representation": SelfTrained(3, graph=spectral.Config(deskew=False)),
         },
     ],
     ids=["spectral", "dti", "scan", "self_trained"],
@@ -633,32 +635,18 @@ def test_command_repeats_the_experiment(folder, learned):
         "student": "m5",
     }
     experiment = Experiment(**changed | learned)
-    settings = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in asdict(experiment).items()
-    }
-    change(folder / "config.json", **settings, resolved_queries=25)
+    change(folder / "config.json", **runs.settings(experiment), resolved_queries=25)
     shown = page_of(folder).find("pre")[0][2]
     words = shlex.split(shown)
     assert words[:3] == ["python", "-m", "train.distill"]
-    assert tyro.cli(Experiment, args=words[3:]) == replace(experiment, queries=25)
+    spelled_out = replace(experiment.labeler, mechanism="discrete_laplace")
+    assert commandline.parsed(words[3:]) == replace(experiment, queries=25, labeler=spelled_out)
 
 
 def test_every_setting_is_shown(folder):
     config = json.loads((folder / "config.json").read_text())
     shown = {e[2] for e in page_of(folder).find("dt")}
-    assert shown == config.keys() - {
-        "versions",
-        "simclr",
-        "scan",
-        "dti",
-        "self_trained",
-        "pate",
-        "private_knn",
-        "noisy_sgd",
-        "dpdfd",
-        "buy",
-    }
+    assert shown == config.keys() - {"versions", "classes"}
 
 
 @pytest.mark.usefixtures("with_pictures")
@@ -803,7 +791,7 @@ def assert_sensible(folder, change_it, words, not_words):
         ),
         (
             without_extras,
-            ["own", "Not recorded.", "python -m train.distill --dataset own"],
+            ["own", "Not recorded.", "an earlier version wrote this run"],
             ["None"],
         ),
         (
@@ -913,8 +901,8 @@ def endless_header(path):
 
 @pytest.mark.parametrize(
     ("name", "spoil"),
-    [(name, Path.unlink) for name in report.REQUIRED]
-    + [(name, truncate) for name in report.REQUIRED]
+    [(name, Path.unlink) for name in REQUIRED]
+    + [(name, truncate) for name in REQUIRED]
     + [("queries.npz", pickled), ("labels.npz", pickled), ("labels.npz", not_json)]
     + [
         (name, spoil)
@@ -953,10 +941,10 @@ def test_command_line_makes_the_page_and_exits_2_where_it_cannot(
     folder, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "argv", ["report", str(folder)])
-    assert report.cli() == 0
+    assert cli() == 0
     assert "".join(str(folder / "report.html").split()) in "".join(capsys.readouterr().err.split())
     monkeypatch.setattr(sys, "argv", ["report", str(tmp_path / "[nowhere]")])
-    assert report.cli() == 2
+    assert cli() == 2
     message = capsys.readouterr().err
     assert "config.json" in "".join(message.split())
     assert "[nowhere]" in "".join(message.split())

@@ -184,7 +184,9 @@ def test_the_tighter_bound_is_the_default_and_the_general_one_can_be_named():
         found = rknn.mechanism(10, 10, 60_000, config)
         assert found.epsilon == pytest.approx(local, abs=1e-4)
         assert found.mean_variance * 60_000 == pytest.approx(spread**2, rel=1e-3)
-    assert Experiment().amplification == rknn.ReverseKNN().amplification == "variation ratio"
+    assert (
+        Experiment().labeler.amplification == rknn.ReverseKNN().amplification == "variation ratio"
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_messages_that_only_shuffling_protects_need_no_amplification():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"trust": "local"}, "mechanism=discrete_laplace"),
+        ({"trust": "local", "mechanism": "discrete_laplace"}, "mechanism=discrete_laplace"),
         ({"mechanism": "collision"}, "mechanism=collision"),
         (
             {"mechanism": "collision", "trust": "local", "relation": "add-remove"},
@@ -282,3 +284,51 @@ def test_the_assignment_gives_each_query_another_label():
     assert plain.labels.tolist() == [0, 0, 2]
     assert assigned.labels.tolist() == [1, 0, 2]
     np.testing.assert_array_equal(assigned.probabilities, np.eye(3)[[1, 0, 2]])
+
+
+def corners(n, seed):
+    """Features around four corners, and the corners."""
+    rng = np.random.default_rng(seed)
+    corner = rng.integers(0, 4, n)
+    places = np.float32([[0, 0], [0, 9], [9, 0], [9, 9]])
+    return places[corner] + rng.normal(size=(n, 2)).astype(np.float32), corner
+
+
+def test_arrays_are_labelled_in_one_call():
+    """Clusters of one class get its label, and records of no class count nothing."""
+    public, truth = corners(60, 0)
+    private, labels = corners(400, 1)
+    labels[:50] = -1
+    labeler = rknn.ReverseKNN(epsilon=5.0)
+    found = labeler.label(public, private, labels, 4, num_queries=8, key=jax.random.key(0))
+    np.testing.assert_array_equal(found.labels, truth)
+    assert (len(found.queries.features), found.answers.guarantee.epsilon) == (8, 5.0)
+    assert found.answers.counts.sum() == pytest.approx(350, abs=30)
+    again = labeler.label(public, private, labels, 4, num_queries=8, key=jax.random.key(0))
+    np.testing.assert_array_equal(again.answers.counts, found.answers.counts)
+    fresh = labeler.label(public, private, labels, 4, num_queries=8)
+    assert not np.array_equal(fresh.answers.counts, found.answers.counts)
+
+
+def test_arrays_that_do_not_fit_are_named():
+    public, _ = corners(20, 0)
+    private, labels = corners(30, 1)
+    labeler = rknn.ReverseKNN()
+    with pytest.raises(ValueError, match=r"shapes \(20, 2\), \(30, 2\) and \(29,\)"):
+        labeler.label(public, private, labels[1:], 4)
+    with pytest.raises(ValueError, match=r"\(30, 1\)"):
+        labeler.label(public, private[:, :1], labels, 4)
+    with pytest.raises(ValueError, match="num_queries=21"):
+        labeler.label(public, private, labels, 4, num_queries=21)
+
+
+def test_rows_and_labels_of_no_use_cast_no_vote():
+    public, truth = corners(60, 0)
+    private, labels = corners(400, 1)
+    private[:100] = np.nan
+    labels[100:200] += 2**40
+    found = rknn.ReverseKNN(epsilon=5.0).label(public, private, labels, 4, num_queries=8)
+    assert found.answers.counts.sum() == pytest.approx(200, abs=30)
+    for wrong in (labels + 0.5, labels.astype(str), labels[:0]):
+        with pytest.raises(ValueError, match=r"integer labels|labels \[n\]"):
+            rknn.ReverseKNN().label(public, private[: len(wrong)], wrong, 4)

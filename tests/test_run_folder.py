@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from rknn_jax.representations import pixels
 from train import distill
 from train import experiment as runs
 
 SETTINGS = runs.Experiment(
-    dataset="digits", epsilon=1.0, representation="pixels", queries=12, student="none", noise_seed=0
+    dataset="digits",
+    epsilon=1.0,
+    representation=pixels.Config(),
+    queries=12,
+    student="none",
+    noise_seed=0,
 )
 
 
@@ -26,7 +32,7 @@ def experiment(tmp_path):
 def started(experiment):
     """A folder in which a run was killed early, with a user's files."""
     folder = runs.make_folder(experiment)
-    told = runs.settings(experiment) | {"mechanism": experiment.private_step}
+    told = runs.settings(experiment)
     runs.write_json(folder / "config.json", told)
     (folder / "metrics.jsonl").write_text("{}\n")
     (folder / "student").mkdir()

@@ -126,7 +126,7 @@ def test_theorem_7_from_no_vote_on(screen, stddev, values):
 
 @pytest.mark.parametrize("sampling_prob", [0.05, 0.4, 1.0])
 def test_a_screens_divergence_is_that_of_two_coins(sampling_prob):
-    """All pairs of neighbouring counts, both directions, in plain probabilities."""
+    """All pairs of neighboring counts, both directions, in plain probabilities."""
     threshold = 3.3
     most = 5
     stddev = 1.7

@@ -26,7 +26,7 @@ def test_cluster_loss_is_the_papers_in_float64():
 
 
 def test_cluster_loss_prefers_equal_clusters_and_agreeing_neighbours():
-    """One cluster for all costs 0, equal ones -5 log 4, and neighbours in different ones
+    """One cluster for all costs 0, equal ones -5 log 4, and neighbors in different ones
     hundreds; all stay finite, gradients too.
     """
     balanced = 300 * np.eye(4, dtype=np.float32)

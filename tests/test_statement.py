@@ -33,6 +33,7 @@ from rknn_jax.privacy.statement import (
     two_steps,
 )
 from rknn_jax.release import label
+from rknn_jax.representations import pca
 from tests.test_cli import arguments, blobs, make_files
 from train import distill
 from train.experiment import Experiment
@@ -451,7 +452,7 @@ def test_an_experiment_calls_itself_a_simulation(epsilon, tmp_path):
         epsilon=epsilon,
         queries=20,
         noise_seed=0,
-        representation="pca",
+        representation=pca.Config(),
         student="none",
         out=tmp_path / "run",
     )

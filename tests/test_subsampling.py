@@ -1,4 +1,4 @@
-"""Poisson samples, and the nearest neighbours in them."""
+"""Poisson samples, and the nearest neighbors in them."""
 
 import jax
 import numpy as np
@@ -50,7 +50,7 @@ def test_blocks_and_room_change_nothing(monkeypatch):
 
 
 def test_every_record_takes_part_independently_with_the_same_probability():
-    """20,000 samples of 40 records: 40 inclusion counts, the sizes and 39 neighbouring pairs;
+    """20,000 samples of 40 records: 40 inclusion counts, the sizes and 39 neighboring pairs;
     false alarms 1e-4 in all.
     """
     draws = 20_000
@@ -72,7 +72,7 @@ def test_every_record_takes_part_independently_with_the_same_probability():
 
 @pytest.mark.parametrize(("sampling_prob", "coins"), [(0.5, True), (0.12, False)])
 def test_ranks_of_the_neighbours_are_those_of_independent_coins(sampling_prob, coins):
-    """The rank among all references of the first neighbour is geometric and that of the k-th
+    """The rank among all references of the first neighbor is geometric and that of the k-th
     negative binomial, by either way to draw.
 
     4,000 points, of which each looks at two samples; false alarms 1e-3 for each of four chi-square
@@ -123,7 +123,7 @@ def test_a_sample_that_is_too_small_leaves_places_empty():
 
 def test_another_record_rounds_no_distance_anew():
     """Black and white pictures, whose distances are whole numbers and tie by the hundred: a
-    record that changes swaps one neighbour.
+    record that changes swaps one neighbor.
     """
     rng = np.random.default_rng(0)
     records = rng.integers(0, 2, (400, 30)).astype(np.float32)
@@ -142,7 +142,7 @@ def test_another_record_rounds_no_distance_anew():
 
 def test_the_smallest_of_many_are_those_of_a_sort():
     """Also where half of them are equal: a tie that another value could decide would be a second
-    change of the neighbours.
+    change of the neighbors.
     """
     smallest = jax.jit(jax.vmap(lambda row: _sampled_neighbors._smallest(row, 9)))
     for values in (2, 50, 10**6):
@@ -194,7 +194,7 @@ def test_one_reference_more_takes_one_place_and_changes_no_other_distance(num_re
     """Nearly all distances are alike but for rounding, which a product of another shape would do in
     another way.
 
-    One product of all references lost 88 to 172 of 300 neighbours where a record far from
+    One product of all references lost 88 to 172 of 300 neighbors where a record far from
     everything came to 20,000 of 784 features.
     """
     vector = RNG.normal(size=785).astype(np.float32)

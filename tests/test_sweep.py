@@ -9,7 +9,7 @@ import pytest
 
 from rknn_jax.representations import pca
 from tests.test_distill import small_runs  # noqa: F401 (a fixture)
-from train import distill, report, sweep, truth
+from train import commandline, distill, report, sweep, truth
 
 ARGUMENTS = [
     "--queries",
@@ -55,7 +55,7 @@ def swept(tmp_path_factory, fits, small_runs):  # noqa: F811
         before = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
         stopped_run = out / "epsilon=4-seed=1"
         main(
-            distill.from_arguments(
+            commandline.parsed(
                 [*ARGUMENTS, "--epsilon", "4", "--seed", "1", "--out", str(stopped_run)]
             )
         )
@@ -80,7 +80,7 @@ def test_runs_of_one_seed_share_their_representation(swept, fits):
 def test_a_folder_of_other_settings_is_neither_read_nor_touched(swept):
     out, _, _ = swept
     before = {path: path.stat().st_mtime_ns for path in out.glob("**/*")}
-    with pytest.raises(ValueError, match=r"other settings: neighbors=2 for 3"):
+    with pytest.raises(ValueError, match=r"other settings: labeler.num_neighbors=2 for 3"):
         sweep.main([*ARGUMENTS, "--neighbors", "3"], out, VARIED)
     (out / "epsilon=4-seed=2").mkdir()
     (out / "epsilon=4-seed=2" / "thesis.txt").write_text("mine")

@@ -56,7 +56,7 @@ REACH_PREDICT = (
 
 
 def scikit_learns_checks():
-    """Return all checks of an estimator that has not labelled, which is quick, and of one that
+    """Return all checks of an estimator that has not labeled, which is quick, and of one that
     has; most of those are slow.
     """
     cases = [
@@ -73,7 +73,7 @@ def scikit_learns_checks():
         )
     ):
         marks = [] if name_of(check) in REACH_PREDICT else [pytest.mark.slow]
-        cases.append(pytest.param(estimator, check, id=f"labelled-{name_of(check)}", marks=marks))
+        cases.append(pytest.param(estimator, check, id=f"labeled-{name_of(check)}", marks=marks))
     return cases
 
 
@@ -441,7 +441,7 @@ def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(
     whole, part = (
         make(ledger=tmp_path / name, **settings).fit(public) for name in ("whole", "part")
     )
-    with pytest.warns(UserWarning, match="^1 labelled private records"):
+    with pytest.warns(UserWarning, match="^1 labeled private records"):
         whole.label(rows, y)
     part.label(np.delete(private, 5, axis=0), np.delete(labels, 5))
     np.testing.assert_array_equal(whole.label_distributions_, part.label_distributions_)

@@ -74,7 +74,7 @@ PRESENT = np.array([1.0, 1, 0, 1])
 
 @pytest.fixture
 def objective(monkeypatch):
-    """The objective of 2 labelled images and 4 unlabelled ones, the third of which fills up the
+    """The objective of 2 labeled images and 4 unlabelled ones, the third of which fills up the
     batch and the last is not sure.
 
     "Statistics" of a pass are the sum of the images that went through.
@@ -147,7 +147,7 @@ def test_without_weight_only_the_cross_entropy_is_left(objective):
 
 
 def test_images_changed_little_leave_no_trace_in_the_running_statistics(monkeypatch):
-    """After one step they are a tenth of the statistics of labelled images and strongly changed
+    """After one step they are a tenth of the statistics of labeled images and strongly changed
     ones.
     """
     tiny.use(monkeypatch, tiny.Linear)
@@ -171,7 +171,7 @@ def test_images_changed_little_leave_no_trace_in_the_running_statistics(monkeypa
 
 @pytest.mark.slow
 def test_unlabelled_moons_teach_what_six_labels_do_not(monkeypatch):
-    """0.98 to 0.99 against 0.86 to 0.90 of as many steps on the labelled alone, over keys.
+    """0.98 to 0.99 against 0.86 to 0.90 of as many steps on the labeled alone, over keys.
 
     A strong change is noise.
     """

@@ -131,7 +131,7 @@ PRESENT = np.array([1.0, 1, 0, 1])
 
 @pytest.fixture
 def objective(monkeypatch):
-    """The objective of 2 labelled images, one of which fills up the batch, and 4 unlabelled ones,
+    """The objective of 2 labeled images, one of which fills up the batch, and 4 unlabelled ones,
     of which one does.
 
     "Statistics" of a pass are the sum of the images that went through.
@@ -235,7 +235,7 @@ def test_perturbed_images_leave_no_trace_in_the_running_statistics(monkeypatch):
 
 @pytest.mark.slow
 def test_unlabelled_moons_teach_what_six_labels_do_not(monkeypatch):
-    """0.997 or more against 0.86 to 0.90 of as many steps on the labelled alone, over keys."""
+    """0.997 or more against 0.86 to 0.90 of as many steps on the labeled alone, over keys."""
     tiny.use(monkeypatch, tiny.Layered)
     images, labels = tiny.moons(1000)
     chosen = np.concatenate([np.flatnonzero(labels == label)[:3] for label in range(2)])

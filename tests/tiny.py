@@ -1,5 +1,6 @@
 """Students that compile in no time, and records for them."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -72,3 +73,11 @@ def arrays(student):
 
 def as_float32(*values):
     return [np.asarray(value, np.float32) for value in values]
+
+
+def changed(experiment, **changes):
+    """Return an experiment with other settings; those of its labeler are named as its own."""
+    own = {field.name for field in dataclasses.fields(experiment)}
+    labeler = changes.pop("labeler", experiment.labeler)
+    inner = {name: changes.pop(name) for name in list(changes) if name not in own}
+    return dataclasses.replace(experiment, labeler=dataclasses.replace(labeler, **inner), **changes)

@@ -38,10 +38,11 @@ from rknn_jax.cli.audit import BROKEN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Records, Task
-from train import distill, sweep
-from train import experiment as runs
-from train.distill import Prepared
-from train.experiment import Experiment
+
+from . import commandline, distill, stages, sweep
+from . import experiment as runs
+from .experiment import Experiment
+from .stages import Prepared
 
 RELEASED = {
     "queries.npz": ("label", "noisy_counts", "stddev", "probability"),
@@ -69,13 +70,13 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
             f"Expected no noise seed, got noise_seed={experiment.noise_seed}; the same noise in "
             "every run hides nothing."
         )
-    if experiment.trains:
+    if experiment.labeler.trains:
         raise ValueError(
-            f"Expected a labeler that counts votes, got labeler={experiment.labeler}; its "
+            f"Expected a labeler that counts votes, got labeler={experiment.labeler.name}; its "
             "network is released too, and looked at by "
-            f"`rknn audit --labeler {experiment.labeler}`."
+            f"`rknn audit --labeler {experiment.labeler.name}`."
         )
-    distill.console.quiet = True
+    stages.console.quiet = True
     try:
         with tempfile.TemporaryDirectory() as folder:
             worlds = neighbours(experiment)
@@ -102,7 +103,7 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
             )
             return bounds.audit(jax.random.key(0), [game], guarantee, num_runs, confidence)
     finally:
-        distill.console.quiet = False
+        stages.console.quiet = False
 
 
 def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
@@ -111,11 +112,11 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
     They differ in a canary, the last private record.
     """
     task, encode, network = sweep.sharing()(experiment)
-    config = distill.labeler_of(experiment)
-    num_queries = experiment.queries or distill.default_num_queries(task, config, experiment)
+    config = experiment.labeler_of_round()
+    num_queries = experiment.queries or stages.default_num_queries(task, config, experiment)
     nothing = Labels.none(len(task.public.images), task.card.num_classes)
     key = stage_key(jax.random.key(experiment.seed), Stage.QUERIES, 0)
-    queries = distill.select_queries(
+    queries = stages.select_queries(
         key, task, encode(task.public.images), num_queries, nothing, None, experiment
     )
     canary = games_labeler.canaries(task, queries)[0]
@@ -166,7 +167,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
         "--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given"
     )
     known, others = parser.parse_known_args(arguments)
-    return known, distill.from_arguments([*others, "--student", "none"])
+    return known, commandline.parsed([*others, "--student", "none"])
 
 
 def cli() -> int:
@@ -184,12 +185,12 @@ def cli() -> int:
         }
         runs.write_json(out / "audit.json", told)
     except (ValueError, OSError) as error:
-        distill.console.print(f"error: {error}")
+        stages.console.print(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        distill.console.print("Stopped; nothing was found.")
+        stages.console.print("Stopped; nothing was found.")
         return 130
-    distill.console.print(f"{found}\n{found.event}\n{out / 'audit.json'}")
+    stages.console.print(f"{found}\n{found.event}\n{out / 'audit.json'}")
     return BROKEN if found.broken else 0
 
 

@@ -240,7 +240,8 @@ def bought_labels(task: Task, index: np.ndarray, config: Config) -> np.ndarray:
             "Expected an oracle to buy labels from, got oracle=none; pass --buy.oracle benchmark "
             "or the path of an .npy file."
         )
-    return known_labels(task, config)[index].astype(np.int32)
+    bought: np.ndarray = known_labels(task, config)[index].astype(np.int32)
+    return bought
 
 
 def known_labels(task: Task, config: Config) -> np.ndarray:
@@ -325,7 +326,8 @@ def fine_tune(
 
 def _read(path: Path) -> np.ndarray:
     try:
-        return np.load(path, allow_pickle=False)
+        labels: np.ndarray = np.load(path, allow_pickle=False)
+        return labels
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged file may fail with any exception

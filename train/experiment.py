@@ -26,7 +26,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -34,28 +34,24 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from rknn_jax import labelers, mechanisms, representations
 from rknn_jax._internal.disk import is_partial, locked, write_arrays, write_whole
 from rknn_jax.images import augment
-from rknn_jax.labelers import rknn
-from rknn_jax.labelers.dpdfd import DPDFD
+from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.noisy_sgd import HEADS, Head, NoisySGD
-from rknn_jax.labelers.pate import PATE
-from rknn_jax.labelers.private_knn import PrivateKNN
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
+from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.statement import Statement, page
-from rknn_jax.representations.dti import Config as DTI
-from rknn_jax.representations.scan import Config as SCAN
-from rknn_jax.representations.self_trained import Config as SelfTrained
-from rknn_jax.representations.simclr import Config as SimCLR
+from rknn_jax.representations import Representation
+from rknn_jax.representations.spectral import Config as Spectral
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Classifier, Queries, Records, Task
-from train.buy import Config as Buy
 
-GIVEN = ("epsilon", "delta", "relation", "folder")
+from .buy import Config as Buy
+
+GIVEN = {"epsilon", "delta", "relation", "smoothing", "folder"}
 """Settings of a labeler that the run sets itself."""
 
 FILES = (
@@ -86,41 +82,25 @@ class Experiment:
       data_dir: Folder of the data set; not needed for digits.
       epsilon: Privacy budget of the whole run, split evenly over the rounds; inf means no privacy.
       delta: Probability delta of the composed guarantee; 0 keeps a pure guarantee pure.
-      labeler: Name of a file of rknn_jax/labelers. rknn is reverse k-NN labeling. For comparison,
-        private_knn and pate label public records drawn at random, noisy_sgd trains a network on the
-        private records, and dpdfd distills one from teachers by generated images.
-      private_knn: Settings of labeler private_knn; epsilon, delta and relation are those of the
-        run.
-      pate: Settings of labeler pate; epsilon, delta and relation are those of the run.
-      noisy_sgd: Settings of labeler noisy_sgd; epsilon, delta and relation are those of the run.
-      dpdfd: Settings of labeler dpdfd; epsilon, delta and relation are those of the run.
+      labeler: Labeler and its settings. rknn is reverse k-NN labeling. For comparison, private_knn
+        and pate label public records drawn at random, noisy_sgd trains a network on the private
+        records, and dpdfd distills one from teachers by generated images. Its epsilon, delta,
+        relation, smoothing and folder are those of the run.
       buy: Purchase of true labels of public records from an oracle, to fine-tune noisy_sgd's
         network on images. It replaces the student. The epsilon of near_private's choice comes on
         top of epsilon.
       queries: Number of queries a round. For rknn, defaults to a number that fits records, classes
         and epsilon. For records drawn at random, defaults to one for five public records, 1,000 at
         most. If a network is trained, defaults to all public records.
-      neighbors: Number of queries that each private record votes for.
       rounds: Number of rounds of Algorithm 1.
-      representation: Representation learned on public data. spectral is the best for images in
-        seconds, self_trained in a minute or two.
-      self_trained: Settings of representation self_trained, which has one cluster a class.
-      simclr: Settings of representation simclr.
-      scan: Settings of representation scan, which has one cluster a query.
-      dti: Settings of representation dti, which has one prototype a query.
+      representation: Representation and its settings, learned on public data. spectral is the best
+        for images in seconds, self_trained in a minute or two. Numbers of classes and of queries
+        are those of the run.
       representation_dir: Folder in which simclr, scan and dti save their training and from which
         they resume.
-      trust: Trust model. central: a curator sees the votes. local: epsilon is that of each record's
-        own message. shuffle: epsilon is that of all messages once shuffled.
-      amplification: Bound by which shuffling amplifies a local mechanism: variation ratio uses the
-        mechanism, general holds for all.
-      mechanism: Name of a file of rknn_jax/mechanisms. Defaults to discrete_laplace with a curator
-        and to collision without.
       relation: Neighboring relation of the data sets.
       smoothing: Use of similar records: auto borrows votes from similar queries as far as the noise
         requires, and spreads labels between similar public records; none does neither.
-      decode: Choice of labels: argmax of each query, or the assignment of one class to each if the
-        queries are as many clusters as there are classes.
       targets: Training targets of the student: the label of a record (hard), its votes (soft), or
         the label with its confidence, the rest shared by all classes (posterior).
       uncertain: Share of the public records that a later round's queries cover.
@@ -148,27 +128,14 @@ class Experiment:
     data_dir: Path | None = None
     epsilon: float = 0.1
     delta: float = 0.0
-    labeler: str = "rknn"
-    private_knn: PrivateKNN = field(default_factory=PrivateKNN)
-    pate: PATE = field(default_factory=PATE)
-    noisy_sgd: NoisySGD = field(default_factory=NoisySGD)
-    dpdfd: DPDFD = field(default_factory=DPDFD)
+    labeler: Labeler[Any] = field(default_factory=ReverseKNN)
     buy: Buy = field(default_factory=Buy)
     queries: int | None = None
-    neighbors: int = 1
     rounds: int = 1
-    representation: str = "spectral"
-    self_trained: SelfTrained = field(default_factory=SelfTrained)
-    simclr: SimCLR = field(default_factory=SimCLR)
-    scan: SCAN = field(default_factory=SCAN)
-    dti: DTI = field(default_factory=DTI)
+    representation: Representation = field(default_factory=Spectral)
     representation_dir: Path | None = None
-    trust: Trust = "central"
-    amplification: rknn.Amplification = "variation ratio"
-    mechanism: str | None = None
     relation: Relation = "replace-one"
     smoothing: Literal["auto", "none"] = "auto"
-    decode: Literal["argmax", "assignment"] = "argmax"
     targets: Literal["posterior", "hard", "soft"] = "posterior"
     uncertain: float = 0.1
     student: str = "cnn"
@@ -186,10 +153,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         self._check_budget()
-        self._check_labeler()
-        self._check_noise()
-        self._check_student()
         self._check_counts()
+        self._check_labeler()
+        self._check_student()
 
     def _check_budget(self) -> None:
         if math.isnan(self.epsilon) or self.epsilon <= 0:
@@ -205,91 +171,67 @@ class Experiment:
 
     def _check_labeler(self) -> None:
         """Refuse what does not go with the labeler."""
-        labelers.named(self.labeler)
-        if self.labeler != "rknn" and (
-            self.trust != "central"
-            or self.mechanism
-            or self.decode != "argmax"
-            or self.neighbors != 1
-        ):
+        own = self.labeler
+        for given in GIVEN & {one.name for one in fields(own)}:
+            if getattr(own, given) != getattr(type(own), given):
+                raise ValueError(
+                    f"Expected {given} of labeler={own.name} left as it is, got "
+                    f"{getattr(own, given)}; it is the run's own, see --epsilon, --delta, "
+                    "--relation, --smoothing and --out."
+                )
+        if own.trains and self.rounds > 1:
             raise ValueError(
-                "Expected trust, mechanism, decode and neighbors left as they are with "
-                f"labeler={self.labeler}, got trust={self.trust}, "
-                f"mechanism={self.mechanism}, decode={self.decode}, neighbors={self.neighbors}; "
-                "they are those of labeler=rknn."
-            )
-        if self.trains and self.rounds > 1:
-            raise ValueError(
-                f"Expected rounds=1 with labeler={self.labeler}, got rounds={self.rounds}; its "
+                f"Expected rounds=1 with labeler={own.name}, got rounds={self.rounds}; its "
                 "network answers all at once."
             )
-        if self.buy.labels and (self.labeler != "noisy_sgd" or self.noisy_sgd.network in HEADS):
+        if self.buy.labels and (not isinstance(own, NoisySGD) or own.network in HEADS):
+            network = own.network if isinstance(own, NoisySGD) else "none"
             raise ValueError(
                 "Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with "
-                f"buy.labels={self.buy.labels}, "
-                f"got labeler={self.labeler} and network={self.noisy_sgd.network}."
+                f"buy.labels={self.buy.labels}, got labeler={own.name} and network={network}."
             )
-        for name in ("private_knn", "pate", "noisy_sgd", "dpdfd"):
-            config = getattr(self, name)
-            for given in GIVEN:
-                if getattr(config, given, None) != getattr(type(config), given, None):
-                    raise ValueError(
-                        f"Expected {name}.{given} left as it is, got {getattr(config, given)}; "
-                        "it is the run's own, see --epsilon, "
-                        "--delta, --relation and --out."
-                    )
-
-    def _check_noise(self) -> None:
-        """Refuse noise that needs another delta, trust or relation."""
-        own = getattr(self, self.labeler, None)
-        if own and own.needs_delta and self.epsilon < math.inf and self.delta == 0:
+        if own.needs_delta and self.epsilon < math.inf and self.delta == 0:
             raise ValueError(
-                f"Expected delta > 0 with labeler={self.labeler}, got delta=0.0; pass --delta "
-                "1e-5, its noise is Gaussian."
+                f"Expected delta > 0 with labeler={own.name}, trust={own.trust} and "
+                f"noise={own.noise}, got delta=0.0; pass --delta 1e-5, it has no pure guarantee."
             )
-        sampled = self.noisy_sgd.sampling_prob is not None
-        if self.labeler == "noisy_sgd" and self.relation == "add-remove" and not sampled:
-            raise ValueError(
-                "Expected --noisy-sgd.sampling-prob with relation=add-remove, got none; the "
-                "number of records is private."
-            )
-        # `names` imports all mechanisms, which takes seconds, so only the error calls it.
-        if self.trust not in mechanisms.named(self.private_step).trusts:
-            choices = mechanisms.names(self.trust)
-            raise ValueError(
-                f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
-                f"mechanism={self.mechanism}."
-            )
-        if self.trust != "central" and self.relation != "replace-one":
-            raise ValueError(
-                f"Expected relation=replace-one with trust={self.trust}, got "
-                f"relation={self.relation}; the messages are counted."
-            )
-        if (
-            self.relation == "add-remove"
-            and self.labeler == "rknn"
-            and self.queries is None
-            and self.representation not in ("scan", "dti")
-        ):
+        sized = self.queries is None and not self.representation.asks
+        if self.relation == "add-remove" and own.clusters and sized:
             raise ValueError(
                 "Expected queries with relation=add-remove, got none; the default depends on n, "
                 "which is private then."
             )
-        if self.trust == "shuffle" and self.delta == 0:
-            raise ValueError(
-                "Expected delta > 0 with trust=shuffle, got delta=0.0; pass --delta 1e-6, "
-                "shuffling amplifies at none."
-            )
-        if self.mechanism in ("gaussian", "binomial") and self.delta == 0:
-            raise ValueError(
-                f"Expected delta > 0 with mechanism={self.mechanism}, got delta=0.0; pass "
-                "--delta 1e-5 or use discrete_laplace."
-            )
+        self.labeler_of_round()
+
+    def labeler_of_round(self, folder: Path | None = None) -> Labeler[Any]:
+        """Return the labeler with an even share of epsilon and delta, which is rounded down.
+
+        However the rounds are composed, they cost no more than the whole. A network's training is
+        saved in the run's folder.
+        """
+        given: dict[str, Any] = {
+            "epsilon": self.epsilon / self.rounds,
+            "delta": self.delta * (1 - 1e-12) / self.rounds,
+            "relation": self.relation,
+            "smoothing": self.smoothing,
+            "folder": folder and folder / TRAINING,
+        }
+        if not self.delta and self.labeler.needs_delta:
+            given.pop("delta")  # without noise, delta does not count
+        takes = {one.name for one in fields(self.labeler)}
+        return replace(
+            self.labeler, **{name: value for name, value in given.items() if name in takes}
+        )
 
     def _check_student(self) -> None:
         """Refuse ways to learn that do not go together."""
-        if self.representation not in representations.names():
-            representations.named(self.representation)  # raises, with the names
+        for given in self.representation.given:
+            usual = getattr(type(self.representation), given)
+            if (found := getattr(self.representation, given)) != usual:
+                raise ValueError(
+                    f"Expected {given} of representation={self.representation.name} left as it "
+                    f"is, got {found}; it is the number of queries or of classes."
+                )
         if self.student not in ("none", *students.MODELS):
             raise ValueError(
                 f"Expected student to be one of none, {', '.join(students.MODELS)}, got "
@@ -300,13 +242,12 @@ class Experiment:
                 f"Expected 0 <= unlabelled < 1, got unlabelled={self.unlabelled}; 0 learns from "
                 "all labels."
             )
-        if self.fine_tune and (
-            self.representation not in ("simclr", "scan") or self.student != self.backbone
-        ):
+        if self.fine_tune and self.student != self.representation.backbone:
             raise ValueError(
-                f"Expected student={self.backbone} and representation=simclr or scan with "
-                f"fine_tune, got student={self.student}, "
-                f"representation={self.representation}."
+                "Expected the student's network to be that of the representation, such as "
+                f"simclr or scan, with fine_tune, got student={self.student}, "
+                f"representation={self.representation.name} with "
+                f"backbone={self.representation.backbone}."
             )
         if self.semi_supervised == "none" and self.unlabelled:
             raise ValueError(
@@ -321,7 +262,7 @@ class Experiment:
         if (
             self.semi_supervised != "none"
             and self.student != "none"
-            and self.labeler == "rknn"
+            and self.labeler.clusters
             and not self.unlabelled
         ):
             raise ValueError(
@@ -337,40 +278,17 @@ class Experiment:
 
     def _check_counts(self) -> None:
         """Refuse numbers below one, and more neighbors than queries."""
-        for name in ("queries", "neighbors", "rounds", "members", "epochs", "batch_size"):
+        for name in ("queries", "rounds", "members", "epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={value}.")
-        if self.queries is not None and self.neighbors > self.queries:
+        neighbors = self.labeler.num_neighbors if isinstance(self.labeler, ReverseKNN) else 1
+        if self.queries is not None and neighbors > self.queries:
             raise ValueError(
-                f"Expected neighbors <= queries, got neighbors={self.neighbors}, "
+                f"Expected neighbors <= queries, got neighbors={neighbors}, "
                 f"queries={self.queries}; "
                 "use fewer neighbors or more queries."
             )
-
-    @property
-    def trains(self) -> bool:
-        """True if the labeler trains a network instead of counting votes."""
-        return labelers.named(self.labeler).trains
-
-    @property
-    def private_step(self) -> str:
-        """Mechanism of reverse k-NN labeling, given or the default of the trust model.
-
-        For other labelers, the kind of their noise.
-        """
-        if self.labeler != "rknn":
-            return (
-                "laplace"
-                if self.labeler == "pate" and self.pate.aggregator == "lnmax"
-                else "gaussian"
-            )
-        return self.mechanism or ("discrete_laplace" if self.trust == "central" else "collision")
-
-    @property
-    def backbone(self) -> str:
-        """Network that the representation trains, if it is simclr or scan."""
-        return (self.scan.pretraining if self.representation == "scan" else self.simclr).backbone
 
 
 def make_folder(experiment: Experiment) -> Path:
@@ -459,19 +377,17 @@ def find_result(experiment: Experiment) -> dict[str, Any] | None:
         )
     config = _read_settings(folder / "config.json")
     path = folder / "result.json"
-    asked = json.loads(
-        json.dumps(settings(experiment) | {"mechanism": experiment.private_step}, default=_plain)
-    )
+    asked = json.loads(json.dumps(settings(experiment), default=_plain))
     # `buy` may change until the labels to buy have been chosen.
     open_to_change = (
         {"out"} if path.exists() or (folder / TRAINING / CHOICE).exists() else {"out", "buy"}
     )
-    changed = [
+    differ = [
         name
         for name, value in asked.items()
         if name not in open_to_change and config.get(name) != value
     ]
-    if other := [f"{name}={config.get(name)} for {asked[name]}" for name in changed]:
+    if other := [word for name in differ for word in _differing(name, config, asked)]:
         raise ValueError(
             f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose "
             "another, or remove it."
@@ -483,6 +399,17 @@ def find_result(experiment: Experiment) -> dict[str, Any] | None:
             "begins again."
         )
     return None if result["interrupted"] else result
+
+
+def _differing(name: str, config: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """Return what a setting is and what it was asked to be, by its own settings if it has some."""
+    was = config.get(name)
+    wanted = asked[name]
+    if not isinstance(was, dict) or not isinstance(wanted, dict):
+        return [f"{name}={was} for {wanted}"]
+    inner = [key for key in wanted if was.get(key) != wanted[key]]
+    part = name.removesuffix("_settings")
+    return [f"{part}.{word}" for key in inner for word in _differing(key, was, wanted)]
 
 
 def clear_partial_run(folder: Path) -> None:
@@ -591,11 +518,36 @@ def _plain(value: Any) -> Any:
 
 
 def settings(experiment: Experiment) -> dict[str, Any]:
-    """Return the experiment's fields, ready for JSON."""
-    return {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in asdict(experiment).items()
+    """Return the experiment's settings, ready for JSON.
+
+    The labeler and the representation are named, and have their settings beside them. A mechanism
+    is spelled out, so that a later default does not change what the settings mean.
+    """
+    labeler = experiment.labeler
+    representation = experiment.representation
+    own = {
+        one.name: getattr(experiment, one.name)
+        for one in fields(experiment)
+        if one.name not in ("labeler", "representation")
     }
+    parts: dict[str, Any] = {
+        "labeler": labeler.name,
+        "labeler_settings": {
+            name: value for name, value in asdict(labeler).items() if name not in GIVEN
+        },
+        "trust": labeler.trust,
+        "mechanism": labeler.noise,
+        "representation": representation.name,
+        "representation_settings": {
+            name: value
+            for name, value in asdict(representation).items()
+            if name not in representation.given
+        },
+    }
+    told = {name: str(value) if isinstance(value, Path) else value for name, value in own.items()}
+    if isinstance(labeler, ReverseKNN):
+        parts["labeler_settings"] |= {"mechanism": labeler.noise}
+    return told | {"buy": asdict(experiment.buy)} | parts
 
 
 def finish(
@@ -720,12 +672,12 @@ def _statement(
         "holds all of them.",
         tuple(privacy["covers"]),
         tuple(privacy["does_not_cover"]),
-        experiment.private_step,
+        experiment.labeler.noise,
         "No ledger keeps account of experiments: every one of them sees the same records again.",
         about["date"],
         details={
             "data set": experiment.dataset,
-            "labeler": experiment.labeler,
+            "labeler": experiment.labeler.name,
             "rounds": experiment.rounds,
         },
         versions={"rknn-jax": metadata.version("rknn-jax")} | about["versions"],

@@ -71,6 +71,16 @@ def main(settings: Parties) -> list[int]:
     return sizes
 
 
-if __name__ == "__main__":
-    sizes = main(tyro.cli(Parties))
+def cli() -> int:
+    """Run from the command line. Exit status 2 means bad input."""
+    try:
+        sizes = main(tyro.cli(Parties, description=__doc__))
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
     sys.stdout.write(f"{len(sizes)} parties of {min(sizes):,} to {max(sizes):,} records\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli())

@@ -20,7 +20,6 @@ import itertools
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,10 @@ from matplotlib.figure import Figure
 
 from rknn_jax._internal import compilation
 from rknn_jax.types import Array, Encoder
-from train import distill
-from train import experiment as runs
-from train.experiment import Experiment
+
+from . import commandline, distill, stages
+from . import experiment as runs
+from .experiment import Experiment
 
 ACCURACIES = ("label_accuracy", "test_accuracy")
 CHANCE = ("seed", "noise_seed")
@@ -59,7 +59,8 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
     # Vary the settings of the representation slowest, so that consecutive runs share the
     # representation that was fitted to public images.
     slow = sorted(
-        varied, key=lambda name: (name not in distill.OF_REPRESENTATION, name != "queries")
+        varied,
+        key=lambda name: (not commandline.shapes_features(name), name != "queries"),
     )
     names = [name for name in varied if name not in CHANCE]
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
@@ -72,9 +73,9 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
             for text in (f"--{name.replace('_', '-')}", value)
         ]
         folder = "-".join(f"{name}={setting[name]}" for name in varied).replace("/", "_") or "run"
-        experiment = distill.from_arguments([*arguments, *options, "--out", str(out / folder)])
+        experiment = commandline.parsed([*arguments, *options, "--out", str(out / folder)])
         if runs.find_result(experiment) is None:
-            distill.console.print(f"\n{folder}")
+            stages.console.print(f"\n{folder}")
         result = distill.run(experiment, prepared)
         found.setdefault(tuple(setting[name] for name in names), []).append(result)
     rows = [
@@ -93,7 +94,7 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
     )
     if names:
         draw(rows, names).savefig(out / "sweep.png", dpi=150)
-    distill.console.print(
+    stages.console.print(
         f"{sum(map(len, found.values()))} runs: {out / 'sweep.json'}"
         + (f", {out / 'sweep.png'}" if names else "")
     )
@@ -140,22 +141,20 @@ def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:
     return figure
 
 
-def sharing(most: int = 1) -> Callable[[Experiment], distill.Prepared]:
-    """Return a `distill.prepare` that reuses its last `most` results and encodes no array twice."""
-    kept: list[tuple[list[Any], distill.Prepared]] = []
+def sharing(most: int = 1) -> Callable[[Experiment], stages.Prepared]:
+    """Return a `stages.prepare` that reuses its last `most` results and encodes no array twice."""
+    kept: list[tuple[list[Any], stages.Prepared]] = []
 
-    def prepared(experiment: Experiment) -> distill.Prepared:
-        own = experiment.representation in distill.OWN_QUERIES
-        looks_at = [getattr(experiment, name) for name in distill.OF_REPRESENTATION] + [
-            experiment.queries
-        ] * own
+    def prepared(experiment: Experiment) -> stages.Prepared:
+        looks_at = [getattr(experiment, name) for name in stages.OF_REPRESENTATION]
+        looks_at += [experiment.queries] * experiment.representation.asks
         for known, made in kept:
             if known == looks_at:
                 return made
         if len(kept) == most:
             kept.pop(0)  # free its memory before the next one is made
-        task, encode, network = distill.prepare(experiment)
-        kept.append((looks_at, distill.Prepared(task, _remembering(encode), network)))
+        task, encode, network = stages.prepare(experiment)
+        kept.append((looks_at, stages.Prepared(task, _remembering(encode), network)))
         return kept[-1][1]
 
     return prepared
@@ -204,12 +203,12 @@ def summary(
 
 
 def _varied(texts: list[str]) -> Values:
-    known = {field.name for field in fields(Experiment)}
     varied: Values = {}
     for text in texts:
         name, _, values = text.partition("=")
         name = name.replace("-", "_")
-        if name.split(".")[0] not in known - {"out"} or not all(values.split(",")):
+        known = commandline.known(name)
+        if name == "out" or not known or not all(values.split(",")):
             raise ValueError(
                 f"Expected --vary NAME=VALUE,VALUE with an option of train.distill, got {text!r}."
             )
@@ -239,10 +238,10 @@ def cli() -> int:
     try:
         main(others, known.out, _varied(known.vary))
     except (ValueError, OSError) as error:
-        distill.console.print(f"error: {error}")
+        stages.console.print(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        distill.console.print("Stopped; the same command goes on.")
+        stages.console.print("Stopped; the same command goes on.")
         return 130
     return 0
 

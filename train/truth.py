@@ -50,7 +50,7 @@ def not_covered(key: jax.Array, task: Task, labeler: Labeler[Any], found: Round)
         return labeler.release(key, found.contribution, found.queries, num_classes)
 
     def accuracy(key: jax.Array, epsilon: float) -> float:
-        answers = answered(key, replace(labeler, epsilon=epsilon))  # type: ignore[type-var]
+        answers = answered(key, replace(labeler, epsilon=epsilon))
         labels = Labels.none(len(task.public.images), num_classes)
         labels = labels.updated(found.queries, answers, 0)
         count = len(answers.labels)

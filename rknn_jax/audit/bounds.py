@@ -342,7 +342,8 @@ def lower_bounds(
     less = np.stack([high0, high1, 1 - low0, 1 - low1], axis=-1)[..., None, :]
     with np.errstate(divide="ignore"):
         odds = np.log(np.maximum(more - np.asarray(deltas)[:, None], 0)) - np.log(less)
-    return odds.max(axis=-1)
+    bounds: np.ndarray = odds.max(axis=-1)
+    return bounds
 
 
 def _search(

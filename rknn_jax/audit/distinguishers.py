@@ -113,14 +113,16 @@ def _two_valued(
     first: np.ndarray, second: np.ndarray, lows: np.ndarray, highs: np.ndarray
 ) -> np.ndarray:
     """Return a mask of the columns that hold only their smallest and their largest value."""
-    return np.all(
+    either: np.ndarray = np.all(
         [((rows == lows[None]) | (rows == highs[None])).all(axis=0) for rows in (first, second)],
         axis=0,
     )
+    return either
 
 
 def _summed(rows: np.ndarray, laws: Sequence[Score], columns: Sequence[int]) -> np.ndarray:
-    return np.sum([laws[c](rows[:, c]) for c in columns], axis=0)
+    total: np.ndarray = np.sum([laws[c](rows[:, c]) for c in columns], axis=0)
+    return total
 
 
 def correlated(
@@ -179,7 +181,8 @@ def _linear(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     scaled = [rows / spread for rows in (first, second)]
     within = sum(np.cov(rows, rowvar=False, ddof=0).reshape(rows.shape[1], -1) for rows in scaled)
     shift = scaled[1].mean(axis=0) - scaled[0].mean(axis=0)
-    return np.linalg.solve(within + 1e-9 * np.eye(len(shift)), shift) / spread
+    direction: np.ndarray = np.linalg.solve(within + 1e-9 * np.eye(len(shift)), shift) / spread
+    return direction
 
 
 def _tree(first: np.ndarray, second: np.ndarray) -> Score:

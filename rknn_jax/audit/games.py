@@ -1,9 +1,6 @@
-"""Neighboring inputs of mechanisms and adversaries' views of them, for audits.
+"""Games of a mechanism: neighboring inputs and an adversary's view of them, for audits.
 
-Inputs are drawn at random over all cells. One record moves to other queries, gets other labels,
-does both, loses some or all of its votes, or is absent. The record stands with a few others of the
-same votes, in a crowd of the same votes, or in a crowd of any votes: a mechanism's behavior may
-depend on a count. Crowds go up to `MOST_RECORDS`.
+The inputs come from `rknn_jax.audit.neighboring`, in crowds of up to `MOST_RECORDS`.
 
 A view holds all that a mechanism reveals, and functions of it that anyone who knows both inputs can
 compute. For counts, these are their parity, the number of cells in which they equal the true counts
@@ -15,8 +12,7 @@ the stated law. The audited code draws the messages and the noise.
 included, and every message. That checks the mathematics that a file states, and no more.
 """
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.audit.bounds import Bound, Finding, Game
+from rknn_jax.audit.neighboring import SEVERAL, cell_words, changes, crowd_words, crowds, inputs
 from rknn_jax.mechanisms.base import CentralMechanism, estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.mechanisms.multi_message import MultiMessage
@@ -39,15 +36,6 @@ RUNS_AT_ONCE = 2000
 
 MOST_RECORDS = 1000
 """Size of the largest crowd: other records beside the one in which two inputs differ."""
-
-MOST_PAIRS = 24
-"""Largest number of pairs of records that replace each other; each is played in every crowd.
-
-Up to this limit, there are enough pairs for every cell to be voted for.
-"""
-
-SEVERAL = 4
-"""Smallest number of pairs: one of each kind of change."""
 
 COINS = 4
 """Number of draws of the public coins under which a law is enumerated."""
@@ -85,52 +73,28 @@ def of_mechanism(mechanism: Any, sampler: Sampler = "simulation", seed: int = 0)
         return [
             _of_shuffled(mechanism, others, a, b)
             for a, b in pairs[:SEVERAL]
-            for others in _crowds(rng, mechanism, a, size)[1:]
+            for others in crowds(rng, mechanism, a, size)[1:]
         ]
     games = []
     for a, b in pairs:
-        for others in _crowds(rng, mechanism, a, MOST_RECORDS):
-            words = f"{_crowd_words(others)}, and one "
+        for others in crowds(rng, mechanism, a, MOST_RECORDS):
+            words = f"{crowd_words(others)}, and one "
             if mechanism.relation == "replace-one":
                 worlds = [np.stack([*others, a]), np.stack([*others, b])]
                 games.append(
-                    of_cells(f"{words}for {_told(a)} or {_told(b)}", mechanism, worlds, sampler)
+                    of_cells(
+                        f"{words}for {cell_words(a)} or {cell_words(b)}", mechanism, worlds, sampler
+                    )
                 )
                 continue
             for votes in (a, b) if (b >= 0).any() else (a,):
                 worlds = [others, np.stack([*others, votes])]
                 games.append(
-                    of_cells(f"{words}more for {_told(votes)} or none", mechanism, worlds, sampler)
+                    of_cells(
+                        f"{words}more for {cell_words(votes)} or none", mechanism, worlds, sampler
+                    )
                 )
     return games
-
-
-def changes(rng: np.random.Generator, mechanism: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield pairs of votes of one record and of its replacement, int32 `[k·r]` each.
-
-    In turn: other queries, other labels of the same queries, some votes of either, and none.
-    Together they vote for every cell, or for as many as `MOST_PAIRS` pairs can.
-    """
-    s = mechanism.num_queries
-    c = mechanism.num_classes
-    left = list(rng.permutation(s * c))
-    for number in range(MOST_PAIRS):
-        if not left and number >= SEVERAL:
-            return
-        kind = number % 4
-        first = _record(rng, mechanism, left.pop() if left else int(rng.integers(s * c)))
-        second = np.full_like(first, -1)
-        if kind == 1 and mechanism.labels_per_record < c:
-            second = (first // c * c + (first % c + rng.integers(1, c)) % c).astype(np.int32)
-        elif kind != 3:
-            second = _record(rng, mechanism, left.pop() if left else int(rng.integers(s * c)))
-        if kind == 2 and len(first) > 1:
-            first = _thinned(rng, first)
-            second = _thinned(rng, second)
-        if (np.sort(first) == np.sort(second)).all():
-            second = np.full_like(first, -1)
-        left = [cell for cell in left if cell not in first and cell not in second]
-        yield first, second
 
 
 def exact(mechanism: Any) -> Finding | None:
@@ -154,7 +118,7 @@ def exact(mechanism: Any) -> Finding | None:
         if (largest := float(spread.max())) > epsilon:
             pair = [votes[int(order(law[:, spread.argmax()]))] for order in (np.argmin, np.argmax)]
             epsilon = largest
-            words = f"a client that votes for {_told(pair[0])} or for {_told(pair[1])}"
+            words = f"a client that votes for {cell_words(pair[0])} or for {cell_words(pair[1])}"
     broken = epsilon > claimed * (1 + ROUNDING)
     bound = Bound(0.0, claimed, epsilon)
     event = f"the most telling of all messages, under {COINS} draws of public coins"
@@ -170,19 +134,6 @@ def exact(mechanism: Any) -> Finding | None:
         event=event,
         runs=0,
     )
-
-
-def inputs(mechanism: Any) -> list[np.ndarray]:
-    """Return every input of up to k·r votes, int `[k·r]` each.
-
-    Missing votes are last and negative.
-    """
-    most = mechanism.votes_per_record
-    return [
-        np.array([*cells, *[-1] * (most - count)])
-        for count in range(most + 1)
-        for cells in itertools.combinations(range(mechanism.num_cells), count)
-    ]
 
 
 def of_cells(
@@ -252,63 +203,6 @@ def bits(array: np.ndarray) -> np.ndarray:
     )
 
 
-def _record(rng: np.random.Generator, mechanism: Any, cell: int) -> np.ndarray:
-    """Return the votes of a random record that votes for a cell, int32 `[k·r]`."""
-    c = mechanism.num_classes
-    r = mechanism.labels_per_record
-    others = rng.permutation(np.delete(np.arange(mechanism.num_queries), cell // c))[
-        : mechanism.num_neighbors - 1
-    ]
-    labels = np.append(rng.permutation(np.delete(np.arange(c), cell % c))[: r - 1], cell % c)
-    near = np.append(others, cell // c)
-    return np.sort(np.ravel(near[:, None] * c + labels[None])).astype(np.int32)
-
-
-def _thinned(rng: np.random.Generator, votes: np.ndarray) -> np.ndarray:
-    """Return votes of which about half are missing, but neither none nor all."""
-    missing = rng.random(len(votes)) < 0.5
-    missing[rng.permutation(len(votes))[:2]] = (True, False)
-    return np.where(missing, -1, votes).astype(np.int32)
-
-
-def _crowds(
-    rng: np.random.Generator, mechanism: Any, votes: np.ndarray, most: int
-) -> list[np.ndarray]:
-    """Return tables of other records: a few with the same votes, many with them, and any.
-
-    Tables are int32 `[most, k·r]` each, of one shape, so that one program serves all. Rows of -1
-    cast no vote.
-    """
-    few = int(rng.integers(1, 4))
-    many = int(np.exp(rng.uniform(np.log(12), np.log(max(most, 13)))))
-    rows = np.arange(most)[:, None]
-    alike = [
-        np.where(rows < min(size, most), votes[None], -1).astype(np.int32) for size in (few, many)
-    ]
-    cells = rng.integers(mechanism.num_cells, size=most)
-    anything = np.stack([_record(rng, mechanism, int(cell)) for cell in cells[: min(most, many)]])
-    thin = (
-        rng.random(anything.shape) < 0.1
-        if anything.shape[1] > 1
-        else np.zeros(anything.shape, bool)
-    )
-    padding = np.full((most - len(anything), anything.shape[1]), -1, np.int32)
-    return [*alike, np.concatenate([np.where(thin, -1, anything), padding]).astype(np.int32)]
-
-
-def _crowd_words(others: np.ndarray) -> str:
-    voting = others[(others >= 0).any(axis=1)]
-    alike = (voting == voting[:1]).all()
-    return f"{len(voting)} for {_told(voting[0])}" if alike else f"{len(voting)} for any cells"
-
-
-def _told(cells: np.ndarray) -> str:
-    named = [str(cell) for cell in np.sort(cells) if cell >= 0]
-    return (
-        f"cells {', '.join(named)}" if len(named) > 1 else f"cell {named[0]}" if named else "none"
-    )
-
-
 def _blocks(key: jax.Array, runs: int) -> list[tuple[jax.Array, int]]:
     """Return a key and a size for each block of runs; the last block may be smaller."""
     sizes = [min(RUNS_AT_ONCE, runs - start) for start in range(0, runs, RUNS_AT_ONCE)]
@@ -342,7 +236,8 @@ def _sent(mechanism: MultiMessage, key: jax.Array, votes: jax.Array) -> jax.Arra
             jax.vmap(mechanism.randomize)(jax.random.split(key, len(votes)), votes), axis=0
         ).ravel()
 
-    return jax.lax.map(run, jax.random.split(key, RUNS_AT_ONCE), batch_size=100)
+    sent: jax.Array = jax.lax.map(run, jax.random.split(key, RUNS_AT_ONCE), batch_size=100)
+    return sent
 
 
 def _of_client(
@@ -370,7 +265,7 @@ def _of_client(
         ]
         return np.concatenate([described(*drawn)[:size] for drawn, size in parts])
 
-    words = f"a client that votes for {_told(first)} or for {_told(second)}"
+    words = f"a client that votes for {cell_words(first)} or for {cell_words(second)}"
     return Game(words, observe, _message_names(mechanism, first), always=(0,))
 
 
@@ -420,7 +315,7 @@ def _of_shuffled(
         )
 
     words = (
-        f"a client among {mechanism.num_clients}, {_crowd_words(others)}, and one for "
-        f"{_told(first)} or {_told(second)}"
+        f"a client among {mechanism.num_clients}, {crowd_words(others)}, and one for "
+        f"{cell_words(first)} or {cell_words(second)}"
     )
     return Game(words, observe)

@@ -29,6 +29,9 @@ from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.release import label as job
+from rknn_jax.release import planning
+from rknn_jax.release.inputs import data_of
+from rknn_jax.release.planning import Plan
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.tables import Classes
 
@@ -59,7 +62,7 @@ class World(NamedTuple):
     """
 
     inputs: str
-    plans: tuple[job.Plan, job.Plan]
+    plans: tuple[Plan, Plan]
 
 
 def of_release(
@@ -98,12 +101,12 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
         **settings,
     )
 
-    def planned(*record: tuple[np.ndarray, int]) -> job.Plan:
+    def planned(*record: tuple[np.ndarray, int]) -> Plan:
         rows = np.array([*others, *(row for row, _ in record)], np.float32)
         classes = np.array([*labels, *(said for _, said in record)], np.int32)
-        data = job.data_of(public.astype(np.float32), rows, classes, Classes(NUM_CLASSES))
+        data = data_of(public.astype(np.float32), rows, classes, Classes(NUM_CLASSES))
         with tempfile.TemporaryDirectory() as folder:  # The folder has no ledger yet.
-            return job.plan(_placed(given, Path(folder)), data)
+            return planning.plan(_placed(given, Path(folder)), data)
 
     found = []
     for cluster, center in enumerate(centers):
@@ -135,7 +138,7 @@ def differing(world: World) -> list[str]:
     return [name for name in first if not np.array_equal(first[name], second[name], equal_nan=True)]
 
 
-def read_after(plan: job.Plan) -> str | None:
+def read_after(plan: Plan) -> str | None:
     """Return the private arrays that a release reads after the mechanism; None if nothing."""
     seal = Seal()
     data = replace(
@@ -223,7 +226,7 @@ def _names(found: Columns) -> tuple[str, ...]:
     )
 
 
-def _released(plan: job.Plan, look: Any) -> Any:
+def _released(plan: Plan, look: Any) -> Any:
     """Release in a folder of its own, and return the view of that folder."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         placed = replace(plan, settings=_placed(plan.settings, Path(folder)), ledger=None)
@@ -240,7 +243,7 @@ def _placed(settings: Settings, folder: Path) -> Settings:
     return replace(settings, out=folder / "results", ledger=folder / "ledger.jsonl")
 
 
-def _with_release(plan: job.Plan, release: Any) -> job.Plan:
+def _with_release(plan: Plan, release: Any) -> Plan:
     """Return the plan with a mechanism whose noisy counts are given."""
     mechanism = closing(plan.mechanism, Seal())
     object.__setattr__(mechanism, "release", release)

@@ -210,7 +210,8 @@ def allows(curve: Curve, canaries: int, guesses: int, correct: int, tau: float) 
 
     def least(a: float) -> float:
         """Return G(a), the least b with a <= F(b)."""
-        return max(0.0, ((a - deltas) * shrink).max(), (1 - deltas - grow * (1 - a)).max())
+        bound: float = max(0.0, ((a - deltas) * shrink).max(), (1 - deltas - grow * (1 - a)).max())
+        return bound
 
     # These are P_c and D_c of the module.
     mass = tau

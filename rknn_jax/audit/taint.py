@@ -46,13 +46,15 @@ class Sealed(np.lib.mixins.NDArrayOperatorsMixin):
         return self._array
 
     def __len__(self) -> int:
-        return self.shape[0]
+        length: int = self.shape[0]
+        return length
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._read(), dtype=dtype)
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        return self._read()[index]
+        part: np.ndarray = self._read()[index]
+        return part
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # NumPy, JAX and `copy` probe for such names.

@@ -236,8 +236,10 @@ def _one_run(settings: Audit) -> dict[str, Any]:
 def claimed(subject: Any, sampler: Sampler) -> Guarantee:
     """Return a mechanism's guarantee, for noise from `sampler`."""
     if sampler == "release" and hasattr(subject, "release_guarantee"):
-        return subject.release_guarantee(CLIENTS)
-    return replace(subject.guarantee(CLIENTS), sampler=sampler)
+        released: Guarantee = subject.release_guarantee(CLIENTS)
+        return released
+    simulated: Guarantee = replace(subject.guarantee(CLIENTS), sampler=sampler)
+    return simulated
 
 
 def mechanism(settings: Audit) -> Any:

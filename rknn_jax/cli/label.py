@@ -12,7 +12,8 @@ from rknn_jax.release.settings import Settings
 
 # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
-    from rknn_jax.release.label import Plan, Release
+    from rknn_jax.release.label import Release
+    from rknn_jax.release.planning import Plan
     from rknn_jax.release.preview import Preview
 
 
@@ -20,9 +21,9 @@ def run(settings: Settings) -> dict[str, Any]:
     """Release labels for the public rows, or preview a release, and return what `--json` prints."""
     with err.status("loading"):  # visible on a terminal only
         from rknn_jax.release import label as job
-        from rknn_jax.release import preview
+        from rknn_jax.release import planning, preview
     with err.status("reading both files and clustering the public rows"), sure_interrupts():
-        plan = job.prepare(settings)
+        plan = planning.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
         expected = preview.preview(
@@ -46,7 +47,7 @@ def run(settings: Settings) -> dict[str, Any]:
         tell(
             err,
             "ignored",
-            f"{plan.data.ignored:,} labelled private records that cannot be used cast no vote; "
+            f"{plan.data.ignored:,} labeled private records that cannot be used cast no vote; "
             "tell nobody how many",
         )
     if plan.data.labels is not None and not np.any(plan.data.labels >= 0):

@@ -12,6 +12,7 @@ r"""`rknn`: label public data with private records, from the command line.
       --reason "second study, approved by the review board"
     rknn serve --public P.npz --epsilon 0.4 --classes 10 --clients 3 --out runs/round
     rknn join --private R.npz --budget 1
+    rknn experiment distill --dataset digits --epsilon 1
 
 Each command has its own file here, which holds the messages; the library does the work. Exit
 status: 0 done, 2 bad input, 3 budget refused, 4 a guarantee was broken, 5 corrupted ledger, 130
@@ -28,7 +29,7 @@ from tyro.conf import subcommand
 
 from rknn_jax._internal import compilation
 from rknn_jax._internal.terminal import STOPPED, err, leave
-from rknn_jax.cli import account, audit, budget, export, federation, label, simulate
+from rknn_jax.cli import account, audit, budget, experiment, export, federation, label, simulate
 from rknn_jax.cli.account import Account
 from rknn_jax.cli.audit import Audit
 from rknn_jax.cli.budget import Budget, Raise, Repair, Show
@@ -44,6 +45,9 @@ NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == ["experiment"]:
+        return experiment.run(arguments[1:])
     commands: Any = (
         Annotated[Settings, subcommand("label")]
         | Annotated[Budget, subcommand("budget")]
@@ -59,9 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         tyro.conf.OmitSubcommandPrefixes,
         tyro.conf.FlagCreatePairsOff,
     )
-    description = "Label public data with private records at a stated privacy, and keep the budget."
+    description = (
+        "Label public data with private records at a stated privacy, and keep the budget. "
+        "`rknn experiment` runs the programs on benchmark data."
+    )
     command: Settings | Budget | Export | Simulate | Account | Serve | Join | Audit = tyro.cli(
-        commands, args=argv, prog="rknn", description=description, config=flags
+        commands, args=arguments, prog="rknn", description=description, config=flags
     )
     action = command.action if isinstance(command, Budget | Account) else command
     try:

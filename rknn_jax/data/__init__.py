@@ -38,4 +38,5 @@ def load(name: str, seed: int, data_dir: Path | None = None) -> Task:
             f"tensorflow-datasets), got dataset={name!r}."
         )
     module = importlib.import_module(f"{__name__}.{kind}")
-    return module.load(seed, data_dir, inner) if inner else module.load(seed, data_dir)
+    task: Task = module.load(seed, data_dir, inner) if inner else module.load(seed, data_dir)
+    return task

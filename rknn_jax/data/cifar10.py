@@ -41,7 +41,7 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
     images, labels, num_train, classes = image_folder.read(folder)
     if classes != CLASSES or images.shape[1:] != (32, 32, 3):
         raise ValueError(
-            f"Expected CIFAR-10's ten classes of 32x32 colour images in data_dir={folder}, got "
+            f"Expected CIFAR-10's ten classes of 32x32 color images in data_dir={folder}, got "
             f"{classes} {images.shape[1:]}."
         )
     pool = num_train if split == "standard" else len(images)

@@ -386,7 +386,8 @@ class Prepared:
         if self.round.unit == "client":
             cells = np.unique(_drawn(entropy, cells, self.round.records_per_client))
         counts = np.bincount(cells[cells >= 0].ravel(), minlength=noise.num_cells)
-        return counts + noise.share(entropy)
+        noisy: np.ndarray = counts + noise.share(entropy)
+        return noisy
 
     def least_threshold(self, clients: int) -> int:
         """Return the least number of clients that must open a sum, out of `clients`.
@@ -478,7 +479,7 @@ def _at_once(round: Round) -> int:
 def _purpose(round: Round) -> str:
     return (
         f"round {round.id}: {len(round.queries)} queries, {len(round.classes)} classes, "
-        f"{round.config.mechanism}"
+        f"{round.config.noise}"
     )
 
 
@@ -489,7 +490,8 @@ def _drawn(entropy: Entropy, cells: np.ndarray, count: int) -> np.ndarray:
     """
     missing = np.full((max(0, count - len(cells)), cells.shape[1]), NO_CELL, np.int32)
     every = np.concatenate([cells, missing])
-    return every[entropy.subset(len(every), count, 1)[0]]
+    drawn: np.ndarray = every[entropy.subset(len(every), count, 1)[0]]
+    return drawn
 
 
 def _simulated(round: Round, cells: np.ndarray, first: int) -> object:

@@ -294,7 +294,8 @@ def most_shift(mechanism: LocalRandomizer) -> float:
 
     The bound, one support over p - q, also holds for dishonest clients.
     """
-    return 1 / mechanism.advantage  # type: ignore[attr-defined]
+    shift: float = 1 / mechanism.advantage  # type: ignore[attr-defined]
+    return shift
 
 
 @jax.jit

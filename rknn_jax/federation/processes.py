@@ -3,14 +3,14 @@
 The process is Flower's SuperLink or SuperNode. By default, Flower ships an app's code from the
 server to the clients and runs it there. That code runs in processes of their own, which outlive a
 `kill -9` of their parent. Whoever reaches a SuperLink's port may start apps and register keys. None
-of that suits parties that trust nobody with their votes. This module changes three things:
+of that suits parties that trust nobody with their votes. Three things are different here:
 
 - Both sides run their installed code (`--isolation process` with an executor that never unpacks the
   code of a run).
 - A server's port answers SuperNodes alone. Everything else needs a secret of the process, and so
-  does a client's own port (`_Gate`).
+  does a client's own port (`rknn_jax.federation.access`).
 - A client that was killed and comes back takes its place again at once, and a server that comes
-  back finds its clients (`_come_back_soon`).
+  back finds its clients (`rknn_jax.federation.pace`).
 
 Everything here that reaches into Flower is written for flwr 1.41;
 `tests/test_federation_processes.py` runs all of it.
@@ -29,6 +29,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from rknn_jax.federation.access import Gate, Pass, check_name, public_key
+from rknn_jax.federation.pace import POLL, come_back_soon, no_waiting
 
 APP = """[project]
 name = "rknn"
@@ -49,13 +52,6 @@ ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-HEADER = "x-rknn-gate"
-TRY_AGAIN = 503
-NOT_FOUND = 404
-LONGEST_UPLOAD = 30  # seconds; a client that was killed during an upload is asked again
-POLL = 0.05  # seconds
-HEARTBEAT = 10  # seconds, the least that a SuperLink accepts
-LONGEST_WAIT = 2  # seconds between attempts to reach a server
 
 
 def serve(
@@ -84,12 +80,12 @@ def serve(
     gate = secrets.token_hex(32)
     ready = threading.Event()
     extensions.get_middleware = lambda: (
-        Middleware(_Gate, secret=gate, open_to="/v1/fleet/", ready=ready),
+        Middleware(Gate, secret=gate, open_to="/v1/fleet/", ready=ready),
     )
-    _no_waiting()
+    no_waiting()
     own = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     if certificates:
-        _check_name(certificates / "server.pem", own)
+        check_name(certificates / "server.pem", own)
     files = (
         [str(certificates / name) for name in ("ca.pem", "server.pem", "server.key")]
         if certificates
@@ -160,13 +156,13 @@ def join(
 
     def gated(*arguments: Any, **named: Any) -> Any:
         made = create(*arguments, **named)
-        made.add_middleware(_Gate, secret=gate)
+        made.add_middleware(Gate, secret=gate)
         return made
 
     supernode.create_app = gated
-    _no_waiting()
+    no_waiting()
     folder.mkdir(parents=True, exist_ok=True)
-    _come_back_soon(folder / "node" if key else None)
+    come_back_soon(folder / "node" if key else None)
     arguments = [
         "--isolation",
         "process",
@@ -187,58 +183,6 @@ def join(
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
     raise KeyboardInterrupt
-
-
-class _Gate:
-    """ASGI middleware that admits only requests with the secret.
-
-    Requests to the paths under `open_to` need no secret once `ready` is set.
-    """
-
-    def __init__(
-        self,
-        app: Any,
-        secret: str,
-        open_to: str | None = None,
-        ready: threading.Event | None = None,
-    ) -> None:
-        self.app = app
-        self.secret = secret.encode()
-        self.open_to = open_to
-        self.ready = ready
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        told = dict(scope.get("headers", ())).get(HEADER.encode(), b"")
-        known = scope["type"] == "lifespan" or (
-            scope["type"] == "http" and secrets.compare_digest(told, self.secret)
-        )
-        public = (
-            scope["type"] == "http"
-            and self.open_to is not None
-            and scope["path"].startswith(self.open_to)
-        )
-        if known or (public and (self.ready is None or self.ready.is_set())):
-            await self.app(scope, receive, send)
-        elif scope["type"] == "http":
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": TRY_AGAIN if public else NOT_FOUND,
-                    "headers": [],
-                }
-            )
-            await send({"type": "http.response.body", "body": b""})
-
-
-class _Pass:
-    """Interceptor that adds the secret to the requests of this process."""
-
-    def __init__(self, secret: str) -> None:
-        self.secret = secret
-
-    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
-        context.request.headers[HEADER] = self.secret
-        return call_next(context)
 
 
 def _run_server_app(
@@ -269,7 +213,7 @@ def _run_server_app(
     from flwr.superlink.grid import HttpGrid
 
     def interceptors(name: str) -> list[Any]:
-        return [RuntimeVersionHttpInterceptor(component_name=name), _Pass(gate)]
+        return [RuntimeVersionHttpInterceptor(component_name=name), Pass(gate)]
 
     control = ControlHttpClient.from_server_address(
         **address, interceptors=interceptors("flwr-cli")
@@ -277,7 +221,7 @@ def _run_server_app(
     for key in keys:
         try:
             control.RegisterNode(
-                RegisterNodeRequest(public_key=public_key_to_bytes(_public_key(key)))
+                RegisterNodeRequest(public_key=public_key_to_bytes(public_key(key)))
             )
         except httpx.HTTPStatusError as error:
             if error.response.status_code != 409 and "already" not in error.response.text.lower():
@@ -305,7 +249,7 @@ def _run_server_app(
         token=task.token,
     )
     runtime = grid._runtime_client
-    runtime._interceptors += (_Pass(gate),)
+    runtime._interceptors += (Pass(gate),)
     heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
     heart.start()
     status = SubStatus.FAILED
@@ -351,7 +295,7 @@ def _run_client_app(
             root_certificates=None,
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
-                _Pass(gate),
+                Pass(gate),
                 *interceptors,
             ],
             retry_invoker=make_simple_http_retry_invoker(),
@@ -418,102 +362,6 @@ def _beside(run: Callable[[], None], host: str, port: int) -> None:
             os._exit(status)
 
     threading.Thread(target=wait_and_run, daemon=True).start()
-
-
-def _no_waiting() -> None:
-    """Poll as often as a round of seconds needs.
-
-    Flower's SuperNode sleeps 3 s between messages, and one second for each new message.
-    """
-    import types
-
-    import flwr.supercore.inflatable.inflatable_utils as inflatable
-    import flwr.supernode.start_client_internal as supernode
-
-    soon: Any = types.SimpleNamespace(
-        sleep=lambda seconds: time.sleep(min(seconds, 2 * POLL)), time=time.time
-    )
-    supernode.time = soon
-    functions: tuple[Any, ...] = (
-        inflatable.pull_objects,
-        inflatable.pull_and_inflate_object_from_tree,
-    )
-    for function in functions:
-        function.__kwdefaults__["initial_backoff"] = POLL
-    functions[0].__kwdefaults__["max_time"] = LONGEST_UPLOAD
-
-
-def _come_back_soon(node: Path | None) -> None:
-    """Let a client that was killed take its place again at once.
-
-    Flower would hold the place for the old process, for twice its heartbeat.
-    """
-    import flwr.supercore.heartbeat as heartbeat
-    import flwr.supercore.retry.http_retry as retry
-    import flwr.supernode.fleet_http_connection as connection
-    import httpx
-    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
-    from flwr.supernode.fleet_http_client import FleetHttpClient
-
-    retry.MAX_RETRY_DELAY = LONGEST_WAIT
-    connection.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
-    if node is None:
-        return
-    activate = FleetHttpClient.ActivateNode
-
-    def sign_off_and_on(self: Any, request: Any) -> Any:
-        if node.exists():
-            try:
-                self.DeactivateNode(DeactivateNodeRequest(node_id=int(node.read_text())))
-            except httpx.HTTPStatusError:
-                pass  # the server does not know the node any more
-        response = activate(self, request)
-        node.write_text(str(response.node_id))
-        return response
-
-    FleetHttpClient.ActivateNode = sign_off_and_on  # type: ignore[method-assign]
-
-
-def _public_key(text: str) -> Any:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
-    try:
-        key = load_ssh_public_key(text.encode())
-    except ValueError as error:
-        raise ValueError(
-            f"Expected a public key as OpenSSH writes it, got {text[:40]!r}: {error}"
-        ) from error
-    if not isinstance(key, EllipticCurvePublicKey):
-        raise ValueError(
-            f"Expected a key of an elliptic curve, got {text[:40]!r}; ssh-keygen -t ecdsa -b 384 "
-            "makes one."
-        )
-    return key
-
-
-def _check_name(certificate: Path, name: str) -> None:
-    """Check that this process can reach itself under its own certificate.
-
-    Raises:
-      ValueError: If the certificate cannot be read, has no names, or is for other names alone.
-    """
-    from cryptography import x509
-
-    try:
-        names = x509.load_pem_x509_certificate(
-            certificate.read_bytes()
-        ).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (OSError, ValueError, x509.ExtensionNotFound) as error:
-        raise ValueError(
-            f"Expected a certificate with a subjectAltName in {certificate}: {error}"
-        ) from error
-    found = [str(alternative.value) for alternative in names.value]
-    if name not in found:
-        raise ValueError(
-            f"Expected the certificate {certificate} to be for {name} too, got "
-            f"{', '.join(found)}; add it to subjectAltName."
-        )
 
 
 def _free_port() -> int:

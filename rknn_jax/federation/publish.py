@@ -222,7 +222,8 @@ def closes_at(folder: Path, deadline: float) -> float:
             f"Expected the time at which the round began in {path}, got {opened!r}; restore the "
             "file from a copy."
         )
-    return opened + deadline
+    closes: float = opened + deadline
+    return closes
 
 
 def begin_sum(folder: Path) -> None:
@@ -413,7 +414,7 @@ def publish(
 def _train(
     folder: Path, public: Public, asked: Asked, labels: np.ndarray, tell: Tell
 ) -> float | None:
-    tell("training", f"{asked.student} on {len(labels):,} labelled public images")
+    tell("training", f"{asked.student} on {len(labels):,} labeled public images")
     config = students.Config(model=asked.student, epochs=asked.epochs)
     targets = np.eye(len(asked.classes), dtype=np.float32)[labels]
     student = ensemble.fit(
@@ -441,9 +442,10 @@ def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder
                 images,
                 self_trained.Config(clusters=count, graph=spectral.Config(dimension=count)),
             )
-    return importlib.import_module(f"rknn_jax.representations.{asked.representation}").fit(
-        key, images
-    )
+    encode: Encoder = importlib.import_module(
+        f"rknn_jax.representations.{asked.representation}"
+    ).fit(key, images)
+    return encode
 
 
 def _card(
@@ -467,7 +469,7 @@ def _card(
         "most_votes_of_a_liar": None  # nobody can look into a vector
         if central
         else most_shift(round.mechanism),
-        "mechanism": asked.config.mechanism,
+        "mechanism": asked.config.noise,
         "num_queries": len(round.queries),
         "num_neighbors": asked.config.num_neighbors,
         "classes": list(asked.classes),
@@ -502,7 +504,7 @@ def _statement(asked: Asked, guarantee: Guarantee, card: dict[str, Any]) -> Stat
         f"{sent}.",
         (*released, *student),
         tuple(card["not_covered"]),
-        asked.config.mechanism,
+        asked.config.noise,
         "No ledger keeps account of a simulation."
         if guarantee.sampler == "simulation"
         else "Every client has a ledger of its own, which was charged before anything was sent; "

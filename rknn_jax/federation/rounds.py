@@ -142,11 +142,11 @@ class Round:
 
     def _check_privacy(self) -> None:
         """Refuse settings that promise nothing, or contradict each other."""
-        if (self.summed) != (self.config.mechanism == "binomial"):
+        if (self.summed) != (self.config.noise == "binomial"):
             raise ValueError(
                 "Expected mechanism=binomial with trust=central, and only there, got "
                 f"trust={self.config.trust} and "
-                f"mechanism={self.config.mechanism}; its noise can be added in shares."
+                f"mechanism={self.config.noise}; its noise can be added in shares."
             )
         if not SMALLEST_EPSILON < self.config.epsilon < LARGEST_EPSILON:
             raise ValueError(
@@ -194,7 +194,7 @@ class Round:
         ):
             raise ValueError(
                 "Expected a mechanism with an exact form, got "
-                f"mechanism={self.config.mechanism}; collision is a good choice."
+                f"mechanism={self.config.noise}; collision is a good choice."
             )
 
     @property
@@ -254,7 +254,7 @@ class Round:
         )
         if not isinstance(made, LocalRandomizer):
             raise ValueError(
-                f"Expected a local mechanism, got mechanism={self.config.mechanism}; collision "
+                f"Expected a local mechanism, got mechanism={self.config.noise}; collision "
                 "is a good choice."
             )
         return made

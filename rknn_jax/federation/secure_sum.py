@@ -151,7 +151,8 @@ class Guard:
                     raise PermissionError("Expected to open a sum of clients whose keys were told.")
             case stage:
                 raise PermissionError(f"Expected a step of SecAgg+, got {stage!r}.")
-        return call_next(message, context)
+        reply: Message = call_next(message, context)
+        return reply
 
 
 def vector_reply(message: Message, vector: np.ndarray) -> Message:
@@ -209,7 +210,8 @@ def secure_sum(
     server_side.SecAggPlusWorkflow(1.0, threshold, timeout=STEP, **quantization)(
         _Soon(grid), legacy
     )
-    return everybody.result
+    opened: tuple[np.ndarray, int] | None = everybody.result
+    return opened
 
 
 class _Everybody:

@@ -38,7 +38,7 @@ class Serve:
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages of a client under --unit client.
       representation: learned from the public images.
-      student: trained on the labelled public images; none for labels alone.
+      student: trained on the labeled public images; none for labels alone.
       epochs: of the student; its own where it is not given.
       test: .npz with `images` and `labels` that measure the student.
       seed: of clustering and training, which are public. No option fixes the noise.

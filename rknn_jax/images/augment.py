@@ -54,7 +54,8 @@ def random_displacement(key: jax.Array, num_images: int, height: int, width: int
     shift = jax.random.uniform(shift_key, (num_images, 2), minval=-1, maxval=1) * (size * 2.5 / 28)
     grid = 0.03 * size[:, None, None] * jax.random.normal(elastic_key, (num_images, 5, 5, 2))
     elastic = jax.image.resize(grid, (num_images, height, width, 2), "cubic")
-    return affine_displacement(matrix, shift, height, width) + elastic
+    displacement: jax.Array = affine_displacement(matrix, shift, height, width) + elastic
+    return displacement
 
 
 def cropped(key: jax.Array, images: jax.Array) -> jax.Array:

@@ -69,14 +69,16 @@ def _thin_plate_basis(height: int, width: int, rows: int, columns: int) -> np.nd
 
     def bending(at: np.ndarray) -> np.ndarray:
         sq_distance = ((at[:, None] - points[None]) ** 2).sum(-1)
-        return sq_distance * np.log(np.where(sq_distance > 0, sq_distance, 1))
+        bent: np.ndarray = sq_distance * np.log(np.where(sq_distance > 0, sq_distance, 1))
+        return bent
 
     plane = np.c_[np.ones(len(points)), points]
     system = np.block([[bending(points), plane], [plane.T, np.zeros((3, 3))]])
     solution = np.linalg.solve(system, np.eye(len(system))[:, : len(points)])
-    return (np.c_[bending(pixels), np.ones(len(pixels)), pixels] @ solution).reshape(
+    basis: np.ndarray = (np.c_[bending(pixels), np.ones(len(pixels)), pixels] @ solution).reshape(
         height, width, -1
     )
+    return basis
 
 
 def _square(rows: int, columns: int) -> np.ndarray:
@@ -101,9 +103,10 @@ def warp(images: jax.Array, displacement: jax.Array) -> jax.Array:
     def read(channel: jax.Array, offset: jax.Array) -> jax.Array:
         rows = jnp.arange(channel.shape[0], dtype=jnp.float32)[:, None]
         columns = jnp.arange(channel.shape[1], dtype=jnp.float32)[None]
-        return map_coordinates(
+        warped: jax.Array = map_coordinates(
             channel, [rows + offset[..., 0], columns + offset[..., 1]], order=1, mode="nearest"
         )
+        return warped
 
     return jax.vmap(jax.vmap(read, (2, None), 2))(images, displacement)
 

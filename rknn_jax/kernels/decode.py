@@ -13,7 +13,7 @@ from jax.experimental.pallas import triton
 from rknn_jax.kernels import hashing
 
 CELLS = 1024  # cells of a program: 8 a thread, so each message's four words serve 8 hashes
-MESSAGES = 4096  # messages of a program: fills every processor from about 100,000 messages on
+MESSAGES = 1024  # messages of a program: fills every processor from about 30,000 messages on
 AT_ONCE = 4
 Ref = Any  # reference to memory; Pallas has no public type for it
 

@@ -45,7 +45,8 @@ def bucket(word: Array, num_buckets: Array | int) -> jax.Array:
     word = jnp.asarray(word, jnp.uint32)
     count = jnp.asarray(num_buckets, jnp.uint32)
     low = (word & jnp.uint32(0xFFFF)) * count >> 16
-    return ((word >> 16) * count + low >> 16).astype(jnp.int32)
+    found: jax.Array = ((word >> 16) * count + low >> 16).astype(jnp.int32)
+    return found
 
 
 def interval(bucket: Array, num_buckets: Array | int) -> tuple[jax.Array, jax.Array]:

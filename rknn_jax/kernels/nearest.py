@@ -17,12 +17,13 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from rknn_jax.kernels import MOST_KEYS
+
 # Sizes of tiles of points, references and features, whose products fit the registers.
 TILE = {
     "bfloat16": (128, 128, 64),
     "float32": (64, 64, 32),
 }
-MOST_KEYS = 64  # keys of a point, which must also fit the registers
 NONE = np.int32(2**31 - 1)
 Ref = Any  # reference to memory; Pallas has no public type for it
 

@@ -8,16 +8,35 @@ import abc
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
-from rknn_jax.privacy.guarantee import Relation
-from rknn_jax.types import Answers, Encoder, Queries, Records, Task
+from rknn_jax._internal.keys import fresh_noise_key
+from rknn_jax.privacy.guarantee import Relation, Trust
+from rknn_jax.queries import kmeans
+from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Task
 
 Contribution = TypeVar("Contribution")
+
+QUERIES_PER_CLASS = 4
+"""Default number of queries for each class, as 40 for the ten digits."""
+
+
+class Labeled(NamedTuple):
+    """Labels of public rows, from one call on arrays.
+
+    Attributes:
+      labels: int32 `[m]`, the label of each public row's query; -1 if it was declined.
+      answers: Answers to the queries, with their guarantee.
+      queries: Queries, and the query of each public row.
+    """
+
+    labels: np.ndarray
+    answers: Answers
+    queries: Queries
 
 
 class Labeler(abc.ABC, Generic[Contribution]):
@@ -30,20 +49,47 @@ class Labeler(abc.ABC, Generic[Contribution]):
       trains: Whether a network is trained on the private records. If so, the answers are its
         predictions, and `Answers.model` is the network. Such a labeler has a field `folder`, which
         names the folder of the saved training. Defaults to False.
+      clusters: Whether the queries are clusters of all public records, whose records share their
+        query's label. If not, each query costs privacy, and queries are public records drawn at
+        random. Defaults to False.
       telling: Settings under which one record of a small task has a large effect, for audits.
         Defaults to none.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     epsilon: float
     delta: float
     relation: Relation
     trains: ClassVar[bool] = False
+    clusters: ClassVar[bool] = False
     telling: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the labeler, which is the name of its file."""
+        return type(self).__module__.rsplit(".", 1)[-1]
+
+    @property
+    def trust(self) -> Trust:
+        """Trust model. Defaults to a trusted curator."""
+        return "central"
+
+    @property
+    def noise(self) -> str:
+        """Name of the noise, or of the mechanism that adds it. Defaults to Gaussian noise."""
+        return "gaussian"
 
     @property
     def needs_delta(self) -> bool:
         """True if there is no pure guarantee, as with Gaussian noise. Defaults to False."""
         return False
+
+    def check(self, num_private: int) -> None:
+        """Check that there are enough private records, before hours of work.
+
+        Raises:
+          ValueError: If there are too few.
+        """
 
     @abc.abstractmethod
     def contribute(
@@ -82,6 +128,66 @@ class Labeler(abc.ABC, Generic[Contribution]):
           num_classes: Number of classes |Y|.
           predicted: Probabilities of a student, float32 `[s, num_classes]`. Defaults to none.
         """
+
+    def label(
+        self,
+        public: Array,
+        private: Array,
+        labels: Array,
+        num_classes: int,
+        *,
+        num_queries: int | None = None,
+        key: jax.Array | None = None,
+    ) -> Labeled:
+        """Label public rows with private ones in one call, with simulated noise.
+
+        The public rows are clustered, and the private rows label the clusters. For a release, use
+        `rknn label` or `ReverseKNNLabeler`: they draw exact noise and keep a ledger.
+
+        Args:
+          public: Public features, float32 `[m, f]`.
+          private: Private features, float32 `[n, f]`, from the same record-local map. A row that
+            holds NaN or infinity casts no vote.
+          labels: Private labels, integers `[n]` in `[0, num_classes)`; others cast no vote.
+          num_classes: Number of classes |Y|.
+          num_queries: Number of queries s. Defaults to four for each class, or to all public rows
+            if they are fewer.
+          key: Random key, which is consumed. Defaults to a fresh one.
+
+        Returns:
+          Labels of the public rows, with their guarantee in `answers`.
+
+        Raises:
+          ValueError: If the arrays do not fit each other, or queries exceed the public rows.
+        """
+        public = np.asarray(public, np.float32)
+        private = np.asarray(private, np.float32)
+        labels = np.asarray(labels)
+        if public.ndim != 2 or private.shape != (len(labels), public.shape[1]):
+            raise ValueError(
+                "Expected public [m, f], private [n, f] and labels [n], got shapes "
+                f"{public.shape}, {private.shape} and {labels.shape}."
+            )
+        if labels.dtype.kind not in "iu" or not len(labels):
+            raise ValueError(
+                f"Expected integer labels of one private row or more, got {labels.dtype} "
+                f"{labels.shape}; number the classes from 0."
+            )
+        self.check(len(private))
+        usable = np.isfinite(private).all(axis=1) & (labels >= 0) & (labels < num_classes)
+        labels = np.where(usable, labels, -1).astype(np.int32)
+        private = np.where(np.isfinite(private).all(axis=1, keepdims=True), private, 0)
+        key = fresh_noise_key() if key is None else key
+        query_key, sample_key, noise_key = jax.random.split(key, 3)
+        usual = min(QUERIES_PER_CLASS * num_classes, len(public))
+        size = usual if num_queries is None else num_queries
+        queries = kmeans.select(query_key, public, size)
+        queries = replace(queries, images=public[queries.index])
+        records = Records(private, labels)
+        contribution = self.contribute(sample_key, records, np.asarray, queries, num_classes)
+        answers = self.release(noise_key, contribution, queries, num_classes)
+        answered = np.where(answers.answered, answers.labels, -1)
+        return Labeled(answered[queries.cluster].astype(np.int32), answers, queries)
 
     def not_covered(
         self, key: jax.Array, contribution: Contribution, answers: Answers

@@ -43,7 +43,7 @@ def of_argmax(heard: Array, stddev: Array, expected: Array, labels: np.ndarray) 
     Returns:
       float32 `[num_queries]`.
     """
-    said = postprocessing.posterior(heard, stddev)[np.arange(len(labels)), labels]
+    said: np.ndarray = postprocessing.posterior(heard, stddev)[np.arange(len(labels)), labels]
     weak = _is_weak(stddev, expected)
     if weak.any():
         blocks = _blocks(heard, stddev, expected)
@@ -91,7 +91,9 @@ def _is_weak(stddev: Array, expected: Array) -> np.ndarray:
 
     The noise here is that of the difference of two cells.
     """
-    return np.asarray(expected) < postprocessing.STANDS_OUT * np.sqrt(2) * np.max(stddev, axis=1)
+    least = postprocessing.STANDS_OUT * np.sqrt(2) * np.max(stddev, axis=1)
+    mask: np.ndarray = np.asarray(expected) < least
+    return mask
 
 
 def _shares(num_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +124,7 @@ def _log_likely(heard: np.ndarray, scale: np.ndarray, expected: np.ndarray) -> n
     scale = scale[..., None]
     leading, other = (expected[:, None, None] * share for share in _shares(heard.shape[1]))
     # Sum the other classes' terms once: for each leader only the leader's own term differs.
-    found = ((heard - other) / scale) ** 2
+    found: np.ndarray = ((heard - other) / scale) ** 2
     rest = -np.sum(found, axis=1, keepdims=True)
     found -= ((heard - leading) / scale) ** 2
     found += rest
@@ -137,7 +139,8 @@ def _of_others(blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.nd
     """
     of_share = np.concatenate([logsumexp(_log_likely(*block), axis=1) for block in blocks])
     of_share -= of_share.max(axis=1, keepdims=True)
-    return of_share.sum(axis=0) - of_share
+    others: np.ndarray = of_share.sum(axis=0) - of_share
+    return others
 
 
 def _leader(
@@ -178,6 +181,7 @@ def _led(
 
 def _agreement(drawn: np.ndarray, weights: Any, labels: np.ndarray) -> np.ndarray:
     """Return the fraction of drawn counts whose assignment gives each query its label."""
-    return np.mean(
+    fraction: np.ndarray = np.mean(
         [postprocessing.assignment(weights @ counts) == labels for counts in drawn], axis=0
     )
+    return fraction

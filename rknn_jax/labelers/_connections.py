@@ -87,7 +87,8 @@ def priced_nearest(
             f"Expected one price for each of {len(references)} references, all finite, got "
             f"{prices} of shape {prices.shape}."
         )
-    return _priced_nearest(points, references, prices, num_neighbors)
+    found: tuple[jax.Array, jax.Array] = _priced_nearest(points, references, prices, num_neighbors)
+    return found
 
 
 def public_prices(features: Array, queries: Array, num_neighbors: int = 1) -> jax.Array:
@@ -103,7 +104,8 @@ def public_prices(features: Array, queries: Array, num_neighbors: int = 1) -> ja
     Returns:
       float32 `[s]`, the lowest 0, for `priced_nearest` of private records.
     """
-    return _even_prices(features, queries, np.ones(len(features)), num_neighbors)
+    prices: jax.Array = _even_prices(features, queries, np.ones(len(features)), num_neighbors)
+    return prices
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ def histogram_prices(
     believed = max(0.0, 1 - degrees.stddev**2 / max(float(np.mean(excess**2)), 1e-12))
     counts = np.maximum(expected + believed * excess, 0)
     weight = np.mean((counts / np.maximum(size, 1))[near], axis=1)
-    return _even_prices(features, queries, weight, num_neighbors)
+    prices: jax.Array = _even_prices(features, queries, weight, num_neighbors)
+    return prices
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,16 +288,19 @@ def _even_prices(features: Array, queries: Array, weight: Array, num_neighbors: 
     best = jax.lax.fori_loop(
         0, STEPS, step, (free, free + FIRST_STEP * unit, free, free, jnp.float32(jnp.inf))
     )[3]
-    return best - jnp.min(best)
+    prices: jax.Array = best - jnp.min(best)
+    return prices
 
 
 def _least(totals: np.ndarray) -> np.ndarray:
-    return totals.min(axis=-1)
+    least: np.ndarray = totals.min(axis=-1)
+    return least
 
 
 def _harmonic(totals: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
-        return totals.shape[-1] / np.sum(1 / totals, axis=-1)
+        mean: np.ndarray = totals.shape[-1] / np.sum(1 / totals, axis=-1)
+        return mean
 
 
 def _jointly(
@@ -352,7 +358,10 @@ def _best_of_all(
     # Round, because sums of equal terms in another order differ in their last digits. That must not
     # break a tie.
     winner = np.lexsort((-np.round(totals.sum(axis=1), 12), -np.round(score(totals), 12)))[0]
-    return choices[winner // len(choices) ** np.arange(num_records)[::-1] % len(choices)]
+    best: np.ndarray = choices[
+        winner // len(choices) ** np.arange(num_records)[::-1] % len(choices)
+    ]
+    return best
 
 
 def _local_search(

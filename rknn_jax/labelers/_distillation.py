@@ -56,7 +56,8 @@ def logit_gradients(
         def lost(student: jax.Array) -> jax.Array:
             return jnp.sum(dkd(student, logits, target_weight, other_weight, temperature))
 
-        return jax.grad(lost)(student)
+        gradient: jax.Array = jax.grad(lost)(student)
+        return gradient
 
     return jax.vmap(gradients)(teachers)
 

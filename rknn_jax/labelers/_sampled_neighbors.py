@@ -226,7 +226,8 @@ def _solve(
                     mode="fill", fill_value=-1
                 )
 
-            return jax.lax.map(of_coins, keys)
+            samples: jax.Array = jax.lax.map(of_coins, keys)
+            return samples
 
         def of_sample(key: jax.Array) -> jax.Array:
             index = poisson_sample(key, num_references, sampling_prob, room)
@@ -235,9 +236,11 @@ def _solve(
             ]
             return jnp.where(chosen < num_references, chosen, -1)
 
-        return jax.lax.map(of_sample, keys)
+        samples = jax.lax.map(of_sample, keys)
+        return samples
 
-    return jax.lax.map(of_point, (distances, first + jnp.arange(len(points))))
+    found: jax.Array = jax.lax.map(of_point, (distances, first + jnp.arange(len(points))))
+    return found
 
 
 def _smallest(values: jax.Array, count: int) -> jax.Array:

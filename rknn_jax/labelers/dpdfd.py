@@ -525,9 +525,10 @@ def _trained(
     def teacher(features: jax.Array, labels: jax.Array, present: jax.Array) -> jax.Array:
         weights = jnp.zeros((features.shape[1], num_classes), jnp.float32)
         learning = config.teacher_steps, config.teacher_learning_rate, config.teacher_weight_decay
-        return pate.taught(
+        taught: jax.Array = pate.taught(
             weights, lambda weights, x: jnp.matmul(x, weights), features, labels, present, *learning
         )
+        return taught
 
     return jax.vmap(teacher)(features, labels, present)
 
@@ -813,7 +814,10 @@ def learned(config: DPDFD, key: jax.Array, state: State) -> State:
 def _applied(
     network: Any, variables: Any, images: jax.Array, *, features: bool = False
 ) -> tuple[jax.Array, Any]:
-    return network.apply(variables, images, train=True, features=features, mutable=["batch_stats"])
+    applied: tuple[jax.Array, Any] = network.apply(
+        variables, images, train=True, features=features, mutable=["batch_stats"]
+    )
+    return applied
 
 
 def _painter(image_shape: tuple[int, ...], config: DPDFD) -> Painter:

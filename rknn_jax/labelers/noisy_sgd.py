@@ -97,6 +97,11 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
                 "that are drawn and then left alone are "
                 "of no use, take network=encoder with representation=self_trained, simclr or scan."
             )
+        if self.relation == "add-remove" and self.sampling_prob is None:
+            raise ValueError(
+                "Expected sampling_prob with relation=add-remove, got none; the number of records "
+                "is private."
+            )
 
     @property
     def needs_delta(self) -> bool:

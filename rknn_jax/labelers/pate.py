@@ -146,6 +146,25 @@ class PATE(Labeler[np.ndarray]):
         return self.aggregator in ("confident_gnmax", "interactive")
 
     @property
+    def noise(self) -> str:
+        """Laplace noise for `lnmax`, and Gaussian noise for the others."""
+        return "laplace" if self.aggregator == "lnmax" else "gaussian"
+
+    def check(self, num_private: int) -> None:
+        """Check that every teacher has a record, if records are shared out evenly.
+
+        Raises:
+          ValueError: If there are more teachers than records.
+        """
+        shared_out = self.parts == "random" and self.relation == "replace-one"
+        if shared_out and self.num_teachers > num_private:
+            raise ValueError(
+                f"Expected a record for every teacher, got num_teachers={self.num_teachers} with "
+                f"{num_private} private records, which "
+                f"leaves {self.num_teachers - num_private} without; ask fewer teachers."
+            )
+
+    @property
     def needs_delta(self) -> bool:
         """For all aggregators but `lnmax`, because their noise is Gaussian."""
         return self.aggregator != "lnmax"

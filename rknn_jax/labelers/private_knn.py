@@ -295,7 +295,9 @@ def clipped_attributes(attributes: Array, clip: float) -> np.ndarray:
     if not 0 < clip < math.inf:
         raise ValueError(f"Expected a finite clip > 0, got clip={clip}.")
     attributes = np.asarray(attributes, np.float64)
-    return attributes * np.minimum(1, clip / np.maximum(attributes.sum(axis=1, keepdims=True), 1))
+    sums = np.maximum(attributes.sum(axis=1, keepdims=True), 1)
+    clipped: np.ndarray = attributes * np.minimum(1, clip / sums)
+    return clipped
 
 
 def multi_label_change(num_attributes: int, clip: float) -> float:
@@ -331,7 +333,7 @@ def _neighbors(
         raise ValueError(
             "Expected num_neighbors <= number of private records, got "
             f"num_neighbors={config.num_neighbors} with {len(features)}; "
-            "ask fewer neighbours."
+            "ask fewer neighbors."
         )
     return nearest_in_samples(
         key, queries.features, features, config.num_neighbors, config.sampling_prob, num_samples

@@ -39,7 +39,8 @@ class ReverseKNN(Labeler[jax.Array]):
       epsilon: Privacy budget of this round; infinity means no noise and no privacy.
       delta: Probability delta, for mechanisms that need one.
       num_neighbors: Number of queries k that each record votes for.
-      mechanism: Name of a file of `rknn_jax.mechanisms`.
+      mechanism: Name of a file of `rknn_jax.mechanisms`. Defaults to "", for `mechanisms.default`
+        for the trust model.
       trust: `central`: a curator sees the votes. `local`: every record randomizes its own votes,
         and epsilon is that of one message. `shuffle`: the same messages are shuffled, and epsilon
         and delta are those of all messages after shuffling. For a local mechanism they follow from
@@ -59,7 +60,7 @@ class ReverseKNN(Labeler[jax.Array]):
     epsilon: float = 0.1
     delta: float = 1e-5
     num_neighbors: int = 1
-    mechanism: str = "discrete_laplace"
+    mechanism: str = ""
     trust: Trust = "central"
     amplification: Amplification = "variation ratio"
     relation: Relation = "replace-one"
@@ -68,6 +69,35 @@ class ReverseKNN(Labeler[jax.Array]):
     decode: Literal["argmax", "assignment"] = "argmax"
 
     telling: ClassVar[Mapping[str, Any]] = {"num_neighbors": 2}
+    clusters: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.num_neighbors < 1:
+            raise ValueError(
+                f"Expected num_neighbors >= 1, got num_neighbors={self.num_neighbors}."
+            )
+        # `names` imports all mechanisms, which takes seconds, so only the error calls it.
+        if self.trust not in mechanisms.named(self.noise).trusts:
+            choices = mechanisms.names(self.trust)
+            raise ValueError(
+                f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
+                f"mechanism={self.mechanism}."
+            )
+        if self.trust != "central" and self.relation != "replace-one":
+            raise ValueError(
+                f"Expected relation=replace-one with trust={self.trust}, got "
+                f"relation={self.relation}; the messages are counted."
+            )
+
+    @property
+    def noise(self) -> str:
+        """Name of the mechanism, given or the default of the trust model."""
+        return self.mechanism or mechanisms.default(self.trust)
+
+    @property
+    def needs_delta(self) -> bool:
+        """After shuffling, and if the mechanism has no pure guarantee."""
+        return self.trust == "shuffle" or bool(mechanisms.named(self.noise).needs_delta)
 
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
@@ -119,21 +149,9 @@ def mechanism(
       num_records: Number of records n, on which only shuffling depends.
       config: Settings of the labeler.
 
-    Raises:
-      ValueError: If the mechanism or the relation does not fit the trust model.
     """
-    named = mechanisms.named(config.mechanism)
+    named = mechanisms.named(config.noise)
     takes = {field.name for field in fields(named)}
-    if config.trust not in named.trusts:
-        raise ValueError(
-            f"Expected a mechanism for trust={config.trust}, got mechanism={config.mechanism}; "
-            f"choose one of {mechanisms.names(config.trust)}."
-        )
-    if config.trust != "central" and config.relation != "replace-one":
-        raise ValueError(
-            f"Expected relation=replace-one with trust={config.trust}, got "
-            f"relation={config.relation}; the messages are counted."
-        )
     optional = {"delta": config.delta, "relation": config.relation, "num_clients": num_records}
     sizes = {
         "num_queries": num_queries,
@@ -153,7 +171,8 @@ def mechanism(
         epsilon = amplification.local_epsilon(
             epsilon, num_records, config.delta, config.amplification, variation
         )
-    return named(epsilon=epsilon, **fields_of)
+    calibrated: mechanisms.base.Mechanism = named(epsilon=epsilon, **fields_of)
+    return calibrated
 
 
 def guarantee(

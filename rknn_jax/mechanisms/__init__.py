@@ -22,6 +22,11 @@ def names(trust: Trust | None = None) -> list[str]:
     return every if trust is None else [name for name in every if trust in named(name).trusts]
 
 
+def default(trust: Trust) -> str:
+    """Return the name of the mechanism that is used if none is asked for."""
+    return "discrete_laplace" if trust == "central" else "collision"
+
+
 def named(name: str) -> type[Any]:
     """Return the class of a mechanism: `DiscreteLaplace` for `discrete_laplace`.
 
@@ -30,7 +35,10 @@ def named(name: str) -> type[Any]:
     """
     if name not in names():
         raise ValueError(f"Expected mechanism to be one of {names()}, got mechanism={name!r}.")
-    return getattr(importlib.import_module(f"{__name__}.{name}"), name.title().replace("_", ""))
+    mechanism: type[Any] = getattr(
+        importlib.import_module(f"{__name__}.{name}"), name.title().replace("_", "")
+    )
+    return mechanism
 
 
 class Choice(NamedTuple):

@@ -52,7 +52,8 @@ def client_totals(
         mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, first_client: Any
     ) -> jax.Array:
         first = first_client + jax.lax.axis_index(CLIENTS) * share
-        return jax.lax.psum(base.client_totals(mechanism, key, cells, first), CLIENTS)
+        totals: jax.Array = jax.lax.psum(base.client_totals(mechanism, key, cells, first), CLIENTS)
+        return totals
 
     everywhere = PartitionSpec()
     spread = PartitionSpec(CLIENTS)
@@ -65,9 +66,10 @@ def client_totals(
 @functools.partial(jax.jit, static_argnames=("num_cells", "mesh"))
 def count_votes(cells: jax.Array, num_cells: int, *, mesh: Mesh) -> jax.Array:
     """Return `bsvs.sum_votes` of cells that are spread over clients, on every device."""
-    return jax.lax.with_sharding_constraint(
+    counts: jax.Array = jax.lax.with_sharding_constraint(
         bsvs.sum_votes(cells, num_cells), NamedSharding(mesh, PartitionSpec())
     )
+    return counts
 
 
 def my_share(parts: list[int]) -> list[int]:
@@ -79,4 +81,7 @@ def sum_over_processes(totals: np.ndarray) -> np.ndarray:
     """Add int64 totals of all processes; int32, the devices' integer type, would overflow."""
     if jax.process_count() == 1:
         return totals
-    return multihost_utils.process_allgather(totals.view(np.uint32)).view(np.int64).sum(axis=0)
+    summed: np.ndarray = (
+        multihost_utils.process_allgather(totals.view(np.uint32)).view(np.int64).sum(axis=0)
+    )
+    return summed

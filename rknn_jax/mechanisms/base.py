@@ -33,6 +33,12 @@ class Mechanism(Protocol):
     trusts: ClassVar[tuple[Trust, ...]]
     """Trust models under which the mechanism can label."""
 
+    needs_delta: ClassVar[bool]
+    """True if there is no pure guarantee. Defaults to False."""
+
+    releases_counts: ClassVar[bool]
+    """True if noisy counts are released, and not labels alone. Defaults to True."""
+
     @property
     def votes_per_record(self) -> int:
         """Number of votes k·r, the width of a record's cells."""
@@ -81,6 +87,8 @@ class CalibratedMechanism(abc.ABC):
     labels_per_record: int = field(default=1, metadata=pytree.STATIC)
 
     unbiased: ClassVar[bool] = True
+    needs_delta: ClassVar[bool] = False
+    releases_counts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         # A tracer was checked when it was made.
@@ -155,7 +163,8 @@ class CentralMechanism(CalibratedMechanism):
 
     def aggregate(self, messages: jax.Array) -> jax.Array:
         """Count the votes, int32 `[num_queries·num_classes]`."""
-        return bsvs.sum_votes(messages, self.num_cells)
+        totals: jax.Array = bsvs.sum_votes(messages, self.num_cells)
+        return totals
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Return counts as `estimate` does, but with exact integer noise.
@@ -207,7 +216,8 @@ def estimate_counts(mechanism: Mechanism, key: jax.Array, cells: Array) -> jax.A
         no record.
     """
     cells = _checked(mechanism, cells)
-    return _estimate_counts(mechanism, key, cells)
+    counts: jax.Array = _estimate_counts(mechanism, key, cells)
+    return counts
 
 
 class Payer(Protocol):

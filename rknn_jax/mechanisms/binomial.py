@@ -14,6 +14,7 @@ Agarwal et al., "cpSGD: Communication-efficient and differentially-private distr
 import functools
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,8 @@ class Binomial(CentralMechanism):
       coins: Number of coins N, a multiple of `shares`. It is computed, and overwrites a given value
         if epsilon and delta are numbers.
     """
+
+    needs_delta: ClassVar[bool] = True
 
     delta: float = field(default=1e-6, metadata=pytree.STATIC)
     shares: int = field(default=1, metadata=pytree.STATIC)
@@ -87,7 +90,10 @@ class Binomial(CentralMechanism):
         """
         del num_records
         heads = jax.random.binomial(key, jnp.float32(self.coins), 0.5, self.shape, jnp.float32)
-        return totals.reshape(self.shape).astype(jnp.float32) + heads - jnp.float32(self.coins) / 2
+        counts: jax.Array = (
+            totals.reshape(self.shape).astype(jnp.float32) + heads - jnp.float32(self.coins) / 2
+        )
+        return counts
 
     def share(self, entropy: Entropy) -> np.ndarray:
         """Return one client's noise, int64 `[num_queries·num_classes]`.
@@ -111,7 +117,8 @@ class Binomial(CentralMechanism):
         Half a vote of the noise's mean remains if the number of coins is odd.
         """
         noise = heads(Entropy.fresh(), self.coins or 0, self.num_cells).reshape(self.shape)
-        return np.asarray(totals, np.int64) + noise - (self.coins or 0) // 2
+        counts: np.ndarray = np.asarray(totals, np.int64) + noise - (self.coins or 0) // 2
+        return counts
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(N)/2 for every cell, for `shares` clients.

@@ -46,7 +46,8 @@ class DiscreteLaplace(CentralMechanism):
         up, down = jnp.floor(
             self.scale * jax.random.exponential(key, (2, *self.shape), jnp.float32)
         )
-        return totals.reshape(self.shape).astype(jnp.float32) + up - down
+        counts: jax.Array = totals.reshape(self.shape).astype(jnp.float32) + up - down
+        return counts
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact noise; see `CentralMechanism.release`."""

@@ -11,6 +11,7 @@ References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Pri
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,8 @@ class Gaussian(CentralMechanism):
       noise_multiplier: Noise multiplier z(epsilon, delta). It is computed, and overwrites a given
         value if epsilon and delta are numbers.
     """
+
+    needs_delta: ClassVar[bool] = True
 
     delta: float = 1e-5
     noise_multiplier: float = math.nan

@@ -42,7 +42,7 @@ class HadamardResponse(PureProtocol):
         return 1 << self.num_cells.bit_length()
 
     @property
-    def kept(self) -> Any:
+    def kept(self) -> float:
         """Probability e^ε/(e^ε + 1) that an entry is published as it is."""
         return 1 / (1 + exp(-self.epsilon))
 
@@ -103,7 +103,8 @@ class HadamardResponse(PureProtocol):
             == np.asarray(messages.bit)[:, None]
         )
         told = np.where(agree, self.kept, 1 - self.kept)
-        return np.log(np.where(np.asarray(cells)[None] < 0, 0.5, told).mean(axis=1))
+        law: np.ndarray = np.log(np.where(np.asarray(cells)[None] < 0, 0.5, told).mean(axis=1))
+        return law
 
     def alphabet(self, key: jax.Array) -> Message:
         """Return both bits under one row."""

@@ -254,7 +254,8 @@ class PureProtocol(LocalRandomizer):
         counts, totals = np.zeros((2, self.num_cells), np.int64)
         np.add.at(counts, votes[named], np.broadcast_to(clients[:, None], votes.shape)[named])
         np.add.at(totals, votes[named], supported[named])
-        return totals + rng.binomial(clients.sum() - counts, self.q)
+        drawn: np.ndarray = totals + rng.binomial(clients.sum() - counts, self.q)
+        return drawn
 
     def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
         """Return unbiased counts; see `LocalRandomizer`."""
@@ -268,19 +269,25 @@ class PureProtocol(LocalRandomizer):
         return np.sqrt(voted * member + (num_records - voted) * other)
 
 
-def exp(x: Any) -> Any:
+def exp(x: Any) -> float:
     """Return e^x, in float64 for a number and as traced for a tracer."""
-    return jnp.exp(x) if isinstance(x, jax.Array) else math.exp(x)
+    library: Any = jnp if isinstance(x, jax.Array) else math
+    power: float = library.exp(x)
+    return power
 
 
-def real(x: Any) -> Any:
+def real(x: Any) -> float:
     """Return an integer field as a floating-point number, a tracer if the field is one."""
-    return x.astype(float) if isinstance(x, jax.Array) else float(x)
+    traced = isinstance(x, jax.Array)
+    number: float = x.astype(float) if traced else float(x)
+    return number
 
 
-def expm1(x: Any) -> Any:
+def expm1(x: Any) -> float:
     """Return e^x - 1, in float64 for a number and as traced for a tracer."""
-    return jnp.expm1(x) if isinstance(x, jax.Array) else math.expm1(x)
+    library: Any = jnp if isinstance(x, jax.Array) else math
+    power: float = library.expm1(x)
+    return power
 
 
 def happens(word: jax.Array, probability: Any) -> jax.Array:
@@ -347,7 +354,8 @@ def voted_bits(cells: np.ndarray, num_cells: int) -> np.ndarray:
 def unpack(words: Array, num_cells: int) -> jax.Array:
     """Undo `pack`, bool `[num_cells]`."""
     bits = jnp.asarray(words)[:, None] >> jnp.arange(WORD, dtype=jnp.uint32)[None] & jnp.uint32(1)
-    return bits.ravel()[:num_cells].astype(bool)
+    mask: jax.Array = bits.ravel()[:num_cells].astype(bool)
+    return mask
 
 
 def fits(words: jax.Array, count: int) -> jax.Array:

@@ -39,7 +39,7 @@ class LocalHashing(PureProtocol):
             )
 
     @property
-    def kept(self) -> Any:
+    def kept(self) -> float:
         """Probability p₁ = e^ε/(e^ε + l - 1) that a bucket is published as it is."""
         return 1 / (1 + (real(self.num_buckets) - 1) * exp(-self.epsilon))
 
@@ -100,7 +100,8 @@ class LocalHashing(PureProtocol):
 
     def valid(self, message: Message) -> jax.Array:
         """Return True if the bucket exists."""
-        return (message.bucket >= 0) & (message.bucket < self.num_buckets)
+        known: jax.Array = (message.bucket >= 0) & (message.bucket < self.num_buckets)
+        return known
 
     def aggregate(self, messages: Message) -> jax.Array:
         """Count the messages that support each cell; see `LocalRandomizer`."""
@@ -113,7 +114,10 @@ class LocalHashing(PureProtocol):
         """
         told = np.where(hits, self.kept, 1 - self.kept)
         collides = np.where(hits, self.q, 1 - self.q)
-        return np.mean(np.prod(collides, axis=1, keepdims=True) / collides * told, axis=1)
+        law: np.ndarray = np.mean(
+            np.prod(collides, axis=1, keepdims=True) / collides * told, axis=1
+        )
+        return law
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
@@ -123,7 +127,8 @@ class LocalHashing(PureProtocol):
             self.kept,
             (1 - self.kept) / (self.num_buckets - 1),
         )
-        return np.log(np.where(np.asarray(cells)[None] < 0, self.q, told).mean(axis=1))
+        law: np.ndarray = np.log(np.where(np.asarray(cells)[None] < 0, self.q, told).mean(axis=1))
+        return law
 
     def alphabet(self, key: jax.Array) -> Message:
         """Return every bucket under one seed."""

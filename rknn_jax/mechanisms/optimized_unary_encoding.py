@@ -95,15 +95,17 @@ class OptimizedUnaryEncoding(PureProtocol):
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
         """Return the law of independent bits; see `LocalRandomizer`."""
-        return np.prod(np.where(hits, self.p, 1 - self.p), axis=1)
+        law: np.ndarray = np.prod(np.where(hits, self.p, 1 - self.p), axis=1)
+        return law
 
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""
         voted = np.isin(np.arange(self.num_cells), cells)
         chance = np.where(voted, self.p, self.q)
-        return np.where(unpacked(messages, self.num_cells), np.log(chance), np.log1p(-chance)).sum(
-            axis=-1
-        )
+        law: np.ndarray = np.where(
+            unpacked(messages, self.num_cells), np.log(chance), np.log1p(-chance)
+        ).sum(axis=-1)
+        return law
 
     def alphabet(self, key: jax.Array) -> jax.Array:
         """Return all 2^d messages."""

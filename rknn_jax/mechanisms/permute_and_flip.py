@@ -35,6 +35,7 @@ class PermuteAndFlip(CentralMechanism):
     """epsilon-DP release of each query's label as a one-hot row. Needs `labels_per_record` = 1."""
 
     unbiased: ClassVar[bool] = False
+    releases_counts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +67,8 @@ class PermuteAndFlip(CentralMechanism):
         winners = exact_noise.permute_and_flip(
             totals, exact_noise.safe_scale(self.changed_cells, self.epsilon)
         )
-        return (np.arange(self.num_classes) == winners[:, None]).astype(np.int64)
+        chosen: np.ndarray = (np.arange(self.num_classes) == winners[:, None]).astype(np.int64)
+        return chosen
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return 0: the released labels are not estimates of the counts."""

@@ -87,12 +87,14 @@ class RandomizedResponse(PureProtocol):
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray:
         """Return the law of independent bits; see `LocalRandomizer`."""
-        return np.prod(np.where(hits, self.p, 1 - self.p), axis=1)
+        law: np.ndarray = np.prod(np.where(hits, self.p, 1 - self.p), axis=1)
+        return law
 
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""
         flipped = unpacked(messages, self.num_cells) != np.isin(np.arange(self.num_cells), cells)
-        return np.sum(np.where(flipped, np.log(self.q), np.log(self.p)), axis=-1)
+        law: np.ndarray = np.sum(np.where(flipped, np.log(self.q), np.log(self.p)), axis=-1)
+        return law
 
     def alphabet(self, key: jax.Array) -> jax.Array:
         """Return all 2^d messages."""

@@ -109,10 +109,11 @@ class ProductOfEstimates(LocalRandomizer):
         queries = both.sum(axis=1, keepdims=True) / self.labels_per_record - both
         labels = both.sum(axis=0, keepdims=True) / self.num_neighbors - both
         clients = (both, queries, labels, np.maximum(num_records - both - queries - labels, 0))
-        return np.sqrt(
+        deviation: np.ndarray = np.sqrt(
             sum(number * moment for number, moment in zip(clients, self.moments, strict=True))
             - both * self.mean**2
         )
+        return deviation
 
     @property
     def mean_variance(self) -> float:
@@ -229,7 +230,8 @@ class Separation(ProductOfEstimates):
             factor.log_prob(part, vote)
             for factor, part, vote in zip(self.factors, parts, votes, strict=True)
         )
-        return one + other
+        law: np.ndarray = one + other
+        return law
 
     def alphabet(self, key: jax.Array) -> Message:
         """Return every pair of buckets under one pair of seeds."""

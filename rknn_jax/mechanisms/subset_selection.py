@@ -69,17 +69,20 @@ class SubsetSelection(PureProtocol):
     @property
     def p(self) -> float:
         """Probability that a vote is published."""
-        return self._probabilities(real(self.subset_size))[0]
+        p: float = self._probabilities(real(self.subset_size))[0]
+        return p
 
     @property
     def q(self) -> float:
         """Probability that any other cell is published."""
-        return self._probabilities(real(self.subset_size))[1]
+        q: float = self._probabilities(real(self.subset_size))[1]
+        return q
 
     @property
     def advantage(self) -> float:
         """Difference p - q."""
-        return self._probabilities(real(self.subset_size))[2]
+        advantage: float = self._probabilities(real(self.subset_size))[2]
+        return advantage
 
     @property
     def total_variation(self) -> float:
@@ -94,11 +97,12 @@ class SubsetSelection(PureProtocol):
             math.prod(1 - self.subset_size / (symbols - i) for i in range(count))
             for count in (votes, 2 * votes)
         )
-        return (
+        distance: float = (
             -(without - neither)
             * expm1(-self.epsilon)
             / (1 - without + without * exp(-self.epsilon))
         )
+        return distance
 
     @property
     def message_bits(self) -> int:
@@ -157,9 +161,10 @@ class SubsetSelection(PureProtocol):
 
     def valid(self, message: jax.Array) -> jax.Array:
         """Return True if m of the D bits are set."""
-        return fits(message, self.num_symbols) & (
+        known: jax.Array = fits(message, self.num_symbols) & (
             jnp.sum(jax.lax.population_count(message)) == self.subset_size
         )
+        return known
 
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message; see `LocalRandomizer`."""
@@ -169,9 +174,10 @@ class SubsetSelection(PureProtocol):
         size = self.subset_size
         c = self.votes_per_record
         without = special.comb(symbols - c, size)
-        return np.where(meets, 0.0, -self.epsilon) - np.log(
+        law: np.ndarray = np.where(meets, 0.0, -self.epsilon) - np.log(
             special.comb(symbols, size) - without + without * np.exp(-self.epsilon)
         )
+        return law
 
     def alphabet(self, key: jax.Array) -> jax.Array:
         """Return all sets of m."""
@@ -207,7 +213,10 @@ class SubsetSelection(PureProtocol):
         """
         votes = self.votes_per_record
         size = real(self.subset_size)
-        ways = [exp(-self.epsilon), votes * size / (self.num_cells - size + 1)]
+        ways: list[float | jax.Array] = [
+            exp(-self.epsilon),
+            votes * size / (self.num_cells - size + 1),
+        ]
         for j in range(1, votes):
             ways.append(
                 ways[j]
@@ -241,7 +250,8 @@ def smallest(keys: jax.Array, count: Any) -> jax.Array:
     last = jax.lax.fori_loop(0, 32, digit, jnp.uint32(0))  # the count-th smallest
     below = keys < last
     equal = keys == last
-    return below | equal & (jnp.cumsum(equal) <= count - jnp.sum(below))
+    chosen: jax.Array = below | equal & (jnp.cumsum(equal) <= count - jnp.sum(below))
+    return chosen
 
 
 @functools.lru_cache(maxsize=4)

@@ -135,7 +135,10 @@ class Wheel(PureProtocol):
         shift = jnp.uint32(WORD - self.circle_bits)
         first = (message.point - self.arc_length + 1).astype(jnp.uint32) << shift
         words = hashing.mix(message.seed, jnp.arange(self.num_cells))
-        return words - first < jnp.asarray(self.arc_length).astype(jnp.uint32) << shift
+        supported: jax.Array = (
+            words - first < jnp.asarray(self.arc_length).astype(jnp.uint32) << shift
+        )
+        return supported
 
     def valid(self, message: Message) -> jax.Array:
         """Return True if the point is on the circle."""
@@ -161,7 +164,7 @@ class Wheel(PureProtocol):
         seed = jax.random.bits(key, (2,), jnp.uint32)
         return Message(jnp.tile(seed, (self.circle, 1)), jnp.arange(self.circle))
 
-    def _omega(self, share: Any) -> Any:
+    def _omega(self, share: float) -> float:
         """Normalizer Ω for arcs of a share, divided by e^ε so that it stays finite."""
         return exp(-self.epsilon) - self.votes_per_record * share * expm1(-self.epsilon)
 
@@ -199,9 +202,10 @@ def starts_of(seed: jax.Array, cells: jax.Array, circle_bits: int) -> jax.Array:
     A missing vote takes another vote's arc, so that it adds nothing to the union.
     """
     cells = jnp.where(cells < 0, jnp.max(cells, keepdims=True, initial=-1), cells)
-    return (hashing.mix(seed, jnp.maximum(cells, 0)) >> jnp.uint32(WORD - circle_bits)).astype(
-        jnp.int32
-    )
+    starts: jax.Array = (
+        hashing.mix(seed, jnp.maximum(cells, 0)) >> jnp.uint32(WORD - circle_bits)
+    ).astype(jnp.int32)
+    return starts
 
 
 def place(rank: jax.Array, lengths: jax.Array, starts: jax.Array) -> jax.Array:

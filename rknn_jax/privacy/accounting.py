@@ -225,12 +225,13 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     low = high
     while _gaussian_log_delta(low, epsilon) <= math.log(delta):
         low /= 2
-    return brentq(
+    multiplier: float = brentq(
         lambda sigma: _gaussian_log_delta(sigma, epsilon) - math.log(delta),
         low,
         2 * low,
         rtol=1e-13,
     ) * (1 + 1e-12)
+    return multiplier
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -245,12 +246,13 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     if _gaussian_log_delta(noise_multiplier, 0.0) <= math.log(delta):
         return 0.0
     high = 0.5 / noise_multiplier**2 + math.sqrt(-2 * math.log(delta)) / noise_multiplier
-    return brentq(
+    found: float = brentq(
         lambda epsilon: _gaussian_log_delta(noise_multiplier, epsilon) - math.log(delta),
         0.0,
         high * (1 + 1e-9),
         rtol=1e-13,
     )
+    return found
 
 
 def binomial_coins(epsilon: float, delta: float, count: int) -> int:
@@ -382,9 +384,10 @@ def _rdp_epsilon(events: Sequence[Event], delta: float) -> float:
 
 def _curve(events: Sequence[Event]) -> np.ndarray:
     """Add up the events' Rényi divergences; one that cannot be computed is infinite."""
-    return np.nan_to_num(
+    curve: np.ndarray = np.nan_to_num(
         sum(event.count * _renyi(event) for event in events), nan=math.inf, posinf=math.inf
     )
+    return curve
 
 
 def _renyi(event: Event) -> np.ndarray:
@@ -476,9 +479,10 @@ def _binomial_deltas(epsilons: np.ndarray, coins: int) -> np.ndarray:
     from scipy.stats import binom  # Late: the import takes over a second.
 
     last = np.ceil((coins + 1) * expit(-epsilons)) - 1
-    return np.maximum(
+    deltas: np.ndarray = np.maximum(
         binom.cdf(last, coins, 0.5) - np.exp(epsilons) * binom.cdf(last - 1, coins, 0.5), 0
     )
+    return deltas
 
 
 def _from_curve(

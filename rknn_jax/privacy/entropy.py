@@ -63,7 +63,8 @@ class Entropy:
         words = self.words(*bounds.shape).copy()
         while (again := words < waste).any():
             words[again] = self.words(int(again.sum()))
-        return (words % bounds).astype(np.int64)
+        drawn: np.ndarray = (words % bounds).astype(np.int64)
+        return drawn
 
     def large_below(self, bound: int, often: int) -> list[int]:
         """Return uniform integers in [0, bound) of any size."""

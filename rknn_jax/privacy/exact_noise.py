@@ -154,9 +154,10 @@ def safe_scale(sensitivity: int, epsilon: float) -> float:
 
 def _epsilon(scale: float, sensitivity: int) -> float:
     with _opendp() as (measurements, metrics, domain, _):
-        return measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale=scale).map(
-            int(sensitivity)
-        )
+        epsilon: float = measurements.make_laplace(
+            domain, metrics.l1_distance(T="i64"), scale=scale
+        ).map(int(sensitivity))
+        return epsilon
 
 
 def _checked(counts: ArrayLike, name: str, noise: float) -> np.ndarray:

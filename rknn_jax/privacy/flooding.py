@@ -153,7 +153,8 @@ def odds(decay: float) -> float:
 def law(shape: float, decay: float, most: int) -> np.ndarray:
     """Return P[N = 0], ..., P[N = most] of N ~ NB(shape, e^-decay), float64."""
     if shape == 0 or decay == math.inf:
-        return np.eye(1, most + 1)[0]
+        zero: np.ndarray = np.eye(1, most + 1)[0]
+        return zero
     steps = np.log1p((shape - 1) / np.arange(1, most + 1)) - decay
     return np.exp(shape * _log_rest(decay) + np.append(0.0, np.cumsum(steps)))
 
@@ -162,7 +163,8 @@ def above(shape: float, decay: float, values: np.ndarray | int) -> np.ndarray:
     """Return P[N > v] of N ~ NB(shape, e^-decay) for each of `values` >= 0."""
     if shape == 0 or decay == math.inf:
         return np.zeros(np.shape(values))
-    return special.betainc(np.asarray(values) + 1.0, shape, math.exp(-decay))
+    chances: np.ndarray = special.betainc(np.asarray(values) + 1.0, shape, math.exp(-decay))
+    return chances
 
 
 def _smaller_number(
@@ -176,9 +178,10 @@ def _smaller_number(
     square = math.exp(-2 * count_epsilon)
 
     def found(most: int) -> np.ndarray:
-        return signal.lfilter(
+        filtered: np.ndarray = signal.lfilter(
             [-math.expm1(-2 * count_epsilon)], [1.0, -square], law(shape, decay, most)
         )
+        return filtered
 
     if (
         rising and shape >= 1

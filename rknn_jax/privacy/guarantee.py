@@ -190,7 +190,7 @@ class Guarantee:
         )
         neighbours = _RELATION_WORDS[self.relation].format(unit=self.unit)
         sentence = (
-            f"Differential privacy with {amount}, for neighbouring data sets where {neighbours}; "
+            f"Differential privacy with {amount}, for neighboring data sets where {neighbours}; "
             f"{_TRUST_WORDS[self.trust]} (accountant: {self.accountant})."
         )
         if self.data_dependent:
@@ -222,10 +222,11 @@ class Guarantee:
 
         Infinity, which JSON lacks, becomes "infinity".
         """
-        return _jsonable(asdict(self)) | {
+        values: dict[str, Any] = _jsonable(asdict(self)) | {
             "events": [_told(event) for event in self.events],
             "statement": str(self),
         }
+        return values
 
 
 def _told(event: Event) -> dict[str, Any]:

@@ -101,7 +101,8 @@ def gnmax_log_q(votes: ArrayLike, stddev: float) -> np.ndarray:
     """
     ordered = checked_votes(votes)
     check_positive(stddev, "stddev")
-    return np.minimum(log_union(ordered, stddev), math.log1p(-1 / ordered.shape[1]))
+    log_q: np.ndarray = np.minimum(log_union(ordered, stddev), math.log1p(-1 / ordered.shape[1]))
+    return log_q
 
 
 def gnmax_rdp(log_q: ArrayLike, stddev: float, orders: ArrayLike) -> np.ndarray:
@@ -140,7 +141,8 @@ def gnmax_rdp(log_q: ArrayLike, stddev: float, orders: ArrayLike) -> np.ndarray:
 def screen_log_q(votes: ArrayLike, screen: Screen) -> np.ndarray:
     """Return ln of the smaller of P[pass] and P[fail], `[n]`."""
     distance = (checked_votes(votes)[:, 0] - screen.threshold) / screen.stddev
-    return log_ndtr(-np.abs(distance))
+    log_q: np.ndarray = log_ndtr(-np.abs(distance))
+    return log_q
 
 
 def screen_rdp(log_q: ArrayLike, screen: Screen, orders: ArrayLike) -> np.ndarray:
@@ -159,9 +161,10 @@ def lnmax_log_q(votes: ArrayLike, scale: float) -> np.ndarray:
     ordered = checked_votes(votes)
     check_positive(scale, "scale")
     gaps = (ordered[:, :1] - ordered[:, 1:]) / scale
-    return np.minimum(
+    log_q: np.ndarray = np.minimum(
         logsumexp(np.log(2 + gaps) - math.log(4) - gaps, axis=1), math.log1p(-1 / ordered.shape[1])
     )
+    return log_q
 
 
 def lnmax_rdp(log_q: ArrayLike, scale: float, orders: ArrayLike) -> np.ndarray:
@@ -215,7 +218,8 @@ def data_independent_rdp(
     if mechanism.screen is None:
         return answer
     counts = winner_counts(num_teachers, num_classes)
-    return screened_rdp(counts, counts, mechanism.screen, answer, orders).max(axis=0)
+    most: np.ndarray = screened_rdp(counts, counts, mechanism.screen, answer, orders).max(axis=0)
+    return most
 
 
 def screened_rdp(
@@ -240,7 +244,8 @@ def screened_rdp(
             orders * passes - high * other_passes + high * answer,
         )
         worst = np.maximum(worst, value)
-    return worst / high
+    rdp: np.ndarray = worst / high
+    return rdp
 
 
 def rdp_to_epsilon(
@@ -272,7 +277,8 @@ def conversion(orders: np.ndarray, delta: float) -> np.ndarray:
 
     The term is from Canonne, Kamath & Steinke, Proposition 12.
     """
-    return np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    added: np.ndarray = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    return added
 
 
 def report(
@@ -378,9 +384,10 @@ def _confident_epsilons(
 
 def log_union(ordered: np.ndarray, stddev: float) -> np.ndarray:
     """Return ln of the sum that is q, `[n]`; the sum may exceed 1."""
-    return np.logaddexp.reduce(
+    union: np.ndarray = np.logaddexp.reduce(
         log_ndtr((ordered[:, 1:] - ordered[:, :1]) / (math.sqrt(2) * stddev)), axis=1
     )
+    return union
 
 
 def winner_counts(teachers: int, classes: int) -> np.ndarray:

@@ -58,7 +58,8 @@ def renyi(event: Event) -> np.ndarray:
         return np.full_like(ORDERS, math.inf)
     known = KNOTS[: len(cumulants)]
     # Cumulants are convex, so their chords bound them from above.
-    return np.interp(ORDERS, known, cumulants, right=math.inf) / (ORDERS - 1)
+    curve: np.ndarray = np.interp(ORDERS, known, cumulants, right=math.inf) / (ORDERS - 1)
+    return curve
 
 
 def replaced_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
@@ -69,7 +70,8 @@ def replaced_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
     inner = np.log1p(np.expm1(epsilons) / g)
     upper = ndtr(0.5 / z - inner * z)
     lower = inner + log_ndtr(-0.5 / z - inner * z)
-    return g * np.maximum(upper - np.exp(lower), 0)
+    deltas: np.ndarray = g * np.maximum(upper - np.exp(lower), 0)
+    return deltas
 
 
 def opposite_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
@@ -86,7 +88,10 @@ def opposite_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
         epsilons / 2 + np.where(w < 20, np.arcsinh(np.exp(np.minimum(w, 20))), w + math.log(2))
     ) / s
     own, other = (g * ndtr(sign * s - end) for sign in (1, -1))
-    return np.maximum(own - np.exp(epsilons) * other - (1 - g) * np.expm1(epsilons) * ndtr(-end), 0)
+    deltas: np.ndarray = np.maximum(
+        own - np.exp(epsilons) * other - (1 - g) * np.expm1(epsilons) * ndtr(-end), 0
+    )
+    return deltas
 
 
 @lru_cache(maxsize=16)
@@ -174,11 +179,12 @@ def _log_sum_exp(exponents: np.ndarray) -> float:
 def _weighted_expm1(exponent: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return e^weight·(e^exponent - 1), for weights <= 0."""
     small = exponent < 1
-    return np.where(
+    weighted: np.ndarray = np.where(
         small,
         np.exp(weight) * np.expm1(np.where(small, exponent, 0)),
         np.exp(weight + exponent) - np.exp(weight),
     )
+    return weighted
 
 
 @lru_cache(maxsize=16)

@@ -103,7 +103,8 @@ def rounded_rdp(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.nda
     answers, frees, shares = _cost_tables(counts, rows.shape[1], mechanism, orders)
     winner = rows[:, 0] - counts[0]
     gap = _index(_gap(rows, mechanism.stddev), mechanism)
-    return (frees[:, winner] + shares[:, winner] * answers[:, gap]) @ weights
+    rdp: np.ndarray = (frees[:, winner] + shares[:, winner] * answers[:, gap]) @ weights
+    return rdp
 
 
 def local_sensitivity(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.ndarray:
@@ -350,7 +351,8 @@ def _gaps_within_reach(
 def _steps_of(table: np.ndarray) -> np.ndarray:
     """Return the largest difference of each value from its neighbors in the table."""
     steps = np.abs(np.diff(table))
-    return np.maximum(np.append(steps, 0.0), np.append(0.0, steps))
+    largest: np.ndarray = np.maximum(np.append(steps, 0.0), np.append(0.0, steps))
+    return largest
 
 
 def _range_max(table: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -369,7 +371,10 @@ def _range_max(table: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarr
 
 
 def _discounted(sensitivity: np.ndarray, smoothness: float) -> np.ndarray:
-    return np.max(sensitivity * np.exp(-smoothness * np.arange(sensitivity.shape[-1])), axis=-1)
+    largest: np.ndarray = np.max(
+        sensitivity * np.exp(-smoothness * np.arange(sensitivity.shape[-1])), axis=-1
+    )
+    return largest
 
 
 def _multiplier(spread: float, failure: float) -> float:
@@ -394,11 +399,12 @@ def _multiplier(spread: float, failure: float) -> float:
 
 def _gap(ordered: np.ndarray, stddev: float) -> np.ndarray:
     """Return the winner's gap to all other classes if they were equal, at the same q."""
-    return (
+    gap: np.ndarray = (
         -math.sqrt(2)
         * stddev
         * ndtri_exp(pate.log_union(ordered, stddev) - math.log(ordered.shape[1] - 1))
     )
+    return gap
 
 
 def _steps(mechanism: GNMax) -> int:

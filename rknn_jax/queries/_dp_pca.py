@@ -57,7 +57,10 @@ class Components:
         Row i depends on row i alone.
         """
         rows = clipped(features, self.centre, self.length)
-        return np.einsum("nf,cf->nc", rows, self.directions.astype(np.float64)).astype(np.float32)
+        projected: np.ndarray = np.einsum(
+            "nf,cf->nc", rows, self.directions.astype(np.float64)
+        ).astype(np.float32)
+        return projected
 
 
 def fit(
@@ -127,7 +130,8 @@ def clipped(features: Array, centre: Array, length: float) -> np.ndarray:
       Float64 `[n, f]`.
     """
     rows = (np.asarray(features, np.float64) - np.asarray(centre, np.float64)) / length
-    return rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))
+    short: np.ndarray = rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))
+    return short
 
 
 def second_moments(features: Array, centre: Array, length: float) -> np.ndarray:
@@ -136,7 +140,8 @@ def second_moments(features: Array, centre: Array, length: float) -> np.ndarray:
     A neighboring data set moves the result by at most `SENSITIVITY`.
     """
     rows = clipped(features, centre, length)
-    return rows.T @ rows
+    moments: np.ndarray = rows.T @ rows
+    return moments
 
 
 def symmetric_noise(key: jax.Array, size: int, sigma: float) -> np.ndarray:
@@ -161,7 +166,8 @@ def leading(moments: np.ndarray, num_components: int) -> np.ndarray:
     """
     directions = np.linalg.eigh(moments)[1][:, ::-1][:, :num_components].T
     largest = np.take_along_axis(directions, np.abs(directions).argmax(axis=1)[:, None], axis=1)
-    return directions * np.sign(largest)
+    signed: np.ndarray = directions * np.sign(largest)
+    return signed
 
 
 def _check(

@@ -121,7 +121,8 @@ def projected(features: Array, num_components: int) -> np.ndarray:
             f"components={num_components}; take fewer components."
         )
     centred = features - features.mean(axis=0)
-    return centred @ _dp_pca.leading(centred.T @ centred, num_components).T
+    found: np.ndarray = centred @ _dp_pca.leading(centred.T @ centred, num_components).T
+    return found
 
 
 def nearest_of_clusters(

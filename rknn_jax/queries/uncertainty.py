@@ -121,9 +121,11 @@ def score(probabilities: Array, measure: Measure = "entropy") -> np.ndarray:
             f"{probabilities.shape}; pass predictions."
         )
     if measure == "entropy":
-        return entr(probabilities).sum(axis=1)
+        entropy: np.ndarray = entr(probabilities).sum(axis=1)
+        return entropy
     second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
-    return second - first
+    lead: np.ndarray = second - first
+    return lead
 
 
 def most(scores: np.ndarray, count: int) -> np.ndarray:

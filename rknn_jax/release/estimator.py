@@ -37,8 +37,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.release import inputs, planning, preview, tables
 from rknn_jax.release import label as job
-from rknn_jax.release import preview, tables
 from rknn_jax.release.preview import Preview
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.tables import MISSING, Classes
@@ -227,7 +227,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """
         X = self._private(X)
         classes = (
-            Classes(job.ASSUMED_CLASSES, source="assumed")
+            Classes(inputs.ASSUMED_CLASSES, source="assumed")
             if self.classes is None
             else _named(_sorted(self.classes))
         )
@@ -276,7 +276,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         with job.spend_stands(plan.settings.ledger_path, "the caller"):
             done = job.draw(plan)
             self.classes_ = values
-            self.labels_ = values[done.labels]
+            labels: np.ndarray = values[done.labels]
+            self.labels_ = labels
             self.label_distributions_ = done.probabilities
             self.confidence_ = job.confidence(plan, done)
             self.guarantee_ = done.answers.guarantee
@@ -285,10 +286,10 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if plan.data.ignored:
             words = (
-                "labelled private records that cannot be used cast no vote; tell nobody how many."
+                "labeled private records that cannot be used cast no vote; tell nobody how many."
             )
             warnings.warn(f"{plan.data.ignored} {words}", stacklevel=2)
-        return self.labels_
+        return labels
 
     @_once_labelled
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -299,7 +300,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         Args:
           X: `[n, f]`, of anyone who may see the labels.
         """
-        return self.labels_[self._nearest(X)]
+        labels: np.ndarray = self.labels_[self._nearest(X)]
+        return labels
 
     @_once_labelled
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
@@ -310,14 +312,16 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         Args:
           X: `[n, f]`, of anyone who may see the labels.
         """
-        return self.label_distributions_[self._nearest(X)]
+        distributions: np.ndarray = self.label_distributions_[self._nearest(X)]
+        return distributions
 
     def _nearest(self, X: ArrayLike) -> np.ndarray:
         return np.asarray(nearest(self._checked(X), self.X_, 1, metric=self.metric)[0][:, 0])
 
     def _checked(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
-        return validate_data(self, X, dtype=np.float32, reset=False)
+        checked: np.ndarray = validate_data(self, X, dtype=np.float32, reset=False)
+        return checked
 
     def _private(self, X: ArrayLike) -> np.ndarray:
         """Return private rows float32 `[n, f]`; a row that cannot be used is NaN."""
@@ -330,7 +334,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
 
     def _plan(
         self, X: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int
-    ) -> job.Plan:
+    ) -> planning.Plan:
         """Plan a release, or a dry run if there are no labels."""
         self._validate_params()
         if self.ledger is None:
@@ -356,8 +360,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             **{name: getattr(self, name) for name in _CHOICES},
         )
         with _errors_in_parameters():
-            job.check(settings)
-            return job.plan(settings, job.data_of(self.X_, X, labels, classes, num_given))
+            inputs.check(settings)
+            return planning.plan(settings, inputs.data_of(self.X_, X, labels, classes, num_given))
 
 
 def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray, int]:

@@ -113,7 +113,7 @@ class ReleaseFolder:
             return None
         data = path.read_bytes()
         try:
-            counts = np.load(io.BytesIO(data), allow_pickle=False)
+            counts: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
             if counts.shape != shape or counts.dtype != np.int64:
                 raise ValueError(f"{counts.dtype} {counts.shape}")
         except Exception as error:  # a damaged file fails in many ways

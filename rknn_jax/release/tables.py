@@ -472,7 +472,8 @@ def _label_column(column: Any) -> np.ndarray:
         )
     if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_null(column.type):
         column = column.cast(pa.float64(), safe=False)  # a number beyond 2^53 is no class
-    return column.to_numpy()  # a null among floats becomes NaN
+    values: np.ndarray = column.to_numpy()  # a null among floats becomes NaN
+    return values
 
 
 @contextmanager

@@ -1,11 +1,63 @@
-"""Representations: one file per encoder, `fit(key, public_images, config) -> encode`.
+"""Representations: one file per encoder, its settings `Config` and `fit(key, images, config)`.
 
-Every `encode` is record-local. A file in this folder is registered by its name.
+Every encoder is record-local. A file in this folder is registered by its name. The settings are a
+value that learns the encoder, `Config(...).fit(key, public_images)`.
 """
 
 import importlib
 import pkgutil
-from types import ModuleType
+from dataclasses import Field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import jax
+
+from rknn_jax.types import Array, Encoder
+
+
+class Representation:
+    """Public settings of a representation, a frozen dataclass.
+
+    Attributes:
+      asks: Whether the encoder has clusters or prototypes of its own, which are the queries of the
+        first round. Defaults to False.
+      given: Names of the settings that `for_task` replaces. Defaults to none.
+      backbone: Name of the network that is trained, for a student that starts from it; or None.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    asks: ClassVar[bool] = False
+    given: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """Name of the representation, which is the name of its file."""
+        return type(self).__module__.rsplit(".", 1)[-1]
+
+    @property
+    def backbone(self) -> str | None:
+        """Name of the trained network, or None if there is none."""
+        return None
+
+    def for_task(self, num_classes: int, num_queries: int | None) -> Self:
+        """Return the settings for a number of classes and of queries. Defaults to no change.
+
+        Both numbers are public.
+        """
+        del num_classes, num_queries
+        return self
+
+    def fit(self, key: jax.Array, images: Array, *, folder: Path | None = None) -> Encoder:
+        """Learn the encoder from public images, by the function `fit` of the settings' file.
+
+        Args:
+          key: Random key, consumed by the call.
+          images: Public images, uint8 `[m, h, w, c]`.
+          folder: Folder from which a long training resumes. Not used by default.
+        """
+        del folder
+        encode: Encoder = importlib.import_module(type(self).__module__).fit(key, images, self)
+        return encode
 
 
 def names() -> list[str]:
@@ -14,8 +66,8 @@ def names() -> list[str]:
     return sorted(name for name in every if not name.startswith("_"))
 
 
-def named(name: str) -> ModuleType:
-    """Return the representation of a name.
+def named(name: str) -> type[Representation]:
+    """Return the settings' class of a name.
 
     Raises:
       ValueError: If the name is not in `names()`.
@@ -25,4 +77,5 @@ def named(name: str) -> ModuleType:
             f"Expected representation to be one of {', '.join(names())}, got "
             f"representation={name!r}."
         )
-    return importlib.import_module(f"{__name__}.{name}")
+    found: type[Representation] = importlib.import_module(f"{__name__}.{name}").Config
+    return found

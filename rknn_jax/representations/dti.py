@@ -24,10 +24,10 @@ settings of the authors' code for MNIST. Their weight decay of 1e-6 is left out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 import jax
@@ -37,6 +37,7 @@ import optax
 
 from rknn_jax._internal import checkpoints, pytree
 from rknn_jax.images.warps import affine_displacement, thin_plate_displacement, warp
+from rknn_jax.representations import Representation
 from rknn_jax.representations.simclr import fingerprint
 from rknn_jax.students.fit import batches
 from rknn_jax.types import Array
@@ -57,7 +58,7 @@ ENCODE_BLOCK = 32  # images of one forward pass, which fit in the cache
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Representation):
     """Settings of DTI clustering.
 
     Attributes:
@@ -103,6 +104,17 @@ class Config:
     def stage(self, epoch: int) -> int:
         """Return the number of active transformations in an epoch, counted from 0."""
         return sum(epoch >= round(share * self.epochs) for share in self.curriculum)
+
+    asks: ClassVar[bool] = True
+    given: ClassVar[frozenset[str]] = frozenset({"prototypes"})
+
+    def for_task(self, num_classes: int, num_queries: int | None) -> Self:
+        """Return the settings with a prototype for every query, or for every class by default."""
+        return replace(self, prototypes=num_queries or num_classes)
+
+    def fit(self, key: jax.Array, images: Array, *, folder: Path | None = None) -> "Encoder":
+        """Learn the encoder by `fit`, or resume its training in `folder`."""
+        return fit(key, images, self, folder=folder)
 
 
 def affine(images: jax.Array, parameters: jax.Array) -> jax.Array:
@@ -215,7 +227,8 @@ class ResNet(nn.Module):
                 use_bias=False,
                 kernel_init=nn.initializers.zeros,
             )(x)
-            return nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+            normal: jax.Array = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+            return normal
 
         x = nn.relu(conv(images, self.width))
         for stage in range(3):
@@ -464,7 +477,8 @@ def _distances(prototypes: jax.Array, parameters: list[jax.Array], images: jax.A
         prototype, values = prototype_and_parameters
         return _errors(jnp.broadcast_to(prototype[None], images.shape), values, images)
 
-    return jax.lax.map(of, (prototypes, parameters))
+    distances: jax.Array = jax.lax.map(of, (prototypes, parameters))
+    return distances
 
 
 def _loss(

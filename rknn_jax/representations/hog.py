@@ -19,6 +19,7 @@ import numpy as np
 
 from rknn_jax._internal import pytree
 from rknn_jax.images.deskew import deskew
+from rknn_jax.representations import Representation
 from rknn_jax.types import Array
 
 BlockNorm = Literal["L1", "L1-sqrt", "L2", "L2-Hys"]
@@ -45,7 +46,7 @@ NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Representation):
     """Settings of HOG.
 
     Attributes:
@@ -159,9 +160,10 @@ def _in_blocks(describe: Callable[[jax.Array], jax.Array], images: jax.Array) ->
 
     Blocks keep the gradients in the cache.
     """
-    return jax.lax.map(
+    described: jax.Array = jax.lax.map(
         lambda image: describe(image[None])[0], images, batch_size=min(BLOCK_SIZE, len(images))
     )
+    return described
 
 
 def _hog(
@@ -208,9 +210,10 @@ def _pooling(size: int, side: int) -> np.ndarray:
 
     A matrix product is several times as fast as a reduction.
     """
-    return (np.arange(size)[:, None] // side == np.arange(size // side)).astype(
+    matrix: np.ndarray = (np.arange(size)[:, None] // side == np.arange(size // side)).astype(
         np.float32
     ) / np.float32(side)
+    return matrix
 
 
 def _gradient(images: jax.Array) -> tuple[jax.Array, jax.Array]:

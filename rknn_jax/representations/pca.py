@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax._internal import pytree
-from rknn_jax.representations import hog, pixels
+from rknn_jax.representations import Representation, hog, pixels
 from rknn_jax.types import Array
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Representation):
     """Settings of PCA.
 
     Attributes:

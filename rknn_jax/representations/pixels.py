@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from rknn_jax._internal import pytree
+from rknn_jax.representations import Representation
 from rknn_jax.types import Array
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Representation):
     """Settings of raw pixels; there are none."""
 
 

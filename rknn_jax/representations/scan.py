@@ -24,10 +24,11 @@ Reference: Van Gansbeke, Vandenhende, Georgoulis, Proesmans & Van Gool, "SCAN: L
 Images without Labels", 2020.
 """
 
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -39,7 +40,7 @@ from rknn_jax._internal import pytree
 from rknn_jax.images import augment
 from rknn_jax.neighbor_graph import without_itself
 from rknn_jax.neighbors import nearest
-from rknn_jax.representations import simclr
+from rknn_jax.representations import Representation, simclr
 from rknn_jax.representations.simclr import Network, State
 from rknn_jax.types import Array
 
@@ -51,7 +52,7 @@ SimCLR has the key itself, so a `folder` in which `simclr` was trained already h
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Representation):
     """Settings of SCAN.
 
     The defaults are the paper's. For CIFAR-10 choose `simclr.Config(backbone="resnet18")`.
@@ -116,6 +117,22 @@ class Config:
                     f"{name}={getattr(self, name)}."
                 )
 
+    asks: ClassVar[bool] = True
+    given: ClassVar[frozenset[str]] = frozenset({"clusters"})
+
+    @property
+    def backbone(self) -> str:
+        """Name of the trained network."""
+        return self.pretraining.backbone
+
+    def for_task(self, num_classes: int, num_queries: int | None) -> Self:
+        """Return the settings with a cluster for every query, or for every class by default."""
+        return replace(self, clusters=num_queries or num_classes)
+
+    def fit(self, key: jax.Array, images: Array, *, folder: Path | None = None) -> "Encoder":
+        """Learn the encoder by `fit`, or resume its training in `folder`."""
+        return fit(key, images, self, folder=folder)
+
 
 @pytree.register
 @dataclass(frozen=True, eq=False)
@@ -155,6 +172,9 @@ def fit(
       folder: Folder of checkpoints of every stage, as for `simclr.fit`. Defaults to no checkpoints.
       on_epoch: Callback as for `simclr.fit`; the stages are called `simclr`, `cluster`, and
         `self_label`. Defaults to none.
+
+    Warns:
+      RuntimeWarning: If a cluster holds no public image.
 
     Raises:
       ValueError: As `simclr.fit`.
@@ -207,7 +227,17 @@ def fit(
         place and place / "self_label",
         on_epoch,
     )
-    return Encoder(state.variables, _network(config))
+    clusters = Encoder(state.variables, _network(config))
+    used = len(np.unique(np.argmax(clusters(images), axis=1)))
+    if used < config.clusters:
+        warnings.warn(
+            f"SCAN puts the public images into {used} of {config.clusters} clusters. Records of "
+            "the missing clusters cannot be told apart; use representation=simclr, or train with "
+            "self_label_epochs=0.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return clusters
 
 
 @jax.jit
@@ -335,7 +365,8 @@ def _label_step(
     # Without a confident image, the gradient is weight decay alone, and Adam would make full steps
     # along it.
     after = jax.tree.map(lambda new, old: jnp.where(confident > 0, new, old), after, state)
-    return after._replace(step=state.step + 1)
+    counted: State = after._replace(step=state.step + 1)
+    return counted
 
 
 # Stage 3 is left out, because compiling it takes as long as all the rest.

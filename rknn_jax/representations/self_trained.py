@@ -15,7 +15,8 @@ References: Caron et al., "Deep Clustering for Unsupervised Learning of Visual F
 "Pseudo-Label", 2013.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +24,13 @@ import numpy as np
 
 from rknn_jax._internal import pytree
 from rknn_jax.queries import kmeans
-from rknn_jax.representations import spectral
+from rknn_jax.representations import Representation, spectral
 from rknn_jax.students import fit as students
 from rknn_jax.types import Array
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Representation):
     """Settings of self-training.
 
     Attributes:
@@ -59,6 +60,13 @@ class Config:
                 f"Expected clusters >= 2, got clusters={self.clusters}; the number of classes is "
                 "a good choice."
             )
+
+    given: ClassVar[frozenset[str]] = frozenset({"clusters"})
+
+    def for_task(self, num_classes: int, num_queries: int | None) -> Self:
+        """Return the settings with a cluster for every class."""
+        graph = self.graph.for_task(num_classes, num_queries)
+        return replace(self, clusters=num_classes, graph=graph)
 
 
 @pytree.register

@@ -31,6 +31,7 @@ import optax
 
 from rknn_jax._internal import checkpoints, pytree
 from rknn_jax.images import augment
+from rknn_jax.representations import Representation
 from rknn_jax.students import models
 from rknn_jax.students.fit import MODELS, batches
 from rknn_jax.types import Array
@@ -56,7 +57,7 @@ Its arguments are the stage's name, the epoch from 1 on, the number of epochs, a
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Representation):
     """Settings of SimCLR; the defaults suit MNIST-like images.
 
     For CIFAR-10 choose `backbone="resnet18"`.
@@ -124,6 +125,10 @@ class Config:
         """The augmentation, a name in `augment.VIEWS`."""
         return self.augmentation or ("photo" if self.backbone == "resnet18" else "digit")
 
+    def fit(self, key: jax.Array, images: Array, *, folder: Path | None = None) -> "Encoder":
+        """Learn the encoder by `fit`, or resume its training in `folder`."""
+        return fit(key, images, self, folder=folder)
+
 
 class Network(nn.Module):
     """A student's network up to its features, with another head.
@@ -145,7 +150,7 @@ class Network(nn.Module):
         With `features`, return the backbone's features `[n, f]`.
         """
         model = importlib.import_module(f"{models.__name__}.{self.backbone}").Model
-        found = model(1, name="backbone")(images, train=train, features=True)
+        found: jax.Array = model(1, name="backbone")(images, train=train, features=True)
         if features:
             return found
         inner = nn.relu(nn.Dense(found.shape[-1], name="hidden")(found)) if self.hidden else found

@@ -20,6 +20,7 @@ Eigenmaps, and Spectral Clustering", 2003.
 import functools
 import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ from rknn_jax.images.deskew import deskew
 from rknn_jax.images.warps import affine_displacement, as_uint8, warp
 from rknn_jax.neighbor_graph import neighbor_graph, without_itself
 from rknn_jax.neighbors import pairwise_sq_distances
-from rknn_jax.representations import hog, pca, pixels
+from rknn_jax.representations import Representation, hog, pca, pixels
 from rknn_jax.types import Array
 from rknn_jax.types import Encoder as EncoderOf
 
@@ -42,7 +43,7 @@ BLOCK_SIZE = 500
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Representation):
     """Settings of the graph and its embedding.
 
     Attributes:
@@ -78,6 +79,13 @@ class Config:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
+
+    given: ClassVar[frozenset[str]] = frozenset({"dimension"})
+
+    def for_task(self, num_classes: int, num_queries: int | None) -> Self:
+        """Return the settings with an eigenvector for every class."""
+        del num_queries
+        return replace(self, dimension=num_classes)
 
 
 @pytree.register

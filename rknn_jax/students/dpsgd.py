@@ -489,7 +489,7 @@ def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
     norms = {path for path in flat if "Norm_" in path}
     if part != "all" and (not head or (part == "norms" and not norms)):
         raise ValueError(
-            f"Expected a network with a dense layer and normalisation for part={part}, got none; "
+            f"Expected a network with a dense layer and normalization for part={part}, got none; "
             "pass part=all."
         )
     chosen = {"all": set(flat), "head": set(), "norms": norms, "sparse": set(flat)}[part] | head

@@ -48,7 +48,10 @@ class Ensemble:
         Returns:
           Float32 `[n, num_classes]`.
         """
-        return np.mean([member.predict_proba(images) for member in self.members], axis=0)
+        mean: np.ndarray = np.mean(
+            [member.predict_proba(images) for member in self.members], axis=0
+        )
+        return mean
 
     def features(self, images: Array) -> np.ndarray:
         """Return the members' features side by side, float32 `[n, members · f]`."""

@@ -216,7 +216,8 @@ def fit(
     data = jax.device_put(data)
 
     def step(state: State, batch: tuple[np.ndarray, np.ndarray]) -> tuple[State, jax.Array]:
-        return _step(config, num_steps, warp_key, state, data, *batch)
+        after: tuple[State, jax.Array] = _step(config, num_steps, warp_key, state, data, *batch)
+        return after
 
     def epoch_batches(epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         return batches(jax.random.fold_in(shuffle_key, epoch), num_records, batch_size)

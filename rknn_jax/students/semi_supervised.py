@@ -99,7 +99,7 @@ def fit(
     num_classes = labelled[1].shape[1]
     if unlabelled.dtype != np.uint8 or unlabelled.shape[1:] != image_shape or not len(unlabelled):
         raise ValueError(
-            f"Expected unlabelled uint8 [u, {image_shape}] as the labelled images, u >= 1, got "
+            f"Expected unlabelled uint8 [u, {image_shape}] as the labeled images, u >= 1, got "
             f"{unlabelled.dtype} {unlabelled.shape}; use "
             "students.fit where there is none."
         )
@@ -122,7 +122,10 @@ def fit(
     )
 
     def step(state: students.State, chosen: Any) -> tuple[students.State, jax.Array]:
-        return _step(objective, config, num_steps, step_key, state, data, chosen)
+        after: tuple[students.State, jax.Array] = _step(
+            objective, config, num_steps, step_key, state, data, chosen
+        )
+        return after
 
     def epoch_batches(epoch: int) -> Iterator[Any]:
         return itertools.islice(chosen, epoch_steps)
@@ -178,9 +181,10 @@ def _step(
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
         def apply(images: jax.Array) -> tuple[jax.Array, Any]:
-            return network.apply(
+            applied: tuple[jax.Array, Any] = network.apply(
                 state.variables | {"params": params}, images, train=True, mutable=["batch_stats"]
             )
+            return applied
 
         return objective(config, jax.random.fold_in(key, state.step), apply, batch, progress)
 

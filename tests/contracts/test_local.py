@@ -12,7 +12,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from rknn_jax import mechanisms
-from rknn_jax.audit.games import inputs
+from rknn_jax.audit.neighboring import inputs
 from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRandomizedResponse
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol

@@ -119,7 +119,7 @@ def test_encoding_images_of_the_public_never_changes_the_encoder(module, config,
 
 def test_a_network_describes_each_image_by_itself():
     """The thin slice of those that train one: with first weights, and statistics of
-    normalisation that no batch has.
+    normalization that no batch has.
     """
     network = simclr.Network("cnn", 128, hidden=True)
     drawn = jax.jit(functools.partial(network.init, train=False))(

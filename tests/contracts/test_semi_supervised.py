@@ -45,10 +45,10 @@ def config(module, monkeypatch):
 
 @each
 def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkeypatch):
-    """Two batches of 5 labelled records, and of 7 unlabelled ones three, or two of twice the size,
+    """Two batches of 5 labeled records, and of 7 unlabelled ones three, or two of twice the size,
     two epochs long.
 
-    With three, the labelled begin again in the middle of an epoch.
+    With three, the labeled begin again in the middle of an epoch.
     """
     step = semi_supervised._step
     seen = []

@@ -5,11 +5,19 @@ The docstring of a file states its result and its duration. `EXPERIMENT` holds i
 
 import importlib
 import pkgutil
+from types import ModuleType
+from typing import Any
 
-from train.experiment import Experiment
+from ..experiment import Experiment
 
 NAMES = tuple(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 """Names of all files in this folder."""
+
+
+def also(name: str) -> tuple[Any, ...]:
+    """Return the other parts that a preset has settings for, to be chosen by name."""
+    found: tuple[Any, ...] = vars(_module(name)).get("ALSO", ())
+    return found
 
 
 def named(name: str) -> Experiment:
@@ -18,6 +26,11 @@ def named(name: str) -> Experiment:
     Raises:
       ValueError: If the name is not in `NAMES`.
     """
+    experiment: Experiment = _module(name).EXPERIMENT
+    return experiment
+
+
+def _module(name: str) -> ModuleType:
     if name not in NAMES:
         raise ValueError(f"Expected preset to be one of {', '.join(NAMES)}, got preset={name!r}.")
-    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}").EXPERIMENT
+    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")

@@ -11,18 +11,19 @@ the student.
 
 from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.simclr import Config as SimCLR
-from train.experiment import Experiment
+
+from ..experiment import Experiment
 
 PRETRAINING = SimCLR(backbone="resnet18", epochs=500)
+ALSO = (PRETRAINING, SCAN(PRETRAINING))
+"""Representations with settings of their own, which `--representation` chooses by name."""
 
 EXPERIMENT = Experiment(
     preset="cifar10",
     dataset="cifar10:pooled",
     epsilon=1.0,
     queries=500,
-    representation="simclr",
-    simclr=PRETRAINING,
-    scan=SCAN(PRETRAINING),
+    representation=PRETRAINING,
     student="resnet18",
     fine_tune=True,
     epochs=30,

@@ -11,8 +11,13 @@ the student.
 
 from dataclasses import replace
 
-from train.presets.cifar10 import EXPERIMENT as GENERAL
+from rknn_jax.representations.scan import Config as SCAN
+
+from .cifar10 import ALSO, PRETRAINING
+from .cifar10 import EXPERIMENT as GENERAL
+
+__all__ = ["ALSO", "EXPERIMENT"]
 
 EXPERIMENT = replace(
-    GENERAL, preset="cifar10-end-to-end", epsilon=0.01, queries=10, representation="scan"
+    GENERAL, preset="cifar10-end-to-end", epsilon=0.01, queries=10, representation=SCAN(PRETRAINING)
 )

@@ -10,6 +10,6 @@ Over splits 5 to 9, on which nothing was chosen: labels 98.97% +- 0.15, students
 
 from dataclasses import replace
 
-from train.presets.mnist_fast import EXPERIMENT as FAST
+from .mnist_fast import EXPERIMENT as FAST
 
 EXPERIMENT = replace(FAST, preset="mnist", members=3)

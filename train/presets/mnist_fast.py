@@ -7,13 +7,16 @@ Labels 99.05% +- 0.13, student 99.01% +- 0.10 over splits 5 to 7.
 Measured in `benchmarks/results/distill.json`.
 """
 
-from train.experiment import Experiment
+from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.representations.self_trained import Config as SelfTrained
+
+from ..experiment import Experiment
 
 EXPERIMENT = Experiment(
     preset="mnist-fast",
     dataset="mnist",
     epsilon=0.01,
-    representation="self_trained",
+    labeler=ReverseKNN(decode="assignment"),
+    representation=SelfTrained(),
     queries=10,
-    decode="assignment",
 )

@@ -8,14 +8,16 @@ DIR is the folder in which tensorflow-datasets has prepared `svhn_cropped`. The 
 accelerator. Not measured yet; the paper has 95.6%.
 """
 
-from train.experiment import Experiment
+from rknn_jax.representations import hog
+
+from ..experiment import Experiment
 
 EXPERIMENT = Experiment(
     preset="svhn",
     dataset="tfds:svhn_cropped",
     epsilon=0.1,
     queries=500,
-    representation="hog",
+    representation=hog.Config(),
     student="wrn28_2",
     batch_size=64,
     augmentation="crop",

@@ -76,7 +76,8 @@ class ValidCNN(nn.Module):
         """
 
         def normalise(x: jax.Array) -> jax.Array:
-            return nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+            normalised: jax.Array = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+            return normalised
 
         x = 2 * (images - 0.5)
         for layer, channels in enumerate(self.channels):
@@ -105,7 +106,10 @@ def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
     Returns:
       Float32 `[n, height - k + 1, width - k + 1, d]`.
     """
-    return jax.lax.platform_dependent(images, kernel, cpu=_winograd, default=_direct)
+    convolved: jax.Array = jax.lax.platform_dependent(
+        images, kernel, cpu=_winograd, default=_direct
+    )
+    return convolved
 
 
 def _direct(images: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -151,14 +155,18 @@ def _of_images(back: jax.Array, kernel: jax.Array) -> jax.Array:
     images = jax.ShapeDtypeStruct(
         (n, rows + len(kernel) - 1, columns + len(kernel) - 1, kernel.shape[2]), back.dtype
     )
-    return jax.linear_transpose(lambda images: _tiled(images, kernel), images)(back)[0]
+    transposed = jax.linear_transpose(lambda images: _tiled(images, kernel), images)
+    gradient: jax.Array = transposed(back)[0]
+    return gradient
 
 
 @jax.custom_batching.custom_vmap
 def _summed(images: jax.Array, back: jax.Array) -> jax.Array:
     size = images.shape[1] - back.shape[1] + 1
     kernel = jax.ShapeDtypeStruct((size, size, images.shape[-1], back.shape[-1]), images.dtype)
-    return jax.linear_transpose(lambda kernel: _tiled(images, kernel), kernel)(back)[0]
+    transposed = jax.linear_transpose(lambda kernel: _tiled(images, kernel), kernel)
+    gradient: jax.Array = transposed(back)[0]
+    return gradient
 
 
 @_summed.def_vmap
@@ -182,7 +190,8 @@ def _each_apart(
 @jax.custom_vjp
 def _of_kernel(images: jax.Array, back: jax.Array) -> jax.Array:
     """Return the gradient with respect to the kernel."""
-    return _summed(images, back)
+    gradient: jax.Array = _summed(images, back)
+    return gradient
 
 
 def _keep(function: Any) -> Any:

@@ -56,7 +56,10 @@ class ResNet18(nn.Module):
                 kernel_init=kernel,
                 dtype=dtype,
             )(x)
-            return nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=dtype)(x)
+            normalised: jax.Array = nn.BatchNorm(
+                use_running_average=not train, momentum=0.9, dtype=dtype
+            )(x)
+            return normalised
 
         x = nn.relu(conv(images.astype(dtype), 64))
         for channels, stride in (

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.representations import pixels
 from tests.fuzz import npy, workplace
 from train import buy
 from train import experiment as runs
@@ -15,7 +16,7 @@ from train import experiment as runs
 SETTINGS = {
     "dataset": "digits",
     "epsilon": 1.0,
-    "representation": "pixels",
+    "representation": pixels.Config(),
     "queries": 12,
     "student": "none",
 }
@@ -28,7 +29,7 @@ def _experiment(folder):
 @functools.cache
 def _written():
     experiment = _experiment(workplace() / "run")
-    told = runs.settings(experiment) | {"mechanism": experiment.private_step}
+    told = runs.settings(experiment)
     folder = runs.make_folder(experiment)
     runs.write_json(folder / "config.json", told)
     return (folder / "config.json").read_bytes()

@@ -1,0 +1,277 @@
+"""Plan of a release: its ledger, mechanism, queries and graph, before anything is spent.
+
+`prepare` reads and checks the input; `plan` opens the ledger, calibrates the mechanism and clusters
+the public rows. Both refuse whatever can be refused, and neither changes nor spends anything.
+`rknn_jax.release.label` makes the release.
+"""
+
+import hashlib
+import os
+import shlex
+import time
+import warnings
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from rknn_jax import mechanisms, postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.mechanisms.base import CentralMechanism
+from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
+from rknn_jax.queries import kmeans
+from rknn_jax.release import preview, release_folder
+from rknn_jax.release.inputs import Data, check, read
+from rknn_jax.types import Array, Queries
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+UNSEEN = (
+    "ledger",
+    "out",
+    "json",
+    "dry_run",
+    "private",
+    "public",
+    "private_labels",
+    "budget",
+    "budget_delta",
+    "patience",
+)
+"""Settings on which the noisy counts of a release do not depend."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a release needs, checked; nothing is spent yet.
+
+    Attributes:
+      settings: Settings as given; `prepare` adds the folder of the results.
+      data: Public and private input.
+      mechanism: Calibrated mechanism.
+      queries: Public queries.
+      graph: Graph of the public rows, along which labels spread, from
+        `postprocessing.public_graph`.
+      ledger: Ledger to charge; None if it is still to be made.
+      paid: Flag for a release that a stopped process has already paid for. Defaults to False.
+    """
+
+    settings: "Settings"
+    data: Data
+    mechanism: CentralMechanism
+    queries: Queries
+    graph: csr_matrix | None
+    ledger: Ledger | None
+    paid: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the results; `ValueError` if the settings name none."""
+        if self.settings.out is None:
+            raise ValueError(
+                "Expected a folder for the results, got out=None; name one, or let prepare do so."
+            )
+        return self.settings.out
+
+    @property
+    def num_records(self) -> int | None:
+        """Number of private records n, or None if n is private."""
+        return len(self.data.private) if self.settings.relation == "replace-one" else None
+
+    @property
+    def num_votes(self) -> int | None:
+        """Number of votes n·k, or None if n is private."""
+        return None if self.num_records is None else self.num_records * self.settings.neighbors
+
+    @property
+    def affordable(self) -> bool:
+        """True if the ledger has this release's cost left."""
+        left = self.ledger.remaining if self.ledger else first_budget(self.settings)
+        return self.paid or (
+            _cost(self.settings).epsilon <= left.epsilon
+            and _cost(self.settings).delta <= left.delta
+        )
+
+
+def prepare(settings: "Settings") -> Plan:
+    """Read, check and cluster.
+
+    Raises:
+      ValueError: If the input or the settings cannot be used. Nothing was changed or spent then.
+    """
+    check(settings)
+    data = read(settings)
+    wanted = request(settings, data)
+    new = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
+    folder = (
+        settings.out
+        or release_folder.find_unfinished(Path("runs"), wanted, settings.ledger_path)
+        or new
+    )
+    paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
+    if not paid:
+        release_folder.refuse_results(folder)
+    return plan(replace(settings, out=folder), data, paid=paid)
+
+
+def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
+    """Open the ledger, calibrate the mechanism and cluster the public rows.
+
+    Raises:
+      ValueError: As in `prepare`, for settings that `check` has passed.
+    """
+    # A warning, not an error: the existence of a release must not depend on one private record.
+    if np.array_equal(data.public, data.private):
+        warnings.warn(
+            "The public rows are the private ones; whoever sees the labels sees which rows they "
+            "are of.",
+            stacklevel=2,
+        )
+    ledger = open_ledger(settings, data.dataset, paid=paid)
+    mechanism = calibrated(settings, data)
+    queries = cluster(settings, data.public, mechanism.num_queries)
+    # The graph takes long, so make it before anything is spent. A dry run spreads nothing.
+    graph = None if settings.dry_run else _graph(settings, data.public, mechanism.num_queries)
+    return Plan(settings, data, mechanism, queries, graph, ledger, paid)
+
+
+def request(settings: "Settings", data: Data) -> str:
+    """Return a hash of all public input that the noisy counts of a release depend on."""
+    public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
+    public["records"] = len(data.private) if settings.relation == "replace-one" else None
+    words = repr([sorted(public.items()), data.classes, fingerprint(data.public)])
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
+def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
+    """Return the mechanism, with the given number of queries or as many as the noise allows."""
+    mechanism: CentralMechanism = mechanisms.make(
+        settings.mechanism,
+        epsilon=settings.epsilon,
+        num_queries=settings.queries or settings.neighbors,
+        num_classes=data.classes.count,
+        num_neighbors=settings.neighbors,
+        relation=settings.relation,
+        **({"delta": settings.delta} if mechanisms.named(settings.mechanism).needs_delta else {}),
+    )
+    if settings.queries is None:
+        suggested = preview.suggested_num_queries(
+            mechanism, len(data.private), shared=shares_votes(settings)
+        )
+        mechanism = replace(
+            mechanism, num_queries=max(min(suggested, len(data.public)), settings.neighbors)
+        )
+    if mechanism.num_queries > len(data.public):
+        raise ValueError(
+            f"Expected at most as many queries as public rows, got {mechanism.num_queries} "
+            f"queries with {len(data.public)} rows in "
+            f"{settings.public}; ask fewer --queries, for fewer --neighbors, or bring more "
+            "public data."
+        )
+    if mechanism.num_queries * mechanism.num_classes >= 2**31:
+        raise ValueError(
+            f"Expected queries times classes below 2^31, got {mechanism.num_queries} times "
+            f"{mechanism.num_classes}; use fewer."
+        )
+    return mechanism
+
+
+def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
+    """Cluster the public rows into queries, by their directions under the cosine metric."""
+    if settings.metric == "cosine":
+        norm = np.linalg.norm(public, axis=1, keepdims=True)
+        public = public / np.where(norm > 0, norm, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # too few distinct rows raise an error below
+        queries = kmeans.select(
+            stage_key(jax.random.key(settings.seed), Stage.QUERIES), public, num_queries
+        )
+    distinct = len(np.unique(queries.cluster))
+    if distinct < num_queries:
+        raise ValueError(
+            f"Expected at least {num_queries} distinct public rows, got {distinct} in "
+            f"{settings.public}; use --queries {distinct} or "
+            "fewer, or bring more varied public data."
+        )
+    return queries
+
+
+def open_ledger(settings: "Settings", dataset: str, *, paid: bool = False) -> Ledger | None:
+    """Open and check the ledger of this release; return None if there is none yet.
+
+    Raises:
+      LedgerError: If the ledger belongs to another data set, is damaged, or has not enough left. A
+        dry run does not need enough left.
+    """
+    path = settings.ledger_path
+    budget = first_budget(settings)
+    if not os.path.lexists(path):
+        if budget.epsilon < _cost(settings).epsilon or budget.delta < _cost(settings).delta:
+            raise BudgetExceededError(
+                f"This release costs {_cost(settings)}, and the first budget is to be {budget}; "
+                "ask for less."
+            )
+        return None
+    ledger = Ledger.open(path, dataset, settings.patience)
+    raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
+    for flag, given, wanted, recorded in (
+        ("--budget", settings.budget, budget.epsilon, ledger.budget.epsilon),
+        ("--budget-delta", settings.budget_delta, budget.delta, ledger.budget.delta),
+    ):
+        if given is not None and wanted != recorded:
+            raise LedgerError(
+                f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave "
+                "it out, or change it on the record: "
+                f"{raising} E --reason TEXT"
+            )
+    left = ledger.remaining
+    cost = _cost(settings)
+    if (
+        not settings.dry_run
+        and not paid
+        and (cost.epsilon > left.epsilon or cost.delta > left.delta)
+    ):
+        raise BudgetExceededError(
+            f"This release costs {cost}, and {path} has {left} left of {ledger.budget}; ask for "
+            "less, or let those who answer for the data "
+            f"decide: {raising} {float(ledger.spent.epsilon + cost.epsilon):g} --reason TEXT"
+        )
+    return ledger
+
+
+def first_budget(settings: "Settings") -> Amount:
+    """Return the budget of a ledger that these settings make."""
+    epsilon = settings.epsilon if settings.budget is None else settings.budget
+    return _amount(
+        epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta
+    )
+
+
+def shares_votes(settings: "Settings") -> bool:
+    """Return whether similar queries share votes.
+
+    They do not if labels are released alone, without counts.
+    """
+    return settings.smoothing == "auto" and bool(
+        mechanisms.named(settings.mechanism).releases_counts
+    )
+
+
+def _graph(settings: "Settings", public: Array, num_queries: int) -> csr_matrix | None:
+    return postprocessing.public_graph(
+        public, num_queries, metric=settings.metric, smoothing=settings.smoothing
+    )
+
+
+def _cost(settings: "Settings") -> Amount:
+    return _amount(settings.epsilon, settings.delta)
+
+
+def _amount(epsilon: float, delta: float) -> Amount:
+    # Floats by their shortest decimals, as the ledger takes them.
+    return Amount(Fraction(str(epsilon)), Fraction(str(delta)))

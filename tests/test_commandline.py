@@ -1,0 +1,163 @@
+"""Options of an experiment: names first, then what belongs to the chosen parts."""
+
+import contextlib
+import dataclasses
+import doctest
+import importlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+import rknn_jax
+from rknn_jax.cli import main
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.representations import pca, scan, spectral
+from rknn_jax.representations.simclr import Config as SimCLR
+from train import commandline, presets
+from train.experiment import Experiment
+
+PACKAGE = Path(rknn_jax.__file__).parent
+
+
+def test_nothing_asked_is_the_default():
+    assert commandline.parsed([]) == Experiment()
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("--labeler.trust local", {"labeler": ReverseKNN(trust="local")}),
+        ("--trust local", {"labeler": ReverseKNN(trust="local")}),
+        ("--rknn.trust=local", {"labeler": ReverseKNN(trust="local")}),
+        (
+            "--labeler.neighbors 3 --queries 5",
+            {"labeler": ReverseKNN(num_neighbors=3), "queries": 5},
+        ),
+        ("--no-deskew", {"representation": spectral.Config(deskew=False)}),
+        ("--neighbors 3 --queries 5", {"labeler": ReverseKNN(num_neighbors=3), "queries": 5}),
+        (
+            "--labeler pate --num-teachers 9 --delta 1e-5",
+            {"labeler": PATE(num_teachers=9), "delta": 1e-5},
+        ),
+        (
+            "--labeler pate --pate.teachers 9 --delta 1e-5",
+            {"labeler": PATE(num_teachers=9), "delta": 1e-5},
+        ),
+        ("--representation pca --components 7", {"representation": pca.Config(num_components=7)}),
+        (
+            "--representation scan --scan.pretraining.epochs 3",
+            {"representation": scan.Config(SimCLR(epochs=3))},
+        ),
+        ("--representation simclr --epochs 3", {"representation": SimCLR(), "epochs": 3}),
+    ],
+)
+def test_a_prefix_may_be_left_out_and_a_name_serves_as_one(words, changes):
+    assert commandline.parsed(words.split()) == dataclasses.replace(Experiment(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--pate.num-teachers 9", "pass --labeler pate"),
+        ("--simclr.epochs 9", "pass --representation simclr"),
+        ("--labeler votes", "labeler to be one of"),
+        ("--labeler=", "labeler to be one of"),
+        ("--labeler pate --delta 1e-5 --neighbors 4", "one of labeler=.*rknn; pass"),
+        ("--labeler pate --delta 1e-5 --trust local", "one of labeler=rknn; pass --labeler rknn"),
+        ("--num-components 4 --representation pixels", "one of representation=pca"),
+        ("--buy.labels 10", "pass --labeler noisy_sgd"),
+        ("--labeler pate", "delta > 0 with labeler=pate"),
+    ],
+)
+def test_what_belongs_to_no_chosen_part_is_refused_by_name(words, message):
+    with pytest.raises(ValueError, match=message):
+        commandline.parsed(words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--representation spectral --representation.dimension 7", "--representation.dimension"),
+        ("--labeler.epsilon 3", "--labeler.epsilon"),
+        ("--trust local --mechanism laplace", "mechanism=laplace"),
+    ],
+)
+def test_what_the_labeler_lacks_or_the_run_sets_is_no_option(words, message, capsys):
+    with pytest.raises(SystemExit):
+        commandline.parsed([*words.split(), "--delta", "1e-5"])
+    assert message in capsys.readouterr().err
+
+
+def help_of(*words):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
+        commandline.parsed([*words, "--help"], "Label.")
+    return shown.getvalue()
+
+
+def test_help_shows_what_belongs_to_the_chosen_parts():
+    usual = help_of()
+    assert "--labeler.trust" in usual
+    assert "--labeler: dpdfd, noisy_sgd, pate, private_knn, rknn (shown here: rknn)" in usual
+    assert not re.search(r"num-teachers|buy\.labels|pretraining|--labeler\.epsilon", usual)
+    other = help_of("--labeler", "noisy_sgd", "--representation", "pca")
+    assert "--buy.labels" in other
+    assert "--labeler.clip" in other
+    assert "--representation.num-components" in other
+    assert "--labeler.trust" not in other
+
+
+def test_the_examples_in_docstrings_hold():
+    """Every module with an example is run by doctest."""
+    names = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if ">>> " in path.read_text()
+    ]
+    results = [doctest.testmod(importlib.import_module(name)) for name in names]
+    assert len(results) >= 3
+    assert sum(found.failed for found in results) == 0
+    assert sum(found.attempted for found in results) >= 3
+
+
+def test_programs_are_commands_too(tmp_path, capsys):
+    out = tmp_path / "parties"
+    arguments = ["experiment", "parties", "--dataset", "digits", "--out", str(out)]
+    assert main.main(arguments) == 0
+    assert "3 parties of 333 to 334 records" in capsys.readouterr().out
+    assert len(list(out.iterdir())) == 5
+    assert main.main(["experiment", "distil"]) == 2
+    assert main.main([*arguments, "--parties", "9999"]) == 2
+    assert "parties=9999" in capsys.readouterr().err
+
+
+def test_a_preset_has_settings_for_the_representation_that_is_chosen_instead():
+    general = presets.named("cifar10")
+    switched = commandline.parsed(
+        "--preset cifar10-end-to-end --representation simclr --epsilon 1 --queries 500".split()
+    )
+    assert switched == dataclasses.replace(general, preset="cifar10-end-to-end")
+
+
+@pytest.mark.parametrize(
+    ("option", "slow"),
+    [
+        ("seed", True),
+        ("representation.epochs", True),
+        ("simclr.epochs", True),
+        ("components", True),
+        ("epochs", False),
+        ("neighbors", False),
+        ("labeler.clip", False),
+    ],
+)
+def test_what_changes_the_representation_is_varied_slowest(option, slow):
+    assert commandline.shapes_features(option) == slow
+
+
+def test_what_the_run_sets_cannot_be_set_in_a_representation():
+    with pytest.raises(ValueError, match="dimension of representation=spectral"):
+        Experiment(representation=spectral.Config(dimension=7))

@@ -1,0 +1,34 @@
+"""Command line of a comparison."""
+
+import sys
+
+import tyro
+
+from rknn_jax._internal import compilation
+
+from .. import compare, stages
+from .plan import Config
+from .run import main
+
+PROGRAM = "python -m train.compare"
+
+
+def cli() -> int:
+    """Run from the command line.
+
+    Exit status 1 means that cells failed, 2 bad input, and 130 that it was stopped.
+    """
+    config = tyro.cli(Config, prog=PROGRAM, description=compare.__doc__)
+    compilation.keep()
+    try:
+        return 1 if main(config)["failed"] else 0
+    except (ValueError, OSError) as error:
+        stages.console.print(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        stages.console.print("Stopped; the same command goes on.")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(cli())

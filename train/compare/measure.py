@@ -1,0 +1,242 @@
+"""Measurements of finished cells, and the comparison's content as JSON holds it."""
+
+import json
+import math
+import shlex
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rknn_jax.federation import wire
+from rknn_jax.labelers import rknn
+from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.mechanisms.local import LocalRandomizer
+
+from .. import report, sweep
+from ..experiment import Experiment
+from ..papers import Claim
+from ..papers.claims import claims
+from ..report.page import time_spent
+from .methods import INF, Method, Plan
+from .plan import DELTA, RELATION, Cell, Config, settings_of
+
+ACCURACIES = ("label_accuracy", "model_test_accuracy", "test_accuracy")
+
+INFINITY = "infinity"
+"""Infinity in JSON, which has no number for it."""
+
+
+class Measured(NamedTuple):
+    """Measurements of a finished cell.
+
+    Attributes:
+      result: Content of its result.json.
+      whole: Guarantee of the whole run.
+      sent: Number of bytes that one client sends.
+      student_seconds: Seconds of the student's epochs.
+      where: Device, cores and versions.
+      date: Date of the start.
+    """
+
+    result: dict[str, Any]
+    whole: dict[str, Any]
+    sent: int
+    student_seconds: float
+    where: dict[str, Any]
+    date: str
+
+
+def read(cell: Cell) -> Measured:
+    """Return the measurements in a finished cell's folder."""
+    run = report.read(Path(str(cell.experiment.out)))
+    spent = time_spent(run)
+    where = {name: run.config[name] for name in ("device", "cores", "python", "versions")}
+    student = spent["student"] if spent else 0.0
+    return Measured(
+        run.result,
+        run.privacy["whole"],
+        bytes_sent(run, cell.experiment),
+        student,
+        where,
+        run.config["date"],
+    )
+
+
+def bytes_sent(run: report.Run, experiment: Experiment) -> int:
+    """Return the number of bytes that one client with one record hands over.
+
+    They are votes, a message, or an image with its label.
+    """
+    labeler = experiment.labeler_of_round()
+    if not isinstance(labeler, ReverseKNN):
+        return math.prod(run.queries["image"].shape[1:]) + 1
+    num_queries = int(run.config["resolved_queries"])
+    num_classes = len(run.classes)
+    if labeler.trust == "central":
+        return -(-labeler.num_neighbors * math.ceil(math.log2(num_queries * num_classes)) // 8)
+    mechanism = rknn.mechanism(num_queries, num_classes, run.result["num_private"], labeler)
+    # Other mechanisms send several messages, and none is used here.
+    assert isinstance(mechanism, LocalRandomizer)
+    return wire.message_bytes(mechanism)
+
+
+def summary(
+    config: Config,
+    chosen: Plan,
+    cells: Sequence[Cell],
+    measured: dict[Cell, Measured],
+    failed: dict[Cell, str],
+) -> dict[str, Any]:
+    """Return the content of the page, ready for JSON, from finished cells alone."""
+
+    def by_method(name: str) -> list[Measured]:
+        return [one for cell, one in measured.items() if cell.method == name]
+
+    rows = []
+    for name, method in chosen.methods.items():
+        for epsilon in method.epsilons:
+            mine = [cell for cell in cells if (cell.method, cell.epsilon) == (name, epsilon)]
+            about: dict[str, Any] = {
+                "method": name,
+                "title": method.title,
+                "kind": method.kind,
+                "trust": method.trust,
+            }
+            about |= {"student": mine[0].experiment.student, "told": method.told, "runs": len(mine)}
+            rows.append(
+                about | joined(epsilon, [measured[cell] for cell in mine if cell in measured])
+            )
+    options: dict[str, Any] = {
+        "dataset": config.dataset,
+        "data-dir": config.data_dir and "DIR",
+        "noise-seed": config.noise_seed,
+    }
+    options |= {"methods": config.methods, "epsilons": config.epsilons, "seeds": config.seeds}
+    options |= {} if config.student == Config.student else {"student": config.student}
+    words = [
+        f"--{name} "
+        f"""{
+            " ".join(
+                shlex.quote(f"{value:g}" if isinstance(value, float) else str(value))
+                for value in many
+            )
+        }"""
+        for name, given in options.items()
+        if (many := given if isinstance(given, tuple) else () if given is None else (given,))
+    ]
+    return {
+        "dataset": config.dataset,
+        "delta": DELTA,
+        "relation": RELATION,
+        "seeds": list(chosen.seeds),
+        "command": " ".join(["python -m train.compare", *words]),
+        "machines": machines(measured.values()),
+        "runs": len(cells),
+        "measured": len(measured),
+        "failed": {
+            f"{cell.method}, epsilon {cell.epsilon:g}, seed {cell.experiment.seed}": why
+            for cell, why in failed.items()
+        },
+        "rows": rows,
+        "claims": [
+            beside(claim, rows)
+            for claim in claims(config.dataset)
+            if claim.method in chosen.methods
+        ],
+        "costs": [
+            cost(name, method, those)
+            for name, method in chosen.methods.items()
+            if (those := by_method(name))
+        ],
+        "settings": {name: settings_of(config, chosen, name) for name in chosen.methods},
+    }
+
+
+def joined(asked: float, found: Sequence[Measured]) -> dict[str, Any]:
+    """Combine cells that differ by their seeds alone.
+
+    Their epsilon is the requested one, or a higher one if a choice of labels costs extra.
+    """
+    if not found:
+        return {
+            "epsilon": jsonable(asked),
+            "seeds": [],
+            "guarantee": None,
+            "statement": None,
+        } | dict.fromkeys(ACCURACIES)
+    whole = max((one.whole for one in found), key=lambda whole: float(whole["epsilon"]))
+    return sweep.summary([one.result for one in found], ACCURACIES) | {
+        "epsilon": jsonable(max(asked, float(whole["epsilon"]))),
+        "guarantee": {
+            name: whole[name] for name in ("epsilon", "delta", "relation", "accountant", "unit")
+        },
+        "statement": whole["statement"],
+    }
+
+
+def cost(name: str, method: Method, found: Sequence[Measured]) -> dict[str, Any]:
+    """Return the seconds of a method's runs, student apart, and the bytes of one client."""
+    rest = [one.result["seconds"] - one.student_seconds for one in found]
+    students = [one.student_seconds for one in found if one.student_seconds]
+    return {
+        "method": name,
+        "title": method.title,
+        "runs": len(found),
+        "labels_seconds": statistics.median(rest),
+        "longest_seconds": max(rest),
+        "student_seconds": statistics.median(students) if students else None,
+        "bytes": max(one.sent for one in found),
+        "sends": method.sends,
+    }
+
+
+def machines(found: Iterable[Measured]) -> list[dict[str, Any]]:
+    """Return the machines on which cells were run, with the first and the last day of each."""
+    days: dict[str, list[str]] = {}
+    for one in found:
+        days.setdefault(json.dumps(one.where), []).append(one.date[:10])
+    return [
+        json.loads(where) | {"first": min(dates), "last": max(dates)}
+        for where, dates in days.items()
+    ]
+
+
+def beside(claim: Claim, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a claim with its cost, and the comparable one of our rows.
+
+    Among our rows that cost no more, this is the one of the epsilon nearest to the claimed one.
+    """
+    costs = claim.recomputed() if claim.recomputed else claim.epsilon or INF
+    ours = [row for row in rows if row["method"] == claim.method and row[row["told"]]]
+    if claim.epsilon == INF:
+        ours = [row for row in ours if row["epsilon"] == INFINITY]
+    ours = [row for row in ours if float(row["epsilon"]) <= costs * (1 + 1e-9)]
+    best = min(
+        ours,
+        key=lambda row: abs(
+            math.log(float(row["epsilon"])) - math.log(min(claim.epsilon or 1.0, 1e9))
+        ),
+        default=None,
+    )
+    return {
+        "method": claim.method,
+        "system": claim.system,
+        "epsilon": jsonable(claim.epsilon),
+        "delta": claim.delta,
+        "label": claim.label,
+        "student": claim.student,
+        "recomputed": jsonable(claim.recomputed()) if claim.recomputed else None,
+        "ours": best
+        and {
+            "epsilon": best["epsilon"],
+            "label": best["label_accuracy"],
+            "student": best[best["told"]],
+        },
+        "differs": claim.differs,
+    }
+
+
+def jsonable(epsilon: float | None) -> float | str | None:
+    """Return an epsilon in the form that JSON can hold."""
+    return INFINITY if epsilon == INF else epsilon

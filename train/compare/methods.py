@@ -1,0 +1,210 @@
+"""Methods that are compared on MNIST and on digits, with their settings."""
+
+import math
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+from rknn_jax import labelers
+from rknn_jax.labelers import Labeler, dpdfd
+from rknn_jax.labelers.dpdfd import DPDFD
+from rknn_jax.labelers.noisy_sgd import NoisySGD
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.private_knn import PrivateKNN
+from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.representations import pixels
+
+from .. import experiment as runs
+from ..buy import Config as Buy
+
+RECORD = "the whole record, to a curator who sees it"
+VOTE = "its k votes, each the number of a cell, to a curator"
+MESSAGE = "a randomized message, its hash's seed included, to anybody"
+SHUFFLED = "a randomized message, its hash's seed included, to a shuffler"
+
+# Setting of the results in docs/results.md.
+BY_GENERAL = ReverseKNN(trust="shuffle", amplification="general")
+
+HEAD = NoisySGD(learning_rate=4.0, clip=0.3, epochs=10)
+INF = math.inf
+
+
+class Method(NamedTuple):
+    """Method of a comparison.
+
+    Attributes:
+      title: Name in tables.
+      changes: Settings of the experiment that define the method.
+      epsilons: Values of epsilon at which the method is run.
+      students: Values among these at which a student is trained on the labels. Defaults to none.
+      sends: Data that one client hands over, and their receiver. Defaults to the whole record.
+      seeds: Number of the seeds that are used. Defaults to all.
+      told: Name of the accuracy that the paper reports: that of the student, or of a network that
+        is trained on private records itself.
+    """
+
+    title: str
+    changes: dict[str, Any]
+    epsilons: tuple[float, ...]
+    students: tuple[float, ...] = ()
+    sends: str = RECORD
+    seeds: int | None = None
+    told: str = "test_accuracy"
+
+    @property
+    def labeler(self) -> Labeler[Any]:
+        """Labeler of the method."""
+        found: Labeler[Any] = self.changes.get("labeler", ReverseKNN())
+        return found
+
+    @property
+    def kind(self) -> str:
+        """Name of the labeler, or `buy` if labels are bought."""
+        return "buy" if "buy" in self.changes else self.labeler.name
+
+    @property
+    def trust(self) -> str:
+        """Trust model of the clients."""
+        return self.labeler.trust
+
+    @property
+    def slow(self) -> bool:
+        """True if a network is trained on images, which takes minutes."""
+        return self.kind in ("buy", "dpdfd")
+
+
+class Plan(NamedTuple):
+    """Measurements of a data set.
+
+    Attributes:
+      shared: Settings that all methods share.
+      seeds: Seeds of the splits.
+      methods: Methods by name.
+    """
+
+    shared: dict[str, Any]
+    seeds: tuple[int, ...]
+    methods: dict[str, Method]
+
+
+def mnist(grid: tuple[float, ...] = (0.01, 0.04, 0.1, 0.4, 1.0, 4.0, INF)) -> Plan:
+    """Return the plan for MNIST: 101 runs, 30 of them with a student."""
+    network = NoisySGD(network="tanh_cnn", epochs=5, clip=0.3, learning_rate=1.0)
+
+    def bought(select: Any) -> dict[str, Any]:
+        how = Buy(labels=1000, oracle="benchmark", select=select)
+        return {
+            "labeler": network,
+            "representation": pixels.Config(),
+            "buy": how,
+        }
+
+    methods = {
+        "rknn-central": Method(
+            "reverse k-NN, central", {}, grid, (0.01, 0.04, 0.1, 1.0, INF), VOTE
+        ),
+        "noisy-sgd": Method(
+            "noisy SGD, linear head",
+            {"labeler": HEAD},
+            grid,
+            (1.0,),
+            told="model_test_accuracy",
+        ),
+        "private-knn": Method(
+            "Private-kNN, 1,000 queries",
+            {"labeler": PrivateKNN(), "queries": 1000},
+            (0.4, 0.89, INF),
+            (0.89,),
+        ),
+        "private-knn-few": Method(
+            "Private-kNN, 100 queries", {"labeler": PrivateKNN(), "queries": 100}, (0.04, 0.1, 0.4)
+        ),
+        "pate": Method(
+            "PATE, Confident-GNMax, 1,000 queries",
+            {"labeler": PATE(), "queries": 1000},
+            (1.0, 2.5, INF),
+            (2.5,),
+        ),
+        "pate-few": Method(
+            "PATE, Confident-GNMax, 100 queries", {"labeler": PATE(), "queries": 100}, (0.4, 1.0)
+        ),
+        "rknn-shuffle": Method(
+            "reverse k-NN, shuffled", {"labeler": BY_GENERAL}, (0.01, 0.1, 1.0), (0.1,), SHUFFLED
+        ),
+        "rknn-local": Method(
+            "reverse k-NN, local",
+            {"labeler": ReverseKNN(trust="local")},
+            (0.1, 0.4, 1.0, 4.0),
+            (1.0,),
+            MESSAGE,
+        ),
+        "dpdfd": Method(
+            "DPDFD, 4,000 teachers",
+            {"labeler": DPDFD(), "representation": pixels.Config()},
+            (1.0, 10.0, INF),
+            seeds=1,
+            told="model_test_accuracy",
+        ),
+        "diverse-public": Method(
+            "DiversePublic, 1,000 labels bought", bought("diverse_public"), (1.0,), seeds=1
+        ),
+        "near-private": Method(
+            "NearPrivate, 1,000 labels bought", bought("near_private"), (1.0,), seeds=1
+        ),
+    }
+    return Plan({}, (5, 6, 7), methods | others(methods, grid))
+
+
+def others(methods: dict[str, Method], grid: tuple[float, ...]) -> dict[str, Method]:
+    """Return a method for every labeler that has none, with the labeler's own settings."""
+    known = {method.labeler.name for method in methods.values()}
+    return {
+        name.replace("_", "-"): Method(name, {"labeler": labelers.named(name)()}, grid)
+        for name in labelers.names()
+        if name not in known
+    }
+
+
+def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
+    """Return the plan for scikit-learn's digits, which takes minutes.
+
+    It has everything that MNIST has, at sizes that a thousand records allow.
+    """
+    images = NoisySGD(network="datalens", batch_size=250, epochs=5)
+    heads = replace(HEAD, batch_size=250)
+    given: dict[str, Any] = {
+        one.name: one.default for one in fields(DPDFD) if one.name in runs.GIVEN
+    }
+    small = replace(dpdfd.SMALL, **given, num_teachers=40)
+    private = {"labeler": PrivateKNN(num_neighbors=30, sampling_prob=0.5)}
+    teachers = {"labeler": PATE(num_teachers=50)}
+    buying = {
+        name: Buy(200, "benchmark", name, candidates=100)
+        for name in ("diverse_public", "near_private")
+    }
+    own: dict[str, tuple[str, dict[str, Any]]] = {
+        "noisy-sgd": ("noisy SGD, linear head", {"labeler": heads}),
+        "private-knn": ("Private-kNN, 200 queries", private | {"queries": 200}),
+        "private-knn-few": ("Private-kNN, 50 queries", private | {"queries": 50}),
+        "rknn-shuffle": ("reverse k-NN, shuffled", {"labeler": ReverseKNN(trust="shuffle")}),
+        "pate": ("PATE, Confident-GNMax, 200 queries", teachers | {"queries": 200}),
+        "pate-few": ("PATE, Confident-GNMax, 50 queries", teachers | {"queries": 50}),
+        "dpdfd": ("DPDFD, 40 teachers", {"labeler": small}),
+        "diverse-public": (
+            "DiversePublic, 200 labels bought",
+            {"labeler": images, "buy": buying["diverse_public"]},
+        ),
+        "near-private": (
+            "NearPrivate, 200 labels bought",
+            {"labeler": images, "buy": buying["near_private"]},
+        ),
+    }
+    methods = {}
+    for name, method in mnist(grid).methods.items():
+        title, changes = own.get(name, (method.title, {}))
+        usual = tuple(epsilon for epsilon in grid if epsilon < INF or INF in method.epsilons)
+        epsilons = (4.0,) if method.kind == "buy" else (4.0, INF) if method.slow else usual
+        students = (1.0, INF) if name == "rknn-central" else (4.0,) if method.students else ()
+        methods[name] = method._replace(
+            title=title, changes=method.changes | changes, epsilons=epsilons, students=students
+        )
+    return Plan({"epochs": 10}, (0, 1), methods)

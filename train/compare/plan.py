@@ -1,0 +1,137 @@
+"""Settings of a comparison, and the runs that it consists of."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import experiment as runs
+from ..experiment import Experiment
+from .methods import Plan, digits, mnist
+
+DELTA = 1e-5
+RELATION = "replace-one"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of a comparison.
+
+    Attributes:
+      dataset: Data set, as for `train.distill`. digits has settings of its own, all others have
+        those of mnist.
+      data_dir: Folder of the data set; not needed for digits.
+      methods: Names of the methods. Defaults to all.
+      epsilons: Values of epsilon for all methods, each with a student. Defaults to each method's
+        own.
+      seeds: Seeds for all methods, each of a split. Defaults to three for mnist and two for digits,
+        and fewer for networks.
+      student: Name of a file of rknn_jax/students/models, or none for no students.
+      noise_seed: Seed of the simulated noise. Defaults to the operating system's entropy.
+      out: Folder of all runs and of the page. Defaults to runs/compare-<dataset>.
+    """
+
+    dataset: str = "digits"
+    data_dir: Path | None = None
+    methods: tuple[str, ...] = ()
+    epsilons: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+    student: str = "cnn"
+    noise_seed: int | None = None
+    out: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Folder of all runs and of the page."""
+        return (
+            self.out or Path("runs") / f"compare-{self.dataset.replace(':', '-').replace('/', '-')}"
+        )
+
+
+class Cell(NamedTuple):
+    """One run of a comparison: a method at an epsilon, with the experiment's settings."""
+
+    method: str
+    epsilon: float
+    experiment: Experiment
+
+
+def plan(config: Config) -> tuple[Plan, list[Cell]]:
+    """Return the plan and its cells, in the order of the runs.
+
+    Raises:
+      ValueError: If a method does not exist, and for the errors of `Experiment`.
+    """
+    chosen = digits() if config.dataset == "digits" else mnist()
+    if unknown := set(config.methods) - set(chosen.methods):
+        raise ValueError(
+            f"Expected methods among {', '.join(chosen.methods)}, got {', '.join(sorted(unknown))}."
+        )
+    methods = {
+        name: method
+        for name, method in chosen.methods.items()
+        if name in (config.methods or chosen.methods)
+    }
+    if config.epsilons:
+        given = tuple(sorted(config.epsilons))
+        methods = {
+            name: method._replace(epsilons=given, students=() if method.kind == "buy" else given)
+            for name, method in methods.items()
+        }
+    if config.seeds:
+        methods = {name: method._replace(seeds=None) for name, method in methods.items()}
+    chosen = chosen._replace(seeds=config.seeds or chosen.seeds, methods=methods)
+    cells = [
+        Cell(name, epsilon, experiment(config, chosen, name, epsilon, seed))
+        for name, method in methods.items()
+        for seed in chosen.seeds[: method.seeds]
+        for epsilon in method.epsilons
+    ]
+    return chosen, sorted(cells, key=lambda cell: group(chosen, cell)[:2])
+
+
+def experiment(config: Config, chosen: Plan, name: str, epsilon: float, seed: int) -> Experiment:
+    """Return the settings of one cell."""
+    method = chosen.methods[name]
+    settings: dict[str, Any] = {
+        "dataset": config.dataset,
+        "data_dir": config.data_dir,
+        "epsilon": epsilon,
+        "delta": DELTA,
+    }
+    settings |= {"relation": RELATION, "seed": seed, "noise_seed": config.noise_seed}
+    settings |= {"student": config.student if epsilon in method.students else "none"}
+    return Experiment(
+        **settings | chosen.shared | method.changes,
+        out=config.folder / name / f"epsilon={epsilon:g}-seed={seed}",
+    )
+
+
+def group(chosen: Plan, cell: Cell) -> tuple[bool, bool, str]:
+    """Return the group of a cell: the page is written after each group.
+
+    A group has one method, with or without students. Slow methods come last.
+    """
+    return chosen.methods[cell.method].slow, cell.experiment.student != "none", cell.method
+
+
+def settings_of(config: Config, chosen: Plan, name: str) -> dict[str, Any]:
+    """Return the settings of a method that differ from the defaults of `train.distill`."""
+    method = chosen.methods[name]
+    own = experiment(config, chosen, name, method.epsilons[0], chosen.seeds[0])
+    plain = runs.settings(
+        Experiment(
+            delta=DELTA, labeler=type(own.labeler)(), representation=type(own.representation)()
+        )
+    )
+    mine = runs.settings(own)
+    varied = ("epsilon", "seed", "out", "student", "data_dir", "dataset", "delta", "noise_seed")
+    named = {"labeler": mine["labeler"], "representation": mine["representation"]}
+    told = named | {
+        key: value for key, value in mine.items() if key not in varied and value != plain[key]
+    }
+    return {
+        key: {inner: each for inner, each in value.items() if each != plain[key][inner]}
+        if isinstance(value, dict)
+        else value
+        for key, value in told.items()
+    }

@@ -1,0 +1,33 @@
+"""Numbers and settings as the page writes them."""
+
+import math
+from decimal import ROUND_CEILING, Context
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """Format a group of settings as text."""
+    return (
+        ", ".join(f"{name} {plain(inner)}" for name, inner in value.items() if inner is not None)
+        if isinstance(value, dict)
+        else value
+    )
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Format an accuracy. 100.0% stands for exactly all."""
+    if value is None:
+        return "not known"
+    return f"{(min(100 * value, 100 - 10.0**-digits) if value < 1 else 100):.{digits}f}%"
+
+
+def epsilon_text(value: Any) -> str:
+    """Format an epsilon with four significant digits, rounded up; "∞" if it is infinite.
+
+    JSON holds infinity as text.
+    """
+    if math.isinf(float(value)):
+        return "∞"
+    return (
+        f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(f'{float(value):.12g}')):g}"
+    )
