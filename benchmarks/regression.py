@@ -1,13 +1,16 @@
 """Speed check for CI: hot functions against peers that every checkout has, at small sizes.
 
-Results are ratios of CPU time in one run, never seconds. A floor is about half of the ratio on a
-machine with two cores and AVX512-BF16. Only a real loss falls below it.
+Results are ratios of CPU time in one run, never seconds. Both sides are timed in turns, and their
+shortest times are compared, so that a neighbor on the same processor slows neither alone. The
+ratios differ among processors: assignment has 2.4 and 1.9 with AVX512-BF16, 1.8 and 1.5 without.
+A floor lies below all that were seen. Only a real loss falls below it.
 """
 
-import functools
+import math
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +18,23 @@ import numpy as np
 from skimage.feature import hog as skimage_hog
 from sklearn.neighbors import NearestNeighbors
 
-from benchmarks._measure import seconds
 from rknn_jax import neighbors
 from rknn_jax.mechanisms import collision
 from rknn_jax.representations.hog import hog
 
-cpu_seconds = functools.partial(seconds, repeats=7, clock=time.process_time)
+TURNS = 9
+
+
+def times_as_fast(ours: Callable[[], Any], peer: Callable[[], Any]) -> float:
+    """Return the ratio of the shortest CPU times, peer to ours, after one call of each."""
+    shortest = {ours: math.inf, peer: math.inf}
+    for turn in range(1 + TURNS):
+        for run in shortest:
+            start = time.process_time()
+            jax.block_until_ready(run())
+            if turn:  # the first call compiles
+                shortest[run] = min(shortest[run], time.process_time() - start)
+    return shortest[peer] / shortest[ours]
 
 
 def assignment(num_neighbors: int) -> float:
@@ -30,8 +44,8 @@ def assignment(num_neighbors: int) -> float:
     queries = rng.standard_normal((500, 324), np.float32)
     brute = NearestNeighbors(n_neighbors=num_neighbors, algorithm="brute").fit(queries)
     device = jax.device_put((points, queries))
-    return cpu_seconds(lambda: brute.kneighbors(points)) / cpu_seconds(
-        lambda: neighbors.nearest(*device, num_neighbors)
+    return times_as_fast(
+        lambda: neighbors.nearest(*device, num_neighbors), lambda: brute.kneighbors(points)
     )
 
 
@@ -46,7 +60,7 @@ def decoding() -> float:
     )
     ours = jax.jit(mechanism.aggregate)
     np.testing.assert_array_equal(ours(made), plain(made))
-    return cpu_seconds(lambda: plain(made)) / cpu_seconds(lambda: ours(made))
+    return times_as_fast(lambda: ours(made), lambda: plain(made))
 
 
 def description() -> float:
@@ -54,15 +68,15 @@ def description() -> float:
     images = np.random.default_rng(0).integers(0, 256, (500, 32, 32, 3)).astype(np.float64)
     settings = {"pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
     device = jnp.asarray(images, jnp.float32)
-    peer = cpu_seconds(
-        lambda: [skimage_hog(image, channel_axis=-1, **settings) for image in images]
+    return times_as_fast(
+        lambda: hog(device, **settings),
+        lambda: [skimage_hog(image, channel_axis=-1, **settings) for image in images],
     )
-    return peer / cpu_seconds(lambda: hog(device, **settings))
 
 
 CHECKS: dict[str, tuple[Callable[[], float], float]] = {
-    "assignment, k = 1": (lambda: assignment(1), 1.5),
-    "assignment, k = 4": (lambda: assignment(4), 1.5),
+    "assignment, k = 1": (lambda: assignment(1), 1.0),
+    "assignment, k = 4": (lambda: assignment(4), 0.8),
     "decode": (decoding, 2.5),
     "hog": (description, 5.0),
 }
