@@ -186,6 +186,29 @@ def flip_prob(gap: float, scale: float, num_classes: int) -> float:
     return float(max(0.0, 1 - np.sum(pmf * cdf ** (num_classes - 1))))
 
 
+def gaussian_flip_prob(gap: float, stddev: float, num_classes: int) -> float:
+    """Return the probability that discrete Gaussian noise changes a query's label, at worst.
+
+    The worst case is that of `flip_prob`. The noise is enumerated.
+
+    Args:
+      gap: Lead of the true label, in votes.
+      stddev: Standard deviation of the noise, in votes.
+      num_classes: Number of classes |Y|.
+    """
+    coarse = max(1.0, stddev / LARGE_SCALE)
+    gap = gap / coarse
+    stddev = stddev / coarse
+    reach = math.ceil(10 * stddev) + 1
+    noise = np.arange(-reach, reach + 1)
+    pmf = np.exp(-((noise / stddev) ** 2) / 2)
+    pmf /= pmf.sum()
+    # A rival's noise must not exceed this to lose strictly.
+    below = np.clip(np.arange(len(noise)) + math.ceil(gap) - 1, -1, len(noise) - 1)
+    cdf = np.where(below < 0, 0.0, np.cumsum(pmf)[below])
+    return float(max(0.0, 1 - np.sum(pmf * cdf ** (num_classes - 1))))
+
+
 def required_gap(scale: float, num_classes: int, failure_prob: float) -> int:
     """Return the least gap, in votes, whose `flip_prob` is at most `failure_prob`."""
     low = 0

@@ -236,9 +236,5 @@ def make(name: str, **fields: Any) -> LocalRandomizer:
     Raises:
       ValueError: If no local mechanism has that name.
     """
-    if name not in mechanisms.names("local"):
-        raise ValueError(
-            f"Expected mechanism to be one of {mechanisms.names('local')}, got mechanism={name!r}."
-        )
-    mechanism: LocalRandomizer = mechanisms.make(name, **fields)
+    mechanism: LocalRandomizer = mechanisms.chosen(name, mechanisms.is_local)(**fields)
     return mechanism

@@ -281,13 +281,16 @@ def test_cosine_takes_no_notice_of_length(files, rknn):
     [
         ("permute_and_flip", 0, "epsilon = 1 (pure)"),
         ("gaussian", 1e-5, "epsilon = 1, delta = 1e-05"),
+        ("binomial", 1e-5, "epsilon = 1, delta = 1e-05"),
     ],
 )
 def test_other_mechanisms_release_and_say_what_they_cost(files, rknn, mechanism, delta, words):
     done = rknn(*arguments(mechanism=mechanism, delta=delta), "--json")
     assert done.status == 0, done.err
     assert words in done.json["statement"]
-    assert ("noisy_counts" in arrays(files / "new/queries.npz")) == (mechanism == "gaussian")
+    assert ("noisy_counts" in arrays(files / "new/queries.npz")) == (
+        mechanism != "permute_and_flip"
+    )
     assert (done.json["unsure"] is None) == (mechanism == "permute_and_flip")
     confidence = arrays(done.json["files"]["labels"])["confidence"]
     assert (
@@ -613,7 +616,15 @@ BAD = {
         dict(delta="1e-5"),
         ["discrete_laplace", "--delta 1e-05", "leave it out"],
     ),
-    "unknown mechanism": (dict(mechanism="laplace"), ["--mechanism"]),
+    "unknown mechanism": (
+        dict(mechanism="lapalce"),
+        ["'discrete_laplace'", "'gaussian'", "'permute_and_flip'", "mechanism='lapalce'"],
+    ),
+    "mechanism without an exact form": (
+        dict(mechanism="laplace"),
+        ["['binomial', 'discrete_laplace', 'gaussian', 'permute_and_flip']", "mechanism='laplace'"],
+    ),
+    "mechanism of clients": (dict(mechanism="collision"), ["mechanism='collision'"]),
     "unknown option": (dict(noise_seed="1"), ["--noise-seed"]),
     "n private and no s": (
         dict(relation="add-remove", queries=None),

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from rknn_jax import bsvs, mechanisms
+from rknn_jax.mechanisms.gaussian import Gaussian
+from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 from rknn_jax.release import preview
 from rknn_jax.release.preview import required_gap
 
@@ -19,13 +21,13 @@ def drawn_flips(mechanism, gap, runs):
     drawn by NumPy.
     """
     generator = np.random.default_rng(0)
-    scale = preview.noise_scale(mechanism)
+    scale = mechanism.noise_scale
     shape = (runs, mechanism.num_classes)
-    if isinstance(mechanism, preview.Gaussian):
+    if isinstance(mechanism, Gaussian):
         noise = np.round(
             generator.normal(size=shape) * scale
         )  # rounding is the discrete Gaussian to within 1e-6 at this scale
-    elif isinstance(mechanism, preview.PermuteAndFlip):
+    elif isinstance(mechanism, PermuteAndFlip):
         noise = generator.exponential(scale, shape)
     else:
         tail = np.exp(-1 / scale)
@@ -38,7 +40,7 @@ def drawn_flips(mechanism, gap, runs):
 @pytest.mark.parametrize("gap", [1, 6, 15])
 def test_flip_prob_is_the_law_of_each_mechanism(kind, gap):
     runs = 100_000
-    expected = preview.flip_prob(make(kind), gap)
+    expected = make(kind).flip_prob(gap)
     spread = np.sqrt(expected * (1 - expected) / runs)
     assert (
         abs(drawn_flips(make(kind), gap, runs) - expected) < 4.5 * spread
@@ -51,8 +53,8 @@ def test_flip_prob_is_the_law_of_each_mechanism(kind, gap):
 def test_the_required_gap_is_the_least(kind, epsilon, failure_prob):
     mechanism = make(kind, epsilon)
     gap = required_gap(mechanism, failure_prob)
-    assert preview.flip_prob(mechanism, gap) <= failure_prob
-    assert gap == 0 or preview.flip_prob(mechanism, gap - 1) > failure_prob
+    assert mechanism.flip_prob(gap) <= failure_prob
+    assert gap == 0 or mechanism.flip_prob(gap - 1) > failure_prob
 
 
 def test_laplace_gaps_are_those_of_bsvs():
@@ -65,7 +67,7 @@ def test_laplace_gaps_are_those_of_bsvs():
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiny_epsilon_needs_proportionally_large_gaps(kind):
     ratio = required_gap(make(kind, 1e-9), 0.01) / required_gap(make(kind, 1e-3), 0.01)
-    scale = preview.noise_scale(make(kind, 1e-9)) / preview.noise_scale(make(kind, 1e-3))
+    scale = make(kind, 1e-9).noise_scale / make(kind, 1e-3).noise_scale
     assert ratio == pytest.approx(scale, rel=2e-3)
 
 

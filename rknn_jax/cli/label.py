@@ -68,8 +68,6 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _tell_plan(plan: "Plan") -> None:
-    from rknn_jax.release import preview
-
     data = plan.data
     sizes = plan.queries.size
     settings = plan.settings
@@ -98,8 +96,8 @@ def _tell_plan(plan: "Plan") -> None:
         f"{len(sizes)}{all_rows}, of {sizes.min()} to {sizes.max()} public rows each; each "
         f"private record votes for {settings.neighbors}",
     )
-    scale = preview.noise_scale(plan.mechanism)
-    stddev = preview.noise_stddev(plan.mechanism)
+    scale = plan.mechanism.noise_scale
+    stddev = plan.mechanism.noise_stddev
     tell(
         err,
         "noise",

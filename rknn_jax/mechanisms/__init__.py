@@ -5,6 +5,7 @@ A file's presence registers the mechanism. `base` and `local` hold the contracts
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rknn_jax.privacy.guarantee import Trust
@@ -39,6 +40,38 @@ def named(name: str) -> type[Any]:
         importlib.import_module(f"{__name__}.{name}"), name.title().replace("_", "")
     )
     return mechanism
+
+
+def chosen(name: str, fits: Callable[[type[Any]], bool]) -> type[Any]:
+    """Return the class of a mechanism that fits what it is needed for.
+
+    Args:
+      name: Name of the mechanism.
+      fits: Property that the class must have, such as `can_release`.
+
+    Raises:
+      ValueError: If no mechanism of that name fits. The message lists those that do.
+    """
+    if name in names() and fits(found := named(name)):
+        return found
+    # Importing every mechanism takes seconds, so only the error does.
+    choices = [other for other in names() if fits(named(other))]
+    raise ValueError(f"Expected mechanism to be one of {choices}, got mechanism={name!r}.")
+
+
+def is_local(mechanism: type[Any]) -> bool:
+    """Return True if every client randomizes its own votes, with nobody to trust."""
+    return "local" in mechanism.trusts
+
+
+def is_central(mechanism: type[Any]) -> bool:
+    """Return True if a trusted curator adds the noise."""
+    return "central" in mechanism.trusts
+
+
+def can_release(mechanism: type[Any]) -> bool:
+    """Return True if a trusted curator can add the noise exactly, as `rknn label` does."""
+    return is_central(mechanism) and mechanism.is_exact()
 
 
 class Choice(NamedTuple):

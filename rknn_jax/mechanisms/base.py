@@ -12,6 +12,7 @@ entropy, and charges a ledger before the noise is drawn.
 """
 
 import abc
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -38,6 +39,13 @@ class Mechanism(Protocol):
 
     releases_counts: ClassVar[bool]
     """True if noisy counts are released, and not labels alone. Defaults to True."""
+
+    adds_shares: ClassVar[bool]
+    """True if clients can add the noise in shares, under masks. Defaults to False."""
+
+    @classmethod
+    def is_exact(cls) -> bool:
+        """Return True if a release can draw the noise exactly. Defaults to False."""
 
     @property
     def votes_per_record(self) -> int:
@@ -67,6 +75,9 @@ class Mechanism(Protocol):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return the guarantee of one run. It needs concrete numbers, on the host."""
 
+    def release_guarantee(self, num_records: int) -> Guarantee:
+        """Return the guarantee of one run whose noise is exact."""
+
 
 @dataclass(frozen=True)
 class CalibratedMechanism(abc.ABC):
@@ -89,6 +100,12 @@ class CalibratedMechanism(abc.ABC):
     unbiased: ClassVar[bool] = True
     needs_delta: ClassVar[bool] = False
     releases_counts: ClassVar[bool] = True
+    adds_shares: ClassVar[bool] = False
+
+    @classmethod
+    def is_exact(cls) -> bool:
+        """Return True if a release can draw the noise exactly. Defaults to False."""
+        return False
 
     def __post_init__(self) -> None:
         # A tracer was checked when it was made.
@@ -127,6 +144,14 @@ class CalibratedMechanism(abc.ABC):
     def shape(self) -> tuple[int, int]:
         """Shape `(num_queries, num_classes)` of the counts."""
         return self.num_queries, self.num_classes
+
+    @abc.abstractmethod
+    def guarantee(self, num_records: int) -> Guarantee:
+        """Return the guarantee of one run; see `Mechanism`."""
+
+    def release_guarantee(self, num_records: int) -> Guarantee:
+        """Return the guarantee of one run whose noise is exact."""
+        return replace(self.guarantee(num_records), sampler="release")
 
 
 @dataclass(frozen=True)
@@ -182,9 +207,38 @@ class CentralMechanism(CalibratedMechanism):
             "released; use DiscreteLaplace instead."
         )
 
-    def release_guarantee(self, num_records: int) -> Guarantee:
-        """Return the guarantee of one `release`."""
-        return replace(self.guarantee(num_records), sampler="release")
+    @classmethod
+    def is_exact(cls) -> bool:
+        """Return True if the mechanism has a `release` of its own."""
+        return cls.release is not CentralMechanism.release
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of one cell's noise, in votes."""
+        return float(self.stddev(np.zeros(1), 1)[0])
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale of the noise, in votes. Defaults to its standard deviation."""
+        return self.noise_stddev
+
+    @property
+    def laplace_scale(self) -> float:
+        """Scale of the Laplace noise that does as much harm, in votes.
+
+        Defaults to that of the same standard deviation.
+        """
+        return self.noise_stddev / math.sqrt(2)
+
+    def flip_prob(self, gap: float) -> float:
+        """Return the probability that the noise changes a label.
+
+        Defaults to that of discrete Gaussian noise of the same standard deviation.
+
+        Args:
+          gap: Lead of the label over every rival, in votes. A tie counts as a change.
+        """
+        return bsvs.gaussian_flip_prob(gap, self.noise_stddev, self.num_classes)
 
     @abc.abstractmethod
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
@@ -193,10 +247,6 @@ class CentralMechanism(CalibratedMechanism):
     @abc.abstractmethod
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return the noise's standard deviation; see `Mechanism`."""
-
-    @abc.abstractmethod
-    def guarantee(self, num_records: int) -> Guarantee:
-        """Return the guarantee of one run; see `Mechanism`."""
 
 
 def estimate_counts(mechanism: Mechanism, key: jax.Array, cells: Array) -> jax.Array:

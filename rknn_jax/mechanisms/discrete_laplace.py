@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import bsvs
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy import exact_noise
@@ -54,6 +55,20 @@ class DiscreteLaplace(CentralMechanism):
         return exact_noise.discrete_laplace(
             totals, exact_noise.safe_scale(self.changed_cells, self.epsilon)
         )
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale b of the noise, in votes."""
+        return float(self.scale)
+
+    @property
+    def laplace_scale(self) -> float:
+        """Scale b of the noise, in votes."""
+        return float(self.scale)
+
+    def flip_prob(self, gap: float) -> float:
+        """Return the flip probability of the noise; see `CentralMechanism.flip_prob`."""
+        return bsvs.flip_prob(gap, self.noise_scale, self.num_classes)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(2a)/(1 - a) for every cell."""

@@ -108,6 +108,11 @@ class LocalRandomizer(CalibratedMechanism):
             "RandomizedResponse or OptimizedUnaryEncoding."
         )
 
+    @classmethod
+    def is_exact(cls) -> bool:
+        """Return True if the mechanism has a `respond` of its own."""
+        return cls.respond is not LocalRandomizer.respond
+
     @abc.abstractmethod
     def support(self, message: Any) -> jax.Array:
         """Return a mask of the cells that one message supports, bool `[num_totals]`."""

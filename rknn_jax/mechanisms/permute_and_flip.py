@@ -15,6 +15,7 @@ References: McKenna & Sheldon, "Permute-and-Flip", 2020; Ding et al., "The Permu
 Mechanism is Identical to Report-Noisy-Max with Exponential Noise", 2021.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -69,6 +70,25 @@ class PermuteAndFlip(CentralMechanism):
         )
         chosen: np.ndarray = (np.arange(self.num_classes) == winners[:, None]).astype(np.int64)
         return chosen
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of the exponential noise, in votes; the noisy counts stay secret."""
+        return float(self.scale)
+
+    @property
+    def laplace_scale(self) -> float:
+        """Mean of the exponential noise, in votes."""
+        return float(self.scale)
+
+    def flip_prob(self, gap: float) -> float:
+        """Return the flip probability of permute-and-flip; see `CentralMechanism.flip_prob`.
+
+        It is 1 less the integral of (1 - v·q)^(C-1) over v in [0, 1], with q = exp(-gap/scale).
+        """
+        behind = min(max(math.exp(-gap / self.noise_scale), 1e-300), 1 - 2**-53)
+        wins = -math.expm1(self.num_classes * math.log1p(-behind)) / (self.num_classes * behind)
+        return 1 - wins
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return 0: the released labels are not estimates of the counts."""

@@ -65,7 +65,7 @@ _PARAMETERS = {
 }
 _CHOICES = {
     name: get_args(Settings.__annotations__[name])
-    for name in ("mechanism", "relation", "metric", "smoothing")
+    for name in ("relation", "metric", "smoothing")
 }
 
 
@@ -144,6 +144,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "delta": [Interval(Real, 0, 1, closed="left")],
         "n_queries": [Interval(Integral, 1, None, closed="left"), None],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "mechanism": [str],
         **{name: [StrOptions(set(choices))] for name, choices in _CHOICES.items()},
         "classes": ["array-like", None],
         "infer_classes": ["boolean"],
@@ -357,6 +358,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             allow_large_epsilon=self.allow_large_epsilon,
             patience=self.patience,
             dry_run=labels is None,
+            mechanism=self.mechanism,
             **{name: getattr(self, name) for name in _CHOICES},
         )
         with _errors_in_parameters():

@@ -67,7 +67,7 @@ def check(settings: "Settings") -> None:
                 f"Expected 0 <= {name} < 1, got {flag} {value}; 1e-5 is a common choice, 0 is "
                 "pure privacy."
             )
-    needs_delta = mechanisms.named(settings.mechanism).needs_delta
+    needs_delta = mechanisms.chosen(settings.mechanism, mechanisms.can_release).needs_delta
     if needs_delta and settings.delta == 0:
         raise ValueError(
             f"Expected delta > 0 with --mechanism {settings.mechanism}, got --delta 0; pass "

@@ -260,7 +260,7 @@ def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
     if num_votes is None or not shares_votes(plan.settings):
         return None
     return postprocessing.smoothing_weights(
-        plan.queries.features, plan.queries.size, num_votes, preview.noise_stddev(plan.mechanism)
+        plan.queries.features, plan.queries.size, num_votes, plan.mechanism.noise_stddev
     )
 
 

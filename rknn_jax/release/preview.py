@@ -13,8 +13,6 @@ import numpy as np
 
 from rknn_jax import bsvs
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.mechanisms.gaussian import Gaussian
-from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 
 FLIPS = (0.05, 0.01, 0.001)
 PURITIES = (1.0, 0.9, 0.7)
@@ -70,8 +68,8 @@ def preview(
     share = sizes * mechanism.num_neighbors / sizes.sum()  # votes per private record
     heard = listens @ share / np.linalg.norm(listens, axis=1)  # relative to the gathered noise
     needed = math.ceil(gaps[LINE] / (0.8 * np.median(heard)))
-    noise = noise_scale(mechanism)
-    stddev = noise_stddev(mechanism)
+    noise = mechanism.noise_scale
+    stddev = mechanism.noise_stddev
     if num_records is None:
         advice = (
             f"n is private under {mechanism.relation}: go on if there are well over {needed:,} "
@@ -109,33 +107,15 @@ def required_gap(mechanism: CentralMechanism, failure_prob: float) -> int:
       failure_prob: Largest probability of a flip, whatever the rivals' votes are.
     """
     high = 1
-    while flip_prob(mechanism, high) > failure_prob:
+    while mechanism.flip_prob(high) > failure_prob:
         high *= 2
     low = high // 2
     while low < high:
         middle = (low + high) // 2
         low, high = (
-            (low, middle) if flip_prob(mechanism, middle) <= failure_prob else (middle + 1, high)
+            (low, middle) if mechanism.flip_prob(middle) <= failure_prob else (middle + 1, high)
         )
     return low
-
-
-def flip_prob(mechanism: CentralMechanism, gap: float) -> float:
-    """Return the probability that the mechanism changes a label if every rival trails by `gap`.
-
-    A tie counts as a change.
-
-    Args:
-      mechanism: Calibrated mechanism.
-      gap: Lead of the label, in votes.
-    """
-    noise = noise_scale(mechanism)
-    num_classes = mechanism.num_classes
-    if isinstance(mechanism, PermuteAndFlip):
-        return _exponential_flip_prob(gap, noise, num_classes)
-    if isinstance(mechanism, Gaussian):
-        return _gaussian_flip_prob(gap, noise, num_classes)
-    return bsvs.flip_prob(gap, noise, num_classes)
 
 
 def suggested_num_queries(mechanism: CentralMechanism, num_records: int, *, shared: bool) -> int:
@@ -143,53 +123,13 @@ def suggested_num_queries(mechanism: CentralMechanism, num_records: int, *, shar
 
     The mechanism's own s plays no part.
     """
-    # For Gaussian noise, the scale of Laplace noise with the same standard deviation.
-    scale = noise_scale(mechanism) / (math.sqrt(2) if isinstance(mechanism, Gaussian) else 1)
     return bsvs.suggested_num_queries(
-        num_records, mechanism.num_classes, scale, mechanism.num_neighbors, shared=shared
+        num_records,
+        mechanism.num_classes,
+        mechanism.laplace_scale,
+        mechanism.num_neighbors,
+        shared=shared,
     )
-
-
-def noise_scale(mechanism: CentralMechanism) -> float:
-    """Return the scale of the noise, in votes; the standard deviation of Gaussian noise."""
-    return float(mechanism.sigma if isinstance(mechanism, Gaussian) else mechanism.scale)  # type: ignore[attr-defined]
-
-
-def noise_stddev(mechanism: CentralMechanism) -> float:
-    """Return the standard deviation of one cell's noise, in votes.
-
-    Permute-and-flip has one too, although its noisy cells are not released.
-    """
-    return (
-        noise_scale(mechanism)
-        if isinstance(mechanism, PermuteAndFlip)
-        else float(mechanism.stddev(np.zeros(1), 1)[0])
-    )
-
-
-def _exponential_flip_prob(gap: float, scale: float, num_classes: int) -> float:
-    """Return the flip probability of permute-and-flip.
-
-    Permute-and-flip is the arg max of counts plus exponential noise. The result is 1 less the
-    integral of (1 - v·q)^(C-1) over v in [0, 1].
-    """
-    behind = min(max(math.exp(-gap / scale), 1e-300), 1 - 2**-53)
-    return 1 + math.expm1(num_classes * math.log1p(-behind)) / (num_classes * behind)
-
-
-def _gaussian_flip_prob(gap: float, stddev: float, num_classes: int) -> float:
-    """Return the flip probability of discrete Gaussian noise, by enumeration."""
-    coarse = max(1.0, stddev / bsvs.LARGE_SCALE)
-    gap = gap / coarse
-    stddev = stddev / coarse
-    reach = math.ceil(10 * stddev) + 1
-    noise = np.arange(-reach, reach + 1)
-    pmf = np.exp(-((noise / stddev) ** 2) / 2)
-    pmf /= pmf.sum()
-    # A rival's noise must not exceed this to lose strictly.
-    below = np.clip(np.arange(len(noise)) + math.ceil(gap) - 1, -1, len(noise) - 1)
-    cdf = np.where(below < 0, 0.0, np.cumsum(pmf)[below])
-    return float(max(0.0, 1 - np.sum(pmf * cdf ** (num_classes - 1))))
 
 
 def _advice(mechanism: CentralMechanism, clear: float, suggested: int, needed: int) -> str:

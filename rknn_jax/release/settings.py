@@ -20,8 +20,8 @@ class Settings:
       private_labels: file of the private labels, where --private does not hold them.
       queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
       neighbors: number of queries k that each private record votes for.
-      delta: for --mechanism gaussian; 0 is pure differential privacy.
-      mechanism: discrete_laplace; permute_and_flip for fewer wrong labels but no probabilities; gaussian for many neighbors.
+      delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
+      mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly; discrete_laplace, permute_and_flip for fewer wrong labels but no probabilities, or gaussian for many neighbors.
       relation: replace-one takes n as public; add-remove hides n, and needs --queries.
       metric: of the embeddings.
       smoothing: auto lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; none does neither.
@@ -45,7 +45,7 @@ class Settings:
     queries: int | None = None
     neighbors: int = 1
     delta: float = 0.0
-    mechanism: Literal["discrete_laplace", "permute_and_flip", "gaussian"] = "discrete_laplace"
+    mechanism: str = "discrete_laplace"
     relation: Relation = "replace-one"
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
