@@ -64,8 +64,7 @@ _PARAMETERS = {
     "public": "X",
 }
 _CHOICES = {
-    name: get_args(Settings.__annotations__[name])
-    for name in ("relation", "metric", "smoothing")
+    name: get_args(Settings.__annotations__[name]) for name in ("relation", "metric", "smoothing")
 }
 
 
