@@ -5,6 +5,8 @@ what cannot be.
 import numpy as np
 import pytest
 
+from rknn_jax import mechanisms
+
 STATED = {
     "private-knn": {"RDP, as published": 1.1786, "RDP": 0.9531, "PLD": 0.8833},
     "gnmax": {"RDP, as published": 3.1741, "analytic Gaussian": 2.5426, "PLD": 2.5426},
@@ -74,4 +76,28 @@ def test_what_the_votes_would_say_is_told_as_private(rknn, system, tmp_path):
 def test_what_cannot_be_accounted_for_is_named(rknn, arguments, words):
     done = rknn("account", *arguments, "--json")
     assert done.status == done.json["exit_status"] == 2
+    assert words in done.json["error"]
+
+
+@pytest.mark.parametrize("name", mechanisms.names("central"))
+def test_rounds_are_accounted_for_with_every_central_mechanism(rknn, name):
+    delta = 1e-6 if mechanisms.named(name).needs_delta else 0
+    given = ("--epsilon", 0.3, "--rounds", 3, "--mechanism", name, "--release-delta", delta)
+    told = rknn("account", "rounds", *given, "--json").json
+    assert (told["epsilon"], told["delta"]) == (pytest.approx(0.9), pytest.approx(3 * delta))
+    less = rknn("account", "rounds", *given, "--delta", 1e-5, "--json").json
+    assert 0.4 < less["epsilon"] <= 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--mechanism", "collision"), "one of ['binomial', 'discrete_laplace', 'gaussian', "),
+        (("--mechanism", "gaussian"), "--release-delta of more than 0"),
+        (("--release-delta", 1e-6), "Expected --release-delta 0 with --mechanism discrete_lap"),
+    ],
+)
+def test_a_mechanism_of_rounds_is_central_and_has_the_delta_that_it_needs(rknn, arguments, words):
+    done = rknn("account", "rounds", "--epsilon", 1, "--rounds", 2, *arguments, "--json")
+    assert done.status == 2
     assert words in done.json["error"]

@@ -62,7 +62,8 @@ class Rounds:
       rounds: number of releases.
       delta: of all together; 0 adds epsilons up.
       neighbors: number of queries k that each private record votes for.
-      mechanism: of each release.
+      mechanism: of each release; a file of rknn_jax/mechanisms for a trusted curator.
+      release_delta: delta of each release, for a mechanism that needs one, such as gaussian.
       relation: which data sets are neighbors.
       json: end with one line of JSON on stdout.
     """
@@ -71,7 +72,8 @@ class Rounds:
     rounds: int
     delta: float = 0.0
     neighbors: int = 1
-    mechanism: Literal["discrete_laplace", "laplace", "permute_and_flip"] = "discrete_laplace"
+    mechanism: str = "discrete_laplace"
+    release_delta: float = 0.0
     relation: Relation = "replace-one"
     json: bool = False
 
@@ -173,13 +175,20 @@ def rounds(settings: Rounds) -> dict[str, Any]:
     from rknn_jax import mechanisms
     from rknn_jax.privacy import accounting
 
-    fields: dict[str, Any] = {"num_neighbors": settings.neighbors, "relation": settings.relation}
-    one = mechanisms.make(
-        settings.mechanism,
+    mechanism = mechanisms.chosen(settings.mechanism, mechanisms.is_central)
+    if mechanism.needs_delta != (settings.release_delta > 0):
+        needed = "of more than 0" if mechanism.needs_delta else "0"
+        raise ValueError(
+            f"Expected --release-delta {needed} with --mechanism {settings.mechanism}, got "
+            f"--release-delta {settings.release_delta:g}."
+        )
+    one = mechanism(
         epsilon=settings.epsilon,
         num_queries=settings.neighbors,
         num_classes=2,
-        **fields,
+        num_neighbors=settings.neighbors,
+        relation=settings.relation,
+        **({"delta": settings.release_delta} if mechanism.needs_delta else {}),
     ).guarantee(1)
     every = [one] * whole("rounds", settings.rounds)
     found = accounting.epsilons(

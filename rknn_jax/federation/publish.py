@@ -23,7 +23,6 @@ runs/<name>/
 """
 
 import base64
-import importlib
 import io
 import json
 import math
@@ -41,7 +40,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from rknn_jax import postprocessing
+from rknn_jax import postprocessing, representations
 from rknn_jax._internal.disk import read_arrays, read_json, write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.federation import wire
@@ -51,7 +50,6 @@ from rknn_jax.labelers import rknn
 from rknn_jax.privacy.guarantee import Guarantee, Unit
 from rknn_jax.privacy.statement import Statement, page
 from rknn_jax.queries import kmeans
-from rknn_jax.representations import self_trained, spectral
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Encoder, Queries
@@ -428,24 +426,9 @@ def _train(
 
 
 def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder:
-    """Fit the representation on public images.
-
-    A spectral embedding has as many dimensions as there are classes.
-    """
-    count = len(asked.classes)
-    match asked.representation:
-        case "spectral":
-            return spectral.fit(key, images, spectral.Config(dimension=count))
-        case "self_trained":
-            return self_trained.fit(
-                key,
-                images,
-                self_trained.Config(clusters=count, graph=spectral.Config(dimension=count)),
-            )
-    encode: Encoder = importlib.import_module(
-        f"rknn_jax.representations.{asked.representation}"
-    ).fit(key, images)
-    return encode
+    """Fit the representation on public images, with its settings for the number of classes."""
+    settings = representations.named(asked.representation)()
+    return settings.for_task(len(asked.classes), asked.num_queries).fit(key, images)
 
 
 def _card(

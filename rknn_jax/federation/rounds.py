@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from rknn_jax import mechanisms
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.local import LocalRandomizer
@@ -142,11 +143,11 @@ class Round:
 
     def _check_privacy(self) -> None:
         """Refuse settings that promise nothing, or contradict each other."""
-        if (self.summed) != (self.config.noise == "binomial"):
+        if self.summed != mechanisms.named(self.config.noise).adds_shares:
             raise ValueError(
-                "Expected mechanism=binomial with trust=central, and only there, got "
-                f"trust={self.config.trust} and "
-                f"mechanism={self.config.noise}; its noise can be added in shares."
+                "Expected a mechanism whose noise clients can add in shares with trust=central, "
+                f"and only there, got trust={self.config.trust} and "
+                f"mechanism={self.config.noise}; binomial is one."
             )
         if not SMALLEST_EPSILON < self.config.epsilon < LARGEST_EPSILON:
             raise ValueError(
@@ -190,7 +191,7 @@ class Round:
         if (
             self.config.trust != "central"
             and self.simulated is None
-            and type(self.mechanism).respond is LocalRandomizer.respond
+            and not self.mechanism.is_exact()
         ):
             raise ValueError(
                 "Expected a mechanism with an exact form, got "
@@ -227,11 +228,8 @@ class Round:
 
     @cached_property
     def shares(self) -> "Binomial":
-        """Binomial noise, of which each client adds a share, with trust=central."""
-        # A late import, because the module calibrates its examples, for over a second.
-        from rknn_jax.mechanisms.binomial import Binomial
-
-        return Binomial(
+        """Noise of which each client adds a share, with trust=central."""
+        made: Binomial = mechanisms.named(self.config.noise)(
             self.config.epsilon,
             len(self.queries),
             len(self.classes),
@@ -240,6 +238,7 @@ class Round:
             shares=self.honest - 1,
             records=max(1, self.records_per_client),
         )
+        return made
 
     @cached_property
     def mechanism(self) -> LocalRandomizer:

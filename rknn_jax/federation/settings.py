@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rknn_jax.privacy.guarantee import LARGE_EPSILON, Unit
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Trust, Unit
 from rknn_jax.privacy.ledger import PATIENCE
 
 if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
     from rknn_jax.federation.publish import Asked
 
 PORT = 9092
+DEFAULTS: dict[Trust, str] = {"local": "collision", "shuffle": "collision", "central": "binomial"}
+"""Mechanism of each trust model, if none is named."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,13 @@ class Serve:
       honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer.
       delta: for --trust shuffle and central.
       amplification: bound that --trust shuffle counts by; variation-ratio looks at the mechanism and needs less noise, general holds for every mechanism.
-      mechanism: of each message: collision, subset_selection, randomized_response, optimized_unary_encoding or generalized_randomized_response; binomial with --trust central. Chosen where it is not given.
+      mechanism: of each message; a file of rknn_jax/mechanisms whose messages a client can draw exactly, such as subset_selection, or with --trust central one whose noise clients add in shares. collision, or with --trust central binomial, if not given.
       queries: number of queries s; as many as classes where it is not given.
       neighbors: number of queries k that each record votes for.
       metric: of the features.
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages of a client under --unit client.
-      representation: learned from the public images.
+      representation: learned from the public images; a file of rknn_jax/representations.
       student: trained on the labeled public images; none for labels alone.
       epochs: of the student; its own where it is not given.
       test: .npz with `images` and `labels` that measure the student.
@@ -67,7 +69,7 @@ class Serve:
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     unit: Unit = "record"
     records_per_client: int = 1
-    representation: Literal["spectral", "self_trained", "pca", "hog", "pixels"] = "spectral"
+    representation: str = "spectral"
     student: str = "cnn"
     epochs: int = 0
     test: Path | None = None
@@ -146,6 +148,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     Raises:
       ValueError: If settings are wrong for any data.
     """
+    from rknn_jax import representations
     from rknn_jax.federation.publish import Asked
     from rknn_jax.labelers import rknn
     from rknn_jax.release import tables
@@ -173,8 +176,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         epsilon=settings.epsilon,
         delta=settings.delta,
         num_neighbors=settings.neighbors,
-        mechanism=settings.mechanism
-        or ("binomial" if settings.trust == "central" else "collision"),
+        mechanism=settings.mechanism or DEFAULTS[settings.trust],
         trust=settings.trust,
         amplification="general" if settings.amplification == "general" else "variation ratio",
         metric=settings.metric,
@@ -182,6 +184,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     if settings.student != "none":
         # Refuse now what training would refuse after the round.
         students.Config(model=settings.student, epochs=settings.epochs)
+    representations.named(settings.representation)  # refuses an unknown name
     by_client = settings.unit == "client"
     return Asked(
         config,

@@ -49,6 +49,7 @@ class Binomial(CentralMechanism):
     """
 
     needs_delta: ClassVar[bool] = True
+    adds_shares: ClassVar[bool] = True
 
     delta: float = field(default=1e-6, metadata=pytree.STATIC)
     shares: int = field(default=1, metadata=pytree.STATIC)
