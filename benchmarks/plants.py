@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks._measure import save
 from rknn_jax.audit import bounds, games, games_training, one_run
 from rknn_jax.cli.audit import CLIENTS, SIZES, Audit
+from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.students import dpsgd
 from tests.plants import Plant, plants
 
@@ -54,9 +55,9 @@ def measure_training(epsilon: float, factor: float) -> dict[str, Any]:
         honest(config, count)[1],
     )
     try:
-        config = games_training.noisy_sgd_config(epsilon, DELTA, CANARIES)
-        signs, scores, guarantee = games_training.noisy_sgd_runs(
-            jax.random.key(0), SEEDS * max(TRAININGS), config
+        config = NoisySGD.for_canaries(CANARIES, epsilon, DELTA)
+        signs, scores, guarantee = games_training.canary_runs(
+            jax.random.key(0), SEEDS * max(TRAININGS), config, CANARIES
         )
     finally:
         dpsgd.noise = honest

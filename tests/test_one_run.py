@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 from scipy.stats import binom
 
 from rknn_jax.audit import games_training, one_run
+from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.students import dpsgd
@@ -124,18 +125,20 @@ def test_what_cannot_be_judged_is_refused():
         one_run.judge(ones, np.ones((2, 4)), guarantee)
     with pytest.raises(ValueError, match="signs of 1 or -1"):
         one_run.judge(0 * ones, np.ones((2, 5)), guarantee)
-    config = games_training.noisy_sgd_config(1.0, 1e-5, 8)
+    config = NoisySGD.for_canaries(8, 1.0, 1e-5)
     with pytest.raises(ValueError, match="replace-one"):
-        games_training.noisy_sgd_runs(
+        games_training.canary_runs(
             jax.random.key(0),
             1,
             dataclasses.replace(config, relation="add-remove", sampling_prob=1.0),
+            8,
         )
 
 
 def trained(epsilon, runs=RUNS, canaries=CANARIES):
-    config = games_training.noisy_sgd_config(epsilon, 1e-5, canaries)
-    return one_run.judge(*games_training.noisy_sgd_runs(jax.random.key(0), runs, config), 1 - 1e-5)
+    config = NoisySGD.for_canaries(canaries, epsilon, 1e-5)
+    drawn = games_training.canary_runs(jax.random.key(0), runs, config, canaries)
+    return one_run.judge(*drawn, 1 - 1e-5)
 
 
 def with_a_factor(monkeypatch, factor):

@@ -22,9 +22,8 @@ import numpy as np
 
 from rknn_jax.audit.bounds import Bound, Finding, Game
 from rknn_jax.audit.neighboring import SEVERAL, cell_words, changes, crowd_words, crowds, inputs
-from rknn_jax.mechanisms.base import CentralMechanism, estimate_counts
+from rknn_jax.mechanisms.base import CentralMechanism, Mechanism, estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.mechanisms.multi_message import MultiMessage
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Sampler
 from rknn_jax.types import Array
@@ -63,11 +62,11 @@ def of_mechanism(mechanism: Any, sampler: Sampler = "simulation", seed: int = 0)
     pairs = list(changes(rng, mechanism))
     if isinstance(mechanism, LocalRandomizer):
         return [_of_client(mechanism, a, b, sampler) for a, b in pairs]
-    if isinstance(mechanism, MultiMessage):
+    if not isinstance(mechanism, CentralMechanism):
         if sampler == "release":
             raise ValueError(
-                "Expected sampler=simulation for MultiMessage, got release; it is simulated, and "
-                "has no exact form."
+                f"Expected sampler=simulation for {type(mechanism).__name__}, got release; it is "
+                "simulated, and has no exact form."
             )
         size = mechanism.num_clients - 1
         return [
@@ -230,7 +229,7 @@ def _supported(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
 
 
 @jax.jit
-def _sent(mechanism: MultiMessage, key: jax.Array, votes: jax.Array) -> jax.Array:
+def _sent(mechanism: Mechanism, key: jax.Array, votes: jax.Array) -> jax.Array:
     def run(key: jax.Array) -> jax.Array:
         return jnp.sum(
             jax.vmap(mechanism.randomize)(jax.random.split(key, len(votes)), votes), axis=0
@@ -297,9 +296,7 @@ def _message_names(mechanism: LocalRandomizer, cells: np.ndarray) -> tuple[str, 
     return tuple(names)
 
 
-def _of_shuffled(
-    mechanism: MultiMessage, others: np.ndarray, first: np.ndarray, second: np.ndarray
-) -> Game:
+def _of_shuffled(mechanism: Any, others: np.ndarray, first: np.ndarray, second: np.ndarray) -> Game:
     """Return the game of all clients' messages, shuffled.
 
     The view is the number of times that each cell came with either sign.

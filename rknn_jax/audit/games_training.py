@@ -1,4 +1,4 @@
-"""Canaries for one-run audits of noisy SGD.
+"""Canaries for one-run audits of labelers that release a sum of noisy gradients.
 
 A canary has a feature of its own and one of two labels, chosen by its secret sign. Under a linear
 head, its gradient moves the two weights of that feature, in opposite directions for the two labels.
@@ -15,13 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from rknn_jax.labelers import noisy_sgd
+from rknn_jax.labelers import Labeler
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array, Queries, Records
 
 CANARIES = 3000
 RUNS = 20
-STEPS = 4
 LENGTH = 10.0
 """Norm of a canary's features, so large that its gradient is clipped.
 
@@ -29,31 +28,16 @@ The biases have 1% of the gradient's squared norm.
 """
 
 
-def noisy_sgd_config(epsilon: float, delta: float, canaries: int = CANARIES) -> noisy_sgd.NoisySGD:
-    """Return settings under which the weights show all that the steps release.
-
-    Every step takes all records, weights are not averaged, and the descent has no momentum. The
-    weights begin at 0, so the final weights are the sum of all noisy gradients.
-    """
-    return noisy_sgd.NoisySGD(
-        epsilon=epsilon,
-        delta=delta,
-        batch_size=canaries,
-        epochs=float(STEPS),
-        momentum=0.0,
-        ema_decay=0.0,
-    )
-
-
-def noisy_sgd_runs(
-    key: jax.Array, runs: int, config: noisy_sgd.NoisySGD
+def canary_runs(
+    key: jax.Array, runs: int, config: Labeler[Any], num_canaries: int = CANARIES
 ) -> tuple[np.ndarray, np.ndarray, Guarantee]:
     """Train on canaries with secret signs, and score the signs by the released weights.
 
     Args:
       key: Key of signs, first weights, samples and noise, consumed.
       runs: Number of independent runs.
-      config: Settings from `noisy_sgd_config`, one canary for each record of a batch.
+      config: Labeler from `Labeler.for_canaries`.
+      num_canaries: Number m of canaries, as the labeler has it. Defaults to 3,000.
 
     Returns:
       Signs `[runs, m]`, 1 or -1; scores `[runs, m]`; and the guarantee of a run.
@@ -65,16 +49,15 @@ def noisy_sgd_runs(
         raise ValueError(
             f"Expected relation=replace-one, got {config.relation}; a canary has one of two labels."
         )
-    results = list(_runs(key, runs, config))
+    results = list(_runs(key, runs, config, num_canaries))
     signs, scores = (np.stack(rows) for rows in list(zip(*results, strict=True))[:2])
     return signs, scores, results[0][2]
 
 
 def _runs(
-    key: jax.Array, runs: int, config: noisy_sgd.NoisySGD
+    key: jax.Array, runs: int, config: Labeler[Any], canaries: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Guarantee]]:
     """Yield the signs, the scores and the guarantee of each run."""
-    canaries = config.batch_size
     numbers = np.arange(canaries, dtype="<u4").view(np.uint8).reshape(canaries, 1, 1, 4)
     public = np.full((2, 1, 1, 4), 255, np.uint8)
 

@@ -37,7 +37,7 @@ class Audit:
       mechanism: a file of rknn_jax/mechanisms; give this, a labeler or --release.
       labeler: a file of rknn_jax/labelers, on 24 small pictures of three classes, of which one is a canary.
       release: audit `rknn label` itself, from a plan to the files it writes, on a small table with a canary.
-      one_run: plant 3,000 canaries in every run of --labeler noisy_sgd, and guess which they are.
+      one_run: plant 3,000 canaries in every run of a labeler that sums noisy gradients, such as noisy_sgd, and guess which they are.
       delta: claimed delta; 1e-5 if noise needs one and none is given.
       relation: which data sets are neighbors.
       neighbors: number of queries k that a record votes for.
@@ -162,11 +162,8 @@ def _check(settings: Audit) -> None:
             f"Expected --mechanism with --{given[0]}, got {what}, whose small task has sizes of "
             "its own."
         )
-    if settings.one_run and settings.labeler != "noisy_sgd":
-        raise ValueError(
-            f"Expected --labeler noisy_sgd with --one-run, got --labeler {settings.labeler}; it "
-            "needs records with gradients."
-        )
+    if settings.one_run and not settings.labeler:
+        raise ValueError("Expected --labeler with --one-run, got none; noisy_sgd is one.")
     if settings.release and settings.delta:
         raise ValueError(
             f"Expected no delta with --release, got --delta {settings.delta}; its discrete "
@@ -213,18 +210,26 @@ def _leaks(settings: Audit) -> list[str]:
 
 
 def _one_run(settings: Audit) -> dict[str, Any]:
-    """Audit noisy SGD by many canaries in every run."""
+    """Audit a labeler by many canaries in every run."""
     import jax
 
+    from rknn_jax import labelers
     from rknn_jax.audit import games_training, one_run
 
     runs = whole("runs", settings.runs or RUNS["one_run"])
-    config = games_training.noisy_sgd_config(
-        settings.epsilon, DELTA if settings.delta is None else settings.delta
+    config: Any = labelers.named(settings.labeler or "").for_canaries(
+        games_training.CANARIES,
+        settings.epsilon,
+        DELTA if settings.delta is None else settings.delta,
     )
+    if config is None:
+        raise ValueError(
+            "Expected a --labeler with --one-run whose released weights sum the gradients of all "
+            f"records, got --labeler {settings.labeler}; noisy_sgd is one."
+        )
     tell(err, "labeler", str(config))
     with err.status(f"training {runs} times"):
-        signs, scores, guarantee = games_training.noisy_sgd_runs(
+        signs, scores, guarantee = games_training.canary_runs(
             jax.random.key(settings.seed), runs, replace(config, relation=settings.relation)
         )
     found = one_run.judge(signs, scores, guarantee, settings.confidence)
@@ -235,11 +240,9 @@ def _one_run(settings: Audit) -> dict[str, Any]:
 
 def claimed(subject: Any, sampler: Sampler) -> Guarantee:
     """Return a mechanism's guarantee, for noise from `sampler`."""
-    if sampler == "release" and hasattr(subject, "release_guarantee"):
-        released: Guarantee = subject.release_guarantee(CLIENTS)
-        return released
-    simulated: Guarantee = replace(subject.guarantee(CLIENTS), sampler=sampler)
-    return simulated
+    stated = subject.release_guarantee if sampler == "release" else subject.guarantee
+    guarantee: Guarantee = stated(CLIENTS)
+    return guarantee
 
 
 def mechanism(settings: Audit) -> Any:

@@ -6,10 +6,12 @@ A labeler is a frozen dataclass, and its fields are its public settings. `Labele
 
 import abc
 import importlib
+import math
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import Field, replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from dataclasses import Field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
@@ -52,8 +54,10 @@ class Labeler(abc.ABC, Generic[Contribution]):
       clusters: Whether the queries are clusters of all public records, whose records share their
         query's label. If not, each query costs privacy, and queries are public records drawn at
         random. Defaults to False.
+      slow: Whether networks are trained on images, which takes minutes. Defaults to False.
       telling: Settings under which one record of a small task has a large effect, for audits.
         Defaults to none.
+      given: Names of the settings that `for_round` replaces by those of a run.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -62,7 +66,25 @@ class Labeler(abc.ABC, Generic[Contribution]):
     relation: Relation
     trains: ClassVar[bool] = False
     clusters: ClassVar[bool] = False
+    slow: ClassVar[bool] = False
     telling: ClassVar[Mapping[str, Any]] = {}
+    given: ClassVar[frozenset[str]] = frozenset(
+        {"epsilon", "delta", "relation", "smoothing", "folder"}
+    )
+
+    @classmethod
+    def for_canaries(cls, num_canaries: int, epsilon: float, delta: float) -> Self | None:
+        """Return the labeler under which one run shows every canary's gradient, for audits.
+
+        Defaults to None: no labeler of this class releases a sum of all records' gradients.
+
+        Args:
+          num_canaries: Number of private records, all of them canaries.
+          epsilon: Privacy budget of a run.
+          delta: Probability delta of a run.
+        """
+        del num_canaries, epsilon, delta
+        return None
 
     @property
     def name(self) -> str:
@@ -83,6 +105,75 @@ class Labeler(abc.ABC, Generic[Contribution]):
     def needs_delta(self) -> bool:
         """True if there is no pure guarantee, as with Gaussian noise. Defaults to False."""
         return False
+
+    def for_round(
+        self,
+        epsilon: float,
+        delta: float,
+        relation: Relation,
+        smoothing: Literal["auto", "none"],
+        num_rounds: int = 1,
+        folder: Path | None = None,
+    ) -> Self:
+        """Return the labeler for one round of a run, with its share of the budget.
+
+        The share is even, and delta's is rounded down. However the rounds are composed, they cost
+        no more than the whole.
+
+        Args:
+          epsilon: Privacy budget of the whole run.
+          delta: Probability delta of the whole run.
+          relation: Neighboring relation of the data sets.
+          smoothing: Use of similar records.
+          num_rounds: Number of rounds. Defaults to 1.
+          folder: Folder in which the training of a network is saved. Defaults to none.
+
+        Raises:
+          ValueError: If the labeler has such settings of its own, or the run does not suit it.
+        """
+        takes = {one.name for one in fields(self)}
+        for name in sorted(self.given & takes):
+            found = getattr(self, name)
+            if found != getattr(type(self), name):
+                raise ValueError(
+                    f"Expected {name} of labeler={self.name} left as it is, got {found}; it is "
+                    "the run's own, see --epsilon, --delta, --relation, --smoothing and --out."
+                )
+        if self.trains and num_rounds > 1:
+            raise ValueError(
+                f"Expected rounds=1 with labeler={self.name}, got rounds={num_rounds}; its network "
+                "answers all at once."
+            )
+        if self.needs_delta and epsilon < math.inf and delta == 0:
+            raise ValueError(
+                f"Expected delta > 0 with labeler={self.name}, trust={self.trust} and "
+                f"noise={self.noise}, got delta=0.0; pass --delta 1e-5, it has no pure guarantee."
+            )
+        shares: dict[str, Any] = {
+            "epsilon": epsilon / num_rounds,
+            "delta": delta * (1 - 1e-12) / num_rounds,
+            "relation": relation,
+            "smoothing": smoothing,
+            "folder": folder,
+        }
+        if not delta and self.needs_delta:
+            shares.pop("delta")  # without noise, delta does not count
+        return replace(self, **{name: value for name, value in shares.items() if name in takes})
+
+    def check_queries(self, num_queries: int | None) -> None:
+        """Check the number of queries of a round.
+
+        Args:
+          num_queries: Number of queries, or None for a default that depends on the records.
+
+        Raises:
+          ValueError: If the number of queries would reveal the number of records.
+        """
+        if self.clusters and self.relation == "add-remove" and num_queries is None:
+            raise ValueError(
+                "Expected queries with relation=add-remove, got none; the default depends on n, "
+                "which is private then."
+            )
 
     def check(self, num_private: int) -> None:
         """Check that there are enough private records, before hours of work.

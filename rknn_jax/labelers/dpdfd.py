@@ -191,6 +191,7 @@ class DPDFD(Labeler[Votes]):
     folder: Path | None = None
 
     trains: ClassVar[bool] = True
+    slow: ClassVar[bool] = True
     telling: ClassVar[Mapping[str, Any]] = {
         "num_teachers": 12,
         "steps": 1,

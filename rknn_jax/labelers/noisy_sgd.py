@@ -28,7 +28,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +84,22 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
 
     trains: ClassVar[bool] = True
     telling: ClassVar[Mapping[str, Any]] = {"batch_size": 12, "epochs": 1.0}
+
+    @classmethod
+    def for_canaries(cls, num_canaries: int, epsilon: float, delta: float) -> Self:
+        """Return settings under which the weights show all that the steps release.
+
+        Each of the four steps takes all records, weights are not averaged, and the descent has no
+        momentum. The weights begin at 0, so the final weights are the sum of all noisy gradients.
+        """
+        return cls(
+            epsilon=epsilon,
+            delta=delta,
+            batch_size=num_canaries,
+            epochs=4.0,
+            momentum=0.0,
+            ema_decay=0.0,
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
