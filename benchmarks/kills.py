@@ -28,13 +28,11 @@ import numpy as np
 from benchmarks._measure import save
 from rknn_jax import postprocessing
 from rknn_jax._internal import disk
-from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms import base
-from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.privacy import exact_noise, ledger_lines
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import label, planning, release_folder
+from rknn_jax.release import counting, label, planning, release_folder
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
 
@@ -43,7 +41,7 @@ TRACED = {
     for module in (label, planning, release_folder, disk, ledgers, ledger_lines, base, exact_noise)
 }
 SETTINGS = Settings(
-    Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"), smoothing="none"
+    "P.npz", "R.npz", 1.0, classes="2", queries=2, out=Path("new"), smoothing="none"
 )
 
 
@@ -59,17 +57,15 @@ def make_files(folder: Path) -> None:
 def without_xla() -> None:
     """Let a release run on NumPy alone, in a forked process."""
 
-    def connect(
-        features: Any, labels: Any, queries: Any, num_classes: int, config: Any
-    ) -> np.ndarray:
-        distances = ((features[:, None] - queries.features[None]) ** 2).sum(axis=2)
-        return (distances.argmin(axis=1) * num_classes + labels)[:, None].astype(np.int32)
+    def votes(points: Any, ids: Any, question: Any, size: int) -> np.ndarray:
+        distances = ((points[:, None] - question.queries[None]) ** 2).sum(axis=2)
+        shape = (len(question.queries), question.classes.count)
+        cells = np.bincount(
+            distances.argmin(axis=1) * shape[1] + ids, minlength=shape[0] * shape[1]
+        )
+        return cells.reshape(shape)
 
-    rknn.connect = connect  # type: ignore[assignment]
-    base._checked = lambda mechanism, cells: cells
-    DiscreteLaplace.aggregate = lambda self, cells: np.bincount(
-        cells.ravel(), minlength=self.num_cells
-    )  # type: ignore[assignment,method-assign,return-value]
+    counting._votes = votes
     postprocessing.noisy_max = lambda counts: np.argmax(counts, axis=1).astype(np.int32)
 
 
@@ -119,7 +115,7 @@ def release_of(plan: planning.Plan) -> None:
     """Release with a ledger and a folder that are opened anew."""
     wanted = planning.request(plan.settings, plan.data)
     paid = release_folder.is_paid(plan.folder, wanted, plan.settings.ledger_path)
-    ledger = planning.open_ledger(plan.settings, plan.data.dataset, paid=paid)
+    ledger = planning.open_ledger(plan.settings, paid=paid)
     label.release(
         planning.Plan(
             plan.settings, plan.data, plan.mechanism, plan.queries, plan.graph, ledger, paid

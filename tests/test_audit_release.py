@@ -12,7 +12,6 @@ import pytest
 from rknn_jax.audit import bounds, games_release
 from rknn_jax.audit.games_release import differing, of_release, read_after, worlds
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
-from rknn_jax.labelers import rknn as labeler
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import label
 
@@ -30,11 +29,7 @@ def replaced():
 
 def true_counts(plan):
     """Votes of a plan's private records, without noise."""
-    data = plan.data
-    cells = labeler.connect(
-        data.private, data.labels, plan.queries, data.classes.count, label._labeler(plan.settings)
-    )
-    return np.asarray(plan.mechanism.aggregate(np.asarray(cells))).reshape(plan.mechanism.shape)
+    return label.count_all(plan.data.private, plan.question).counts
 
 
 def found_in(number):
@@ -136,7 +131,9 @@ def records_that_voted_in_the_card(monkeypatch):
     honest = label.card
 
     def card(plan, guarantee, ledger):
-        return honest(plan, guarantee, ledger) | {"voted": int((plan.data.labels == 0).sum())}
+        return honest(plan, guarantee, ledger) | {
+            "voted": int((plan.data.private.shards[0].labels_ == 0).sum())
+        }
 
     monkeypatch.setattr(label, "card", card)
 
@@ -148,13 +145,13 @@ def a_word_in_the_page(monkeypatch):
     def page(told):
         return honest(told) + (" " if WINNERS[-1] % 2 else "\n")
 
-    first = labeler.connect
+    first = label.count_all
 
-    def connect(features, labels, *rest):
-        WINNERS.append(int((np.asarray(labels) == 0).sum()))
-        return first(features, labels, *rest)
+    def count_all(records, *rest):
+        WINNERS.append(int((np.asarray(records.shards[0].labels_) == 0).sum()))
+        return first(records, *rest)
 
-    monkeypatch.setattr(label.rknn, "connect", connect)
+    monkeypatch.setattr(label, "count_all", count_all)
     monkeypatch.setattr(label, "page", page)
 
 
@@ -194,10 +191,10 @@ def test_a_read_of_the_votes_after_the_mechanism_raises(monkeypatch, replaced):
     """Even if nothing of it shows: `draw` keeps the votes, and looks at them again."""
     honest = label.release_counts
 
-    def release_counts(mechanism, cells, *rest):
-        released = honest(mechanism, cells, *rest)
-        assert len(cells) == 25, "how many there are is public"
-        np.asarray(cells).sum()
+    def release_counts(mechanism, votes, num_records, *rest):
+        released = honest(mechanism, votes, num_records, *rest)
+        assert num_records == 25, "how many there are is public"
+        np.asarray(votes).sum()
         return released
 
     monkeypatch.setattr(label, "release_counts", release_counts)

@@ -305,8 +305,8 @@ def test_other_mechanisms_release_and_say_what_they_cost(files, rknn, mechanism,
 def test_rows_are_unsure_whose_query_leads_by_less_than_noise_turns(files):
     plan = planning.prepare(
         Settings(
-            files / "P.npz",
-            files / "R.npz",
+            str(files / "P.npz"),
+            str(files / "R.npz"),
             1.0,
             classes="3",
             queries=4,
@@ -536,7 +536,7 @@ BAD = {
     "huge": (public(HUGE), ["--public bad.npz", "rescale"]),
     "width": (
         changed(embeddings=EMBEDDINGS[:, :3]),
-        ["--public P.npz of 4", "bad.npz of 3", "same model"],
+        ["3 dimensions in --private bad.npz", "4 in --public", "same model"],
     ),
     "no classes": (
         dict(classes=None),
@@ -573,11 +573,11 @@ BAD = {
     ),
     "no record": (
         changed(embeddings=EMBEDDINGS[:0], labels=LABELS[:0]),
-        ["--private bad.npz", "(0, 4)", "one row a record"],
+        ["--private bad.npz", "no row", "one row a record"],
     ),
-    "no public row": (public(EMBEDDINGS[:0]), ["--public bad.npz", "(0, 4)"]),
-    "no dimension": (changed(embeddings=EMBEDDINGS[:, :0]), ["--private bad.npz", "(90, 0)"]),
-    "one axis": (changed(embeddings=EMBEDDINGS[:, 0]), ["--private bad.npz", "(90,)"]),
+    "no public row": (public(EMBEDDINGS[:0]), ["--public bad.npz", "no row"]),
+    "no dimension": (changed(embeddings=EMBEDDINGS[:, :0]), ["--private bad.npz", "(1, 0)"]),
+    "one axis": (changed(embeddings=EMBEDDINGS[:, 0]), ["--private bad.npz", "(1,)"]),
     "complex": (
         changed(embeddings=EMBEDDINGS.astype(complex)),
         ["--private bad.npz", "complex128", "float32"],
@@ -635,9 +635,9 @@ BAD = {
     "no file": (dict(private="none.npz"), ["--private none.npz", "No such file"]),
     "a folder": (
         lambda folder: (folder / "x.npz").mkdir() or {"private": "x.npz"},
-        ["--private x.npz", "directory"],
+        ["--private x.npz", "folder"],
     ),
-    "unknown format": (dict(private="R.csv"), ["--private R.csv", ".parquet"]),
+    "unknown format": (dict(private="R.xls"), ["--private R.xls", ".parquet"]),
     "truncated npz": (
         damaged("bad.npz", lambda data: data[:-100]),
         ["--private bad.npz", "damaged"],

@@ -39,7 +39,7 @@ FLAGS = (
     "--out",
     "new",
 )
-SETTINGS = Settings(Path("P.npz"), Path("R.npz"), 1.0, classes="2", queries=2, out=Path("new"))
+SETTINGS = Settings("P.npz", "R.npz", 1.0, classes="2", queries=2, out=Path("new"))
 
 
 @pytest.fixture

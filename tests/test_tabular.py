@@ -19,7 +19,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from rknn_jax import mechanisms, postprocessing
-from rknn_jax.labelers import rknn as labelers
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerMismatchError
 from rknn_jax.release.estimator import ReverseKNNLabeler, job
@@ -243,7 +242,8 @@ def test_the_ledger_is_charged_once_before_the_noise_and_refuses_what_overspends
     ):
         estimator.label(private, labels)
     with pytest.raises(LedgerMismatchError, match="is the ledger of"):
-        estimator.label(private[1:], labels[1:])
+        estimator.set_params(epsilon=0.1).label(private[1:], labels[1:])
+    estimator.set_params(epsilon=before["epsilon"])
     assert spent == [0.6], "refused, and yet drawn"
     assert estimator.ledger.read_bytes() == ledger
     assert all(vars(estimator)[name] is before[name] for name in before)
@@ -664,7 +664,8 @@ def test_a_preview_is_a_dry_run(table, rknn, tmp_path, changes):
 
 def test_every_setting_of_rknn_label_has_its_parameter():
     renamed = {"queries": "n_queries", "neighbors": "n_neighbors", "seed": "random_state"}
-    of_files = {"public", "private", "private_labels", "out", "dry_run", "json"}
+    of_files = {"public", "private", "private_labels", "embedding", "label"}
+    of_files |= {"out", "dry_run", "json"}
     settings = {renamed.get(name, name) for name in Settings.__dataclass_fields__} - of_files
     assert settings == set(ReverseKNNLabeler().get_params())
     fields = {
@@ -689,15 +690,12 @@ def test_breast_cancer_at_epsilon_3(tmp_path, monkeypatch):
             3, n_queries=6, classes=[0, 1], smoothing="none", ledger=tmp_path / "ledger.jsonl"
         ),
     ).fit(X[public])
-    plans = []
+    drawn = []
     draw = job.draw
-    monkeypatch.setattr(job, "draw", lambda plan: plans.append(plan) or draw(plan))
+    monkeypatch.setattr(job, "draw", lambda *given: drawn.append(given) or draw(*given))
     said = pipeline[-1].label(pipeline[:-1].transform(X[private]), y[private])
-    (plan,) = plans
-    cells = labelers.connect(
-        plan.data.private, plan.data.labels, plan.queries, 2, labelers.ReverseKNN()
-    )
-    counts = np.bincount(np.asarray(cells).ravel(), minlength=12).reshape(6, 2)
+    ((plan, votes),) = drawn
+    counts = votes.counts
     flips = np.array(
         [plan.mechanism.flip_prob(abs(int(zeros) - int(ones))) for zeros, ones in counts]
     )

@@ -1,18 +1,25 @@
 """Terminal output of the command line, and parsing of whole numbers such as 1e6."""
 
+import functools
+import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
+from rich.status import Status
 
 STOPPED = 130
 """Exit status after Ctrl-C."""
+
+SECONDS_A_LINE = 5.0
+"""Time between two lines of progress where no terminal is."""
 
 AGAIN = 1.0
 """Seconds after which Ctrl-C is raised again if it was lost."""
@@ -26,6 +33,75 @@ def tell(told: Console, name: str, text: str) -> None:
     """Print a line under a name. Bytes of a file name that are no text appear as their numbers."""
     told.print(f"{name:<11} ", style="bold cyan", end="")
     told.print(text.encode(errors="backslashreplace").decode())
+
+
+class Meter(logging.Handler):
+    """Progress of a long job: its phase, rows, rate and time left.
+
+    A terminal shows it in place; anything else gets a line every few seconds. As a handler of
+    the library's log, it takes every message as the name of a new phase.
+    """
+
+    def __init__(self, phase: str) -> None:
+        super().__init__(logging.INFO)
+        self.begin(phase)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Begin the phase that a message names."""
+        self.begin(record.getMessage())
+
+    def begin(self, phase: str, total: int | None = None) -> None:
+        """Begin a phase, of `total` rows if they are known."""
+        self._phase = phase
+        self._total = total
+        self._rows = 0
+        self._since = time.monotonic()
+
+    def advance(self, rows: int) -> None:
+        """Count rows of the phase."""
+        self._rows += rows
+
+    def text(self) -> str:
+        """Return the state in words."""
+        seconds = time.monotonic() - self._since
+        if not self._total or not self._rows:
+            return f"{self._phase}, for {seconds:.0f} s"
+        rate = self._rows / max(seconds, 1e-9)
+        left = max(self._total - self._rows, 0) / rate
+        return (
+            f"{self._phase}: {self._rows:,} of {self._total:,} rows "
+            f"({self._rows / self._total:.0%}), {rate:,.0f} a second, {left:.0f} s left"
+        )
+
+
+@contextmanager
+def metered(phase: str) -> Iterator[Meter]:
+    """Show the progress of what runs inside, also of what the library logs."""
+    meter = Meter(phase)
+    log = logging.getLogger("rknn_jax")
+    level = log.level
+    log.addHandler(meter)
+    log.setLevel(logging.INFO)
+    done = threading.Event()
+
+    def show(every: float, say: Callable[[str], None]) -> None:
+        while not done.wait(every):
+            say(meter.text())
+
+    with err.status(phase) if err.is_terminal else nullcontext() as status:
+        if isinstance(status, Status):
+            thread = threading.Thread(target=show, args=(0.2, status.update), daemon=True)
+        else:
+            line = functools.partial(tell, err, "working")
+            thread = threading.Thread(target=show, args=(SECONDS_A_LINE, line), daemon=True)
+        thread.start()
+        try:
+            yield meter
+        finally:
+            done.set()
+            thread.join()
+            log.removeHandler(meter)
+            log.setLevel(level)
 
 
 def whole(name: str, number: float) -> int:

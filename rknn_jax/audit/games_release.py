@@ -26,13 +26,13 @@ import numpy as np
 from rknn_jax.audit.bounds import Game
 from rknn_jax.audit.games import bits
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
-from rknn_jax.labelers import rknn
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.release import label as job
 from rknn_jax.release import planning
 from rknn_jax.release.inputs import data_of
 from rknn_jax.release.planning import Plan
 from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import ArrayShard, Records
 from rknn_jax.release.tables import Classes
 
 NUM_CLASSES = 3
@@ -93,8 +93,8 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
     others = np.repeat(centers, OWN, axis=0) + rng.normal(0, 0.1, (OWN * NUM_QUERIES, NUM_QUERIES))
     labels = np.tile(np.arange(OWN) % 2, NUM_QUERIES)
     given = Settings(
-        Path("public"),
-        Path("private"),
+        "public",
+        "private",
         epsilon,
         queries=NUM_QUERIES,
         relation=relation,
@@ -141,14 +141,21 @@ def differing(world: World) -> list[str]:
 def read_after(plan: Plan) -> str | None:
     """Return the private arrays that a release reads after the mechanism; None if nothing."""
     seal = Seal()
-    data = replace(
-        plan.data,
-        private=_sealed(plan.data.private, "private embeddings", seal),
-        labels=_sealed(plan.data.labels, "private labels", seal),
+    (shard,) = plan.data.private.shards
+    assert isinstance(shard, ArrayShard)
+    sealed = ArrayShard(
+        shard.name,
+        _sealed(shard.embeddings, "private embeddings", seal),
+        _sealed(shard.labels_, "private labels", seal),
+    )
+    watched = replace(
+        plan,
+        data=replace(plan.data, private=Records.of([sealed])),
+        mechanism=closing(plan.mechanism, seal),
     )
     try:
-        with _sealed_cells(seal):
-            _released(replace(plan, data=data, mechanism=closing(plan.mechanism, seal)), columns)
+        with _sealed_votes(seal):
+            _released(watched, columns)
     except TaintError as error:
         return str(error)
     return None
@@ -255,15 +262,16 @@ def _sealed(array: Any, name: str, seal: Seal) -> Any:
 
 
 @contextmanager
-def _sealed_cells(seal: Seal) -> Iterator[None]:
-    """Seal the votes that `rknn.connect` returns, as long as the context lasts."""
-    honest = rknn.connect
+def _sealed_votes(seal: Seal) -> Iterator[None]:
+    """Seal the votes that `label.count` returns, as long as the context lasts."""
+    honest = job.count
 
-    def connect(*arguments: Any, **options: Any) -> Any:
-        return Sealed(honest(*arguments, **options), "votes", seal)
+    def count(*arguments: Any, **options: Any) -> Any:
+        votes = honest(*arguments, **options)
+        return replace(votes, counts=_sealed(votes.counts, "votes", seal))
 
-    rknn.connect = connect
+    job.count = count
     try:
         yield
     finally:
-        rknn.connect = honest
+        job.count = honest

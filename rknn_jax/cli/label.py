@@ -1,11 +1,13 @@
 """`rknn label`: messages of a release; `rknn_jax.release.label` does the work."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rknn_jax._internal.terminal import err, sure_interrupts, tell
+from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
@@ -22,7 +24,7 @@ def run(settings: Settings) -> dict[str, Any]:
     with err.status("loading"):  # visible on a terminal only
         from rknn_jax.release import label as job
         from rknn_jax.release import planning, preview
-    with err.status("reading both files and clustering the public rows"), sure_interrupts():
+    with metered("reading the public rows"), sure_interrupts(), _nothing_spent():
         plan = planning.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
@@ -43,21 +45,24 @@ def run(settings: Settings) -> dict[str, Any]:
             "finishing",
             f"the release that was paid for and stopped, in {plan.folder}; it costs nothing more",
         )
-    if plan.data.ignored:
+    with metered("counting votes") as meter, sure_interrupts(), _nothing_spent():
+        meter.begin("counting votes", len(plan.data.private))
+        votes = job.count(plan, meter.advance)
+    if votes.ignored:
         tell(
             err,
             "ignored",
-            f"{plan.data.ignored:,} labeled private records that cannot be used cast no vote; "
+            f"{votes.ignored:,} labeled private records that cannot be used cast no vote; "
             "tell nobody how many",
         )
-    if plan.data.labels is not None and not np.any(plan.data.labels >= 0):
+    if not votes.voters:
         tell(
             err,
             "warning",
             "no private record casts a vote, so noise alone is released; tell nobody",
         )
-    with err.status("releasing"), sure_interrupts():
-        done = job.release(plan)
+    with metered("releasing"), sure_interrupts():
+        done = job.release(plan, votes)
     unsure = None if done.counts is None else job.unsure_share(plan, done.counts)
     _tell_release(plan, done, unsure)
     files = {
@@ -65,6 +70,16 @@ def run(settings: Settings) -> dict[str, Any]:
         for name in RESULTS
     }
     return {"files": files, "unsure": unsure, **done.card}
+
+
+@contextmanager
+def _nothing_spent() -> Iterator[None]:
+    """Say after Ctrl-C that nothing was spent."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note("Nothing was spent, and nothing was written.")
+        raise
 
 
 def _tell_plan(plan: "Plan") -> None:

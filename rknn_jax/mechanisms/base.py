@@ -278,7 +278,7 @@ class Payer(Protocol):
 
 
 def release_counts(
-    mechanism: CentralMechanism, cells: Array, ledger: Payer, purpose: str
+    mechanism: CentralMechanism, votes: Array, num_records: int, ledger: Payer, purpose: str
 ) -> tuple[np.ndarray, Guarantee]:
     """Release the counts: charge the ledger, then draw exact noise.
 
@@ -286,8 +286,10 @@ def release_counts(
 
     Args:
       mechanism: Central mechanism with an exact form.
-      cells: Votes as cells, int32 `[num_records, k·r]`.
-      ledger: Budget of the private data set that `cells` come from.
+      votes: Sums of the records' votes, integers `[num_queries, num_classes]`. Each record has
+        `votes_per_record` votes at most, for different cells.
+      num_records: Number of records n.
+      ledger: Budget of the private data set that the votes come from.
       purpose: A few words for the ledger.
 
     Returns:
@@ -295,14 +297,21 @@ def release_counts(
 
     Raises:
       LedgerError: If the budget does not allow the charge; nothing is drawn then.
-      ValueError: If the cells are not as wide as the mechanism's sensitivity assumes, or there is
-        no record.
+      ValueError: If the votes are not those of so many records, or there is no record.
     """
-    cells = _checked(mechanism, cells)
-    totals = np.asarray(mechanism.aggregate(cells), np.int64).reshape(mechanism.shape)
-    guarantee = mechanism.release_guarantee(len(cells))
+    totals = np.asarray(votes)
+    most = num_records * mechanism.votes_per_record
+    sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records > 0
+    if not sound or totals.min() < 0 or totals.sum(dtype=np.int64) > most:
+        raise ValueError(
+            f"Expected integer votes {mechanism.shape} of num_records > 0, "
+            f"{mechanism.votes_per_record} a record at most, as {mechanism} is calibrated for, got "
+            f"shape {totals.shape} of dtype {totals.dtype} with num_records={num_records}; make "
+            "num_neighbors and labels_per_record agree with the votes."
+        )
+    guarantee = mechanism.release_guarantee(num_records)
     ledger.charge(guarantee, purpose)
-    return mechanism.release(totals), guarantee
+    return mechanism.release(totals.astype(np.int64)), guarantee
 
 
 def _checked(mechanism: Mechanism, cells: Array) -> jax.Array:

@@ -31,7 +31,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -65,11 +65,13 @@ __all__ = [
     "PATIENCE",
     "Amount",
     "BudgetExceededError",
+    "Digest",
     "Entry",
     "Ledger",
     "LedgerCorruptError",
     "LedgerError",
     "LedgerMismatchError",
+    "combined",
     "fingerprint",
 ]
 
@@ -430,20 +432,51 @@ def fingerprint(*arrays: ArrayLike) -> str:
         raise ValueError(
             "Expected the arrays of a data set, got none; pass the private embeddings and labels."
         )
-    digest = hashlib.sha256()
+    digest = Digest()
     for array in map(np.asarray, arrays):
         if array.dtype.kind not in _CANONICAL:
             raise ValueError(
                 f"Expected arrays of numbers or booleans, got dtype {array.dtype}; encode the "
                 "records first."
             )
-        canonical = _CANONICAL[array.dtype.kind]
-        digest.update(f"{canonical}{array.shape}".encode())
-        flat = array.reshape(-1)
+        digest.begin(array.dtype.kind, array.shape)
+        digest.update(array)
+    return digest.text()
+
+
+class Digest:
+    """`fingerprint` of arrays that are read in blocks."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._canonical = ""
+
+    def begin(self, kind: str, shape: tuple[int, ...]) -> None:
+        """Begin an array of NumPy's kind of dtype and of a shape."""
+        self._canonical = _CANONICAL[kind]
+        self._hash.update(f"{self._canonical}{shape}".encode())
+
+    def update(self, block: np.ndarray) -> None:
+        """Add the next values of the array, in order."""
+        flat = block.reshape(-1)
         for start in range(0, flat.size, BLOCK):
             # Adding 0 turns minus zero into zero.
-            digest.update((flat[start : start + BLOCK].astype(canonical) + 0).tobytes())
-    return f"sha256:{digest.hexdigest()}"
+            values = flat[start : start + BLOCK].astype(self._canonical) + 0
+            self._hash.update(values.data)
+
+    def text(self) -> str:
+        """Return the fingerprint of all arrays so far."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+
+def combined(fingerprints: Sequence[str]) -> str:
+    """Return the fingerprint of a data set in shards, whatever their order and their names.
+
+    The fingerprint of one shard is that of its array.
+    """
+    if len(fingerprints) == 1:
+        return fingerprints[0]
+    return f"sha256:{hashlib.sha256(repr(sorted(fingerprints)).encode()).hexdigest()}"
 
 
 def _chargeable(guarantee: Guarantee) -> Amount:

@@ -41,7 +41,7 @@ from rknn_jax.release import inputs, planning, preview, tables
 from rknn_jax.release import label as job
 from rknn_jax.release.preview import Preview
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.tables import MISSING, Classes
+from rknn_jax.release.tables import FOREIGN, MISSING, Classes
 
 NO_LABEL = ("None", "nan", "<NA>")
 """Results of `str` for missing values; among text the empty string marks a missing value."""
@@ -231,7 +231,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             if self.classes is None
             else _named(_sorted(self.classes))
         )
-        plan = self._plan(X, None, classes, 0)
+        plan = self._plan(X, None, classes)
         expected = preview.preview(
             plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
         )
@@ -268,13 +268,13 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                 "to read them off the private labels, "
                 "which epsilon does not cover."
             )
-        ids, values, num_given = _class_ids(y, self.classes)
+        ids, values = _class_ids(y, self.classes)
         check_consistent_length(X, ids)
-        plan = self._plan(
-            X, ids, _named(values, "inferred" if self.classes is None else "given"), num_given
-        )
+        plan = self._plan(X, ids, _named(values, "inferred" if self.classes is None else "given"))
+        with _errors_in_parameters():
+            votes = job.count(plan)
         with job.spend_stands(plan.settings.ledger_path, "the caller"):
-            done = job.draw(plan)
+            done = job.draw(plan, votes)
             self.classes_ = values
             labels: np.ndarray = values[done.labels]
             self.labels_ = labels
@@ -284,11 +284,11 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.not_covered_ = done.card["not_covered"]
             self.card_ = done.card
         # After the release, so that a warning that is turned into an error cannot prevent it.
-        if plan.data.ignored:
+        if votes.ignored:
             words = (
                 "labeled private records that cannot be used cast no vote; tell nobody how many."
             )
-            warnings.warn(f"{plan.data.ignored} {words}", stacklevel=2)
+            warnings.warn(f"{votes.ignored} {words}", stacklevel=2)
         return labels
 
     @_once_labelled
@@ -332,9 +332,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         )
 
-    def _plan(
-        self, X: np.ndarray, labels: np.ndarray | None, classes: Classes, num_given: int
-    ) -> planning.Plan:
+    def _plan(self, X: np.ndarray, labels: np.ndarray | None, classes: Classes) -> planning.Plan:
         """Plan a release, or a dry run if there are no labels."""
         self._validate_params()
         if self.ledger is None:
@@ -344,8 +342,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                 "ledger='clinic.ledger.jsonl', and the same one for every release on these records."
             )
         settings = Settings(
-            public=Path("the public rows"),
-            private=Path("the private rows"),
+            public="the public rows",
+            private="the private rows",
             epsilon=self.epsilon,
             queries=self.n_queries,
             neighbors=self.n_neighbors,
@@ -362,16 +360,15 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         )
         with _errors_in_parameters():
             inputs.check(settings)
-            return planning.plan(settings, inputs.data_of(self.X_, X, labels, classes, num_given))
+            return planning.plan(settings, inputs.data_of(self.X_, X, labels, classes))
 
 
-def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return class numbers, classes and the number of labels.
+def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return class numbers and classes.
 
     Returns:
-      `(ids, classes, num_given)`: int32 `[n]`, the sorted classes `[num_classes]`, and the number
-      of records that have a label, usable or not. The number of a record without a label, or with
-      one outside the classes, is `MISSING`.
+      `(ids, classes)`: int32 `[n]` and the sorted classes `[num_classes]`. The number of a record
+      without a label is `MISSING`, and of one with a label outside the classes `FOREIGN`.
     """
     labels = column_or_1d(np.asarray(y, dtype=object)).tolist()
     known = _sorted(
@@ -380,19 +377,18 @@ def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.
     if classes is None and known.dtype.kind == "U":
         tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
     number = {value: i for i, value in enumerate(known.tolist())}
-    ids = np.array([_number_of(label, number) for label in labels], np.int32)
-    num_given = sum(
-        mine != MISSING or not _is_missing(label) for mine, label in zip(ids, labels, strict=True)
-    )
-    return ids, known, num_given
+    return np.array([_number_of(label, number) for label in labels], np.int32), known
 
 
 def _number_of(label: Any, number: dict[Any, int]) -> int:
-    """Return a label's class number, or `MISSING` for anything that is no class."""
+    """Return a label's class number, or `MISSING` or `FOREIGN` for anything that is no class."""
     try:
-        return number.get(label, MISSING)
+        found = number.get(label)
     except Exception:  # an error would reveal the record, whatever it holds
-        return MISSING
+        return FOREIGN
+    if found is not None:
+        return found
+    return MISSING if _is_missing(label) else FOREIGN
 
 
 def _numbers(row: Any, width: int) -> np.ndarray:

@@ -1,17 +1,23 @@
-"""Input of a release, read from its files and checked, and the checks of its settings."""
+"""Input of a release: public rows, private shards and classes, and the checks of its settings.
+
+Private rows are counted by `rknn_jax.release.counting`, once everything else is known.
+"""
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rknn_jax import mechanisms
+from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
-from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.release import tables
-from rknn_jax.release.tables import MISSING, Classes
+from rknn_jax.release.shards import ArrayShard, FileShard, Records, Shard, find
+from rknn_jax.release.tables import ROWS_AT_ONCE, Classes
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
@@ -29,21 +35,13 @@ class Data:
 
     Attributes:
       public: float32 `[m, f]`.
-      private: float32 `[n, f]`.
-      labels: int32 `[n]`, private; None in a dry run.
+      private: Private records, which are not read yet.
       classes: Set of labels, taken as public.
-      dataset: Fingerprint of the private embeddings alone, so that a corrected label does not make
-        a new budget.
-      ignored: Number of private records with a label that cast no vote, for the owner's eyes alone.
-        Their embedding is not finite, or their label is none of the classes. Defaults to 0.
     """
 
     public: np.ndarray
-    private: np.ndarray
-    labels: np.ndarray | None
+    private: Records
     classes: Classes
-    dataset: str
-    ignored: int = 0
 
 
 def check(settings: "Settings") -> None:
@@ -102,81 +100,128 @@ def check(settings: "Settings") -> None:
         )
 
 
-def read(settings: "Settings") -> Data:
-    """Read and check both files, and the private labels unless it is a dry run.
+def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
+    """Read and check the public rows, and open the private shards.
 
-    A private record that cannot be used casts no vote. It raises no error, because a refused
-    release would reveal that record.
+    Of the private records, the number of rows is read, and their labels if the classes are inferred
+    from them.
+
+    Args:
+      settings: Settings of the release.
+      private: Shards of the private records, such as `shards.ArrowShard`. Defaults to the files
+        that the settings name.
+
+    Raises:
+      ValueError: If the files or the classes cannot be used.
     """
-    if (
-        os.path.lexists(settings.public)
-        and os.path.lexists(settings.private)
-        and settings.public.samefile(settings.private)
-    ):
+    embedding = settings.embedding or None
+    files = [] if private is not None else find(_listed(settings.private), "--private")
+    _refuse_private_as_public(find(_listed(settings.public), "--public"), files)
+    public = tables.read_embeddings(settings.public, "--public", Columns(embedding))
+    classes = None if settings.classes is None else tables.parse_classes(settings.classes)
+    if classes is None and len(files) == 1 and os.path.isfile(files[0]):
+        classes = tables.read_classes(Path(files[0]))
+    label = None if settings.dry_run else settings.label
+    numbers = classes is not None and classes.names is None
+    columns = Columns(embedding, label, public.shape[1], numbers)
+    if private is None:
+        private = _shards(settings, files, columns)
+    records = Records.of(private)
+    if not len(records):
         raise ValueError(
-            f"Expected --public to hold public data, got the private file {settings.private}; "
-            "bring data that is public."
+            f"Expected embeddings [n > 0, f > 0] in --private {_words(settings.private)}, got no "
+            "row; save one row a record."
         )
-    public = tables.read_embeddings(settings.public, "--public")
-    private = tables.read_records(settings.private, "--private", public.shape[1])
-    if public.shape[1] != private.shape[1]:
-        raise ValueError(
-            f"Expected embeddings of one width, got --public {settings.public} of "
-            f"{public.shape[1]} and --private {settings.private} of "
-            f"{private.shape[1]} dimensions; embed both with the same model."
-        )
-    given = (
-        tables.parse_classes(settings.classes)
-        if settings.classes is not None
-        else tables.read_classes(settings.private)
-    )
+    _check_first(records.shards[0], public.shape[1])
     if settings.dry_run:
-        return data_of(public, private, None, given or Classes(ASSUMED_CLASSES, source="assumed"))
-    labels = tables.read_labels(settings.private, settings.private_labels)
-    if len(labels) != len(private):
-        raise ValueError(
-            f"Expected one label a private record, got {len(labels)} labels for {len(private)} "
-            f"embeddings of {settings.private}; save both "
-            "in the same order."
-        )
-    if given is None and not settings.infer_classes:
+        return Data(public, records, classes or Classes(ASSUMED_CLASSES, source="assumed"))
+    if classes is None and not settings.infer_classes:
         raise ValueError(
             "Expected --classes, got none; name all classes, or pass --infer-classes to read "
             "them from the private labels, which "
             "epsilon does not cover."
         )
-    classes = given or tables.infer_classes(labels)
-    return data_of(
-        public,
-        private,
-        tables.label_ids(labels, classes),
-        classes,
-        num_given=tables.num_given(labels),
-    )
+    return Data(public, records, classes or _inferred(private))
 
 
 def data_of(
-    public: np.ndarray,
-    private: np.ndarray,
-    labels: np.ndarray | None,
-    classes: Classes,
-    num_given: int = 0,
+    public: np.ndarray, private: np.ndarray, labels: np.ndarray | None, classes: Classes
 ) -> Data:
-    """Return the data of a release. A private record with a row of NaN casts no vote.
+    """Return the data of a release from arrays. A private record with a row of NaN casts no vote.
 
     Args:
       public: float32 `[m, f]`.
-      private: float32 `[n, f]`, from `tables.usable_rows`.
-      labels: int32 `[n]`, private, `MISSING` if a record casts no vote; None in a dry run.
+      private: float32 `[n, f]`.
+      labels: int32 `[n]`, private, `MISSING` if a record has no label; None in a dry run.
       classes: Set of labels.
-      num_given: Number of private records that have a label, usable or not. Defaults to 0.
     """
-    dataset = fingerprint(private)
-    usable = ~np.isnan(private[:, 0])
-    private = np.where(usable[:, None], private, np.float32(0))
-    if labels is None:
-        return Data(public, private, None, classes, dataset)
-    labels = np.where(usable, labels, MISSING).astype(np.int32)
-    return Data(
-        public, private, labels, classes, dataset, num_given - int(np.sum(labels != MISSING))
-    )
+    return Data(public, Records.of([ArrayShard("the private rows", private, labels)]), classes)
+
+
+def _shards(settings: "Settings", files: list[str], columns: Columns) -> list[Shard]:
+    """Return the private files, each with the file of its labels."""
+    if settings.private_labels is None:
+        if columns.label is not None:
+            for name in files:
+                tables.check_labels_named(name, separate=False)
+        return [FileShard(name, "--private", columns) for name in files]
+    labels = find(_listed(settings.private_labels), "--private-labels")
+    if len(labels) != len(files):
+        raise ValueError(
+            f"Expected a file of --private-labels for each of {len(files)} files of --private, got "
+            f"{len(labels)}; name them in the same order."
+        )
+    pairs = zip(files, labels, strict=True)
+    return [
+        FileShard(name, "--private", columns, None if columns.label is None else of_labels)
+        for name, of_labels in pairs
+    ]
+
+
+def _check_first(shard: Shard, width: int) -> None:
+    """Raise ValueError if a shard's columns are not those of embeddings, before long work begins.
+
+    The values of its first row decide nothing.
+    """
+    for block in shard.blocks(1):
+        if block.embeddings is not None:
+            tables.real_rows(block.embeddings, shard.where, width)
+        if block.labels is not None:
+            tables.plain_labels(block.labels, shard.where)
+        return
+
+
+def _inferred(private: Sequence[Shard]) -> Classes:
+    """Return the classes that occur among the private labels, which epsilon does not cover."""
+    found = [
+        np.unique(tables.plain_labels(labels, shard.where))
+        for shard in private
+        for labels in shard.labels(ROWS_AT_ONCE)
+    ]
+    kinds = {labels.dtype.kind for labels in found}
+    if len(kinds) > 1:
+        raise ValueError(
+            "Expected labels of one kind in all files of --private, got numbers and text; save "
+            "them alike."
+        )
+    return tables.infer_classes(np.unique(np.concatenate(found)))
+
+
+def _refuse_private_as_public(public: list[str], private: list[str]) -> None:
+    """Raise ValueError if a file is on both sides."""
+    both = {os.path.realpath(name) for name in public} & {
+        os.path.realpath(name) for name in private
+    }
+    if both:
+        raise ValueError(
+            f"Expected --public to hold public data, got the private file {min(both)}; bring data "
+            "that is public."
+        )
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _words(names: str | Sequence[str]) -> str:
+    return ", ".join(_listed(names))

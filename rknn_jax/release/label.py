@@ -1,21 +1,24 @@
 """Release of labels on a user's own embeddings, from a plan to result files.
 
 This is `rknn label` without its command line, once `rknn_jax.release.planning` has made the plan.
-`release` makes sure of memory and of a place to write to. `draw` charges the ledger before it draws
-exact noise on the operating system's entropy. So a refused run changes nothing, a spend is never
-forgotten, and a paid release is not lost (`rknn_jax.release.release_folder`).
+`count` sums the votes in one pass. `release` makes sure of memory and of a place to write to.
+`draw` charges the ledger before it draws exact noise on the operating system's entropy. So a
+refused run changes nothing, a spend is never forgotten, and a paid release is not lost
+(`rknn_jax.release.release_folder`).
 
-Private labels are read by `rknn.connect`, record by record, and by `release_counts` alone.
+Private records are read by `rknn_jax.release.counting`, record by record, and their votes by
+`release_counts` alone.
 `rknn_jax.release.estimator` calls `planning.plan` and `draw` too, with arrays in place of files.
 """
 
 import importlib.metadata
 import json
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +28,11 @@ from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import release_counts
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Amount, Ledger
+from rknn_jax.privacy.ledger import Amount, Ledger, fingerprint
 from rknn_jax.privacy.statement import Account, Statement, page
 from rknn_jax.release import preview, release_folder
-from rknn_jax.release.planning import Plan, first_budget, request, shares_votes
+from rknn_jax.release.counting import Progress, Votes, count_all
+from rknn_jax.release.planning import Plan, first_budget, open_ledger, request, shares_votes
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.types import Answers
 
@@ -69,32 +73,63 @@ class Release:
         return labels
 
 
-def release(plan: Plan) -> Release:
+def count(plan: Plan, on_rows: Progress | None = None) -> Votes:
+    """Count the votes of all private records, in one pass.
+
+    The result is private. Nothing is spent, and nothing is written.
+
+    Args:
+      plan: Release to make.
+      on_rows: Function that is told the progress. Defaults to none.
+
+    Raises:
+      LedgerError: If the ledger belongs to another data set.
+      ValueError: If the private records cannot be read.
+    """
+    votes = count_all(plan.data.private, plan.question, on_rows)
+    open_ledger(plan.settings, votes.dataset, paid=plan.paid)
+    # A warning, not an error: the existence of a release must not depend on one private record.
+    if fingerprint(plan.data.public) == votes.dataset:
+        warnings.warn(
+            "The public rows are the private ones; whoever sees the labels sees which rows they "
+            "are of.",
+            stacklevel=2,
+        )
+    return votes
+
+
+def release(plan: Plan, votes: Votes | None = None) -> Release:
     """Reserve memory and a folder, then charge the ledger, release and write the results.
 
     A release that a stopped process has paid for is finished at no cost.
 
+    Args:
+      plan: Release to make.
+      votes: Votes from `count`. Defaults to None, which counts them.
+
     Raises:
       LedgerError: As in `draw`.
-      ValueError: If there is not enough memory or room; nothing was spent then.
+      ValueError: If the private records cannot be read, or there is not enough memory or room;
+        nothing was spent then.
       OSError: If the results cannot be written. A note on the error tells how to finish the
         release, at no further cost.
     """
+    counted = votes or count(plan)
     _reserve_memory(plan)
 
     def opened() -> Ledger:
-        return plan.ledger or _new_ledger(plan.settings, plan.data.dataset)
+        return _ledger(plan, counted)
 
     wanted = request(plan.settings, plan.data)
     with release_folder.held(
         plan.folder, wanted, plan.settings.ledger_path, opened, _room(plan)
     ) as folder:
-        done = draw(plan, folder)
+        done = draw(plan, counted, folder)
         folder.publish(lambda staging: write(staging, plan, done))
     return done
 
 
-def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
+def draw(plan: Plan, votes: Votes, folder: ReleaseFolder | None = None) -> Release:
     """Charge the ledger and release.
 
     Guarantee: the returned card states the privacy of the labels and the noisy counts. The ledger
@@ -102,6 +137,7 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
 
     Args:
       plan: Release to make.
+      votes: Votes from `count`.
       folder: Folder that keeps the noisy counts and pays. Defaults to none: the ledger is charged,
         and an error loses the release.
 
@@ -111,20 +147,17 @@ def draw(plan: Plan, folder: ReleaseFolder | None = None) -> Release:
     settings = plan.settings
     data = plan.data
     queries = plan.queries
-    if data.labels is None:
-        raise ValueError(
-            "Expected private labels, got the plan of a dry run; prepare without dry_run."
-        )
     config = _labeler(settings)
-    ledger = folder.ledger if folder else plan.ledger or _new_ledger(settings, data.dataset)
+    ledger = folder.ledger if folder else _ledger(plan, votes)
     counts = folder.kept(plan.mechanism.shape) if folder else None
     if counts is None:
-        cells = rknn.connect(data.private, data.labels, queries, data.classes.count, config)
         purpose = (
             f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, "
             f"{settings.mechanism}"
         )
-        counts, _ = release_counts(plan.mechanism, cells, folder or ledger, purpose)
+        counts, _ = release_counts(
+            plan.mechanism, votes.counts, votes.rows, folder or ledger, purpose
+        )
         if folder:
             folder.keep(counts)
     guarantee = plan.mechanism.release_guarantee(len(data.private))
@@ -236,8 +269,8 @@ def statement(plan: Plan, done: Release) -> Statement:
         ),
         done.card["time"],
         details={
-            "private data": settings.private.name,
-            "public data": settings.public.name,
+            "private data": _file_names(settings.private),
+            "public data": _file_names(settings.public),
             "votes of a record": settings.neighbors,
             "queries": plan.mechanism.num_queries,
             "classes": classes,
@@ -313,6 +346,12 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     )
 
 
+def _file_names(names: str | Sequence[str]) -> str:
+    """Return names without their folders, which may name a person."""
+    given = [names] if isinstance(names, str) else names
+    return ", ".join(PurePosixPath(name).name for name in given)
+
+
 def _labeler(settings: "Settings") -> rknn.ReverseKNN:
     names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
     return rknn.ReverseKNN(
@@ -320,9 +359,11 @@ def _labeler(settings: "Settings") -> rknn.ReverseKNN:
     )
 
 
-def _new_ledger(settings: "Settings", dataset: str) -> Ledger:
-    return Ledger.create(
-        settings.ledger_path, dataset, *first_budget(settings), relation=settings.relation
+def _ledger(plan: Plan, votes: Votes) -> Ledger:
+    """Open the ledger of the data set, or make its first one."""
+    settings = plan.settings
+    return open_ledger(settings, votes.dataset, paid=plan.paid) or Ledger.create(
+        settings.ledger_path, votes.dataset, *first_budget(settings), relation=settings.relation
     )
 
 

@@ -6,10 +6,12 @@ the public rows. Both refuse whatever can be refused, and neither changes nor sp
 """
 
 import hashlib
+import logging
 import os
 import shlex
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -25,11 +27,15 @@ from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
 from rknn_jax.queries import kmeans
 from rknn_jax.release import preview, release_folder
+from rknn_jax.release.counting import Question
 from rknn_jax.release.inputs import Data, check, read
+from rknn_jax.release.shards import Shard
 from rknn_jax.types import Array, Queries
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 UNSEEN = (
     "ledger",
@@ -39,6 +45,8 @@ UNSEEN = (
     "private",
     "public",
     "private_labels",
+    "embedding",
+    "label",
     "budget",
     "budget_delta",
     "patience",
@@ -84,6 +92,14 @@ class Plan:
         return len(self.data.private) if self.settings.relation == "replace-one" else None
 
     @property
+    def question(self) -> Question:
+        """Public side of the count of votes."""
+        settings = self.settings
+        return Question(
+            self.queries.features, self.data.classes, settings.neighbors, settings.metric
+        )
+
+    @property
     def num_votes(self) -> int | None:
         """Number of votes n·k, or None if n is private."""
         return None if self.num_records is None else self.num_records * self.settings.neighbors
@@ -98,14 +114,19 @@ class Plan:
         )
 
 
-def prepare(settings: "Settings") -> Plan:
-    """Read, check and cluster.
+def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Plan:
+    """Read the public rows, check everything and cluster.
+
+    Args:
+      settings: Settings of the release.
+      private: Shards of the private records, as for `inputs.read`. Defaults to the files that the
+        settings name.
 
     Raises:
       ValueError: If the input or the settings cannot be used. Nothing was changed or spent then.
     """
     check(settings)
-    data = read(settings)
+    data = read(settings, private)
     wanted = request(settings, data)
     new = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
     folder = (
@@ -125,17 +146,16 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     Raises:
       ValueError: As in `prepare`, for settings that `check` has passed.
     """
-    # A warning, not an error: the existence of a release must not depend on one private record.
-    if np.array_equal(data.public, data.private):
-        warnings.warn(
-            "The public rows are the private ones; whoever sees the labels sees which rows they "
-            "are of.",
-            stacklevel=2,
-        )
-    ledger = open_ledger(settings, data.dataset, paid=paid)
+    ledger = open_ledger(settings, paid=paid)
     mechanism = calibrated(settings, data)
+    _log.info(
+        "clustering %s public rows into %s queries",
+        f"{len(data.public):,}",
+        f"{mechanism.num_queries:,}",
+    )
     queries = cluster(settings, data.public, mechanism.num_queries)
     # The graph takes long, so make it before anything is spent. A dry run spreads nothing.
+    _log.info("joining similar public rows")
     graph = None if settings.dry_run else _graph(settings, data.public, mechanism.num_queries)
     return Plan(settings, data, mechanism, queries, graph, ledger, paid)
 
@@ -201,8 +221,16 @@ def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queri
     return queries
 
 
-def open_ledger(settings: "Settings", dataset: str, *, paid: bool = False) -> Ledger | None:
+def open_ledger(
+    settings: "Settings", dataset: str | None = None, *, paid: bool = False
+) -> Ledger | None:
     """Open and check the ledger of this release; return None if there is none yet.
+
+    Args:
+      settings: Settings of the release.
+      dataset: Fingerprint of the private records. Defaults to None, before they are read, to check
+        the budget alone.
+      paid: Flag for a release that a stopped process has already paid for. Defaults to False.
 
     Raises:
       LedgerError: If the ledger belongs to another data set, is damaged, or has not enough left. A

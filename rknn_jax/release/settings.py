@@ -11,13 +11,15 @@ from rknn_jax.privacy.guarantee import Relation
 class Settings:
     """Label public embeddings with private records: a real release at epsilon, charged to the private data set's ledger.
 
-    Both files hold embeddings by one model: .npz (arrays `embeddings` and, for the private side, `labels`), .npy or .parquet. A label that is NaN, null, negative or '' is missing, and its record casts no vote; nor does a record whose embedding is no finite number or whose label is none of the classes. The set of classes is public: name it with --classes or in an array `classes` of the private .npz. If the program is stopped after the budget was charged, the same command finishes the release and costs nothing.
+    Both sides are embeddings by one model, in files, folders, patterns or URLs such as s3://bucket/folder: .npz (arrays `embeddings` and, for the private side, `labels`), .npy, .parquet, .feather or .csv. Private files may be larger than memory. A label that is NaN, null, negative or '' is missing, and its record casts no vote; nor does a record whose embedding is no finite number or whose label is none of the classes. The set of classes is public: name it with --classes or in an array `classes` of the private .npz. If the program is stopped after the budget was charged, the same command finishes the release and costs nothing.
 
     Attributes:
-      public: file of the public embeddings.
-      private: file of the private embeddings and labels.
+      public: public embeddings.
+      private: private embeddings and labels.
       epsilon: what this release may cost.
-      private_labels: file of the private labels, where --private does not hold them.
+      private_labels: private labels, if --private does not hold them.
+      embedding: name of the array or list column of the embeddings, or of a column for each feature.
+      label: name of the array or column of the labels.
       queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
       neighbors: number of queries k that each private record votes for.
       delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
@@ -38,10 +40,12 @@ class Settings:
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
-    public: Path
-    private: Path
+    public: str | tuple[str, ...]
+    private: str | tuple[str, ...]
     epsilon: float
-    private_labels: Path | None = None
+    private_labels: str | tuple[str, ...] | None = None
+    embedding: tuple[str, ...] = ()
+    label: str = "labels"
     queries: int | None = None
     neighbors: int = 1
     delta: float = 0.0
@@ -63,6 +67,19 @@ class Settings:
 
     @property
     def ledger_path(self) -> Path:
-        """File that keeps the budget of this data set."""
-        private = self.private.resolve()  # a link to a data set shares its budget
-        return self.ledger or private.with_name(f"{private.name}.ledger.jsonl")
+        """File that keeps the budget of this data set.
+
+        Raises:
+          ValueError: If none is named, and the data set has no folder beside which it may lie.
+        """
+        if self.ledger is not None:
+            return self.ledger
+        names = [self.private] if isinstance(self.private, str) else list(self.private)
+        path = Path(names[0])
+        if len(names) > 1 or "://" in names[0] or not path.exists():
+            raise ValueError(
+                "Expected --ledger with several files, a pattern or a URL in --private, got none; "
+                "name a file on this machine, and the same one for every release on these records."
+            )
+        own = path.resolve()  # a link to a data set shares its budget
+        return own.with_name(f"{own.name}.ledger.jsonl")

@@ -1,24 +1,20 @@
-"""Embeddings and labels of a user, read from files and checked before anything else happens.
+"""Embeddings and labels of a user, whole, and the rules for both.
 
-The files are `.npz`, `.npy` or Parquet.
-
-| format   | embeddings                             | labels                     | classes         |
-|----------|----------------------------------------|----------------------------|-----------------|
-| .npz     | array `embeddings` `[n, f]`            | array `labels` `[n]`       | array `classes` |
-| .npy     | the array                              | the array of a second file | none            |
-| .parquet | lists `embeddings`, or numeric columns | column `labels`            | none            |
-
-Labels are class numbers or text. NaN, null, a negative number and the empty string mean that a
-record has no label. Nothing is ever unpickled, because loading a pickle can run code.
+The files are those of `rknn_jax.formats`, and `rknn_jax.release.shards` finds them. Labels are
+class numbers or text. NaN, null, a negative number and the empty string mean that a record has no
+label. Nothing is ever unpickled, because loading a pickle can run code.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+
+from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
+from rknn_jax.release.shards import FileShard, find
 
 MISSING = -1
 """Class number of a record without a label."""
@@ -35,16 +31,10 @@ MOST_INFERRED = 10_000
 Larger numbers are more likely to be something else, so the user has to name the classes.
 """
 
-LONGEST_LABEL = 400
-"""Most bytes of a text label that are read."""
+ROWS_AT_ONCE = 2**14
+"""Rows that are read at once into a whole array."""
 
-NUMPY = (".npz", ".npy")
-PARQUET = (".parquet", ".pq")
 _MISSING_TEXT = {"nan", "none", "null", "<na>"}  # str() of missing values, in lower case
-
-
-class AbsentError(ValueError):
-    """Error for a file that has no array or column of a name."""
 
 
 @dataclass(frozen=True)
@@ -80,21 +70,24 @@ class Classes:
         return self.names[label] if self.names else str(label)
 
 
-def read_embeddings(path: Path, argument: str) -> np.ndarray:
-    """Read and check embeddings.
+def read_embeddings(
+    names: str | Sequence[str] | Path, argument: str, columns: Columns = Columns()
+) -> np.ndarray:
+    """Read and check embeddings, whole.
 
     Args:
-      path: File to read.
-      argument: Command-line argument that named the file, for the errors.
+      names: Files, folders, patterns or URLs, as for `shards.find`.
+      argument: Command-line argument that named them, for the errors.
+      columns: Columns to read. Defaults to the usual names.
 
     Returns:
       float32 `[n, f]`, finite, with n and f at least 1.
 
     Raises:
-      ValueError: If the file cannot be used.
+      ValueError: If a file cannot be used.
     """
-    where = f"{argument} {path}"
-    array = _real_rows(_read(path, argument, "embeddings"), where)
+    where = f"{argument} {_words(names)}"
+    array = real_rows(_read(names, argument, columns._replace(label=None)), where)
     if not np.isfinite(array).all():
         row = int(np.argmin(np.isfinite(array).all(axis=1)))
         raise ValueError(
@@ -107,11 +100,11 @@ def read_embeddings(path: Path, argument: str) -> np.ndarray:
             f"Expected embeddings within {LARGEST:g} of 0 in {where}, got larger in row {row}; "
             "rescale them."
         )
-    return array.astype(np.float32)
+    return array.astype(np.float32, copy=False)
 
 
 def read_records(path: Path, argument: str, width: int | None = None) -> np.ndarray:
-    """Read embeddings of private records.
+    """Read embeddings of private records, whole.
 
     No content of a single record raises an error, because the error would reveal that record.
 
@@ -127,7 +120,8 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
     Raises:
       ValueError: If the file as a whole cannot be used.
     """
-    return usable_rows(_real_rows(_read(path, argument, "embeddings", width), f"{argument} {path}"))
+    columns = Columns(label=None, width=width)
+    return usable_rows(real_rows(_read(path, argument, columns), f"{argument} {path}"))
 
 
 def usable_rows(array: np.ndarray) -> np.ndarray:
@@ -143,29 +137,29 @@ def usable_rows(array: np.ndarray) -> np.ndarray:
 
 
 def read_optional(path: Path, argument: str, name: str) -> np.ndarray | None:
-    """Read one array or column as stored, or return None if the file has none of that name.
+    """Read one array of an .npz file as stored, or return None if it has none of that name.
 
     Args:
       path: File to read.
       argument: Command-line argument that named the file, for the errors.
-      name: Name of the array or column.
+      name: Name of the array.
 
     Raises:
       ValueError: If the file cannot be read.
     """
     try:
-        return _read(path, argument, name)
+        return _array_of(path, argument, name)
     except AbsentError:
         return None
 
 
-def read_labels(path: Path, labels_path: Path | None) -> np.ndarray:
-    """Read the labels of private records.
+def read_labels(path: Path, labels_path: Path | None = None) -> np.ndarray:
+    """Read the labels of private records, whole.
 
     Args:
       path: File of the private records.
-      labels_path: Separate file of the labels, which takes precedence; None to read them from
-        `path`.
+      labels_path: Separate file of the labels, which takes precedence. Defaults to None, for labels
+        in `path`.
 
     Returns:
       int64 `[n]`, `MISSING` if a record has no label, or text `[n]`, "" if a record has no label. A
@@ -175,15 +169,24 @@ def read_labels(path: Path, labels_path: Path | None) -> np.ndarray:
     Raises:
       ValueError: If the file as a whole cannot be used.
     """
-    if labels_path is None and path.suffix == ".npy":
-        raise ValueError(
-            f"Expected --private-labels beside --private {path}, got none; a .npy file holds one "
-            "array."
-        )
+    check_labels_named(str(path), labels_path is not None)
     source, argument = (
         (path, "--private") if labels_path is None else (labels_path, "--private-labels")
     )
-    return _plain_labels(_read(source, argument, "labels"), f"{argument} {source}")
+    return plain_labels(_read(source, argument, Columns(embedding=())), f"{argument} {source}")
+
+
+def check_labels_named(name: str, separate: bool) -> None:
+    """Refuse an .npy file of private records without a file of their labels.
+
+    Raises:
+      ValueError: If there is none.
+    """
+    if name.endswith(".npy") and not separate:
+        raise ValueError(
+            f"Expected --private-labels beside --private {name}, got none; a .npy file holds one "
+            "array."
+        )
 
 
 def read_classes(path: Path) -> Classes | None:
@@ -191,11 +194,8 @@ def read_classes(path: Path) -> Classes | None:
 
     The array holds text `[|Y|]` or the number of classes.
     """
-    if path.suffix != ".npz":
-        return None
-    try:
-        array = _read(path, "--private", "classes")
-    except AbsentError:
+    array = read_optional(path, "--private", "classes") if path.suffix == ".npz" else None
+    if array is None:
         return None
     try:
         if array.ndim == 0 and array.dtype.kind in "iu":
@@ -286,7 +286,17 @@ def num_given(labels: np.ndarray) -> int:
     return int(np.sum(labels != ("" if labels.dtype.kind == "U" else MISSING)))
 
 
-def _real_rows(array: np.ndarray, where: str) -> np.ndarray:
+def real_rows(array: np.ndarray, where: str, width: int | None = None) -> np.ndarray:
+    """Return the array if it holds rows of real numbers.
+
+    Args:
+      array: Array as read.
+      where: Argument and name of its file, for the errors.
+      width: Required number of dimensions f. Defaults to any.
+
+    Raises:
+      ValueError: If it does not.
+    """
     if array.dtype.kind not in "fiu":
         raise ValueError(
             f"Expected embeddings of real numbers in {where}, got dtype {array.dtype}; save them "
@@ -297,10 +307,24 @@ def _real_rows(array: np.ndarray, where: str) -> np.ndarray:
             f"Expected embeddings [n > 0, f > 0] in {where}, got shape {array.shape}; save one "
             "row a record."
         )
+    if width is not None and array.shape[1] != width:
+        raise ValueError(
+            f"Expected embeddings of one width, got {array.shape[1]} dimensions in {where} and "
+            f"{width} in --public; embed both with the same model."
+        )
     return array
 
 
-def _plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
+def plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
+    """Return labels as `read_labels` does.
+
+    Args:
+      labels: Array as read.
+      where: Argument and name of its file, for the errors.
+
+    Raises:
+      ValueError: If the labels are neither class numbers nor text.
+    """
     if labels.ndim != 1:
         raise ValueError(
             f"Expected labels [n] in {where}, got shape {labels.shape}; save one label a record."
@@ -318,182 +342,50 @@ def _plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
     return np.where(foreign, FOREIGN, np.where(values >= 0, values, MISSING)).astype(np.int64)
 
 
-def _read(path: Path, argument: str, name: str, width: int | None = None) -> np.ndarray:
-    """Read the array or the column `name`.
+def _read(names: str | Sequence[str] | Path, argument: str, columns: Columns) -> np.ndarray:
+    """Read embeddings as float32 `[n, f]`, or labels `[n]` if the columns name no embeddings."""
+    given = [os.fspath(names)] if isinstance(names, str | Path) else list(names)
+    shards = [FileShard(name, argument, columns) for name in find(given, argument)]
+    blocks = (block for shard in shards for block in shard.blocks(ROWS_AT_ONCE))
+    if columns.embedding == ():
+        labels = [block.labels for block in blocks if block.labels is not None]
+        return labels[0] if len(labels) == 1 else np.concatenate([np.zeros(0), *labels])
+    where = f"{argument} {_words(names)}"
+    rows: np.ndarray | None = None
+    filled = 0
+    for block in blocks:
+        assert block.embeddings is not None
+        part = real_rows(block.embeddings, where)
+        if rows is None:
+            rows = np.empty((sum(shard.num_rows() for shard in shards), part.shape[1]), np.float32)
+        if part.shape[1] != rows.shape[1]:
+            raise ValueError(
+                f"Expected embeddings of one length in {where}, got lists of lengths "
+                f"{rows.shape[1]} and {part.shape[1]}; embed all with the same model."
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused, or a record's
+            rows[filled : filled + len(part)] = part
+        filled += len(part)
+    if rows is None:
+        raise ValueError(f"Expected embeddings [n > 0, f > 0] in {where}, got no row; add some.")
+    return rows[:filled]
 
-    If `width` is given, lists of another length become NaN.
+
+def _words(names: str | Sequence[str] | Path) -> str:
+    return os.fspath(names) if isinstance(names, str | Path) else ", ".join(names)
+
+
+def _array_of(path: Path, argument: str, name: str) -> np.ndarray:
+    """Read an array of any shape from an archive.
+
+    Raises:
+      AbsentError: If the archive has no array of that name.
+      ValueError: If it cannot be read.
     """
-    if path.suffix in NUMPY:
-        return _read_numpy(path, argument, name)
-    if path.suffix in PARQUET:
-        return _read_parquet(path, argument, name, width)
-    raise ValueError(
-        f"Expected {argument} to name a {', '.join(NUMPY + PARQUET)} file, got {argument} "
-        f"{path}; save it in one of these."
-    )
-
-
-def _read_numpy(path: Path, argument: str, name: str) -> np.ndarray:
-    with _clear_errors(path, argument):
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray) and path.suffix == ".npy":
-            return loaded
-        with loaded:  # a plain array under the name of an archive fails here
-            found = loaded.files
-            array = loaded[name] if name in found else None
-        if not isinstance(array, np.ndarray | None):
+    with clear_errors(f"{argument} {path}"), np.load(path, allow_pickle=False) as archive:
+        if name not in archive.files:
+            raise absent(name, archive.files)
+        array: np.ndarray = archive[name]
+        if not isinstance(array, np.ndarray):
             raise ValueError(f"its member {name} is no .npy file")
-    return _present(array, name, f"{argument} {path}", found)
-
-
-def _read_parquet(path: Path, argument: str, name: str, width: int | None) -> np.ndarray:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ValueError(
-            f"{argument} {path} needs pyarrow: pip install 'rknn-jax[parquet]', or save the data "
-            "as .npz."
-        ) from error
-    with _clear_errors(path, argument), pyarrow.parquet.ParquetFile(path) as file:
-        found = file.schema_arrow.names
-        columns = (
-            _numeric_columns(file.schema_arrow)
-            if name == "embeddings" and name not in found
-            else [name]
-        )
-        table = file.read(columns=columns)
-    where = f"{argument} {path}"
-    if columns != [name] and columns:
-        _check_one_kind(table.schema, where)
-        return np.stack([column.to_numpy() for column in table.columns], axis=1)
-    if name not in table.column_names:
-        return _present(None, name, where, found)
-    with _clear_errors(path, argument):
-        return (
-            _label_column(table.column(name))
-            if name == "labels"
-            else _list_column(table.column(name), width)
-        )
-
-
-def _present(array: np.ndarray | None, name: str, where: str, found: Sequence[str]) -> np.ndarray:
-    if array is None:
-        instead = ", or name their file with --private-labels" if name == "labels" else ""
-        raise AbsentError(
-            f"Expected an array or column {name!r} in {where}, found "
-            f"{', '.join(found) or 'none'}; rename or add it{instead}."
-        )
-    return array
-
-
-def _numeric_columns(schema: Any) -> list[str]:
-    """Return the names of the numeric columns, without labels and without the index of pandas."""
-    from pyarrow import types
-
-    index = (schema.pandas_metadata or {}).get("index_columns", [])
-    number = [
-        field.name
-        for field in schema
-        if types.is_floating(field.type) or types.is_integer(field.type)
-    ]
-    return [name for name in number if name != "labels" and name not in index]
-
-
-def _check_one_kind(schema: Any, where: str) -> None:
-    from pyarrow import types
-
-    whole = [field.name for field in schema if types.is_integer(field.type)]
-    if whole and len(whole) < len(schema):  # an id among the features would decide every distance
-        raise ValueError(
-            f"Expected embedding columns of one kind in {where}, got integers in {whole[:5]} "
-            "among floats; drop columns that are no "
-            "features, or store one list column 'embeddings'."
-        )
-
-
-def _list_column(column: Any, width: int | None) -> np.ndarray:
-    from pyarrow import compute, types
-
-    if not (
-        types.is_list(column.type)
-        or types.is_large_list(column.type)
-        or types.is_fixed_size_list(column.type)
-    ):
-        raise ValueError(
-            f"column 'embeddings' holds {column.type} where lists of numbers are expected"
-        )
-    held = column.type.value_type
-    if not (
-        types.is_floating(held)
-        or types.is_integer(held)
-        or types.is_decimal(held)
-        or types.is_boolean(held)
-    ):
-        raise ValueError(
-            f"column 'embeddings' holds lists of {held} where lists of numbers are expected"
-        )
-    if width is not None:
-        fits = (
-            compute.equal(compute.list_value_length(column), width)
-            .fill_null(fill_value=False)
-            .to_numpy()
-        )
-        rows = np.full((len(column), width), np.nan)
-        kept = column.filter(fits).combine_chunks().flatten()
-        rows[fits] = (
-            compute.cast(kept, "float64", safe=False)
-            .to_numpy(zero_copy_only=False)
-            .reshape(-1, width)
-        )
-        return rows
-    widths = set(compute.unique(compute.list_value_length(column)).to_pylist())
-    if len(widths) > 1 or None in widths:
-        raise ValueError(
-            f"column 'embeddings' holds lists of lengths {sorted(widths, key=str)[:5]} where one "
-            "length is expected"
-        )
-    width = widths.pop() if widths else 0
-    values = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    return np.concatenate([np.zeros(0, np.float32), *values]).reshape(len(column), width)
-
-
-def _label_column(column: Any) -> np.ndarray:
-    import pyarrow as pa
-    from pyarrow import types
-
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if types.is_string(column.type) or types.is_large_string(column.type):
-        # Compare bytes: one label that is no Unicode, or very long, must not raise an error, which
-        # would reveal its record.
-        texts: Sequence[bytes | None] = column.cast(pa.large_binary()).to_pylist()
-        return np.array(
-            [(text or b"")[:LONGEST_LABEL].decode(errors="replace") for text in texts], dtype=str
-        )
-    if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_null(column.type):
-        column = column.cast(pa.float64(), safe=False)  # a number beyond 2^53 is no class
-    values: np.ndarray = column.to_numpy()  # a null among floats becomes NaN
-    return values
-
-
-@contextmanager
-def _clear_errors(path: Path, argument: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # a damaged file fails in many ways
-        if isinstance(error, OSError) and error.strerror:
-            raise ValueError(
-                f"{argument} {path} could not be opened: {error.strerror}; name a file that can "
-                "be read."
-            ) from error
-        if "pickle" in str(error):
-            raise ValueError(
-                f"{argument} {path} is no NumPy file or holds pickled Python objects, which are "
-                "never loaded because that can run code; "
-                "save numbers, and labels as class numbers or as text by labels.astype(str)."
-            ) from error
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"{argument} {path} could not be read ({reason}); it is damaged, incomplete or laid "
-            "out otherwise, so write it anew."
-        ) from error
+        return array

@@ -1,0 +1,117 @@
+"""Formats of files that hold embeddings and labels, read in blocks of rows.
+
+A file in this folder is registered by its name. It offers `SUFFIXES`, `num_rows(file, columns)` and
+`blocks(file, columns, size)`, on a binary file of any file system. A reader never holds more than
+a block or what the format compresses as one. The number of rows comes from the file's head if it
+is there.
+"""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+EMBEDDINGS = "embeddings"
+LABELS = "labels"
+"""Usual names of the array or column of the embeddings, and of the labels."""
+
+
+class Columns(NamedTuple):
+    """Arrays or columns to read.
+
+    Attributes:
+      embedding: Names of one array or column of lists, or of a column for each feature. Defaults to
+        None: `embeddings` if it exists, otherwise all numeric columns but the label. An empty tuple
+        reads none.
+      label: Name of the label's array or column. Defaults to `labels`; None reads none.
+      width: Required number of dimensions f. Lists of another length become rows of NaN. Defaults
+        to None, the width of the file.
+      numbers: Flag for labels that are class numbers, in formats without types. Defaults to False.
+    """
+
+    embedding: tuple[str, ...] | None = None
+    label: str | None = LABELS
+    width: int | None = None
+    numbers: bool = False
+
+
+class Block(NamedTuple):
+    """Consecutive rows of a file.
+
+    Attributes:
+      embeddings: Real numbers `[b, f]` as stored; None if none were asked for.
+      labels: Labels `[b]` as stored; None if none were asked for.
+    """
+
+    embeddings: np.ndarray | None
+    labels: np.ndarray | None
+
+
+class FormatError(ValueError):
+    """Error for a file that is sound, but holds something else than is asked for."""
+
+
+class AbsentError(FormatError):
+    """Error for a file that has no array or column of a name."""
+
+
+@functools.cache
+def suffixes() -> dict[str, str]:
+    """Return the name of the format for each suffix, from the files of this folder."""
+    found: dict[str, str] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if not module.name.startswith("_"):
+            format_ = importlib.import_module(f"{__name__}.{module.name}")
+            found |= dict.fromkeys(format_.SUFFIXES, module.name)
+    return found
+
+
+def of(suffix: str) -> ModuleType | None:
+    """Return the format of a suffix such as `.npz`, or None if there is none."""
+    name = suffixes().get(suffix)
+    return None if name is None else importlib.import_module(f"{__name__}.{name}")
+
+
+def absent(name: str, found: list[str] | tuple[str, ...]) -> AbsentError:
+    """Return the error for an absent array or column."""
+    instead = ", or name their file with --private-labels" if name == LABELS else ""
+    return AbsentError(
+        f"Expected an array or column {name!r}, found {', '.join(found) or 'none'}; rename or add "
+        f"it{instead}."
+    )
+
+
+@contextmanager
+def clear_errors(where: str) -> Iterator[None]:
+    """Turn whatever a damaged or absent file raises into a ValueError that names the file.
+
+    Args:
+      where: Argument and name of the file, such as `--private R.npz`.
+    """
+    try:
+        yield
+    except FormatError as error:
+        raise type(error)(f"{where}: {error}") from error
+    except ImportError as error:
+        raise ValueError(f"{where} needs a package that is not installed: {error}") from error
+    except Exception as error:  # a damaged file fails in many ways
+        if isinstance(error, OSError) and error.strerror:
+            raise ValueError(
+                f"{where} could not be opened: {error.strerror}; name a file that can be read."
+            ) from error
+        if "pickle" in str(error):
+            raise ValueError(
+                f"{where} is no NumPy file or holds pickled Python objects, which are never loaded "
+                "because that can run code; save numbers, and labels as class numbers or as text "
+                "by labels.astype(str)."
+            ) from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"{where} could not be read ({reason}); it is damaged, incomplete or laid out "
+            "otherwise, so write it anew."
+        ) from error

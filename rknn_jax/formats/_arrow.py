@@ -1,0 +1,183 @@
+"""Arrow columns as embeddings and labels, shared by the formats that are read by pyarrow."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, absent
+
+LONGEST_LABEL = 400
+"""Most bytes of a text label that are read."""
+
+
+def library() -> Any:
+    """Import pyarrow.
+
+    Raises:
+      ImportError: If it is not installed, with the remedy.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("pip install 'rknn-jax[parquet]', or save the data as .npz.") from error
+    return pa
+
+
+def names_of(schema: Any, columns: Columns) -> list[str]:
+    """Return the names of the columns to read, features first.
+
+    Raises:
+      AbsentError: If a column is absent.
+      ValueError: If the features are of different kinds.
+    """
+    wanted = list(features_of(schema, columns))
+    if columns.label is not None:
+        wanted.append(columns.label)
+    for name in wanted:
+        if name not in schema.names:
+            raise absent(name, schema.names)
+    return wanted
+
+
+def features_of(schema: Any, columns: Columns) -> list[str]:
+    """Return the names of the columns of the embeddings."""
+    if columns.embedding is not None:
+        return list(columns.embedding)
+    if EMBEDDINGS in schema.names:
+        return [EMBEDDINGS]
+    features = _numeric_columns(schema, columns.label)
+    if not features:
+        raise absent(EMBEDDINGS, schema.names)
+    _check_one_kind(schema, features)
+    return features
+
+
+def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
+    """Return a batch as a block.
+
+    Args:
+      batch: Arrow table or record batch.
+      features: Names of the columns of the embeddings, from `features_of`.
+      columns: Arrays or columns to read.
+    """
+    labels = None if columns.label is None else label_column(batch.column(columns.label))
+    if not features:
+        return Block(None, labels)
+    parts = [batch.column(name) for name in features]
+    if len(parts) == 1 and (_is_list(parts[0].type) or features[0] == EMBEDDINGS):
+        return Block(list_column(parts[0], features[0], columns.width), labels)
+    return Block(np.stack([_numbers(part) for part in parts], axis=1), labels)
+
+
+def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
+    """Return a column of lists as `[b, f]`.
+
+    If `width` is given, lists of another length become NaN.
+
+    Raises:
+      ValueError: If the column holds no lists of numbers, or lists of several lengths.
+    """
+    from pyarrow import compute, types
+
+    if not _is_list(column.type):
+        raise ValueError(f"column {name!r} holds {column.type} where lists of numbers are expected")
+    held = column.type.value_type
+    if not (
+        types.is_floating(held)
+        or types.is_integer(held)
+        or types.is_decimal(held)
+        or types.is_boolean(held)
+    ):
+        raise ValueError(
+            f"column {name!r} holds lists of {held} where lists of numbers are expected"
+        )
+    lengths = compute.list_value_length(column)
+    found = set(compute.unique(lengths).to_pylist())
+    if width is None and (len(found) > 1 or None in found):
+        raise ValueError(
+            f"column {name!r} holds lists of lengths {sorted(found, key=str)[:5]} where one length "
+            "is expected"
+        )
+    if width is None or found == {width}:
+        return _flat(column).reshape(len(column), width or (found.pop() if found else 0))
+    fits = compute.equal(lengths, width).fill_null(fill_value=False)
+    rows = np.full((len(column), width), np.nan)
+    rows[fits.to_numpy(zero_copy_only=False)] = _flat(column.filter(fits)).reshape(-1, width)
+    return rows
+
+
+def label_column(column: Any) -> np.ndarray:
+    """Return a column of labels as text or numbers `[b]`.
+
+    Text is compared by its bytes. One label that is no Unicode, or very long, must not raise an
+    error, because the error would reveal its record.
+    """
+    pa = library()
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        texts: Sequence[bytes | None] = column.to_pylist()
+        return np.array(
+            [(text or b"")[:LONGEST_LABEL].decode(errors="replace") for text in texts], dtype=str
+        )
+    if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_null(column.type):
+        column = column.cast(pa.float64(), safe=False)  # a number beyond 2^53 is no class
+    values: np.ndarray = column.to_numpy(zero_copy_only=False)  # a null becomes NaN
+    return values
+
+
+def _flat(column: Any) -> np.ndarray:
+    """Return the values of all lists, one after another."""
+    from pyarrow import types
+
+    if isinstance(column, library().ChunkedArray):
+        return np.concatenate([np.zeros(0, np.float32), *map(_flat, column.chunks)])
+    values = column.flatten()
+    if types.is_decimal(values.type):
+        values = values.cast("float64", safe=False)
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _numbers(column: Any) -> np.ndarray:
+    values: np.ndarray = np.asarray(column.to_numpy(zero_copy_only=False))
+    return values
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _numeric_columns(schema: Any, label: str | None) -> list[str]:
+    """Return the names of the numeric columns, without labels and without the index of pandas."""
+    from pyarrow import types
+
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    number = [
+        field.name
+        for field in schema
+        if types.is_floating(field.type) or types.is_integer(field.type)
+    ]
+    return [name for name in number if name not in (label, "labels") and name not in index]
+
+
+def _check_one_kind(schema: Any, features: Sequence[str]) -> None:
+    """Refuse integers among floats, because an id among the features would decide every distance.
+
+    Raises:
+      ValueError: If some columns are integers and others are not.
+    """
+    from pyarrow import types
+
+    whole = [name for name in features if types.is_integer(schema.field(name).type)]
+    if whole and len(whole) < len(features):
+        raise FormatError(
+            f"Expected embedding columns of one kind, got integers in {whole[:5]} among floats; "
+            "drop columns that are no features, or name the features with --embedding."
+        )

@@ -1,0 +1,76 @@
+"""NumPy's `.npy`: one array, the embeddings, or the labels if no embeddings are asked for."""
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+
+from rknn_jax.formats import Block, Columns
+
+SUFFIXES = (".npy",)
+
+HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+"""Readers of the head of an array, for each version of the format that holds plain numbers."""
+
+
+def num_rows(file: IO[bytes], columns: Columns) -> int:
+    """Return the length of the array, from its head."""
+    del columns
+    shape, _, _ = head(file)
+    return shape[0] if shape else 0
+
+
+def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
+    """Yield the array in blocks of `size` rows."""
+    for rows in arrays(file, size):
+        yield Block(None, rows) if columns.embedding == () else Block(rows, None)
+
+
+def head(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
+    """Read the head of an array: its shape, whether it is in Fortran's order, and its dtype.
+
+    Raises:
+      ValueError: If the head is damaged, or the array holds Python objects.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in HEADERS:
+        raise ValueError(f"version {version} of the format")
+    shape, fortran, dtype = HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("pickled objects")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"shape {shape}")
+    return shape, fortran, dtype
+
+
+def arrays(file: IO[bytes], size: int) -> Iterator[np.ndarray]:
+    """Yield the rows of an array in blocks of `size`, at least one, which may be empty.
+
+    An array in Fortran's order is read whole.
+    """
+    shape, fortran, dtype = head(file)
+    if (fortran and len(shape) > 1) or not shape:
+        whole = _read(file, int(np.prod(shape, dtype=object)), dtype).reshape(shape, order="F")
+        starts = range(0, len(whole), size) if shape else range(0)
+        yield from [whole[start : start + size] for start in starts] or [whole]
+        return
+    row = int(np.prod(shape[1:], dtype=object))
+    for start in range(0, max(shape[0], 1), size):
+        rows = min(size, shape[0] - start)
+        yield _read(file, rows * row, dtype).reshape(rows, *shape[1:])
+
+
+def _read(file: IO[bytes], count: int, dtype: Any) -> np.ndarray:
+    """Read `count` values.
+
+    Raises:
+      ValueError: If the file ends before.
+    """
+    wanted = count * dtype.itemsize
+    content = file.read(wanted)
+    if len(content) < wanted:
+        raise ValueError(f"ends after {len(content)} of {wanted} bytes")
+    return np.frombuffer(content, dtype, count)

@@ -1,0 +1,73 @@
+"""NumPy's `.npz`: an archive with an array `embeddings` and, for private records, `labels`."""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import IO
+
+from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, absent, npy
+
+SUFFIXES = (".npz",)
+
+
+def num_rows(file: IO[bytes], columns: Columns) -> int:
+    """Return the length of the first array that is asked for, from its head."""
+    with ExitStack() as stack:
+        archive = stack.enter_context(_archive(file))
+        embedding, label = _names(columns)
+        return npy.num_rows(_member(stack, archive, embedding or label or ""), columns)
+
+
+def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
+    """Yield both arrays in blocks of `size` rows.
+
+    Raises:
+      ValueError: If an array is absent or damaged, or their lengths differ.
+    """
+    embedding, label = _names(columns)
+    with ExitStack() as stack:
+        archive = stack.enter_context(_archive(file))
+        named = [name for name in (embedding, label) if name is not None]
+        lengths = [npy.num_rows(_member(stack, archive, name), columns) for name in named]
+        if len(set(lengths)) > 1:
+            raise FormatError(
+                f"Expected one label a record, got {lengths[1]} labels for {lengths[0]} "
+                "embeddings; save both in the same order."
+            )
+        members = [npy.arrays(_member(stack, archive, name), size) for name in named]
+        for parts in zip(*members, strict=True):
+            yield Block(
+                None if embedding is None else parts[0], None if label is None else parts[-1]
+            )
+
+
+def _names(columns: Columns) -> tuple[str | None, str | None]:
+    """Return the names of the arrays of embeddings and labels; None for what is not read."""
+    if columns.embedding == ():
+        return None, columns.label
+    names = columns.embedding or (EMBEDDINGS,)
+    if len(names) > 1:
+        raise FormatError(
+            f"Expected one array of embeddings, got {len(names)} names in --embedding; name one."
+        )
+    return names[0], columns.label
+
+
+def _archive(file: IO[bytes]) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except zipfile.BadZipFile:
+        file.seek(0)
+        start = file.read(6)
+        if start == b"\x93NUMPY":
+            raise ValueError("a plain array under the name of an archive") from None
+        if start[:2] == b"PK" or not start:
+            raise ValueError("the end of the archive is missing") from None
+        raise ValueError("no archive; pickled objects are not loaded") from None
+
+
+def _member(stack: ExitStack, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    found = [member.removesuffix(".npy") for member in archive.namelist()]
+    if name not in found:
+        raise absent(name, found)
+    return stack.enter_context(archive.open(f"{name}.npy"))

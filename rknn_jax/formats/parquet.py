@@ -1,0 +1,31 @@
+"""Parquet: a column of lists, or a numeric column for each feature."""
+
+from collections.abc import Iterator
+from typing import IO
+
+from rknn_jax.formats import Block, Columns, _arrow
+
+SUFFIXES = (".parquet", ".pq")
+
+BUFFER = 2**22
+"""Bytes that are read ahead of each column. Without it, pyarrow reads whole row groups."""
+
+
+def num_rows(file: IO[bytes], columns: Columns) -> int:
+    """Return the number of rows, from the file's foot."""
+    del columns
+    pa = _arrow.library()
+    return int(pa.parquet.ParquetFile(file).metadata.num_rows)
+
+
+def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
+    """Yield at most `size` rows at a time, at least one block, which may be empty."""
+    pa = _arrow.library()
+    reader = pa.parquet.ParquetFile(file, buffer_size=BUFFER)
+    schema = reader.schema_arrow
+    features = _arrow.features_of(schema, columns)
+    names = _arrow.names_of(schema, columns)
+    if not reader.metadata.num_rows:
+        yield _arrow.block(reader.read(columns=names), features, columns)
+    for batch in reader.iter_batches(batch_size=size, columns=names):
+        yield _arrow.block(batch, features, columns)

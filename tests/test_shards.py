@@ -1,0 +1,352 @@
+"""Records in shards: every format and every cut into blocks gives the same votes."""
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rknn_jax import formats
+from rknn_jax.formats import Block, Columns
+from rknn_jax.privacy.ledger import Digest, Ledger, combined, fingerprint
+from rknn_jax.release import counting, label, planning, tables
+from rknn_jax.release.counting import Count, Question
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import ArrowShard, FileShard, Records, find, regular
+from rknn_jax.release.tables import Classes
+
+ROWS, WIDTH, NUM_CLASSES = 157, 4, 3
+RANDOM = np.random.default_rng(0)
+EMBEDDINGS = RANDOM.normal(size=(ROWS, WIDTH)).astype(np.float32)
+LABELS = RANDOM.integers(-1, NUM_CLASSES, ROWS)
+QUERIES = RANDOM.normal(size=(6, WIDTH)).astype(np.float32)
+QUESTION = Question(QUERIES, Classes(NUM_CLASSES), num_neighbors=2)
+
+
+def reference_votes(embeddings=EMBEDDINGS, labels=LABELS, question=QUESTION):
+    """Votes in float64, one record at a time."""
+    votes = np.zeros((len(question.queries), question.classes.count), np.int64)
+    for row, said in zip(embeddings.astype(np.float64), labels, strict=True):
+        if said < 0:
+            continue
+        distances = ((question.queries.astype(np.float64) - row) ** 2).sum(axis=1)
+        votes[np.argsort(distances)[: question.num_neighbors], said] += 1
+    return votes
+
+
+def table(embeddings, labels):
+    return pa.table({"embeddings": embeddings.tolist(), "labels": labels})
+
+
+def write(path, embeddings=EMBEDDINGS, labels=LABELS):
+    """Write records in the format of the path's suffix."""
+    if path.suffix == ".npz":
+        np.savez(path, embeddings=embeddings, labels=labels)
+    elif path.suffix == ".parquet":
+        pq.write_table(table(embeddings, labels), path, row_group_size=13)
+    elif path.suffix == ".csv":
+        columns = {f"e{i}": embeddings[:, i].astype(np.float64) for i in range(WIDTH)}
+        pa.csv.write_csv(pa.table(columns | {"labels": labels}), path)
+    else:
+        pa.feather.write_feather(table(embeddings, labels), path, chunksize=13)
+    return path
+
+
+def shard(path, **changes):
+    columns = Columns(width=WIDTH, numbers=True)._replace(**changes)
+    return FileShard(str(path), "--private", columns)
+
+
+def counted(*shards, question=QUESTION):
+    return counting.count_all(Records.of(shards), question)
+
+
+def settings(folder, **changes):
+    given = {"public": "P.npz", "private": "R.npz", "epsilon": 1.0, "classes": "3", "queries": 4}
+    given |= {"out": folder / "new", "ledger": folder / "ledger.jsonl"} | changes
+    for name in ("public", "private"):
+        named = given[name]
+        given[name] = str(folder / named) if "://" not in named else named
+    return Settings(**given)
+
+
+def spent(folder):
+    ledger = folder / "ledger.jsonl"
+    return float(Ledger.open(ledger).spent.epsilon) if ledger.exists() else 0.0
+
+
+@pytest.fixture
+def public(tmp_path):
+    np.savez(tmp_path / "P.npz", embeddings=QUERIES)
+    return tmp_path
+
+
+# One pass over every format
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet", "feather", "csv"])
+def test_every_format_has_the_votes_of_the_records_and_their_fingerprint(
+    tmp_path, suffix, monkeypatch
+):
+    monkeypatch.setitem(counting.BLOCK, "cpu", 32)
+    votes = counted(shard(write(tmp_path / f"a.{suffix}")))
+    np.testing.assert_array_equal(votes.counts, reference_votes())
+    assert votes.counts.dtype == np.int64
+    assert (votes.rows, votes.voters, votes.ignored) == (ROWS, int((LABELS >= 0).sum()), 0)
+    assert votes.dataset == fingerprint(EMBEDDINGS)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int8])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_any_real_dtype_and_order_are_read_in_blocks(tmp_path, dtype, order):
+    values = np.asarray((4 * EMBEDDINGS).astype(dtype), order=order)
+    np.save(tmp_path / "e.npy", values)
+    np.save(tmp_path / "l.npy", LABELS)
+    given = FileShard(
+        str(tmp_path / "e.npy"), "--private", Columns(width=WIDTH), str(tmp_path / "l.npy")
+    )
+    found = list(given.blocks(50))
+    assert [len(block.labels) for block in found] == [50, 50, 50, 7]
+    np.testing.assert_array_equal(np.concatenate([block.embeddings for block in found]), values)
+    np.testing.assert_array_equal(np.concatenate([block.labels for block in found]), LABELS)
+
+
+@given(cuts=st.lists(st.integers(0, 12), min_size=1, max_size=8), size=st.integers(1, 15))
+def test_blocks_are_regular_however_a_file_was_written(cuts, size):
+    blocks = [Block(np.full((cut, 2), i), np.full(cut, i)) for i, cut in enumerate(cuts)]
+    found = list(regular(iter(blocks), size))
+    assert [len(block.labels) for block in found[:-1]] == [size] * max(len(found) - 1, 0)
+    for part in range(2):
+        whole = np.concatenate([block[part] for block in blocks])
+        again = [block[part] for block in found]
+        np.testing.assert_array_equal(np.concatenate(again) if again else whole[:0], whole)
+
+
+def test_shards_add_up_in_any_order_and_their_fingerprint_has_no_order(tmp_path):
+    parts = [slice(0, 60), slice(60, 61), slice(61, ROWS)]
+    shards = [
+        shard(write(tmp_path / f"{i}.{suffix}", EMBEDDINGS[part], LABELS[part]))
+        for i, (part, suffix) in enumerate(zip(parts, ("npz", "parquet", "feather"), strict=True))
+    ]
+    votes = counted(*shards)
+    np.testing.assert_array_equal(votes.counts, reference_votes())
+    again = counted(*shards[::-1])
+    assert again.dataset == votes.dataset
+    assert counted(*shards[:2]).dataset != votes.dataset
+
+
+def test_a_fingerprint_in_blocks_is_that_of_the_array():
+    digest = Digest()
+    digest.begin("f", EMBEDDINGS.shape)
+    for start in range(0, ROWS, 10):
+        digest.update(EMBEDDINGS[start : start + 10])
+    assert digest.text() == fingerprint(EMBEDDINGS) == combined([digest.text()])
+
+
+def test_arrow_tables_streams_and_data_sets_are_shards(tmp_path):
+    pq.write_table(table(EMBEDDINGS, LABELS), tmp_path / "a.parquet", row_group_size=13)
+    columns = Columns(width=WIDTH)
+
+    class Stream:
+        """What pandas, Polars and DuckDB offer."""
+
+        def __arrow_c_stream__(self, requested_schema=None):
+            return table(EMBEDDINGS, LABELS).__arrow_c_stream__(requested_schema)
+
+    for offered in (
+        table(EMBEDDINGS, LABELS),
+        pa.dataset.dataset(tmp_path / "a.parquet"),
+        Stream(),
+    ):
+        votes = counted(ArrowShard("a", offered, columns))
+        np.testing.assert_array_equal(votes.counts, reference_votes())
+        assert votes.dataset == fingerprint(EMBEDDINGS)
+
+
+def test_named_columns_are_read(tmp_path):
+    columns = {f"e{i}": EMBEDDINGS[:, i] for i in range(WIDTH)}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"age": np.ones(ROWS, np.float32), "y": LABELS} | columns), path)
+    votes = counted(shard(path, embedding=tuple(columns), label="y"))
+    np.testing.assert_array_equal(votes.counts, reference_votes())
+
+
+# No single record decides whether there is a release
+
+
+def test_a_record_that_cannot_be_used_casts_no_vote_in_any_format(tmp_path):
+    bad = EMBEDDINGS.copy()
+    bad[3] = np.nan
+    bad[5, 1] = np.inf
+    expected = reference_votes(labels=np.where(np.isin(np.arange(ROWS), [3, 5]), -1, LABELS))
+    for suffix in ("npz", "parquet", "feather", "csv"):
+        votes = counted(shard(write(tmp_path / f"a.{suffix}", bad)))
+        np.testing.assert_array_equal(votes.counts, expected)
+        assert votes.ignored == int((LABELS[[3, 5]] >= 0).sum())
+
+
+def test_no_line_of_a_csv_raises_an_error(tmp_path):
+    path = write(tmp_path / "a.csv")
+    lines = path.read_bytes().splitlines()
+    lines[4] = b"1,2,three,4,0"
+    lines[6] = b"1,2,3"
+    lines[8] = b"1,2,3,4,5,6,0"
+    lines[10] = b"1,2,3,\xff\xfe,1"
+    lines[12] = b"1,2,3,1e400,1"
+    lines[14] = b"1,2,3,4,wolf"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    votes = counted(shard(path))
+    silent = np.isin(np.arange(ROWS), [3, 5, 7, 9, 11, 13])
+    np.testing.assert_array_equal(
+        votes.counts, reference_votes(labels=np.where(silent, -1, LABELS))
+    )
+    assert votes.rows == ROWS
+
+
+def test_csv_labels_are_text_if_the_classes_have_names(tmp_path):
+    names = np.array(["ant", "bee", "wolf"])
+    labels = np.where(LABELS < 0, "", names[LABELS])
+    path = write(tmp_path / "a.csv", labels=labels)
+    question = Question(QUERIES, Classes(3, tuple(names)), num_neighbors=2)
+    votes = counted(shard(path, numbers=False), question=question)
+    np.testing.assert_array_equal(votes.counts, reference_votes())
+
+
+# A shard counts once
+
+
+def counts_of(*names, rows=5):
+    votes = np.zeros((6, NUM_CLASSES), np.int64)
+    votes[0, 0] = 2 * rows
+    return [Count(name, rows, rows, rows, votes, f"sha256:{name}") for name in names]
+
+
+@pytest.mark.parametrize("told", [("a",), ("a", "a"), ("a", "b", "b"), ("a", "b", "c")])
+def test_a_shard_that_is_missing_or_counted_twice_is_refused(told):
+    with pytest.raises(ValueError, match="every one of 2 shards once"):
+        counting.total(counts_of(*told), ["a", "b"], 2)
+
+
+@pytest.mark.parametrize("change", [1, -1])
+def test_votes_that_are_not_k_of_each_voter_are_refused(change):
+    counts = counts_of("a", "b")
+    counts[1].votes[1, 1] += change
+    with pytest.raises(ValueError, match="2 votes of each of 5 records in a"):
+        counting.total(counts, ["a", "b"], 2)
+
+
+def test_a_file_that_is_named_twice_is_refused(tmp_path):
+    write(tmp_path / "a.npz")
+    (tmp_path / "b.npz").symlink_to(tmp_path / "a.npz")
+    for names in ([tmp_path / "a.npz"] * 2, [tmp_path / "a.npz", tmp_path], [tmp_path]):
+        with pytest.raises(ValueError, match="twice"):
+            find([str(name) for name in names], "--private")
+
+
+def test_a_shard_that_changed_since_it_was_opened_is_refused(tmp_path):
+    records = Records.of([shard(write(tmp_path / "a.npz"))])
+    write(tmp_path / "a.npz", EMBEDDINGS[:-1], LABELS[:-1])
+    with pytest.raises(ValueError, match="unchanged"):
+        counting.count_all(records, QUESTION)
+
+
+# Where shards are found
+
+
+@pytest.mark.parametrize("names", [["folder"], ["folder/*.npz"], ["folder/0.npz", "folder/1.npz"]])
+def test_a_folder_a_pattern_and_a_list_name_the_same_files(tmp_path, names):
+    (tmp_path / "folder").mkdir()
+    for number in range(2):
+        write(tmp_path / f"folder/{number}.npz")
+    (tmp_path / "folder/notes.txt").write_text("not a shard")
+    found = find([str(tmp_path / name) for name in names], "--private")
+    assert found == [str(tmp_path / f"folder/{number}.npz") for number in range(2)]
+
+
+def test_a_release_of_shards_on_another_file_system_is_that_of_one_file(public):
+    system = fsspec.filesystem("memory")
+    write(public / "R.npz")
+    for number, part in enumerate((slice(0, 100), slice(100, ROWS))):
+        path = write(public / f"{number}.parquet", EMBEDDINGS[part], LABELS[part])
+        system.pipe(f"/hospital/{number}.parquet", path.read_bytes())
+    plans = [
+        planning.prepare(settings(public, private=name, out=public / f"out{i}", epsilon=0.5))
+        for i, name in enumerate(("R.npz", "memory://hospital"))
+    ]
+    votes = [label.count(plan) for plan in plans]
+    np.testing.assert_array_equal(votes[0].counts, votes[1].counts)
+    done = label.release(plans[1], votes[1])
+    assert done.card["num_records"] == ROWS
+    assert spent(public) == 0.5
+    with pytest.raises(ValueError, match="ledger of another data set"):
+        label.count(plans[0])
+
+
+def test_several_files_need_a_named_ledger(public):
+    content = write(public / "R.npz").read_bytes()
+    fsspec.filesystem("memory").pipe("/clinic/x.npz", content)
+    with pytest.raises(ValueError, match="Expected --ledger"):
+        planning.prepare(settings(public, private="memory://clinic/x.npz", ledger=None))
+
+
+# Bad shards are named, and nothing is spent
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-40]), "damaged"),
+        (lambda path: write(path, EMBEDDINGS[:, :2]), "one width"),
+        (lambda path: np.savez(path, embeddings=EMBEDDINGS.astype(str), labels=LABELS), "real"),
+        (lambda path: np.savez(path, embeddings=EMBEDDINGS), "labels"),
+        (lambda path: np.savez(path, embeddings=EMBEDDINGS, labels=LABELS[1:]), "one label"),
+        (lambda path: path.unlink(), "No such file"),
+    ],
+    ids=["truncated", "width", "type", "no labels", "fewer labels", "gone"],
+)
+def test_one_bad_shard_among_many_is_named_and_nothing_is_spent(public, damage, words):
+    (public / "R").mkdir()
+    for number in range(9):
+        write(public / f"R/{number}.npz")
+    names = [str(public / f"R/{number}.npz") for number in range(9)]
+    damage(public / "R/7.npz")
+    given = settings(public, private="R")
+    with pytest.raises(ValueError, match=rf"R/7\.npz.*{words}|{words}.*R/7\.npz"):  # noqa: RUF043
+        label.release(planning.prepare(given, [shard(name) for name in names]))
+    assert spent(public) == 0
+    assert not (public / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["s3://bucket/x.parquet", "gs://bucket/x.parquet"])
+def test_a_missing_file_system_says_what_to_install(name):
+    with pytest.raises(ValueError, match=r"package that is not installed: .*[Ii]nstall"):
+        find([name], "--private")
+
+
+def test_a_private_shard_is_no_public_data(public):
+    write(public / "R.npz")
+    with pytest.raises(ValueError, match="got the private file"):
+        planning.prepare(settings(public, public="R.npz"))
+
+
+def test_every_format_says_which_suffixes_it_reads():
+    assert formats.suffixes() == {
+        ".arrow": "feather",
+        ".csv": "csv",
+        ".feather": "feather",
+        ".npy": "npy",
+        ".npz": "npz",
+        ".parquet": "parquet",
+        ".pq": "parquet",
+    }
+
+
+def test_whole_files_are_read_by_the_same_readers(tmp_path):
+    for suffix in ("npz", "parquet", "feather", "csv"):
+        path = write(tmp_path / f"a.{suffix}")
+        np.testing.assert_array_equal(tables.read_embeddings(path, "--public"), EMBEDDINGS)
