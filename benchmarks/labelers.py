@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import postprocessing
+from rknn_jax import labelers, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.pate import PATE
@@ -32,6 +32,15 @@ DIGITS = Experiment(delta=DELTA)
 TEACHERS = PATE(num_teachers=50)
 NEIGHBORS = PrivateKNN(num_neighbors=30, sampling_prob=0.5)
 Kinds = tuple[tuple[Labeler[Any], int | None], ...]
+
+
+def others(kinds: Kinds) -> Kinds:
+    """Return every labeler that has no settings here and trains no network, with its defaults."""
+    known = {labeler.name for labeler, _ in kinds}
+    named = [labelers.named(name) for name in labelers.names() if name not in known]
+    return tuple((labeler(), None) for labeler in named if not labeler.trains)
+
+
 STUDIES: tuple[tuple[Experiment, Kinds], ...] = (
     (
         MNIST,
@@ -56,9 +65,7 @@ STUDIES: tuple[tuple[Experiment, Kinds], ...] = (
 )
 
 
-def measure(
-    experiment: Experiment, kinds: tuple[tuple[str, int | None], ...]
-) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, kinds: Kinds) -> list[dict[str, Any]]:
     """Return the accuracy of one split's labels by labeler, queries, and epsilon.
 
     The accuracy is a mean over noise draws.
@@ -145,7 +152,11 @@ def joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     results = {
         experiment.dataset: joined(
-            [row for seed in SEEDS for row in measure(replace(experiment, seed=seed), kinds)]
+            [
+                row
+                for seed in SEEDS
+                for row in measure(replace(experiment, seed=seed), (*kinds, *others(kinds)))
+            ]
         )
         for experiment, kinds in STUDIES
     }

@@ -5,7 +5,6 @@ arg max. `shared` lets queries borrow votes. `spread`, the default, also spreads
 public graph.
 """
 
-import importlib
 import math
 import sys
 from dataclasses import replace
@@ -14,13 +13,15 @@ import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import data, postprocessing
+from rknn_jax import data, postprocessing, representations
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.queries import kmeans
 
 SEEDS = (42, 0, 1, 2, 3)
-REPRESENTATIONS = ("pixels", "pca", "hog", "spectral", "self_trained")
+REPRESENTATIONS = tuple(
+    name for name in representations.names() if not representations.named(name).slow
+)
 QUERIES = (10, 40, 100, 300)
 EPSILONS = (0.005, 0.01, 0.02, 0.05, 0.1, math.inf)
 
@@ -29,9 +30,8 @@ def measure(seed: int, representation: str) -> list[dict[str, object]]:
     """Label the public records of one split."""
     task = data.load("mnist", seed, mnist_folder())
     root = jax.random.key(seed)
-    module = importlib.import_module(f"rknn_jax.representations.{representation}")
-    config = module.Config(dimension=10) if representation == "spectral" else module.Config()
-    encode = module.fit(stage_key(root, Stage.ENCODER), task.public.images, config)
+    config = representations.named(representation)().for_task(10, None)
+    encode = config.fit(stage_key(root, Stage.ENCODER), task.public.images)
     public = encode(task.public.images)
     private = encode(task.private.images)
     rows = []

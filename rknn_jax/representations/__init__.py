@@ -21,12 +21,14 @@ class Representation:
     Attributes:
       asks: Whether the encoder has clusters or prototypes of its own, which are the queries of the
         first round. Defaults to False.
+      slow: Whether `fit` trains a network for hours. Defaults to False.
       given: Names of the settings that `for_task` replaces. Defaults to none.
       backbone: Name of the network that is trained, for a student that starts from it; or None.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     asks: ClassVar[bool] = False
+    slow: ClassVar[bool] = False
     given: ClassVar[frozenset[str]] = frozenset()
 
     @property
@@ -38,6 +40,20 @@ class Representation:
     def backbone(self) -> str | None:
         """Name of the trained network, or None if there is none."""
         return None
+
+    def check(self) -> None:
+        """Check that the settings in `given` are left to `for_task`.
+
+        Raises:
+          ValueError: If one of them is not the default.
+        """
+        for name in sorted(self.given):
+            found = getattr(self, name)
+            if found != getattr(type(self), name):
+                raise ValueError(
+                    f"Expected {name} of representation={self.name} left as it is, got {found}; "
+                    "it is the number of queries or of classes."
+                )
 
     def for_task(self, num_classes: int, num_queries: int | None) -> Self:
         """Return the settings for a number of classes and of queries. Defaults to no change.

@@ -106,6 +106,7 @@ class Config(Representation):
         return sum(epoch >= round(share * self.epochs) for share in self.curriculum)
 
     asks: ClassVar[bool] = True
+    slow: ClassVar[bool] = True
     given: ClassVar[frozenset[str]] = frozenset({"prototypes"})
 
     def for_task(self, num_classes: int, num_queries: int | None) -> Self:

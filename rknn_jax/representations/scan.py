@@ -118,6 +118,7 @@ class Config(Representation):
                 )
 
     asks: ClassVar[bool] = True
+    slow: ClassVar[bool] = True
     given: ClassVar[frozenset[str]] = frozenset({"clusters"})
 
     @property

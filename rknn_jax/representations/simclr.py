@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -85,6 +85,8 @@ class Config(Representation):
     temperature: float = 0.1
     features: Literal["backbone", "projection"] = "projection"
     augmentation: str = ""
+
+    slow: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         choices = {
