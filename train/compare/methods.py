@@ -57,9 +57,14 @@ class Method(NamedTuple):
         return found
 
     @property
+    def buys(self) -> bool:
+        """True if labels are bought."""
+        return "buy" in self.changes
+
+    @property
     def kind(self) -> str:
         """Name of the labeler, or `buy` if labels are bought."""
-        return "buy" if "buy" in self.changes else self.labeler.name
+        return "buy" if self.buys else self.labeler.name
 
     @property
     def trust(self) -> str:
@@ -69,7 +74,7 @@ class Method(NamedTuple):
     @property
     def slow(self) -> bool:
         """True if a network is trained on images, which takes minutes."""
-        return self.kind in ("buy", "dpdfd")
+        return self.buys or self.labeler.slow
 
 
 class Plan(NamedTuple):
@@ -202,7 +207,7 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
     for name, method in mnist(grid).methods.items():
         title, changes = own.get(name, (method.title, {}))
         usual = tuple(epsilon for epsilon in grid if epsilon < INF or INF in method.epsilons)
-        epsilons = (4.0,) if method.kind == "buy" else (4.0, INF) if method.slow else usual
+        epsilons = (4.0,) if method.buys else (4.0, INF) if method.slow else usual
         students = (1.0, INF) if name == "rknn-central" else (4.0,) if method.students else ()
         methods[name] = method._replace(
             title=title, changes=method.changes | changes, epsilons=epsilons, students=students

@@ -74,7 +74,7 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
     if config.epsilons:
         given = tuple(sorted(config.epsilons))
         methods = {
-            name: method._replace(epsilons=given, students=() if method.kind == "buy" else given)
+            name: method._replace(epsilons=given, students=() if method.buys else given)
             for name, method in methods.items()
         }
     if config.seeds:
