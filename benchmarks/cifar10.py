@@ -47,11 +47,11 @@ def tiny(experiment: Experiment) -> Experiment:
     """Return the same path with a small network and hardly any training."""
     pretraining = SimCLR(epochs=2, augmentation="photo")
     clusters = SCAN(pretraining, epochs=1, self_label_epochs=1)
+    student = experiment.student
     return replace(
         experiment,
         representation=clusters if experiment.representation.asks else pretraining,
-        student="cnn",
-        epochs=1,
+        student=replace(student, student=replace(student.student, model="cnn", epochs=1)),
         queries=min(experiment.queries or 0, 50),
     )
 

@@ -20,7 +20,7 @@ RUNS = Path("runs/papers")
 # Runs of two minutes use all seeds; semi-supervised students take longer and use the first only.
 SEEDS = (5, 6, 7)
 DELTA = 1e-5
-UDA = "--smoothing none --semi-supervised uda --epochs 35"
+UDA = "--smoothing none --semi-supervised uda --epochs 35 --unlabelled 0"
 KINDS = {
     "Private-kNN, two rounds of 500 queries, HOG and then the student's features, UDA": (
         "private_knn --representation hog --rounds 2 --queries 500 --private-knn.max-answers 368",

@@ -7,6 +7,9 @@ import numpy as np
 
 from rknn_jax.types import Answers, Queries
 
+Targets = Literal["posterior", "hard", "soft"]
+"""Kinds of training targets: the label with its confidence, the label alone, or the votes."""
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -60,7 +63,7 @@ class Labels:
         chosen[np.argsort(-sure, kind="stable")[: round(share * self.known.sum())]] = True
         return chosen
 
-    def targets(self, kind: Literal["posterior", "hard", "soft"]) -> np.ndarray:
+    def targets(self, kind: Targets) -> np.ndarray:
         """Return the training targets of a student, float32 `[m, num_classes]`."""
         if kind == "soft":
             return self.probabilities

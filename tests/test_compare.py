@@ -69,7 +69,7 @@ def fabricated(experiment, prepared=None):
         accountant="PLD",
     )
     right = accuracy(experiment)
-    student = experiment.student != "none"
+    student = experiment.student is not None
     runs.write_json(
         folder / "result.json",
         {
@@ -213,13 +213,13 @@ def test_all_cells_have_one_delta_relation_and_splits_and_cheap_ones_come_first(
     groups = [planning.group(chosen, cell)[:2] for cell in cells]
     assert groups == sorted(groups)
     assert any(
-        cell.epsilon == float("inf") and cell.experiment.student != "none" for cell in cells
+        cell.epsilon == float("inf") and cell.experiment.student is not None for cell in cells
     ), "a ceiling"
     if dataset == "mnist":
         students = {
             cell.epsilon
             for cell in cells
-            if cell.method == "rknn-central" and cell.experiment.student != "none"
+            if cell.method == "rknn-central" and cell.experiment.student is not None
         }
         assert {row.epsilon for row in PUBLISHED["mnist"]} <= students, "every point of Table 1"
 
@@ -498,7 +498,7 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
             Experiment(),
             epsilon=1.0,
             delta=1e-5,
-            student="none",
+            student=None,
             out=tmp_path / str(len(list(tmp_path.iterdir()))),
             **changes,
         )
@@ -515,7 +515,7 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
     [
         ({"methods": ("rknn",)}, "methods among rknn-central, .*got rknn"),
         ({"epsilons": (-1.0,)}, "epsilon > 0"),
-        ({"student": "x"}, "student to"),
+        ({"student": "x"}, "model to"),
     ],
 )
 def test_bad_input_is_named_before_anything_is_made(tmp_path, config, message):
@@ -559,8 +559,8 @@ def test_a_real_cell_says_what_its_run_does(tmp_path, monkeypatch):
     plan = digits()
     labeler = rknn.ReverseKNN(num_neighbors=2)
     own = {"queries": 20, "labeler": labeler, "representation": pca.Config()}
-    smaller = plan.shared | own
-    monkeypatch.setattr(planning, "digits", lambda: plan._replace(shared=smaller))
+    smaller = {name: one._replace(changes=own) for name, one in plan.methods.items()}
+    monkeypatch.setattr(planning, "digits", lambda: plan._replace(methods=smaller))
     found = main(replace(REAL, methods=("rknn-central",), out=tmp_path))
     [row] = rows_of_runs(tmp_path, found)
     assert row["label_accuracy"]["mean"] > 0.6

@@ -23,10 +23,10 @@ from rknn_jax.representations import pca
 from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.simclr import Config as SimCLR
-from rknn_jax.students import ensemble
+from rknn_jax.students import ensemble, mixmatch, supervised, uda, vat
 from rknn_jax.students import fit as students
 from tests import recorded, tiny
-from train import commandline, distill, learn, stages, truth
+from train import commandline, distill, stages, truth
 from train.experiment import Experiment
 
 # Every run has the shapes of the first, and so compiles next to nothing.
@@ -35,9 +35,7 @@ TINY = Experiment(
     epsilon=4.0,
     queries=20,
     labeler=rknn.ReverseKNN(num_neighbors=2),
-    epochs=1,
-    batch_size=24,
-    augmentation="none",
+    student=supervised.Config(students.Config(epochs=1, batch_size=24, augmentation="none")),
     noise_seed=0,
     representation=pca.Config(),
 )
@@ -100,7 +98,8 @@ def model_of(config):
     """A student that compiles in no time in the place of the default one; jitted steps tell it
     apart by its unusual batch size.
     """
-    if (config.model, config.batch_size) == (TINY.student, TINY.batch_size):
+    known = TINY.student.student
+    if (config.model, config.batch_size) == (known.model, known.batch_size):
         return types.SimpleNamespace(Model=tiny.Linear, MIN_SIZE=2)
     return network_of_name(config)
 
@@ -171,7 +170,7 @@ def test_every_file_is_there_and_the_accuracies_are_those_of_the_files(once):
 
 
 WHOLE = {
-    "batch_size": Experiment.batch_size,
+    "batch_size": students.Config.batch_size,
     "augmentation": "warp",
     "num_neighbors": 1,
     "benchmark": True,
@@ -211,7 +210,7 @@ def test_the_rounds_share_epsilon_and_later_ones_ask_about_less(twice):
 
 def test_a_noise_seed_repeats_a_run_and_without_one_the_noise_is_new(once, tmp_path):
     again = run(tmp_path / "again")
-    fresh = run(tmp_path / "fresh", noise_seed=None, student="none")
+    fresh = run(tmp_path / "fresh", noise_seed=None, student=None)
     for name in ("queries.npz", "labels.npz"):
         for field, array in arrays(once, name).items():
             np.testing.assert_array_equal(arrays(again, name)[field], array, err_msg=field)
@@ -252,7 +251,7 @@ def test_one_private_record_moves_at_most_2k_votes_of_a_run(tmp_path, monkeypatc
     kind.
     """
     task = digits(TINY.seed)
-    settings = {"epsilon": float("inf"), "smoothing": "none", "student": "none"}
+    settings = {"epsilon": float("inf"), "smoothing": "none", "student": None}
     run(tmp_path / "before", **settings)
     images = task.private.images.copy()
     labels = task.private.labels.copy()
@@ -355,8 +354,7 @@ def test_the_default_number_of_queries_follows_the_noise():
         ({"trust": "local", "relation": "add-remove"}, "relation=add-remove"),
         ({"queries": 3, "num_neighbors": 4}, "neighbors=4, queries=3"),
         ({"rounds": 0}, "rounds=0"),
-        ({"unlabelled": 0.2}, "semi_supervised=mixmatch, uda or vat with unlabelled=0.2"),
-        ({"semi_supervised": "vat"}, "pass --unlabelled 0.1"),
+        ({"student": vat.Config(unlabelled=0.0)}, "got unlabelled=0.0; pass --unlabelled 0.1"),
         (
             {"labeler": PrivateKNN()},
             "labeler=private_knn, trust=central and noise=gaussian, got delta=0.0",
@@ -366,11 +364,8 @@ def test_the_default_number_of_queries_follows_the_noise():
             {"labeler": NoisySGD()},
             "labeler=noisy_sgd, trust=central and noise=gaussian, got delta=0.0",
         ),
-        ({"student": "m8"}, "student='m8'"),
-        ({"student": "none", "rounds": 2}, "student=none"),
-        ({"unlabelled": 1.0}, "unlabelled=1.0"),
-        ({"fine_tune": True}, "fine_tune"),
-        ({"members": 0}, "members=0"),
+        ({"student": None, "rounds": 2}, "student=none"),
+        ({"fine_tune": True}, "with fine_tune, got student=cnn and backbone=None"),
     ],
 )
 def test_bad_settings_are_named(settings, words):
@@ -381,11 +376,8 @@ def test_bad_settings_are_named(settings, words):
 def test_what_has_no_gaussian_noise_needs_no_delta():
     assert Experiment(labeler=PrivateKNN(), epsilon=float("inf")).delta == 0
     assert Experiment(labeler=PATE(aggregator="lnmax")).delta == 0
-    assert (
-        Experiment(labeler=PATE(), student="none", semi_supervised="vat", delta=1e-5).unlabelled
-        == 0
-    )
-    assert Experiment(student="none", semi_supervised="vat").unlabelled == 0
+    declines = Experiment(labeler=PATE(), student=vat.Config(unlabelled=0.0), delta=1e-5)
+    assert declines.student.unlabelled == 0, "records that were not asked about are unlabeled"
 
 
 @pytest.mark.parametrize(
@@ -433,14 +425,15 @@ def test_as_many_queries_as_public_records_and_teachers_as_private_ones_will_do(
 
 
 def test_who_learns_from_unlabelled_records_needs_some():
-    experiment = dataclasses.replace(TINY, labeler=PATE(), delta=1e-5, semi_supervised="vat")
+    student = vat.Config(unlabelled=0.0)
+    images = digits(TINY.seed).public.images
     everything = np.eye(10, dtype=np.float32)[digits(TINY.seed).public.true_labels]
     labels = Labels(everything, np.ones(NUM_PUBLIC, np.float32), np.zeros(NUM_PUBLIC, np.int32))
     with pytest.raises(
         ValueError,
         match="semi_supervised=vat, got none; pass --unlabelled 0.1, or --smoothing none",
     ):
-        learn.fit_student(None, digits(TINY.seed), labels, experiment, None, 0, None)
+        student.fit(None, images, labels)
 
 
 def test_files_beside_a_run_that_fails_stay_and_do_not_hide_its_error(tmp_path):
@@ -458,7 +451,7 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(once):
 
 
 def test_labels_alone_need_no_student(tmp_path):
-    folder = run(tmp_path / "run", student="none", benchmark=True)
+    folder = run(tmp_path / "run", student=None, benchmark=True)
     assert {path.name for path in folder.iterdir()} == FILES - {"metrics.jsonl", "student"}
     result = told(folder, "result.json")
     assert result["test_accuracy"] is None
@@ -509,9 +502,9 @@ def test_the_surest_records_are_those_that_noise_and_neighbours_leave_sure():
             "epochs": 5,
         },
         {"representation": DTI(epochs=2, width=4, blocks=1), "queries": 12},
-        {"semi_supervised": "mixmatch", "unlabelled": 0.3},
-        {"semi_supervised": "uda", "unlabelled": 0.3, "epochs": 2},
-        {"semi_supervised": "vat", "unlabelled": 0.3, "epochs": 2},
+        {"student": mixmatch.Config(unlabelled=0.3), "epochs": 1},
+        {"student": uda.Config(unlabelled=0.3), "epochs": 2},
+        {"student": vat.Config(unlabelled=0.3), "epochs": 2},
     ],
     ids=["simclr", "scan", "dti", "mixmatch", "uda", "vat"],
 )
@@ -537,7 +530,7 @@ def test_targets_are_as_sure_as_the_noise_leaves_the_label():
     np.testing.assert_allclose(labels.targets("posterior"), [[1, 0, 0], [0.2, 0.2, 0.6]], rtol=1e-6)
 
 
-def test_settings_reach_the_mechanism_and_the_student():
+def test_settings_reach_the_mechanism():
     asked = tiny.changed(
         TINY, mechanism="gaussian", delta=1e-6, rounds=2, relation="add-remove", num_neighbors=3
     )
@@ -546,21 +539,3 @@ def test_settings_reach_the_mechanism_and_the_student():
         2.0, config.delta, 3, "gaussian", "central", relation="add-remove"
     )
     assert config.delta == pytest.approx(5e-7)
-    assert learn.student_config(dataclasses.replace(TINY, student="m5", epochs=None)).epochs == 6
-    uda = learn.student_config(
-        dataclasses.replace(
-            TINY, semi_supervised="uda", unlabelled=0.1, unlabelled_weight=3.0, augmentation="crop"
-        )
-    )
-    assert (uda.student.epochs, uda.student.augmentation, uda.unlabelled_weight, uda.strong) == (
-        1,
-        "crop",
-        3.0,
-        "photo",
-    )
-    vat = learn.student_config(
-        dataclasses.replace(TINY, semi_supervised="vat", unlabelled=0.1, epochs=None, student="m5")
-    )
-    assert (vat.student.epochs, vat.student.model, vat.unlabelled_weight) == (25, "m5", 1.0), (
-        "its own epochs, and not the network's"
-    )

@@ -102,7 +102,7 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
         {
             "labeler": PATE(num_teachers=40, steps=30, hidden=0),
             "smoothing": "none",
-            "student": "none",
+            "student": None,
         },
     ],
     ids=["private_knn", "pate"],
@@ -152,7 +152,7 @@ def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_p
     """
     task = digits(TINY.seed)
     settings = {"epsilon": float("inf"), "delta": 1e-5, "queries": 20}
-    settings |= {"smoothing": "none", "student": "none"}
+    settings |= {"smoothing": "none", "student": None}
     kinds = (
         PrivateKNN(num_neighbors=12, sampling_prob=1.0, threshold=-10.0),
         PATE(num_teachers=300, steps=20, hidden=0, aggregator="gnmax"),

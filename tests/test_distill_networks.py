@@ -16,7 +16,7 @@ from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.representations import pca
-from rknn_jax.students import dpsgd
+from rknn_jax.students import dpsgd, supervised
 from rknn_jax.students import fit as students
 from rknn_jax.students import generator as generators
 from train import buy, commandline, distill, learn, report
@@ -26,13 +26,14 @@ from train.report.settings import command
 
 HEAD = NoisySGD(network="linear", batch_size=250, epochs=6, learning_rate=2.0)
 IMAGES = NoisySGD(network="datalens", batch_size=250, epochs=1)
+LINEAR = supervised.Config(students.Config(model="linear", epochs=1))
 BOUGHT = buy.Config(labels=20, oracle="benchmark", select="entropy", epochs=1)
 TINY = Experiment(
     labeler=HEAD,
     epsilon=8.0,
     delta=1e-5,
     representation=pca.Config(),
-    student="none",
+    student=None,
     seed=3,
     noise_seed=0,
 )
@@ -75,11 +76,11 @@ def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_tol
 
     with monkeypatch.context() as patched:
         patched.setattr(learn.ensemble, "fit", stopped)
-        first = run(tmp_path / "run", student="linear", epochs=1)
+        first = run(tmp_path / "run", student=LINEAR)
     assert told(first, "result.json")["interrupted"]
     before = weights(first)
     taken = len(steps)
-    folder = run(tmp_path / "run", student="linear", epochs=1)
+    folder = run(tmp_path / "run", student=LINEAR)
     assert len(steps) == taken
     np.testing.assert_array_equal(weights(folder), before)
     result = told(folder, "result.json")
@@ -104,7 +105,7 @@ def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_tol
     assert "--labeler.network linear" in words
     again = commandline.parsed(shlex.split(words)[3:])
     assert dataclasses.replace(again, out=None, queries=None) == dataclasses.replace(
-        TINY, student="linear", epochs=1
+        TINY, student=LINEAR
     )
     with np.load(folder / "labels.npz") as labels:
         assert (labels["label"] >= 0).all(), "all public records are predicted"

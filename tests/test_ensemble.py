@@ -80,5 +80,3 @@ def test_bad_input_is_named(tmp_path):
         ensemble.fit(jax.random.key(0), IMAGES, TARGETS, CONFIG, 0)
     with pytest.raises(ValueError, match="folder="):
         ensemble.load(tmp_path)
-    with pytest.raises(ValueError, match="students.Config without"):
-        ensemble.fit(jax.random.key(0), IMAGES, TARGETS, CONFIG, 1, unlabelled=IMAGES)

@@ -42,7 +42,7 @@ TINY = Experiment(
     queries=20,
     noise_seed=0,
     representation=pca.Config(),
-    student="none",
+    student=None,
 )
 
 

@@ -31,6 +31,8 @@ from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.self_trained import Config as SelfTrained
 from rknn_jax.representations.simclr import Config as SimCLR
+from rknn_jax.students import fit as students
+from rknn_jax.students import supervised, uda
 from train import commandline, report
 from train import experiment as runs
 from train.experiment import Experiment
@@ -614,8 +616,7 @@ def test_time_is_split_into_the_students_epochs_and_the_rest(folder):
         {"representation": DTI(curriculum=(0.1, 0.2, 1.0))},
         {
             "representation": SCAN(SimCLR(temperature=0.5)),
-            "student": "cnn",
-            "fine_tune": True,
+            "student": supervised.Config(fine_tune=True),
         },
         {
             "representation": SelfTrained(3, graph=spectral.Config(deskew=False)),
@@ -632,7 +633,7 @@ def test_command_repeats_the_experiment(folder, learned):
         "delta": 1e-5,
         "rounds": 2,
         "noise_seed": 7,
-        "student": "m5",
+        "student": uda.Config(students.Config(model="m5"), members=2, unlabelled=0.2),
     }
     experiment = Experiment(**changed | learned)
     change(folder / "config.json", **runs.settings(experiment), resolved_queries=25)

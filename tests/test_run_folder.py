@@ -18,7 +18,7 @@ SETTINGS = runs.Experiment(
     epsilon=1.0,
     representation=pixels.Config(),
     queries=12,
-    student="none",
+    student=None,
     noise_seed=0,
 )
 

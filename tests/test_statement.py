@@ -453,7 +453,7 @@ def test_an_experiment_calls_itself_a_simulation(epsilon, tmp_path):
         queries=20,
         noise_seed=0,
         representation=pca.Config(),
-        student="none",
+        student=None,
         out=tmp_path / "run",
     )
     text = Page((distill.main(settings) / "privacy.html").read_text()).text

@@ -76,8 +76,24 @@ def as_float32(*values):
 
 
 def changed(experiment, **changes):
-    """Return an experiment with other settings; those of its labeler are named as its own."""
+    """Return an experiment with other settings; those of its labeler and of its student are named
+    as its own.
+    """
     own = {field.name for field in dataclasses.fields(experiment)}
-    labeler = changes.pop("labeler", experiment.labeler)
+    parts = {name: changes.pop(name, getattr(experiment, name)) for name in ("labeler", "student")}
     inner = {name: changes.pop(name) for name in list(changes) if name not in own}
-    return dataclasses.replace(experiment, labeler=dataclasses.replace(labeler, **inner), **changes)
+    if parts["student"] is not None:
+        parts["student"] = of_student(parts["student"], inner)
+    parts["labeler"] = dataclasses.replace(parts["labeler"], **inner)
+    return dataclasses.replace(experiment, **parts, **changes)
+
+
+def of_student(student, inner):
+    """Take a student's settings out of `inner`, and return the student with them."""
+    settings = {field.name for field in dataclasses.fields(student)}
+    network = {field.name for field in dataclasses.fields(student.student)}
+    own = {name: inner.pop(name) for name in list(inner) if name in settings}
+    within = {name: inner.pop(name) for name in list(inner) if name in network}
+    return dataclasses.replace(
+        student, student=dataclasses.replace(student.student, **within), **own
+    )

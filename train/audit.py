@@ -167,7 +167,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
         "--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given"
     )
     known, others = parser.parse_known_args(arguments)
-    return known, commandline.parsed([*others, "--student", "none"])
+    return known, replace(commandline.parsed(others), student=None)
 
 
 def cli() -> int:

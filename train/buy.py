@@ -17,11 +17,13 @@ Active Learning", 2019.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
 
+from rknn_jax.labelers import Labeler
+from rknn_jax.labelers.noisy_sgd import HEADS, NoisySGD
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.queries import diverse_public, most_uncertain, near_private, sample
 from rknn_jax.queries.uncertainty import Measure
@@ -110,6 +112,21 @@ class Config:
         for name in ("epsilon_pca", "epsilon_support", "learning_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"Expected {name} > 0, got {name}={getattr(self, name)}.")
+
+    def check_labeler(self, labeler: Labeler[Any]) -> None:
+        """Check that the labeler trains a network on images, which bought labels can fine-tune.
+
+        Raises:
+          ValueError: If labels are bought for another labeler.
+        """
+        if not self.labels:
+            return
+        network = labeler.network if isinstance(labeler, NoisySGD) else "none"
+        if network == "none" or network in HEADS:
+            raise ValueError(
+                "Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with "
+                f"buy.labels={self.labels}, got labeler={labeler.name} and network={network}."
+            )
 
     @property
     def num_candidates(self) -> int:

@@ -35,9 +35,9 @@ import jax
 import numpy as np
 
 from rknn_jax._internal.disk import is_partial, locked, write_arrays, write_whole
-from rknn_jax.images import augment
+from rknn_jax.algorithm import Round
 from rknn_jax.labelers import Labeler
-from rknn_jax.labelers.noisy_sgd import HEADS, Head, NoisySGD
+from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
@@ -47,12 +47,11 @@ from rknn_jax.representations import Representation
 from rknn_jax.representations.spectral import Config as Spectral
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
+from rknn_jax.students.base import StudentSettings
+from rknn_jax.students.supervised import Config as Supervised
 from rknn_jax.types import Answers, Classifier, Queries, Records, Task
 
 from .buy import Config as Buy
-
-GIVEN = {"epsilon", "delta", "relation", "smoothing", "folder"}
-"""Settings of a labeler that the run sets itself."""
 
 FILES = (
     *("config.json", "result.json", "privacy.json", "privacy.html", "labels.npz", "queries.npz"),
@@ -101,23 +100,9 @@ class Experiment:
       relation: Neighboring relation of the data sets.
       smoothing: Use of similar records: auto borrows votes from similar queries as far as the noise
         requires, and spreads labels between similar public records; none does neither.
-      targets: Training targets of the student: the label of a record (hard), its votes (soft), or
-        the label with its confidence, the rest shared by all classes (posterior).
       uncertain: Share of the public records that a later round's queries cover.
-      student: Name of a file of rknn_jax/students/models, or none for the labels alone.
-      members: Number of students that differ by chance alone, whose probabilities are averaged.
-      epochs: Number of epochs of each student. Defaults to the student's own number.
-      batch_size: Batch size of each student.
-      augmentation: Random change of training images; warp suits digits, and crop_flip suits
-        photographs.
-      fine_tune: Start of each student from the weights of simclr or scan, with their backbone as
-        student.
-      semi_supervised: Method by which a student also learns from public records without labels:
-        mixmatch, uda or vat, or none.
-      unlabelled: Share of the labeled public records that are treated as unlabeled, those whose
-        labels are least sure.
-      unlabelled_weight: Weight of the unlabeled records in the loss. Defaults to 75 for mixmatch
-        and to 1 for uda and vat.
+      student: Students and their settings, or None for the labels alone. `supervised` learns from
+        the labels; mixmatch, uda and vat learn from public records without labels too.
       seed: Seed of the split, the clustering and the student.
       noise_seed: Seed of the simulated noise. Defaults to the operating system's entropy.
       out: Run folder. Defaults to a new one under runs/.
@@ -136,28 +121,13 @@ class Experiment:
     representation_dir: Path | None = None
     relation: Relation = "replace-one"
     smoothing: Literal["auto", "none"] = "auto"
-    targets: Literal["posterior", "hard", "soft"] = "posterior"
     uncertain: float = 0.1
-    student: str = "cnn"
-    members: int = 1
-    epochs: int | None = None
-    batch_size: int = students.Config.batch_size
-    augmentation: augment.Name = "warp"
-    fine_tune: bool = False
-    semi_supervised: Literal["none", "mixmatch", "uda", "vat"] = "none"
-    unlabelled: float = 0.0
-    unlabelled_weight: float | None = None
+    student: StudentSettings | None = field(default_factory=Supervised)
     seed: int = 42
     noise_seed: int | None = None
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        self._check_budget()
-        self._check_counts()
-        self._check_labeler()
-        self._check_student()
-
-    def _check_budget(self) -> None:
         if math.isnan(self.epsilon) or self.epsilon <= 0:
             raise ValueError(
                 f"Expected epsilon > 0, got epsilon={self.epsilon}; choose a positive privacy "
@@ -168,127 +138,39 @@ class Experiment:
                 f"Expected 0 <= delta < 1, got delta={self.delta}; 1e-5 is a common choice, 0 is "
                 "pure privacy."
             )
-
-    def _check_labeler(self) -> None:
-        """Refuse what does not go with the labeler."""
-        own = self.labeler
-        for given in GIVEN & {one.name for one in fields(own)}:
-            if getattr(own, given) != getattr(type(own), given):
-                raise ValueError(
-                    f"Expected {given} of labeler={own.name} left as it is, got "
-                    f"{getattr(own, given)}; it is the run's own, see --epsilon, --delta, "
-                    "--relation, --smoothing and --out."
-                )
-        if own.trains and self.rounds > 1:
-            raise ValueError(
-                f"Expected rounds=1 with labeler={own.name}, got rounds={self.rounds}; its "
-                "network answers all at once."
-            )
-        if self.buy.labels and (not isinstance(own, NoisySGD) or own.network in HEADS):
-            network = own.network if isinstance(own, NoisySGD) else "none"
-            raise ValueError(
-                "Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with "
-                f"buy.labels={self.buy.labels}, got labeler={own.name} and network={network}."
-            )
-        if own.needs_delta and self.epsilon < math.inf and self.delta == 0:
-            raise ValueError(
-                f"Expected delta > 0 with labeler={own.name}, trust={own.trust} and "
-                f"noise={own.noise}, got delta=0.0; pass --delta 1e-5, it has no pure guarantee."
-            )
-        sized = self.queries is None and not self.representation.asks
-        if self.relation == "add-remove" and own.clusters and sized:
-            raise ValueError(
-                "Expected queries with relation=add-remove, got none; the default depends on n, "
-                "which is private then."
-            )
-        self.labeler_of_round()
-
-    def labeler_of_round(self, folder: Path | None = None) -> Labeler[Any]:
-        """Return the labeler with an even share of epsilon and delta, which is rounded down.
-
-        However the rounds are composed, they cost no more than the whole. A network's training is
-        saved in the run's folder.
-        """
-        given: dict[str, Any] = {
-            "epsilon": self.epsilon / self.rounds,
-            "delta": self.delta * (1 - 1e-12) / self.rounds,
-            "relation": self.relation,
-            "smoothing": self.smoothing,
-            "folder": folder and folder / TRAINING,
-        }
-        if not self.delta and self.labeler.needs_delta:
-            given.pop("delta")  # without noise, delta does not count
-        takes = {one.name for one in fields(self.labeler)}
-        return replace(
-            self.labeler, **{name: value for name, value in given.items() if name in takes}
-        )
-
-    def _check_student(self) -> None:
-        """Refuse ways to learn that do not go together."""
-        for given in self.representation.given:
-            usual = getattr(type(self.representation), given)
-            if (found := getattr(self.representation, given)) != usual:
-                raise ValueError(
-                    f"Expected {given} of representation={self.representation.name} left as it "
-                    f"is, got {found}; it is the number of queries or of classes."
-                )
-        if self.student not in ("none", *students.MODELS):
-            raise ValueError(
-                f"Expected student to be one of none, {', '.join(students.MODELS)}, got "
-                f"student={self.student!r}."
-            )
-        if not 0 <= self.unlabelled < 1:
-            raise ValueError(
-                f"Expected 0 <= unlabelled < 1, got unlabelled={self.unlabelled}; 0 learns from "
-                "all labels."
-            )
-        if self.fine_tune and self.student != self.representation.backbone:
-            raise ValueError(
-                "Expected the student's network to be that of the representation, such as "
-                f"simclr or scan, with fine_tune, got student={self.student}, "
-                f"representation={self.representation.name} with "
-                f"backbone={self.representation.backbone}."
-            )
-        if self.semi_supervised == "none" and self.unlabelled:
-            raise ValueError(
-                "Expected semi_supervised=mixmatch, uda or vat with "
-                f"unlabelled={self.unlabelled}, got none; nobody would learn from them."
-            )
-        if self.fine_tune and self.semi_supervised != "none":
-            raise ValueError(
-                "Expected semi_supervised=none with fine_tune, got "
-                f"semi_supervised={self.semi_supervised}; that starts anew."
-            )
-        if (
-            self.semi_supervised != "none"
-            and self.student != "none"
-            and self.labeler.clusters
-            and not self.unlabelled
-        ):
-            raise ValueError(
-                "Expected public records without a label with "
-                f"semi_supervised={self.semi_supervised}, got none; pass --unlabelled 0.1, "
-                "reverse k-NN labeling labels all of them."
-            )
-        if self.student == "none" and self.rounds > 1:
+        for name, value in (("queries", self.queries), ("rounds", self.rounds)):
+            if value is not None and value < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={value}; ask one or more.")
+        if self.student is None and self.rounds > 1:
             raise ValueError(
                 f"Expected a student with rounds={self.rounds}, got student=none; a later round "
                 "asks what it is unsure of."
             )
+        self._check_parts()
 
-    def _check_counts(self) -> None:
-        """Refuse numbers below one, and more neighbors than queries."""
-        for name in ("queries", "rounds", "members", "epochs", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"Expected {name} >= 1, got {name}={value}.")
-        neighbors = self.labeler.num_neighbors if isinstance(self.labeler, ReverseKNN) else 1
-        if self.queries is not None and neighbors > self.queries:
-            raise ValueError(
-                f"Expected neighbors <= queries, got neighbors={neighbors}, "
-                f"queries={self.queries}; "
-                "use fewer neighbors or more queries."
-            )
+    def _check_parts(self) -> None:
+        """Let each part refuse what does not suit it."""
+        self.representation.check()
+        self.buy.check_labeler(self.labeler)
+        labeler = self.labeler_of_round()
+        if self.queries is not None or not self.representation.asks:
+            labeler.check_queries(self.queries)
+        if self.student is not None:
+            self.student.check(labeler.clusters, self.representation.backbone)
+
+    def labeler_of_round(self, folder: Path | None = None) -> Labeler[Any]:
+        """Return the labeler with an even share of the budget.
+
+        A network's training is saved in the run's folder.
+        """
+        return self.labeler.for_round(
+            self.epsilon,
+            self.delta,
+            self.relation,
+            self.smoothing,
+            self.rounds,
+            folder and folder / TRAINING,
+        )
 
 
 def make_folder(experiment: Experiment) -> Path:
@@ -355,6 +237,30 @@ def begin(experiment: Experiment, folder: Path, *, again: bool) -> None:
             "remove it."
         )
     clear_partial_run(folder)
+
+
+@contextmanager
+def opened(experiment: Experiment, *, again: bool) -> Iterator[Path]:
+    """Make the run's folder, keep other processes out, and clear what a killed run left there.
+
+    A run that fails before it has written anything leaves no folder.
+
+    Args:
+      experiment: Settings of the run.
+      again: Whether an interrupted run that has kept its results starts again too.
+
+    Yields:
+      The folder.
+    """
+    folder = make_folder(experiment)
+    with held(folder):
+        begin(experiment, folder, again=again)
+        try:
+            yield folder
+        except BaseException:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+            raise
 
 
 def find_result(experiment: Experiment) -> dict[str, Any] | None:
@@ -520,20 +426,16 @@ def _plain(value: Any) -> Any:
 def settings(experiment: Experiment) -> dict[str, Any]:
     """Return the experiment's settings, ready for JSON.
 
-    The labeler and the representation are named, and have their settings beside them. A mechanism
+    Labeler, representation and student are named, and have their settings beside them. A mechanism
     is spelled out, so that a later default does not change what the settings mean.
     """
     labeler = experiment.labeler
     representation = experiment.representation
-    own = {
-        one.name: getattr(experiment, one.name)
-        for one in fields(experiment)
-        if one.name not in ("labeler", "representation")
-    }
+    student = experiment.student
     parts: dict[str, Any] = {
         "labeler": labeler.name,
         "labeler_settings": {
-            name: value for name, value in asdict(labeler).items() if name not in GIVEN
+            name: value for name, value in asdict(labeler).items() if name not in labeler.given
         },
         "trust": labeler.trust,
         "mechanism": labeler.noise,
@@ -543,6 +445,14 @@ def settings(experiment: Experiment) -> dict[str, Any]:
             for name, value in asdict(representation).items()
             if name not in representation.given
         },
+        "student": "none" if student is None else student.student.model,
+        "semi_supervised": "none" if student is None else student.semi_supervised,
+        "student_settings": {} if student is None else student.plain(),
+    }
+    own = {
+        one.name: getattr(experiment, one.name)
+        for one in fields(experiment)
+        if one.name not in parts
     }
     told = {name: str(value) if isinstance(value, Path) else value for name, value in own.items()}
     if isinstance(labeler, ReverseKNN):
@@ -554,31 +464,32 @@ def finish(
     folder: Path,
     experiment: Experiment,
     task: Task,
-    labels: Labels,
-    rounds: Sequence[tuple[Queries, Answers]],
+    found: Sequence[Round],
     student: ensemble.Ensemble | None,
-    guarantee: Guarantee,
     chosen: Guarantee | None,
     benchmark: dict[str, Any],
     seconds: float,
-) -> None:
-    """Write everything but the report.
+) -> Guarantee:
+    """Write everything but the report, and return the guarantee of the whole run.
 
     Args:
       folder: Folder of the run.
       experiment: Settings of the run.
       task: Data of the run.
-      labels: Labels of the public records after the last round.
-      rounds: Queries and answers of every round.
+      found: Results of every round.
       student: Student of the last round, or None if none was wanted or none finished an epoch.
-      guarantee: Guarantee of the whole run.
       chosen: Guarantee of the choice of labels to buy, or None if the choice cost nothing.
       benchmark: Result of `truth.not_covered`.
       seconds: Duration of the run in seconds.
     """
+    labels = found[-1].labels
+    rounds = [(one.queries, one.answers) for one in found]
+    parts = [answers.guarantee for _, answers in rounds] + ([chosen] if chosen else [])
+    guarantee = accounting.compose(parts, experiment.delta)
     predicted = None if student is None else student.predict_proba(task.test.images).argmax(axis=1)
     right = labels.known & (labels.hard == task.public.true_labels)
     model = rounds[-1][1].model
+    wanted = experiment.student is not None
     result = {
         "label_accuracy": float(right.mean()),
         "test_accuracy": None
@@ -592,13 +503,12 @@ def finish(
         "trust": guarantee.trust,
         "seed": experiment.seed,
         "seconds": seconds,
-        "interrupted": experiment.student != "none" if student is None else student.interrupted,
+        "interrupted": wanted if student is None else student.interrupted,
         "num_public": len(task.public.images),
         "num_private": len(task.private.labels),
         "num_test": len(task.test.labels),
         "not_covered_by_epsilon": benchmark,
     }
-    parts = [answers.guarantee for _, answers in rounds] + ([chosen] if chosen else [])
     events = (
         [event for part in parts for event in part.events]
         if all(part.events or not part.delta for part in parts)
@@ -654,6 +564,7 @@ def finish(
     write_json(folder / "result.json", result)
     if not result["interrupted"]:
         shutil.rmtree(folder / TRAINING, ignore_errors=True)  # nothing is left to resume
+    return guarantee
 
 
 def _statement(

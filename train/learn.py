@@ -1,6 +1,7 @@
 """Students of an experiment: their settings, their training, and the log of their epochs."""
 
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,15 @@ import jax
 import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.algorithm import Fit, Keys, Round
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.students import ensemble, mixmatch, uda, vat
+from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
-from rknn_jax.types import Task
+from rknn_jax.types import Queries, Task
 
 from . import buy
 from . import experiment as runs
@@ -22,46 +25,28 @@ from .experiment import Experiment
 from .stages import console
 
 
-def fit_student(
-    key: jax.Array,
-    task: Task,
-    labels: Labels,
-    experiment: Experiment,
-    folder: Path,
-    step: int,
-    network: Any,
-) -> ensemble.Ensemble | None:
-    """Train students on all public records labeled so far, and log every epoch.
+def student_fit(experiment: Experiment, task: Task, folder: Path, network: Any) -> Fit | None:
+    """Return the training of the student, or None if the labels alone or bought labels are wanted.
 
-    Returns:
-      Students, or None if they were stopped in the first epoch.
-
-    Raises:
-      ValueError: If semi-supervised training has no public record without a label.
+    Args:
+      experiment: Settings of the run.
+      task: Data of the run.
+      folder: Folder of the run, in which every epoch is logged.
+      network: Layers of the representation's network, from which fine-tuning starts, or None.
     """
-    learned = labels.surest(1 - experiment.unlabelled)
-    config = student_config(experiment)
-    unlabelled = None if isinstance(config, students.Config) else task.public.images[~learned]
-    if unlabelled is not None and not len(unlabelled):
-        raise ValueError(
-            "Expected public records without a label with "
-            f"semi_supervised={experiment.semi_supervised}, got none; pass --unlabelled 0.1, "
-            "or --smoothing none where queries are declined."
-        )
-    try:
-        return ensemble.fit(
-            key,
-            task.public.images[learned],
-            labels.targets(experiment.targets)[learned],
-            config,
-            experiment.members,
-            unlabelled=unlabelled,
-            start=network if experiment.fine_tune else None,
-            on_epoch=epoch_log(task, folder, step),
-        )
-    except KeyboardInterrupt:
-        console.print("Stopped before the student's first epoch; keeping the labels.")
+    settings = experiment.student
+    if settings is None or experiment.buy.labels:
         return None
+
+    def fit(key: jax.Array, step: int, labels: Labels) -> ensemble.Ensemble | None:
+        log = epoch_log(task, folder, step)
+        try:
+            return settings.fit(key, task.public.images, labels, start=network, on_epoch=log)
+        except KeyboardInterrupt:
+            console.print("Stopped before the student's first epoch; keeping the labels.")
+            return None
+
+    return fit
 
 
 def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
@@ -86,88 +71,53 @@ def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
     return log
 
 
-def student_config(experiment: Experiment) -> ensemble.Config:
-    """Return the training settings of each student."""
-    config = students.Config(
-        model=experiment.student,
-        epochs=experiment.epochs or 0,
-        batch_size=experiment.batch_size,
-        augmentation=experiment.augmentation,
-    )
-    if experiment.semi_supervised == "none":
-        return config
-    config = replace(config, label_smoothing=0.0)
-    weight: dict[str, Any] = (
-        {}
-        if experiment.unlabelled_weight is None
-        else {"unlabelled_weight": experiment.unlabelled_weight}
-    )
-    if experiment.semi_supervised == "mixmatch":
-        return mixmatch.Config(config, **{"unlabelled_weight": 75.0, **weight})
-    module = {"uda": uda, "vat": vat}[experiment.semi_supervised]
-    own = module.Config(**weight)
-    changed = (
-        {"strong": "photo"}
-        if experiment.semi_supervised == "uda" and experiment.augmentation.startswith("crop")
-        else {}
-    )
-    settings: ensemble.Config = replace(
-        own, student=replace(config, epochs=experiment.epochs or own.student.epochs), **changed
-    )
-    return settings
+def final_student(
+    keys: Keys, task: Task, rounds: Sequence[Round], experiment: Experiment, folder: Path
+) -> tuple[ensemble.Ensemble | None, Guarantee | None]:
+    """Return the student of the last round, or buy labels and fine-tune the private network.
 
-
-def buy_labels(
-    key: jax.Array,
-    noise_key: jax.Array,
-    task: Task,
-    model: Any,
-    experiment: Experiment,
-    folder: Path,
-) -> tuple[ensemble.Ensemble, Guarantee | None]:
-    """Buy true labels of public records and fine-tune the private network on them.
-
-    The choice is saved before anything is bought, so that a resumed run makes no other choice.
+    The choice of labels is saved before anything is bought, so that a resumed run makes no other
+    choice.
 
     Returns:
-      Fine-tuned network, and the guarantee of the choice of records, None if it costs nothing.
+      Student, and the guarantee of the choice of labels, None if it costs nothing.
     """
-    select_key, tune_key = jax.random.split(key)
-    index, chosen = runs.choice_of(
-        folder,
-        lambda: buy.select(
-            select_key,
-            noise_key,
-            task,
-            model,
-            experiment.buy,
-            experiment.relation,
-            experiment.delta,
-        ),
-    )
-    bought = buy.bought_labels(task, index, experiment.buy)
-    student = buy.fine_tune(
-        tune_key, task, model, index, bought, experiment.buy, epoch_log(task, folder, 0)
-    )
+    config = experiment.buy
+    if not config.labels:
+        student = rounds[-1].student
+        assert student is None or isinstance(student, ensemble.Ensemble)
+        return student, None
+    model = rounds[-1].answers.model
+    assert isinstance(model, students.Student)  # `Config.check_labeler` refused all others
+    noise_key = stage_key(keys.noise, Stage.NOISE, experiment.rounds)
+    select_key, tune_key = jax.random.split(stage_key(keys.public, Stage.STUDENT))
+
+    def select() -> tuple[Queries, Guarantee | None]:
+        relation = experiment.relation
+        return buy.select(select_key, noise_key, task, model, config, relation, experiment.delta)
+
+    index, chosen = runs.choice_of(folder, select)
+    bought = buy.bought_labels(task, index, config)
+    log = epoch_log(task, folder, 0)
+    tuned = buy.fine_tune(tune_key, task, model, index, bought, config, log)
     write_arrays(folder / "bought.npz", {"public_index": index, "label": bought})
     console.print(
         f"{len(bought)} labels bought, {np.sum(bought >= 0)} of them of one of the classes"
     )
-    return ensemble.Ensemble((student,)), chosen
+    return ensemble.Ensemble((tuned,)), chosen
 
 
-def resolved_settings(
-    experiment: Experiment, labeler: Labeler[Any], num_queries: int, task: Task
-) -> dict[str, Any]:
-    """Return the content of `config.json`: resolved settings, versions and device."""
-    student = None if experiment.student == "none" else asdict(student_config(experiment))
+def write_settings(
+    experiment: Experiment, labeler: Labeler[Any], num_queries: int, task: Task, folder: Path
+) -> None:
+    """Write `config.json`: resolved settings, versions and device."""
     resolved = {
         "resolved_labeler": asdict(labeler) | _mechanism(labeler),
         "resolved_queries": num_queries,
-        "resolved_student": student,
         "classes": task.card.classes,
     }
-    return runs.settings(experiment) | resolved | runs.environment()
+    told = runs.settings(experiment) | resolved | runs.environment()
+    runs.write_json(folder / "config.json", told)
 
 
 def _mechanism(labeler: Labeler[Any]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Stages of an experiment that see public data alone: data, representation, queries."""
 
+import logging
 import math
 from typing import Any, NamedTuple
 
@@ -40,6 +41,14 @@ RECORDS_PER_SAMPLED_QUERY = 5
 
 The values are those of Private-kNN on MNIST.
 """
+
+
+def show_progress() -> None:
+    """Print what the library logs, such as the progress of a long training."""
+    progress = logging.getLogger("rknn_jax")
+    progress.addHandler(logging.StreamHandler())
+    progress.setLevel(logging.INFO)
+    progress.propagate = False
 
 
 class Prepared(NamedTuple):

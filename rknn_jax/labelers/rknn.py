@@ -89,6 +89,15 @@ class ReverseKNN(Labeler[jax.Array]):
                 f"relation={self.relation}; the messages are counted."
             )
 
+    def check_queries(self, num_queries: int | None) -> None:
+        """Check that there are as many queries as neighbors, in addition to the general check."""
+        super().check_queries(num_queries)
+        if num_queries is not None and self.num_neighbors > num_queries:
+            raise ValueError(
+                f"Expected neighbors <= queries, got neighbors={self.num_neighbors}, "
+                f"queries={num_queries}; use fewer neighbors or more queries."
+            )
+
     @property
     def noise(self) -> str:
         """Name of the mechanism, given or the default of the trust model."""

@@ -8,6 +8,7 @@ Reference: Lakshminarayanan, Pritzel & Blundell, "Simple and Scalable Predictive
 Estimation using Deep Ensembles", 2017.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,10 @@ import numpy as np
 
 from rknn_jax._internal import pytree
 from rknn_jax.students import fit as students
-from rknn_jax.students import mixmatch, uda, vat
 from rknn_jax.types import Array
 
-Config = students.Config | mixmatch.Config | uda.Config | vat.Config
-
-SEMI_SUPERVISED = {module.Config: module for module in (mixmatch, uda, vat)}
-"""Modules that learn from unlabeled records too, by the type of their config."""
+FitMember = Callable[[jax.Array, students.OnEpoch], students.Student]
+"""Training of one member, from its key and the callback after each of its epochs."""
 
 
 @pytree.register
@@ -62,28 +60,53 @@ def fit(
     key: jax.Array,
     images: Array,
     targets: Array,
-    config: Config,
+    config: students.Config,
     num_members: int,
     *,
-    unlabelled: Array | None = None,
     start: Any = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> Ensemble:
-    """Train members one after the other.
+    """Train members on labeled records, one after the other.
 
     Args:
       key: Random key, consumed by the call.
       images: Training images, uint8 `[m, height, width, channels]`.
       targets: Target probabilities, float32 `[m, num_classes]`.
-      config: Settings of each member. With unlabeled records, the config of a module in
-        `SEMI_SUPERVISED`.
+      config: Settings of each member.
       num_members: Number of members, 1 or more.
-      unlabelled: Unlabeled images for that module's `fit`, uint8 `[u, height, width, channels]`.
-        Defaults to none.
-      start: Initial layers, as for `students.fit`; not allowed with unlabeled records. Defaults to
-        none.
+      start: Initial layers, as for `students.fit`. Defaults to none.
       on_epoch: Callback as for `students.fit`, with the member in training. Its epochs are counted
         over all members. Defaults to none.
+
+    Returns:
+      All members, as `fit_members` does.
+
+    Raises:
+      KeyboardInterrupt: If interrupted before the end of the very first epoch.
+      ValueError: For num_members < 1, and as `students.fit`.
+    """
+
+    def fit_member(key: jax.Array, report: students.OnEpoch) -> students.Student:
+        return students.fit(key, images, targets, config, start=start, on_epoch=report)
+
+    return fit_members(key, fit_member, num_members, config.epochs, on_epoch)
+
+
+def fit_members(
+    key: jax.Array,
+    fit_member: FitMember,
+    num_members: int,
+    epochs_each: int,
+    on_epoch: students.OnEpoch | None = None,
+) -> Ensemble:
+    """Train members by any method, one after the other.
+
+    Args:
+      key: Random key, split into one for each member.
+      fit_member: Training of one member.
+      num_members: Number of members, 1 or more.
+      epochs_each: Number of epochs of each member.
+      on_epoch: Callback whose epochs are counted over all members. Defaults to none.
 
     Returns:
       All members. After a KeyboardInterrupt, the members that had finished an epoch, the last one
@@ -91,22 +114,12 @@ def fit(
 
     Raises:
       KeyboardInterrupt: If interrupted before the end of the very first epoch.
-      ValueError: For num_members < 1, a config of the other kind, a start with unlabeled records,
-        and as `students.fit`.
+      ValueError: For num_members < 1, and for the errors of `fit_member`.
     """
-    if isinstance(config, students.Config) != (unlabelled is None):
-        raise ValueError(
-            "Expected a config of mixmatch, uda or vat with unlabelled records and "
-            f"students.Config without, got config={type(config)}."
-        )
-    if start is not None and unlabelled is not None:
-        raise ValueError(
-            "Expected no start with unlabelled records, got both; who learns from these starts "
-            "anew."
-        )
-    epochs_each = config.epochs if isinstance(config, students.Config) else config.student.epochs
     if num_members < 1:
-        raise ValueError(f"Expected num_members >= 1, got num_members={num_members}.")
+        raise ValueError(
+            f"Expected num_members >= 1, got num_members={num_members}; train one or more."
+        )
     members: list[students.Student] = []
     for member_key in jax.random.split(key, num_members):
         done = len(members) * epochs_each
@@ -122,15 +135,7 @@ def fit(
                 on_epoch(done + epoch, num_members * epochs, metrics, student)
 
         try:
-            if isinstance(config, students.Config):
-                found = students.fit(
-                    member_key, images, targets, config, start=start, on_epoch=report
-                )
-            else:
-                found = SEMI_SUPERVISED[type(config)].fit(
-                    member_key, images, targets, unlabelled, config, on_epoch=report
-                )
-            members.append(found)
+            members.append(fit_member(member_key, report))
         except KeyboardInterrupt:
             if not members:
                 raise

@@ -30,43 +30,37 @@ from rknn_jax.students import semi_supervised
 from rknn_jax.types import Array
 
 
-@dataclass(frozen=True)
-class Config:
-    """Settings of MixMatch.
+@dataclass(frozen=True, kw_only=True)
+class Config(semi_supervised.SemiSupervisedSettings):
+    """Settings of MixMatch; the defaults suit MNIST-like images.
 
-    The defaults are those of the reverse k-NN paper for SVHN, with 500 labeled images.
+    For SVHN with 500 labeled images, the reverse k-NN paper takes 51,200 steps of `wrn28_2`, which
+    are 67 epochs, with learning_rate=2e-3, weight_decay=0.02, ema_decay=0.999,
+    augmentation="crop", and unlabelled_weight=250.
 
     Attributes:
       student: Network and optimizer. A batch takes `batch_size` records of each kind, or all
         records if there are fewer. An epoch is one pass over the kind with more batches; the other
-        kind is repeated as needed. Defaults to 67 epochs of `wrn28_2`, which are that paper's
-        51,200 steps.
+        kind is repeated as needed. Defaults to `fit.Config` without label smoothing.
       num_guesses: Number K of augmentations of an unlabeled image that share a guess. Defaults to
         2.
       temperature: Sharpening temperature T; 1 leaves guesses as they are. Defaults to 0.5.
       concentration: Parameter alpha of the Beta(alpha, alpha) that lam is drawn from. Defaults to
         0.75.
-      unlabelled_weight: Weight lambda_u of the squared error at the last step. Defaults to 250;
-        MixMatch has 75 for CIFAR-10.
+      unlabelled_weight: Weight lambda_u of the squared error at the last step. Defaults to 75,
+        that of MixMatch for CIFAR-10.
     """
 
     student: students.Config = field(
-        default_factory=lambda: students.Config(
-            model="wrn28_2",
-            epochs=67,
-            learning_rate=2e-3,
-            weight_decay=0.02,
-            label_smoothing=0.0,
-            ema_decay=0.999,
-            augmentation="crop",
-        )
+        default_factory=lambda: students.Config(label_smoothing=0.0), kw_only=False
     )
     num_guesses: int = 2
     temperature: float = 0.5
     concentration: float = 0.75
-    unlabelled_weight: float = 250.0
+    unlabelled_weight: float = 75.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_guesses < 1:
             raise ValueError(f"Expected num_guesses >= 1, got num_guesses={self.num_guesses}.")
         if not 0 < self.temperature <= 1:
@@ -78,11 +72,17 @@ class Config:
             raise ValueError(
                 f"Expected a finite concentration > 0, got concentration={self.concentration}."
             )
-        if not 0 <= self.unlabelled_weight < np.inf:
-            raise ValueError(
-                "Expected a finite unlabelled_weight >= 0, got "
-                f"unlabelled_weight={self.unlabelled_weight}."
-            )
+
+    def fit_member(
+        self,
+        key: jax.Array,
+        images: Array,
+        targets: Array,
+        unlabelled: Array,
+        on_epoch: students.OnEpoch,
+    ) -> students.Student:
+        """Train one student by `fit`."""
+        return fit(key, images, targets, unlabelled, self, on_epoch=on_epoch)
 
 
 def fit(

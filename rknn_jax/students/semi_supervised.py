@@ -1,4 +1,4 @@
-"""Common training loop of students that learn from labeled and unlabeled public images.
+"""Common settings and training loop of students that learn from unlabeled public images too.
 
 A step takes a batch of each kind of records. An `Objective`, one per method, returns the loss of a
 batch. Optimizer, learning rates, averaged weights, and stopping are those of
@@ -8,8 +8,10 @@ The labeled records can be a labeler's queries, or those public records whose la
 Nothing here sees private data: the targets are post-processing of a private release.
 """
 
+import abc
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,8 +20,86 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import xlogy
 
+from rknn_jax.labels import Labels
+from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
+from rknn_jax.students.base import StudentSettings
 from rknn_jax.types import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemiSupervisedSettings(StudentSettings):
+    """Settings that all semi-supervised students have.
+
+    Attributes:
+      unlabelled: Share of the labeled public records that are treated as unlabeled, those whose
+        labels are least sure. Records that no query labeled are always unlabeled. Defaults to 0.1.
+      unlabelled_weight: Weight of the unlabeled records in the loss. Defaults to 1.
+    """
+
+    unlabelled: float = 0.1
+    unlabelled_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.unlabelled < 1:
+            raise ValueError(
+                f"Expected 0 <= unlabelled < 1, got unlabelled={self.unlabelled}; 0.1 leaves the "
+                "tenth whose labels are least sure without them."
+            )
+        if not 0 <= self.unlabelled_weight < np.inf:
+            raise ValueError(
+                "Expected a finite unlabelled_weight >= 0, got "
+                f"unlabelled_weight={self.unlabelled_weight}; 0 learns nothing from these records."
+            )
+
+    def check(self, labels_all: bool, backbone: str | None) -> None:
+        """Check that records without a label will be left."""
+        if labels_all and not self.unlabelled:
+            raise ValueError(
+                f"Expected unlabelled > 0 with semi_supervised={self.name} and a labeler that "
+                f"labels all public records, got unlabelled={self.unlabelled}; pass --unlabelled "
+                "0.1."
+            )
+
+    def fit(
+        self,
+        key: jax.Array,
+        images: Array,
+        labels: Labels,
+        *,
+        start: Any = None,
+        on_epoch: students.OnEpoch | None = None,
+    ) -> ensemble.Ensemble:
+        """Train all members on the surest labels and on the images of all other records.
+
+        `start` is not used: who learns from unlabeled records starts anew.
+        """
+        learned = labels.surest(1 - self.unlabelled)
+        if learned.all():
+            raise ValueError(
+                "Expected public records without a label with "
+                f"semi_supervised={self.name}, got none; pass --unlabelled 0.1, or --smoothing "
+                "none where queries are declined."
+            )
+        images = np.asarray(images)
+        targets = labels.targets(self.targets)[learned]
+
+        def fit_member(key: jax.Array, report: students.OnEpoch) -> students.Student:
+            return self.fit_member(key, images[learned], targets, images[~learned], report)
+
+        return ensemble.fit_members(key, fit_member, self.members, self.student.epochs, on_epoch)
+
+    @abc.abstractmethod
+    def fit_member(
+        self,
+        key: jax.Array,
+        images: Array,
+        targets: Array,
+        unlabelled: Array,
+        on_epoch: students.OnEpoch,
+    ) -> students.Student:
+        """Train one student, with the arguments of `semi_supervised.fit`."""
 
 
 class Batch(NamedTuple):
@@ -60,7 +140,7 @@ def fit(
     images: Array,
     targets: Array,
     unlabelled: Array,
-    config: Any,
+    config: SemiSupervisedSettings,
     objective: Objective,
     *,
     unlabelled_ratio: int = 1,
@@ -155,7 +235,7 @@ def _passes(
 @partial(jax.jit, static_argnames=("objective", "config", "num_steps"), donate_argnames="state")
 def _step(
     objective: Objective,
-    config: Any,
+    config: SemiSupervisedSettings,
     num_steps: int,
     key: jax.Array,
     state: students.State,

@@ -23,7 +23,6 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rknn_jax.images import augment
 from rknn_jax.students import fit as students
@@ -33,8 +32,8 @@ from rknn_jax.types import Array
 Strong = Literal["digit", "photo"]
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(semi_supervised.SemiSupervisedSettings):
     """Settings of UDA.
 
     The defaults are those of UDA, except for smaller batches that suit a CPU.
@@ -45,30 +44,32 @@ class Config:
       unlabelled_ratio: Unlabeled records per labeled one in a batch. Defaults to 4; UDA has 7.
       weak: Weak augmentation of unlabeled images, a name in `rknn_jax.images.augment`. Defaults to
         `none`.
-      strong: Strong augmentation of unlabeled images, a name in `rknn_jax.images.augment.STRONG`.
-        Defaults to `digit`.
+      strong: Strong augmentation of unlabeled images, a name in `rknn_jax.images.augment.STRONG`,
+        or `auto`: `photo` if the labeled images are cropped, otherwise `digit`. Defaults to `auto`.
       temperature: Sharpening temperature of the targets; 1 leaves them as they are. Defaults to
         0.4.
       confidence: Probability above which an image counts. Defaults to 0.8.
-      unlabelled_weight: Weight of the divergence. Defaults to 1.
     """
 
     student: students.Config = field(
-        default_factory=lambda: students.Config(epochs=50, label_smoothing=0.0)
+        default_factory=lambda: students.Config(epochs=50, label_smoothing=0.0), kw_only=False
     )
     unlabelled_ratio: int = 4
     weak: augment.Name = "none"
-    strong: Strong = "digit"
+    strong: Strong | Literal["auto"] = "auto"
     temperature: float = 0.4
     confidence: float = 0.8
-    unlabelled_weight: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.unlabelled_ratio < 1:
             raise ValueError(
                 f"Expected unlabelled_ratio >= 1, got unlabelled_ratio={self.unlabelled_ratio}."
             )
-        for name, choices in (("weak", get_args(augment.Name)), ("strong", get_args(Strong))):
+        for name, choices in (
+            ("weak", get_args(augment.Name)),
+            ("strong", ("auto", *get_args(Strong))),
+        ):
             if getattr(self, name) not in choices:
                 raise ValueError(
                     f"Expected {name} to be one of {', '.join(choices)}, got "
@@ -84,11 +85,24 @@ class Config:
                 f"Expected 0 <= confidence < 1, got confidence={self.confidence}; 0 lets every "
                 "image teach."
             )
-        if not 0 <= self.unlabelled_weight < np.inf:
-            raise ValueError(
-                "Expected a finite unlabelled_weight >= 0, got "
-                f"unlabelled_weight={self.unlabelled_weight}."
-            )
+
+    @property
+    def strong_augmentation(self) -> Strong:
+        """Strong augmentation of unlabeled images, given or by the labeled images' own."""
+        if self.strong != "auto":
+            return self.strong
+        return "photo" if self.student.augmentation.startswith("crop") else "digit"
+
+    def fit_member(
+        self,
+        key: jax.Array,
+        images: Array,
+        targets: Array,
+        unlabelled: Array,
+        on_epoch: students.OnEpoch,
+    ) -> students.Student:
+        """Train one student by `fit`."""
+        return fit(key, images, targets, unlabelled, self, on_epoch=on_epoch)
 
 
 def fit(
@@ -137,9 +151,8 @@ def objective(
     num_labelled = len(batch.images)
     images = augment.AUGMENTATIONS[config.student.augmentation](labelled_key, batch.images)
     guessed, _ = apply(augment.AUGMENTATIONS[config.weak](weak_key, batch.unlabelled))
-    logits, updates = apply(
-        jnp.concatenate([images, augment.STRONG[config.strong](strong_key, batch.unlabelled)])
-    )
+    strong = augment.STRONG[config.strong_augmentation]
+    logits, updates = apply(jnp.concatenate([images, strong(strong_key, batch.unlabelled)]))
     labelled = students.cross_entropy(
         logits[:num_labelled], batch.targets, config.student.label_smoothing
     )

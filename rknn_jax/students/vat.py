@@ -39,8 +39,8 @@ from rknn_jax.students import semi_supervised
 from rknn_jax.types import Array
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(semi_supervised.SemiSupervisedSettings):
     """Settings of VAT; the defaults suit MNIST-like images.
 
     Attributes:
@@ -50,20 +50,19 @@ class Config:
       radius: Length of an image's move, over all of its pixels in [0, 1]. Defaults to 1.5; VAT has
         about 3 for SVHN and 10 for CIFAR-10.
       iterations: Number of power iterations. Defaults to 1.
-      unlabelled_weight: Weight of the divergence. Defaults to 1.
       entropy_weight: Weight of the entropy. Defaults to 1.
     """
 
     student: students.Config = field(
-        default_factory=lambda: students.Config(epochs=25, label_smoothing=0.0)
+        default_factory=lambda: students.Config(epochs=25, label_smoothing=0.0), kw_only=False
     )
     unlabelled_ratio: int = 2
     radius: float = 1.5
     iterations: int = 1
-    unlabelled_weight: float = 1.0
     entropy_weight: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("unlabelled_ratio", "iterations"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
@@ -72,11 +71,22 @@ class Config:
                 f"Expected a finite radius > 0, got radius={self.radius}; unlabelled_weight=0 "
                 "leaves the divergence out."
             )
-        for name in ("unlabelled_weight", "entropy_weight"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ValueError(
-                    f"Expected a finite {name} >= 0, got {name}={getattr(self, name)}."
-                )
+        if not 0 <= self.entropy_weight < np.inf:
+            raise ValueError(
+                f"Expected a finite entropy_weight >= 0, got entropy_weight={self.entropy_weight}; "
+                "0 leaves the entropy out."
+            )
+
+    def fit_member(
+        self,
+        key: jax.Array,
+        images: Array,
+        targets: Array,
+        unlabelled: Array,
+        on_epoch: students.OnEpoch,
+    ) -> students.Student:
+        """Train one student by `fit`."""
+        return fit(key, images, targets, unlabelled, self, on_epoch=on_epoch)
 
 
 def fit(

@@ -2,22 +2,33 @@
 is stopped and what is refused.
 """
 
+import importlib
+from dataclasses import replace
+
 import chex
 import jax
 import numpy as np
 import pytest
 
+from rknn_jax import students as students_folder
 from rknn_jax.images import augment
-from rknn_jax.students import ensemble, mixmatch, semi_supervised
+from rknn_jax.labels import Labels
 from rknn_jax.students import fit as students
+from rknn_jax.students import mixmatch, semi_supervised
 from tests import tiny
 from tests.tiny import IMAGES, TARGETS, UNLABELLED, arrays
 
+KINDS = [students_folder.named(name) for name in students_folder.names()]
+MODULES = [
+    importlib.import_module(kind.__module__)
+    for kind in KINDS
+    if issubclass(kind, semi_supervised.SemiSupervisedSettings)
+]
 each = pytest.mark.parametrize(
     "module",
     [
         module if module is mixmatch else pytest.param(module, marks=pytest.mark.slow)
-        for module in ensemble.SEMI_SUPERVISED.values()
+        for module in MODULES
     ],
     ids=lambda module: module.__name__.removeprefix("rknn_jax.students."),
 )
@@ -116,13 +127,15 @@ def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised
 def test_an_ensemble_trains_its_members_so_and_counts_their_epochs(module, config):
     key = jax.random.key(3)
     told = []
-    both = ensemble.fit(
+    images = np.concatenate([IMAGES, UNLABELLED])
+    probabilities = np.concatenate([TARGETS, np.zeros((len(UNLABELLED), 3), np.float32)])
+    sure = np.ones(len(images), np.float32)
+    labels = Labels(probabilities, sure, np.zeros(len(images), np.int32))
+    settings = replace(config, members=2, targets="soft", unlabelled=0.0)
+    both = settings.fit(
         jax.random.clone(key),
-        IMAGES,
-        TARGETS,
-        config,
-        2,
-        unlabelled=UNLABELLED,
+        images,
+        labels,
         on_epoch=lambda *report: told.append(report[:2]),
     )
     alone = [
@@ -133,18 +146,7 @@ def test_an_ensemble_trains_its_members_so_and_counts_their_epochs(module, confi
         [arrays(member) for member in both.members], [arrays(student) for student in alone]
     )
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    with pytest.raises(ValueError, match="students.Config without"):
-        ensemble.fit(jax.random.key(3), IMAGES, TARGETS, config, 2)
-    with pytest.raises(ValueError, match="Expected no start"):
-        ensemble.fit(
-            jax.random.key(3),
-            IMAGES,
-            TARGETS,
-            config,
-            2,
-            unlabelled=UNLABELLED,
-            start=arrays(alone[0]),
-        )
+    assert all(member.config == config.student for member in both.members)
 
 
 @each

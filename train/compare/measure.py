@@ -103,7 +103,9 @@ def summary(
                 "kind": method.kind,
                 "trust": method.trust,
             }
-            about |= {"student": mine[0].experiment.student, "told": method.told, "runs": len(mine)}
+            student = mine[0].experiment.student
+            about["student"] = "none" if student is None else student.student.model
+            about |= {"told": method.told, "runs": len(mine)}
             rows.append(
                 about | joined(epsilon, [measured[cell] for cell in mine if cell in measured])
             )

@@ -13,7 +13,6 @@ from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.representations import pixels
 
-from .. import experiment as runs
 from ..buy import Config as Buy
 
 RECORD = "the whole record, to a curator who sees it"
@@ -81,12 +80,12 @@ class Plan(NamedTuple):
     """Measurements of a data set.
 
     Attributes:
-      shared: Settings that all methods share.
+      epochs: Number of epochs of each student; 0 is the network's own.
       seeds: Seeds of the splits.
       methods: Methods by name.
     """
 
-    shared: dict[str, Any]
+    epochs: int
     seeds: tuple[int, ...]
     methods: dict[str, Method]
 
@@ -156,7 +155,7 @@ def mnist(grid: tuple[float, ...] = (0.01, 0.04, 0.1, 0.4, 1.0, 4.0, INF)) -> Pl
             "NearPrivate, 1,000 labels bought", bought("near_private"), (1.0,), seeds=1
         ),
     }
-    return Plan({}, (5, 6, 7), methods | others(methods, grid))
+    return Plan(0, (5, 6, 7), methods | others(methods, grid))
 
 
 def others(methods: dict[str, Method], grid: tuple[float, ...]) -> dict[str, Method]:
@@ -177,7 +176,7 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
     images = NoisySGD(network="datalens", batch_size=250, epochs=5)
     heads = replace(HEAD, batch_size=250)
     given: dict[str, Any] = {
-        one.name: one.default for one in fields(DPDFD) if one.name in runs.GIVEN
+        one.name: one.default for one in fields(DPDFD) if one.name in DPDFD.given
     }
     small = replace(dpdfd.SMALL, **given, num_teachers=40)
     private = {"labeler": PrivateKNN(num_neighbors=30, sampling_prob=0.5)}
@@ -212,4 +211,4 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
         methods[name] = method._replace(
             title=title, changes=method.changes | changes, epsilons=epsilons, students=students
         )
-    return Plan({"epochs": 10}, (0, 1), methods)
+    return Plan(10, (0, 1), methods)

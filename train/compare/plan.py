@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rknn_jax.students.fit import Config as Network
+from rknn_jax.students.supervised import Config as Supervised
+
 from .. import experiment as runs
 from ..experiment import Experiment
 from .methods import Plan, digits, mnist
@@ -99,9 +102,12 @@ def experiment(config: Config, chosen: Plan, name: str, epsilon: float, seed: in
         "delta": DELTA,
     }
     settings |= {"relation": RELATION, "seed": seed, "noise_seed": config.noise_seed}
-    settings |= {"student": config.student if epsilon in method.students else "none"}
+    student = None
+    if config.student != "none":
+        student = Supervised(Network(model=config.student, epochs=chosen.epochs))
+    settings |= {"student": student if epsilon in method.students else None}
     return Experiment(
-        **settings | chosen.shared | method.changes,
+        **settings | method.changes,
         out=config.folder / name / f"epsilon={epsilon:g}-seed={seed}",
     )
 
@@ -111,13 +117,14 @@ def group(chosen: Plan, cell: Cell) -> tuple[bool, bool, str]:
 
     A group has one method, with or without students. Slow methods come last.
     """
-    return chosen.methods[cell.method].slow, cell.experiment.student != "none", cell.method
+    return chosen.methods[cell.method].slow, cell.experiment.student is not None, cell.method
 
 
 def settings_of(config: Config, chosen: Plan, name: str) -> dict[str, Any]:
     """Return the settings of a method that differ from the defaults of `train.distill`."""
     method = chosen.methods[name]
-    own = experiment(config, chosen, name, method.epsilons[0], chosen.seeds[0])
+    told_best = (*method.students, *method.epsilons)[0]  # with a student, if any epsilon has one
+    own = experiment(config, chosen, name, told_best, chosen.seeds[0])
     plain = runs.settings(
         Experiment(
             delta=DELTA, labeler=type(own.labeler)(), representation=type(own.representation)()
@@ -129,9 +136,7 @@ def settings_of(config: Config, chosen: Plan, name: str) -> dict[str, Any]:
     told = named | {
         key: value for key, value in mine.items() if key not in varied and value != plain[key]
     }
-    return {
-        key: {inner: each for inner, each in value.items() if each != plain[key][inner]}
-        if isinstance(value, dict)
-        else value
-        for key, value in told.items()
-    }
+    for key, value in told.items():
+        if isinstance(value, dict):
+            told[key] = {inner: each for inner, each in value.items() if each != plain[key][inner]}
+    return {key: value for key, value in told.items() if value != {}}

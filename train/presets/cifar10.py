@@ -11,6 +11,8 @@ the student.
 
 from rknn_jax.representations.scan import Config as SCAN
 from rknn_jax.representations.simclr import Config as SimCLR
+from rknn_jax.students.fit import Config as Network
+from rknn_jax.students.supervised import Config as Supervised
 
 from ..experiment import Experiment
 
@@ -18,15 +20,13 @@ PRETRAINING = SimCLR(backbone="resnet18", epochs=500)
 ALSO = (PRETRAINING, SCAN(PRETRAINING))
 """Representations with settings of their own, which `--representation` chooses by name."""
 
+NETWORK = Network(model="resnet18", epochs=30, batch_size=128, augmentation="crop_flip")
+
 EXPERIMENT = Experiment(
     preset="cifar10",
     dataset="cifar10:pooled",
     epsilon=1.0,
     queries=500,
     representation=PRETRAINING,
-    student="resnet18",
-    fine_tune=True,
-    epochs=30,
-    batch_size=128,
-    augmentation="crop_flip",
+    student=Supervised(NETWORK, fine_tune=True),
 )

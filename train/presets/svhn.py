@@ -9,6 +9,8 @@ accelerator. Not measured yet; the paper has 95.6%.
 """
 
 from rknn_jax.representations import hog
+from rknn_jax.students.fit import Config as Network
+from rknn_jax.students.supervised import Config as Supervised
 
 from ..experiment import Experiment
 
@@ -18,7 +20,5 @@ EXPERIMENT = Experiment(
     epsilon=0.1,
     queries=500,
     representation=hog.Config(),
-    student="wrn28_2",
-    batch_size=64,
-    augmentation="crop",
+    student=Supervised(Network(model="wrn28_2", batch_size=64, augmentation="crop")),
 )

@@ -141,7 +141,7 @@ def _ticks(low: float, high: float) -> list[float]:
 def epochs(run: Run) -> Markup | None:
     """Draw the student's accuracy over the epochs of all rounds; None if none finished."""
     known = [entry for entry in run.metrics if entry.get("test_accuracy") is not None]
-    members = run.config.get("members", 1)
+    members = run.members
     return (
         chart("epochs", partial(_draw_epochs, known, members, run.label_accuracy))
         if known

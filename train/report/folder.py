@@ -90,6 +90,12 @@ class Run:
         return str(self.config["dataset"]).removeprefix("tfds:")
 
     @property
+    def members(self) -> int:
+        """Number of students whose probabilities are averaged."""
+        settings = self.config.get("student_settings")
+        return int(settings.get("members", 1)) if isinstance(settings, dict) else 1
+
+    @property
     def label_accuracy(self) -> float | None:
         """Accuracy of the labels, or None if it is not known."""
         return self.result.get("label_accuracy")

@@ -24,6 +24,8 @@ def command(run: Run) -> list[str]:
         if field.name == "out":
             continue
         options += _options("", field.name, given.get(field.name))
+        if field.name == "student":
+            options += _options("", "semi_supervised", given.get("semi_supervised"))
         options += _options("", field.name, given.get(f"{field.name}_settings"))
     return ["python -m train.distill", *options]
 

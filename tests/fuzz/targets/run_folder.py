@@ -18,7 +18,7 @@ SETTINGS = {
     "epsilon": 1.0,
     "representation": pixels.Config(),
     "queries": 12,
-    "student": "none",
+    "student": None,
 }
 
 

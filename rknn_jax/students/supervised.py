@@ -1,0 +1,60 @@
+"""Supervised students: trained on the labeled public records alone."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from rknn_jax.labels import Labels
+from rknn_jax.students import ensemble
+from rknn_jax.students import fit as students
+from rknn_jax.students.base import StudentSettings
+from rknn_jax.types import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(StudentSettings):
+    """Settings of supervised students.
+
+    Attributes:
+      fine_tune: Start of each student from the weights of simclr or scan, with their backbone as
+        student. Defaults to False.
+    """
+
+    fine_tune: bool = False
+
+    @property
+    def semi_supervised(self) -> str:
+        """Name of the method that learns from unlabeled records: there is none."""
+        return "none"
+
+    def check(self, labels_all: bool, backbone: str | None) -> None:
+        """Check that the network to fine-tune is the representation's."""
+        if self.fine_tune and self.student.model != backbone:
+            raise ValueError(
+                "Expected the student's network to be that of the representation, such as simclr "
+                f"or scan, with fine_tune, got student={self.student.model} and "
+                f"backbone={backbone}; choose that network, or leave fine_tune out."
+            )
+
+    def fit(
+        self,
+        key: jax.Array,
+        images: Array,
+        labels: Labels,
+        *,
+        start: Any = None,
+        on_epoch: students.OnEpoch | None = None,
+    ) -> ensemble.Ensemble:
+        """Train all members on the labeled records. `start` is used if `fine_tune` is set."""
+        known = labels.known
+        return ensemble.fit(
+            key,
+            np.asarray(images)[known],
+            labels.targets(self.targets)[known],
+            self.student,
+            self.members,
+            start=start if self.fine_tune else None,
+            on_epoch=on_epoch,
+        )
