@@ -45,7 +45,7 @@ def use(monkeypatch, network):
     networks apart by the config alone.
     """
     monkeypatch.setattr(
-        students, "_model", lambda config: SimpleNamespace(Model=network, MIN_SIZE=2)
+        students, "_model", lambda config: SimpleNamespace(Model=network, MIN_SIZE=2, EPOCHS=30)
     )
 
 
