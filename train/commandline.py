@@ -17,8 +17,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from rknn_jax import labelers, representations, students
+from rknn_jax import labelers, representations
 from rknn_jax.labelers.noisy_sgd import NoisySGD
+from rknn_jax.students import base as students
 from rknn_jax.students import fit
 from rknn_jax.students.base import StudentSettings
 from rknn_jax.students.supervised import Config as Supervised
@@ -53,14 +54,7 @@ def parsed(arguments: list[str], description: str | None = None) -> Experiment:
       SystemExit: If an option is unknown, or help was asked for.
     """
     names, rest = _names(arguments)
-    begun = presets.named(names.preset) if names.preset else Experiment()
-    given = {one.name: getattr(begun, one.name) for one in dataclasses.fields(Experiment)}
-    kept = {each.name: each for each in (presets.also(names.preset) if names.preset else ())}
-    for field in ("labeler", "representation"):
-        asked = getattr(names, field)
-        if asked is not None and asked != given[field].name:
-            given[field] = kept.get(asked) or ROOMS[field].named(asked)()
-    given["student"] = _student(begun.student, names.student, names.semi_supervised)
+    given = _begun(names)
     chosen = {field: given[field] for field in ROOMS if given[field] is not None}
     kinds = {field: _narrowed(type(part)) for field, part in chosen.items()}
     asked_for: list[Any] = [(field, kind, dataclasses.field()) for field, kind in kinds.items()]
@@ -94,6 +88,19 @@ def _names(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for name in ("preset", *ROOMS, "semi-supervised"):
         first.add_argument(f"--{name}")
     return first.parse_known_args(arguments)
+
+
+def _begun(names: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the preset or of the defaults, with the parts that are named."""
+    begun = presets.named(names.preset) if names.preset else Experiment()
+    given = {one.name: getattr(begun, one.name) for one in dataclasses.fields(Experiment)}
+    kept = {each.name: each for each in (presets.also(names.preset) if names.preset else ())}
+    for field in ("labeler", "representation"):
+        asked = getattr(names, field)
+        if asked is not None and asked != given[field].name:
+            given[field] = kept.get(asked) or ROOMS[field].named(asked)()
+    given["student"] = _student(begun.student, names.student, names.semi_supervised)
+    return given
 
 
 def _student(
@@ -265,10 +272,12 @@ def _choices(given: dict[str, Any]) -> str:
         "student": (("none", *fit.MODELS), "none" if student is None else student.student.model),
         "semi-supervised": (_methods(), "none" if student is None else student.semi_supervised),
     }
-    return "\n\n".join(
+    lines = [
         f"--{name}: {', '.join(choices)} (shown here: {shown})"
         for name, (choices, shown) in words.items()
-    )
+    ]
+    hint = "Prefixes may be left out, as in --members 3. -H says what each option means."
+    return "\n".join([*lines, "", hint])
 
 
 def _values(value: Any, kind: type[Any]) -> dict[str, Any]:

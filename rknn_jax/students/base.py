@@ -5,11 +5,15 @@ unlabeled records too.
 """
 
 import abc
+import importlib
+import pkgutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self, TypeVar, get_args
+from typing import Self, TypeVar, get_args
 
 import jax
 
+from rknn_jax import students as folder
 from rknn_jax.labels import Labels, Targets
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
@@ -55,11 +59,12 @@ class StudentSettings(abc.ABC):
         """Name of the method that learns from unlabeled records, or `none`."""
         return self.name
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Return the settings as one flat dict, without the network's name."""
-        own: dict[str, Any] = asdict(self)
-        network: dict[str, Any] = own.pop("student")
+        network = asdict(self.student)
         del network["model"]
+        own = asdict(self)
+        del own["student"]
         return network | own
 
     def with_model(self, model: str) -> Self:
@@ -103,7 +108,7 @@ class StudentSettings(abc.ABC):
         images: Array,
         labels: Labels,
         *,
-        start: Any = None,
+        start: Mapping[str, object] | None = None,
         on_epoch: students.OnEpoch | None = None,
     ) -> Ensemble:
         """Train all members on the public records labeled so far.
@@ -120,3 +125,35 @@ class StudentSettings(abc.ABC):
           KeyboardInterrupt: If interrupted before the end of the very first epoch.
           ValueError: If the records do not suit the training.
         """
+
+
+def names() -> list[str]:
+    """Return the names of all kinds of training, which are the names of files in this folder."""
+    return sorted(_kinds())
+
+
+def named(name: str) -> type[StudentSettings]:
+    """Return the settings' class of a kind of training.
+
+    Raises:
+      ValueError: If the name is not in `names()`.
+    """
+    kinds = _kinds()
+    if name not in kinds:
+        raise ValueError(
+            f"Expected a kind of training among {', '.join(sorted(kinds))}, got {name!r}."
+        )
+    return kinds[name]
+
+
+def _kinds() -> dict[str, type[StudentSettings]]:
+    """Return every `Config` of this folder that holds a student's settings, by its file."""
+    found = {}
+    for module in pkgutil.iter_modules(folder.__path__):
+        if module.ispkg or module.name.startswith("_"):
+            continue
+        own = vars(importlib.import_module(f"{folder.__name__}.{module.name}"))
+        config = own.get("Config")
+        if isinstance(config, type) and issubclass(config, StudentSettings):
+            found[module.name] = config
+    return found

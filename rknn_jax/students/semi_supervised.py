@@ -10,7 +10,7 @@ Nothing here sees private data: the targets are post-processing of a private rel
 
 import abc
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -68,7 +68,7 @@ class SemiSupervisedSettings(StudentSettings):
         images: Array,
         labels: Labels,
         *,
-        start: Any = None,
+        start: Mapping[str, object] | None = None,
         on_epoch: students.OnEpoch | None = None,
     ) -> ensemble.Ensemble:
         """Train all members on the surest labels and on the images of all other records.

@@ -1,7 +1,7 @@
 """Supervised students: trained on the labeled public records alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -44,7 +44,7 @@ class Config(StudentSettings):
         images: Array,
         labels: Labels,
         *,
-        start: Any = None,
+        start: Mapping[str, object] | None = None,
         on_epoch: students.OnEpoch | None = None,
     ) -> ensemble.Ensemble:
         """Train all members on the labeled records. `start` is used if `fine_tune` is set."""

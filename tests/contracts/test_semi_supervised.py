@@ -10,15 +10,14 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax import students as students_folder
 from rknn_jax.images import augment
 from rknn_jax.labels import Labels
+from rknn_jax.students import base, mixmatch, semi_supervised
 from rknn_jax.students import fit as students
-from rknn_jax.students import mixmatch, semi_supervised
 from tests import tiny
 from tests.tiny import IMAGES, TARGETS, UNLABELLED, arrays
 
-KINDS = [students_folder.named(name) for name in students_folder.names()]
+KINDS = [base.named(name) for name in base.names()]
 MODULES = [
     importlib.import_module(kind.__module__)
     for kind in KINDS

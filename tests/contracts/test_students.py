@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax import students
 from rknn_jax.labels import Labels
+from rknn_jax.students import base as students
 from rknn_jax.students import fit, supervised, uda
 from tests import tiny
 
@@ -18,9 +18,9 @@ LABELS = Labels(KNOWN, SURE, np.zeros(5, np.int32))
 
 
 def test_every_kind_is_found_by_its_file():
-    assert students.names() == ["mixmatch", "supervised", "uda", "vat"]
+    assert {"mixmatch", "supervised", "uda", "vat"} <= set(students.names())
     assert students.named("supervised") is supervised.Config
-    with pytest.raises(ValueError, match="among mixmatch, .*got 'ensemble'"):
+    with pytest.raises(ValueError, match="among mixmatch.*got 'ensemble'"):
         students.named("ensemble")
 
 
