@@ -39,9 +39,6 @@ REACH = 6.0
 GRID = 200
 """Half width in standard deviations, and number of points, of the grid of `posterior`."""
 
-LARGEST_GRAPH = 100_000
-"""Most public records between which labels are spread; a larger graph would take hours."""
-
 LARGEST_GRID = 10**7
 """Most numbers that `posterior` holds at a time."""
 
@@ -210,10 +207,10 @@ def public_graph(
       smoothing: Choice of smoothing; `none` spreads nothing. Defaults to `auto`.
 
     Returns:
-      `[m, m]`, or None if nothing is to be spread: if `smoothing` is `none`, if every record is a
-      query, and beyond `LARGEST_GRAPH` records.
+      `[m, m]`, or None if nothing is to be spread: if `smoothing` is `none`, or if every record is
+      a query. Above `neighbor_graph.LARGEST_EXACT` records, a few neighbors are missed.
     """
-    if smoothing == "none" or not num_queries < len(features) <= LARGEST_GRAPH:
+    if smoothing == "none" or num_queries >= len(features):
         return None
     return self_graph(features, metric=metric)
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
+from sklearn.datasets import load_digits
 
 from rknn_jax import bsvs, neighbor_graph, neighbors
 
@@ -593,3 +594,35 @@ def test_no_point_is_its_own_neighbour_even_among_duplicates(copies, monkeypatch
 def test_a_graph_of_few_points_has_fewer_neighbours(monkeypatch):
     monkeypatch.setattr(neighbors, "FEW_DIFFERENCES", 2**24)
     assert neighbor_graph.self_graph(np.float32([[0.0], [1.0]])).nnz == 2
+
+
+def digits():
+    return load_digits().data.astype(np.float32)
+
+
+def test_an_inverted_file_with_all_cells_is_exact():
+    rows = digits()[:600]
+    index, distance = neighbor_graph.inverted_file(rows, 4, probes=1000)
+    exact = np.sort(cdist(rows, rows, "sqeuclidean"), axis=1)[:, :4]
+    np.testing.assert_allclose(distance, exact, rtol=1e-4, atol=1e-1)
+    found = ((rows[index] - rows[:, None]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-1)
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_an_inverted_file_finds_nearly_all_neighbors(monkeypatch, metric):
+    rows = digits()
+    exact = cdist(rows, rows, metric)
+    monkeypatch.setattr(neighbor_graph, "LARGEST_EXACT", 100)
+    index, distance = neighbor_graph.neighbors_of_each(rows, 8, metric=metric)
+    kth = np.sort(exact, axis=1)[:, 7:8]
+    found = np.take_along_axis(exact, index, axis=1)
+    np.testing.assert_allclose(distance, found, rtol=1e-3, atol=0.5)
+    assert np.mean(found <= kth + 1e-6) > 0.97
+
+
+def test_cells_with_few_rows_are_searched_farther():
+    rows = np.concatenate([np.zeros((1, 2)), 100 + np.eye(2)[[0, 1] * 8]]).astype(np.float32)
+    index, _ = neighbor_graph.inverted_file(rows, 5, probes=1)
+    assert (index[:, 0] >= 0).all()
+    assert all(len(set(row)) == 5 for row in index.tolist())

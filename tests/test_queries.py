@@ -1,8 +1,11 @@
 """k-means quality, medoids, and which records later rounds ask about."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
+from sklearn.datasets import load_digits
 
 from rknn_jax.neighbors import nearest
 from rknn_jax.queries import kmeans, prototypes, uncertainty
@@ -100,3 +103,48 @@ def test_the_record_that_has_most_of_a_prototype_stands_for_it_and_for_no_other(
 def test_as_many_prototypes_as_queries_are_needed(shape, words):
     with pytest.raises(ValueError, match=words):
         prototypes.select(jax.random.key(0), np.zeros(shape, np.float32), 7)
+
+
+# Large public data
+
+
+def inertia(features, queries):
+    centres = np.asarray(queries.features, np.float64)[queries.cluster]
+    return float(((features - centres) ** 2).sum())
+
+
+def test_seeding_on_a_sample_costs_at_most_two_percent_of_inertia(monkeypatch):
+    images = load_digits().data.astype(np.float32)
+    before = inertia(images, kmeans.select(jax.random.key(0), images, 40))
+    monkeypatch.setattr(kmeans, "LARGE", 0)
+    monkeypatch.setattr(kmeans, "ROWS_SEEDED", 10)
+    monkeypatch.setattr(kmeans, "ROWS_TRAINED", 30)
+    sampled = kmeans.select(jax.random.key(0), images, 40)
+    assert inertia(images, sampled) <= 1.02 * before
+    nearest_centre = np.asarray(nearest(images, sampled.features, 1)[0])[:, 0]
+    np.testing.assert_array_equal(sampled.cluster, nearest_centre)
+    np.testing.assert_array_equal(sampled.size, np.bincount(sampled.cluster, minlength=40))
+
+
+def test_a_seed_is_drawn_in_proportion_to_the_squared_distance():
+    """By a chi-square test of 4,000 draws, with a false-alarm rate of 1e-6."""
+    points = np.float32([[0.0], [1.0], [2.0], [5.0]])
+    keys = jax.random.split(jax.random.key(0), 4000)
+    chosen = np.asarray(
+        jax.vmap(lambda key: kmeans.plus_plus(key, jnp.asarray(points), 2, 1))(keys)
+    )
+    distances = (points - points.T) ** 2
+    expected = distances / distances.sum(axis=1, keepdims=True) / 4
+    observed = np.zeros((4, 4))
+    np.add.at(observed, (chosen[:, 0], chosen[:, 1]), 1)
+    drawn = expected > 0
+    assert observed[~drawn].sum() == 0, "a seed is at distance 0 from itself"
+    statistic = ((observed - 4000 * expected)[drawn] ** 2 / (4000 * expected[drawn])).sum()
+    assert stats.chi2.sf(statistic, drawn.sum() - 1) > 1e-6
+
+
+def test_the_best_of_several_draws_becomes_a_seed():
+    points = np.float32([[0.0], [0.1], [10.0], [10.1], [20.0]])
+    for seed in range(20):
+        chosen = kmeans.plus_plus(jax.random.key(seed), jnp.asarray(points), 3, 30)
+        assert {int(points[i, 0] / 9) for i in np.asarray(chosen)} == {0, 1, 2}
