@@ -12,6 +12,7 @@ Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Pyth
     python -m train.distill        in this process, of the data set that extending.md adds, and
                                    in `make test-all` the demo of README.md
     DIR                            is a folder of scikit-learn's digits in MNIST's format
+    P.npz, R.npz                   are embeddings of scikit-learn's digits, if no block makes them
 
 and these are **parsed** only, by their own parsers, as they would take minutes or wait for
 somebody: `rknn serve` and `join` (run by tests/test_federation_processes.py), `rknn audit
@@ -29,6 +30,7 @@ import dataclasses
 import importlib
 import importlib.util
 import io
+import json
 import os
 import pkgutil
 import re
@@ -52,7 +54,9 @@ from rknn_jax import data, labelers, mechanisms, queries, representations
 from rknn_jax._internal import compilation
 from rknn_jax.cli import main as cli
 from rknn_jax.data import _idx
+from rknn_jax.federation.settings import Serve, asked
 from tests import tiny
+from tests.conftest import modules
 from tests.contracts import (
     test_data,
     test_labelers,
@@ -62,6 +66,7 @@ from tests.contracts import (
     test_representations,
 )
 from train import audit, commandline, distill, experiment, parties, presets, sweep
+from train.compare import plan
 from train.compare.plan import Config as Comparison
 
 ROOT = Path(__file__).parent.parent
@@ -262,11 +267,15 @@ def audited(arguments: list[str]) -> list[str]:
     return [*arguments[:place], AUDIT_RUNS, *arguments[place + 1 :]]
 
 
-def distilled(asked: experiment.Experiment) -> None:
+def distilled(given: experiment.Experiment) -> None:
     """Run an experiment, the student for one epoch."""
-    out = asked.out or Path("runs/distilled")
-    result = distill.run(dataclasses.replace(asked, out=out, epochs=1))
-    assert result["epsilon"] <= asked.epsilon * (1 + 1e-9)
+    out = given.out or Path("runs/distilled")
+    student = given.student
+    if student is not None:
+        short = dataclasses.replace(student.student, epochs=1)
+        student = dataclasses.replace(student, student=short)
+    result = distill.run(dataclasses.replace(given, out=out, student=student))
+    assert result["epsilon"] <= given.epsilon * (1 + 1e-9)
     assert result["label_accuracy"] > 0.7, "of ten classes, or two, at epsilon = 1"
     assert (out / "report.html").exists()
 
@@ -304,13 +313,21 @@ def write_mnist(folder: Path) -> None:
         _idx.write(folder / f"{part}-labels-idx1-ubyte", digits.target[chosen].astype(np.uint8))
 
 
+def write_tables(folder: Path) -> None:
+    """Write pixels of scikit-learn's digits as P.npz, 200 public ones, and R.npz, 1,000 private."""
+    digits = load_digits()
+    np.savez(folder / "P.npz", embeddings=digits.data[:200])
+    np.savez(folder / "R.npz", embeddings=digits.data[200:1200], labels=digits.target[200:1200])
+
+
 def install(patch: pytest.MonkeyPatch, folder: Path, block: Block) -> None:
     """Write a file where the package finds it, as if it lay in the folder that its title names."""
     path = folder / block.title
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(block.text)
     package = importlib.import_module(block.title.rsplit("/", 1)[0].replace("/", "."))
-    patch.setattr(package, "__path__", [*package.__path__, str(path.parent)])
+    if str(path.parent) not in package.__path__:
+        patch.setattr(package, "__path__", [*package.__path__, str(path.parent)])
     patch.setattr(package, path.stem, None, raising=False)  # an import sets it, and is undone
     patch.delattr(package, path.stem)
 
@@ -318,7 +335,7 @@ def install(patch: pytest.MonkeyPatch, folder: Path, block: Block) -> None:
 def test_the_files_of_extending_are_linted_and_short(tmp_path):
     """A mechanism has at most 60 lines of code; docstrings and empty lines are not counted."""
     files = [block for block in blocks(ROOT / "docs/extending.md") if block.title]
-    assert len(files) == 5
+    assert len(files) == 6
     for block in files:
         path = tmp_path / block.title
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -329,17 +346,15 @@ def test_the_files_of_extending_are_linted_and_short(tmp_path):
     for words in (["check", "--ignore", "I,INP"], ["format", "--check"]):
         done = subprocess.run([*ruff, *words, *settings], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
-    [mechanism] = [block.text for block in files if "/mechanisms/" in block.title]
-    text = {
-        line
-        for node in ast.walk(ast.parse(mechanism))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        for line in range(node.lineno, node.end_lineno + 1)
-    }
-    code = [
-        line for line in enumerate(mechanism.splitlines(), 1) if line[1] and line[0] not in text
-    ]
-    assert len(code) <= 60
+    for mechanism in [block.text for block in files if "/mechanisms/" in block.title]:
+        text = {
+            line
+            for node in ast.walk(ast.parse(mechanism))
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            for line in range(node.lineno, node.end_lineno + 1)
+        }
+        lines = enumerate(mechanism.splitlines(), 1)
+        assert sum(bool(line) and number not in text for number, line in lines) <= 60
 
 
 def readme(told) -> None:
@@ -370,23 +385,64 @@ def choosing(told) -> None:
 
 def extending(told) -> None:
     assert told.namespace["right"] > 0.6
-    assert [path.parent.name for path in told.files.values()] == [
-        "mechanisms",
-        "labelers",
-        "data",
-        "representations",
-        "queries",
+    found = [installed(told, path) for path in told.files.values()]
+    assert [package for package, _ in found] == [
+        mechanisms,
+        mechanisms,
+        labelers,
+        data,
+        representations,
+        queries,
     ]
-    for title, path in told.files.items():
-        package = importlib.import_module(
-            path.parent.relative_to(told.folder).as_posix().replace("/", ".")
-        )
-        module = importlib.import_module(f"{package.__name__}.{path.stem}")
+    for package, module in found:
+        assert module in modules(package), "the contract tests walk these"
+        assert module.__name__ in shown_by_the_api_pages()
         for number, example in enumerate(module.EXAMPLES):
             try:
                 CONTRACTS[package](module, example)
             except Exception as error:
-                raise AssertionError(f"{title}, example {number}, breaks its contract") from error
+                place = f"{module.__name__}, example {number}"
+                raise AssertionError(f"{place}, breaks its contract") from error
+    commands_took_the_files()
+    comparisons_and_benchmarks_take_the_files()
+
+
+def installed(told, path: Path) -> tuple[ModuleType, ModuleType]:
+    """Return the package and the module of a file that the page wrote."""
+    package = importlib.import_module(".".join(path.parent.relative_to(told.folder).parts))
+    return package, importlib.import_module(f"{package.__name__}.{path.stem}")
+
+
+def commands_took_the_files() -> None:
+    """What the page's commands left behind names the files and their settings."""
+    card = json.loads(Path("runs/nonnegative/privacy.json").read_text())
+    assert card["mechanism"] == "nonnegative_laplace"
+    with np.load("runs/nonnegative/queries.npz") as arrays:
+        assert arrays["noisy_counts"].min() == 0
+    bars = json.loads(Path("runs/bars/config.json").read_text())
+    assert (bars["dataset"], bars["labeler"]) == ("bars", "class_sums")
+    assert bars["labeler_settings"] == {"centered": False}
+    directions = json.loads(Path("runs/directions/config.json").read_text())
+    assert directions["representation"] == "random_directions"
+    assert directions["representation_settings"] == {"dimension": 20}
+    serve = Serve(Path("P.npz"), 1.0, "2", 3, Path("out"), student="none")
+    served = asked(dataclasses.replace(serve, representation="random_directions"))
+    assert served.representation == "random_directions"
+
+
+def comparisons_and_benchmarks_take_the_files() -> None:
+    _, cells = plan.plan(Comparison(methods=("class-sums",)))
+    assert {cell.experiment.labeler.name for cell in cells} == {"class_sums"}
+    fresh = {name: importlib.import_module(f"benchmarks.{name}") for name in ("audit", "labels")}
+    audits = importlib.reload(fresh["audit"]).AUDITS
+    assert {"hashed_bit", "nonnegative_laplace"} <= {one.mechanism for one in audits}
+    assert "class_sums" in {one.labeler for one in audits}
+    assert "random_directions" in importlib.reload(fresh["labels"]).REPRESENTATIONS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RKNN_MNIST_DIR", "DIR")
+        compared = importlib.import_module("benchmarks.labelers")
+    for _, kinds in compared.STUDIES:
+        assert [labeler.name for labeler, _ in compared.others(kinds)] == ["class_sums"]
 
 
 CHECKS = {
@@ -398,14 +454,20 @@ CHECKS = {
 
 
 def keeps_the_mechanisms(module: ModuleType, mechanism) -> None:
+    test_mechanisms.test_totals_of_parts_add_up_to_the_total(mechanism)
+    test_mechanisms.test_the_guarantee_says_everything_and_is_what_the_fields_say(mechanism)
+    if mechanisms.is_central(mechanism):
+        test_mechanisms.test_shapes_dtypes_and_hashable_structure(mechanism)
+        test_mechanisms.test_without_noise_the_estimate_is_the_count(mechanism)
+        test_mechanisms.test_two_keys_differ_and_one_key_repeats(mechanism)
+        test_mechanisms.test_an_unknown_relation_is_named(mechanism)
+        return
     test_local.test_the_privacy_loss_of_every_pair_of_inputs_is_at_most_epsilon(mechanism, None)
     test_local.test_messages_follow_the_law(mechanism)
     test_local.test_cells_are_supported_with_probability_p_and_q(mechanism)
     test_local.test_a_client_without_votes_biases_nothing(mechanism)
     test_local.test_what_is_outside_the_alphabet_is_told(mechanism)
     test_local.test_as_many_votes_as_cells_are_refused(mechanism)
-    test_mechanisms.test_totals_of_parts_add_up_to_the_total(mechanism)
-    test_mechanisms.test_the_guarantee_says_everything_and_is_what_the_fields_say(mechanism)
     assert module.__name__.split(".")[-1] in mechanisms.names("local")
 
 
@@ -472,6 +534,7 @@ def told(request, tmp_path_factory):
         patch.setattr(compilation, "keep", lambda: None)
         tiny.use(patch, tiny.Linear)
         write_mnist(folder / "DIR")
+        write_tables(folder)
         for block in blocks(ROOT / request.param):
             place = f"{request.param}, block at line {block.line}"
             if block.title and block.language == "python":
@@ -568,9 +631,10 @@ def test_every_page_is_in_the_navigation():
     assert navigation <= pages, "pages that are not there"
 
 
-def test_the_api_pages_leave_no_public_module_out():
-    """A directive with show_submodules covers its folder; every other names a module that
-    exists.
+def shown_by_the_api_pages() -> set[str]:
+    """Return the modules of all directives.
+
+    A directive with show_submodules covers its folder. Every other names a module that exists.
     """
     covered: set[str] = set()
     for page in (ROOT / "docs/api").glob("*.md"):
@@ -578,17 +642,18 @@ def test_the_api_pages_leave_no_public_module_out():
             assert importlib.util.find_spec(name), f"{page.name} shows {name}, which does not exist"
             assert name not in covered, f"{name} is shown twice"
             covered.add(name)
-            covered |= (
-                set(public_modules(importlib.import_module(name)))
-                if "show_submodules: true" in below
-                else set()
-            )
+            if "show_submodules: true" in below:
+                covered |= set(public_modules(importlib.import_module(name)))
+    return covered
+
+
+def test_the_api_pages_leave_no_public_module_out():
     every = {
         module
         for package in (rknn_jax, train)
         for module in [package.__name__, *public_modules(package)]
     }
-    assert sorted(every - covered) == [], "add ::: lines for these to docs/api"
+    assert sorted(every - shown_by_the_api_pages()) == [], "add ::: lines for these to docs/api"
 
 
 def public_modules(package: ModuleType) -> list[str]:
