@@ -143,8 +143,8 @@ class Experiment:
                 raise ValueError(f"Expected {name} >= 1, got {name}={value}; ask one or more.")
         if self.student is None and self.rounds > 1:
             raise ValueError(
-                f"Expected a student with rounds={self.rounds}, got student=none; a later round "
-                "asks what it is unsure of."
+                f"Expected a student with rounds={self.rounds}, got student=none; choose one, such "
+                "as --student cnn, because a later round asks what it is unsure of."
             )
         self._check_parts()
 
