@@ -43,12 +43,12 @@ def neighbors_of_each(
       `(index, distance)`, int32 and float32 `[m, count]`, nearest first.
     """
     if len(features) <= LARGEST_EXACT:
-        index, distance = nearest(features, features, count, metric=metric)
-        return np.asarray(index), np.asarray(distance)
+        exact = nearest(features, features, count, metric=metric)
+        return np.asarray(exact[0]), np.asarray(exact[1])
     rows = np.asarray(features, np.float32)
     if metric == "cosine":  # half the squared distance of unit vectors
         norm = np.linalg.norm(rows, axis=1, keepdims=True)
-        rows = rows / np.where(norm > 0, norm, 1)
+        rows = np.asarray(rows / np.where(norm > 0, norm, 1), np.float32)
     index, distance = inverted_file(rows, count)
     return index, distance / 2 if metric == "cosine" else distance
 

@@ -222,14 +222,16 @@ def total(counts: Iterable[Count], names: Sequence[str], num_neighbors: int) -> 
 def _votes(points: np.ndarray, ids: np.ndarray, question: Question, size: int) -> np.ndarray:
     """Return the votes of a block, int64 `[s, num_classes]`. Missing rows fill it up to `size`."""
     usable = ids != MISSING
-    rows = np.zeros((size, points.shape[1]), np.float32)
-    np.copyto(rows[: len(points)], points, where=usable[:, None])
-    labels = np.full(size, MISSING, np.int32)
-    labels[: len(ids)] = ids
+    if not usable.all():
+        points = np.where(usable[:, None], points, np.float32(0))
+    missing = size - len(points)
+    if missing:
+        points = np.pad(points, ((0, missing), (0, 0)))
+        ids = np.pad(ids, (0, missing), constant_values=MISSING)
     votes = nearest_votes(
-        rows,
+        points,
         jnp.asarray(question.queries, jnp.float32),
-        labels,
+        ids,
         question.num_neighbors,
         question.classes.count,
         metric=question.metric,
