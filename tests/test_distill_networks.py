@@ -240,6 +240,7 @@ def test_a_finished_private_network_is_kept_where_buying_fails_and_what_choosing
     choosing_cost_two(folder)
 
 
+@pytest.mark.slow
 def test_what_is_bought_may_change_until_something_was_chosen_with_noise(tmp_path, monkeypatch):
     steps = []
     counted(monkeypatch, steps)

@@ -361,9 +361,8 @@ def test_epsilon_does_not_depend_on_the_bound():
     np.testing.assert_allclose(1024 * small, large, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "form", [pytest.param("single_teacher", marks=pytest.mark.slow), "direct_training"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["single_teacher", "direct_training"])
 def test_what_is_as_published_tells_both_numbers(form):
     config = dataclasses.replace(
         QUICK, epsilon=1.0, as_published=form, steps=2, updates=1, clip=1e-2

@@ -169,6 +169,7 @@ def test_what_is_not_known_is_null_and_an_empty_field(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path):
     make_files(tmp_path)
     assert rknn(*arguments(classes="ant,bee,cow", out="label")).status == 0

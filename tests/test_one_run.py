@@ -152,6 +152,7 @@ def with_a_factor(monkeypatch, factor):
     monkeypatch.setattr(dpsgd, "noise", noise)
 
 
+@pytest.mark.slow
 def test_half_of_noisy_sgds_noise_is_found_in_at_most_twenty_runs(monkeypatch):
     honest = trained(2.0)
     assert not honest.broken, honest

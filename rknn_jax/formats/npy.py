@@ -35,7 +35,10 @@ def head(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
     Raises:
       ValueError: If the head is damaged, or the array holds Python objects.
     """
-    version = np.lib.format.read_magic(file)
+    try:
+        version = np.lib.format.read_magic(file)
+    except ValueError as error:
+        raise ValueError(f"the array is no .npy file: {error}") from error
     if version not in HEADERS:
         raise ValueError(f"version {version} of the format")
     shape, fortran, dtype = HEADERS[version](file)
