@@ -13,7 +13,7 @@ from rknn_jax.audit import bounds, games_release
 from rknn_jax.audit.games_release import differing, of_release, read_after, worlds
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.release import label
+from rknn_jax.release import counting, label
 
 CONFIDENCE = 1 - 1e-5
 EPSILON = 0.25
@@ -29,7 +29,7 @@ def replaced():
 
 def true_counts(plan):
     """Votes of a plan's private records, without noise."""
-    return label.count_all(plan.data.private, plan.question).counts
+    return counting.count_all(plan.data.private, plan.question).counts
 
 
 def found_in(number):
@@ -145,13 +145,13 @@ def a_word_in_the_page(monkeypatch):
     def page(told):
         return honest(told) + (" " if WINNERS[-1] % 2 else "\n")
 
-    first = label.count_all
+    first = counting.count_all
 
     def count_all(records, *rest):
         WINNERS.append(int((np.asarray(records.shards[0].labels_) == 0).sum()))
         return first(records, *rest)
 
-    monkeypatch.setattr(label, "count_all", count_all)
+    monkeypatch.setattr(counting, "count_all", count_all)
     monkeypatch.setattr(label, "page", page)
 
 

@@ -131,7 +131,7 @@ def test_a_seed_is_drawn_in_proportion_to_the_squared_distance():
     points = np.float32([[0.0], [1.0], [2.0], [5.0]])
     keys = jax.random.split(jax.random.key(0), 4000)
     chosen = np.asarray(
-        jax.vmap(lambda key: kmeans.plus_plus(key, jnp.asarray(points), 2, 1))(keys)
+        jax.vmap(lambda key: kmeans.plus_plus(key, jnp.asarray(points), 2, 1)[0])(keys)
     )
     distances = (points - points.T) ** 2
     expected = distances / distances.sum(axis=1, keepdims=True) / 4
@@ -146,5 +146,7 @@ def test_a_seed_is_drawn_in_proportion_to_the_squared_distance():
 def test_the_best_of_several_draws_becomes_a_seed():
     points = np.float32([[0.0], [0.1], [10.0], [10.1], [20.0]])
     for seed in range(20):
-        chosen = kmeans.plus_plus(jax.random.key(seed), jnp.asarray(points), 3, 30)
+        chosen, left = kmeans.plus_plus(jax.random.key(seed), jnp.asarray(points), 3, 30)
+        distances = (points - points[np.asarray(chosen)].T) ** 2
+        assert float(left) == pytest.approx(distances.min(axis=1).sum(), abs=1e-3)
         assert {int(points[i, 0] / 9) for i in np.asarray(chosen)} == {0, 1, 2}

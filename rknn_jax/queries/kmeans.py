@@ -24,7 +24,7 @@ from rknn_jax.types import Array, Queries
 LARGE = 2**31
 """Most multiplications of records, features and queries for scikit-learn's seeding."""
 
-ROWS_SEEDED = 64
+ROWS_SEEDED = 32
 ROWS_TRAINED = 256
 """Records for each query that are sampled for the seeding, and for Lloyd's iterations.
 
@@ -106,7 +106,10 @@ def _fit(
 def _fit_sample(
     features: np.ndarray, num_queries: int, seed: int, config: Config
 ) -> tuple[jax.Array, np.ndarray]:
-    """Return what `_fit` does, by centers of a sample and one of Lloyd's iterations over all."""
+    """Return what `_fit` does, by centers of a sample and one of Lloyd's iterations over all.
+
+    The sample is trained from the seeds of least inertia.
+    """
     from sklearn.cluster import KMeans
 
     order = np.random.default_rng(seed).permutation(len(features))[: ROWS_TRAINED * num_queries]
@@ -120,16 +123,14 @@ def _fit_sample(
     seeded = jnp.asarray(sample[: ROWS_SEEDED * num_queries])
     keys = jax.random.split(jax.random.key(seed), config.num_starts)
     trials = 2 + int(np.log(num_queries))  # as scikit-learn
-    models = [
-        KMeans(
-            num_queries,
-            init=np.asarray(seeded[plus_plus(start, seeded, num_queries, trials)]),
-            n_init=1,
-            max_iter=config.max_iterations,
-        ).fit(sample)
-        for start in keys
-    ]
-    best = min(models, key=lambda model: float(model.inertia_))
+    starts = [plus_plus(start, seeded, num_queries, trials) for start in keys]
+    seeds, _ = min(starts, key=lambda start: float(start[1]))
+    best = KMeans(
+        num_queries,
+        init=np.asarray(seeded[seeds]),
+        n_init=1,
+        max_iter=config.max_iterations,
+    ).fit(sample)
     centres = np.asarray(best.cluster_centers_, np.float32)
     cluster = np.asarray(nearest(features, centres, 1)[0])[:, 0]
     if len(sample) < len(features):
@@ -145,7 +146,9 @@ def _fit_sample(
 
 
 @functools.partial(jax.jit, static_argnames=("count", "trials"))
-def plus_plus(key: jax.Array, points: jax.Array, count: int, trials: int) -> jax.Array:
+def plus_plus(
+    key: jax.Array, points: jax.Array, count: int, trials: int
+) -> tuple[jax.Array, jax.Array]:
     """Choose seeds by greedy k-means++.
 
     Each seed is the best of a few points, which are drawn in proportion to the squared distance to
@@ -158,7 +161,8 @@ def plus_plus(key: jax.Array, points: jax.Array, count: int, trials: int) -> jax
       trials: Number of points drawn for each seed.
 
     Returns:
-      int32 `[s]`, numbers of points.
+      `(seeds, inertia)`: numbers of points, int32 `[s]`, and the sum of the points' squared
+      distances to their nearest seeds.
     """
     sq_norms = jnp.sum(points**2, axis=1)
 
@@ -178,8 +182,8 @@ def plus_plus(key: jax.Array, points: jax.Array, count: int, trials: int) -> jax
     keys = jax.random.split(key, count)
     first = jax.random.randint(keys[0], (), 0, len(points))
     closest = to(points[first][None])[:, 0]
-    _, rest = jax.lax.scan(step, closest, keys[1:])
-    return jnp.concatenate([first[None], rest]).astype(jnp.int32)
+    closest, rest = jax.lax.scan(step, closest, keys[1:])
+    return jnp.concatenate([first[None], rest]).astype(jnp.int32), jnp.sum(closest)
 
 
 EXAMPLES = (select, functools.partial(select, config=Config(query="medoid", num_starts=1)))

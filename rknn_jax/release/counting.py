@@ -97,7 +97,13 @@ class Votes:
     dataset: str
 
 
-def count(shard: Shard, rows: int, question: Question, on_rows: Progress | None = None) -> Count:
+def count(
+    shard: Shard,
+    rows: int,
+    question: Question,
+    on_rows: Progress | None = None,
+    workers: int | None = None,
+) -> Count:
     """Count the votes of one shard.
 
     This thread reads and hashes, while others assign what was read.
@@ -107,6 +113,7 @@ def count(shard: Shard, rows: int, question: Question, on_rows: Progress | None 
       rows: Number of rows that the shard is expected to have.
       question: Queries and classes.
       on_rows: Function that is told the progress. Defaults to none.
+      workers: Number of threads that assign. Defaults to the number of cores.
 
     Raises:
       ValueError: If the shard cannot be read, or has another number of rows. No content of a
@@ -120,7 +127,7 @@ def count(shard: Shard, rows: int, question: Question, on_rows: Progress | None 
     digest.begin("f", (rows, width))
     votes = np.zeros(shape, np.int64)
     found = voters = given = 0
-    workers = len(os.sched_getaffinity(0))
+    workers = workers or len(os.sched_getaffinity(0))
     waiting: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for block in shard.blocks(size):

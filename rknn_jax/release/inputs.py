@@ -15,7 +15,7 @@ import numpy as np
 from rknn_jax import mechanisms
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
-from rknn_jax.release import tables
+from rknn_jax.release import engines, tables
 from rknn_jax.release.shards import ArrayShard, FileShard, Records, Shard, find
 from rknn_jax.release.tables import ROWS_AT_ONCE, Classes
 
@@ -46,6 +46,7 @@ class Data:
 
 def check(settings: "Settings") -> None:
     """Raise ValueError for settings that are wrong for any data."""
+    engines.named(settings.engine)
     if not 0 < settings.epsilon < math.inf:
         raise ValueError(
             f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite "

@@ -30,8 +30,8 @@ from rknn_jax.mechanisms.base import release_counts
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, Ledger, fingerprint
 from rknn_jax.privacy.statement import Account, Statement, page
-from rknn_jax.release import preview, release_folder
-from rknn_jax.release.counting import Progress, Votes, count_all
+from rknn_jax.release import engines, preview, release_folder
+from rknn_jax.release.counting import Progress, Votes
 from rknn_jax.release.planning import Plan, first_budget, open_ledger, request, shares_votes
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.types import Answers
@@ -86,7 +86,11 @@ def count(plan: Plan, on_rows: Progress | None = None) -> Votes:
       LedgerError: If the ledger belongs to another data set.
       ValueError: If the private records cannot be read.
     """
-    votes = count_all(plan.data.private, plan.question, on_rows)
+    settings = plan.settings
+    engine = engines.named(settings.engine)
+    votes: Votes = engine.count_all(
+        plan.data.private, plan.question, on_rows, address=settings.address
+    )
     open_ledger(plan.settings, votes.dataset, paid=plan.paid)
     # A warning, not an error: the existence of a release must not depend on one private record.
     if fingerprint(plan.data.public) == votes.dataset:
@@ -222,6 +226,7 @@ def not_covered(plan: Plan) -> list[str]:
         "choosing it",
         "the choice of these settings, if it was made in view of private data, or of results "
         "that were never charged to the budget",
+        *engines.named(plan.settings.engine).NOT_COVERED,
     ]
 
 

@@ -50,6 +50,8 @@ UNSEEN = (
     "budget",
     "budget_delta",
     "patience",
+    "engine",
+    "address",
 )
 """Settings on which the noisy counts of a release do not depend."""
 

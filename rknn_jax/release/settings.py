@@ -35,6 +35,8 @@ class Settings:
       ledger: file of the budget; <private file>.ledger.jsonl where it is not given. Keep one for all copies of the same records.
       out: folder for the results; a new one under runs/ where it is not given.
       patience: seconds to wait for another process that holds the ledger.
+      engine: local reads shard after shard on this machine; ray counts them on a Ray cluster, or on one that is started here.
+      address: of the Ray cluster.
       seed: of the clustering, which is public. No option fixes the noise.
       dry_run: tell what error to expect. Reads no private labels, spends nothing, draws nothing.
       json: end with one line of JSON on stdout.
@@ -61,6 +63,8 @@ class Settings:
     ledger: Path | None = None
     out: Path | None = None
     patience: float = 60.0
+    engine: str = "local"
+    address: str | None = None
     seed: int = 0
     dry_run: bool = False
     json: bool = False

@@ -1,0 +1,29 @@
+"""Engines that count the votes of shards; a file in this folder is registered by its name.
+
+An engine is a map over shards that survives failures, and nothing else. It offers
+`count_all(records, question, on_rows, address)`. One pure function counts a shard, and `total` sums
+the counts here, once all are in. Ledger and noise never leave this process.
+"""
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+
+def names() -> list[str]:
+    """Return the names of all engines, which are the files of this folder."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def named(name: str) -> ModuleType:
+    """Import an engine by its name.
+
+    Raises:
+      ValueError: If there is none of that name.
+    """
+    if name not in names():
+        raise ValueError(
+            f"Expected --engine to be one of {', '.join(names())}, got --engine {name}; local "
+            "needs nothing else."
+        )
+    return importlib.import_module(f"{__name__}.{name}")

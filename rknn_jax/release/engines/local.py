@@ -1,0 +1,33 @@
+"""This machine: shards one after another, on all of its cores."""
+
+from rknn_jax.release import counting
+from rknn_jax.release.counting import Progress, Question, Votes
+from rknn_jax.release.shards import Records
+
+NOT_COVERED: tuple[str, ...] = ()
+"""Risks of this engine that a guarantee does not cover."""
+
+
+def count_all(
+    records: Records,
+    question: Question,
+    on_rows: Progress | None = None,
+    address: str | None = None,
+) -> Votes:
+    """Count the votes of all shards.
+
+    Args:
+      records: Private records.
+      question: Queries and classes.
+      on_rows: Function that is told the progress. Defaults to none.
+      address: Address of a cluster, which there is none of here. Defaults to none.
+
+    Raises:
+      ValueError: As for `counting.count`, and if an address is given.
+    """
+    if address is not None:
+        raise ValueError(
+            f"Expected no --address with --engine local, got --address {address}; pass --engine "
+            "ray to count on a cluster."
+        )
+    return counting.count_all(records, question, on_rows)

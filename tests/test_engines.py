@@ -1,0 +1,135 @@
+"""Engines that count shards: the same votes bit for bit, whatever dies on the way.
+
+The tests that start a Ray cluster are slow: each takes half a minute.
+"""
+
+import dataclasses
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rknn_jax.formats import Columns
+from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.release import counting, engines, label, planning
+from rknn_jax.release.counting import Question
+from rknn_jax.release.engines import local
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import FileShard, Records
+from rknn_jax.release.tables import Classes
+
+SHARDS, ROWS = 8, 200
+QUESTION = Question(
+    np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32), Classes(3), num_neighbors=2
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FatalShard(FileShard):
+    """File whose first reading kills a process.
+
+    Attributes:
+      mark: File that is made before, so that it happens once.
+      raylet: Whether the raylet of the machine dies, and with it all of its workers.
+    """
+
+    mark: str = ""
+    raylet: bool = False
+
+    def blocks(self, size):
+        """Kill, or yield the rows."""
+        try:
+            Path(self.mark).touch(exist_ok=False)
+        except FileExistsError:
+            yield from super().blocks(size)
+            return
+        os.kill(os.getppid() if self.raylet else os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+
+class BrokenShard(FileShard):
+    """File that cannot be read."""
+
+    def blocks(self, size):
+        """Fail."""
+        raise ValueError(f"{self.where} is damaged")
+
+
+def shards(folder, kind=FileShard, **changes):
+    """Write shards, of which the sixth is of another kind."""
+    rng = np.random.default_rng(1)
+    found = []
+    for number in range(SHARDS):
+        path = folder / f"{number}.npz"
+        embeddings = rng.normal(size=(ROWS, 4)).astype(np.float32)
+        np.savez(path, embeddings=embeddings, labels=rng.integers(-1, 3, ROWS))
+        given = (str(path), "--private", Columns(width=4))
+        found.append(kind(*given, **changes) if number == 5 else FileShard(*given))
+    return found
+
+
+def settings(folder, **changes):
+    np.savez(folder / "P.npz", embeddings=np.asarray(QUESTION.queries))
+    given = {"public": str(folder / "P.npz"), "private": "R", "epsilon": 1.0, "classes": "3"}
+    given |= {"queries": 4, "out": folder / "new", "ledger": folder / "ledger.jsonl"}
+    return Settings(**given | changes)
+
+
+def test_an_unknown_engine_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(ValueError, match=r"one of local, ray, got --engine spark"):
+        planning.prepare(settings(tmp_path, engine="spark"))
+
+
+def test_an_address_belongs_to_a_cluster(tmp_path):
+    with pytest.raises(ValueError, match=r"no --address with --engine local"):
+        local.count_all(Records.of(shards(tmp_path)), QUESTION, address="auto")
+
+
+def test_the_card_says_who_sees_votes_without_noise(tmp_path, monkeypatch):
+    def count_all(records, question, on_rows=None, address=None):
+        return counting.count_all(records, question, on_rows)
+
+    monkeypatch.setattr(engines.named("ray"), "count_all", count_all)
+    for name in ("local", "ray"):
+        given = settings(tmp_path, engine=name, out=tmp_path / name, budget=9)
+        done = label.release(planning.prepare(given, shards(tmp_path)))
+        told = any("spill files" in line for line in done.card["not_covered"])
+        assert told == (name == "ray")
+
+
+@pytest.fixture(scope="module")
+def two_machines():
+    """Address of a cluster of two machines with a core each, and a head that only directs."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1, object_store_memory=2**27)
+    yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("raylet", [False, True], ids=["worker", "machine"])
+def test_a_killed_process_changes_nothing_and_costs_once(tmp_path, two_machines, raylet):
+    given = settings(tmp_path, engine="ray", address=two_machines)
+    mark = tmp_path / "mark"
+    plan = planning.prepare(given, shards(tmp_path, FatalShard, mark=str(mark), raylet=raylet))
+    votes = label.count(plan)
+    assert mark.exists()
+    expected = counting.count_all(Records.of(shards(tmp_path)), plan.question)
+    np.testing.assert_array_equal(votes.counts, expected.counts)
+    assert (votes.rows, votes.dataset) == (SHARDS * ROWS, expected.dataset)
+    label.release(plan, votes)
+    assert float(Ledger.open(given.ledger).spent.epsilon) == 1.0
+
+
+@pytest.mark.slow
+def test_a_shard_that_cannot_be_read_ends_the_job_and_nothing_is_spent(tmp_path):
+    given = settings(tmp_path, engine="ray")
+    plan = planning.prepare(given, shards(tmp_path, BrokenShard))
+    with pytest.raises(ValueError, match=r"5\.npz is damaged.*Nothing was spent"):
+        label.count(plan)
+    assert not given.ledger.exists()
