@@ -17,8 +17,9 @@ demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the st
 test: $(VENV)/.dev  ## under five minutes on two free cores
 	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
-processes: $(VENV)/.dev  ## one round of a real federation, whose client is killed and started again: half a minute
+processes: $(VENV)/.dev  ## a federation whose client is killed, a Ray cluster that loses machines, an S3 server: two minutes
 	$(RUN) -m pytest tests/test_federation_processes.py -k killed_between
+	$(RUN) -m pytest tests/test_engines.py tests/test_s3.py
 
 test-all: $(VENV)/.dev  ## slow tests too, and random keys are tracked in all of them
 	JAX_DEBUG_KEY_REUSE=1 $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder

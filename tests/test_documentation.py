@@ -1,7 +1,7 @@
 """Documents cannot rot: code is run, commands are parsed by the real parsers, links are followed,
 and the API leaves no module out.
 
-Of README.md, docs/tutorial.md, choosing.md and extending.md every block of Python and bash is
+Of README.md, docs/tutorial.md, choosing.md, extending.md and scale.md every block of Python and bash is
 **run**, in order, in one folder a document:
 
     python                         in one namespace a document; a block with a title is written
@@ -376,6 +376,12 @@ def tutorial(told) -> None:
     assert not Path("more").exists(), "a refused release leaves nothing"
 
 
+def scale(told) -> None:
+    assert told.namespace["done"].card["num_records"] == 3_000
+    assert told.namespace["done"].card["ledger"]["spent"] == {"epsilon": 1.0, "delta": 0.0}
+    assert Path("labels/privacy.json").exists()
+
+
 def choosing(told) -> None:
     """Nothing here is drawn, so what Python prints is what the page shows."""
     page = [block for block in blocks(ROOT / told.document) if block.language in ("python", "text")]
@@ -450,6 +456,7 @@ CHECKS = {
     "docs/tutorial.md": tutorial,
     "docs/choosing.md": choosing,
     "docs/extending.md": extending,
+    "docs/scale.md": scale,
 }
 
 
