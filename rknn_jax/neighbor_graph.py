@@ -7,13 +7,12 @@ Reference: Jégou, Douze & Schmid, "Product Quantization for Nearest Neighbor Se
 inverted file (IVF).
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import scipy.sparse
 
-from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.neighbors import Metric, nearest, num_cores
 from rknn_jax.types import Array
 
 LARGEST_EXACT = 2**14
@@ -101,7 +100,7 @@ def inverted_file(
         index[own] = others[np.take_along_axis(chosen, order, axis=1)]
         distance[own] = np.maximum(np.take_along_axis(found, order, axis=1), 0)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(num_cores()) as pool:
         list(pool.map(search, range(num_cells)))
     return index, distance
 

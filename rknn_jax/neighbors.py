@@ -23,6 +23,7 @@ record.
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -288,6 +289,13 @@ def multiplies_halves(platform: str) -> bool:
     return False
 
 
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _on_every_core(
     points: jax.Array, run: Callable[[int, int, int, int], _T]
 ) -> list[tuple[_T, int]]:
@@ -309,12 +317,7 @@ def _on_every_core(
     if not isinstance(points, jax.core.Tracer) and [
         device.platform for device in points.devices()
     ] == ["cpu"]:
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-        parts = max(1, min(cores, n // SMALLEST_PART))
+        parts = max(1, min(num_cores(), n // SMALLEST_PART))
     if parts == 1:
         return [(run(0, 0, n, n), 0)]
     size = -(-n // parts)

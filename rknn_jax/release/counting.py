@@ -8,7 +8,6 @@ A shard that counted twice would double the votes of its records, which no noise
 therefore takes every shard once or nothing at all.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.neighbors import Metric, nearest_votes
+from rknn_jax.neighbors import Metric, nearest_votes, num_cores
 from rknn_jax.privacy.ledger import Digest, combined
 from rknn_jax.release import tables
 from rknn_jax.release.shards import Records, Shard
@@ -127,7 +126,7 @@ def count(
     digest.begin("f", (rows, width))
     votes = np.zeros(shape, np.int64)
     found = voters = given = 0
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or num_cores()
     waiting: deque[Future[np.ndarray]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for block in shard.blocks(size):
