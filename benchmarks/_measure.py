@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from train.experiment import environment, write_json
+from train.environment import environment
+from train.json_files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 

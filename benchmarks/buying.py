@@ -34,7 +34,7 @@ from rknn_jax.students import dpsgd
 from rknn_jax.students import fit as students
 from rknn_jax.types import Array, Public, Task
 from train import buy
-from train.experiment import write_json
+from train.json_files import write_json
 
 SEEDS = (0, 1)  # the second seed is only for labels bought from a clean pool
 DELTA = 1e-5

@@ -23,7 +23,7 @@ from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.dpdfd import DPDFD
 from rknn_jax.types import Queries, Task
-from train.experiment import write_json
+from train.json_files import write_json
 
 RUNS = Path("runs/dpdfd")
 SEED = 6  # settings were chosen on 2,000 test images of another split, which no epsilon covers

@@ -23,14 +23,15 @@ from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
 from rknn_jax.representations import pca
 from tests import tiny
 from tests.test_distill import load_all, small_runs  # noqa: F401 (a fixture)
-from train import distill, report, stages, sweep
-from train import experiment as runs
+from train import distill, report, run_folder, stages, sweep
 from train.compare import curves, measure, sections
 from train.compare import plan as planning
 from train.compare.methods import digits, mnist, others
 from train.compare.plan import Config
 from train.compare.run import main
-from train.experiment import Experiment
+from train.environment import environment
+from train.experiment import Experiment, plain_settings
+from train.json_files import append_jsonl, write_json
 from train.papers import Claim
 from train.papers.claims import claims
 from train.papers.published import PUBLISHED
@@ -52,12 +53,12 @@ def accuracy(experiment):
 
 def fabricated(experiment, prepared=None):
     """Write what a run of `train.distill` leaves behind, with accuracies of `accuracy`."""
-    folder = runs.make_folder(experiment)
+    folder = run_folder.make_folder(experiment)
     told = {
         "resolved_queries": 40,
         "classes": [str(number) for number in range(CLASSES)],
     }
-    runs.write_json(folder / "config.json", runs.settings(experiment) | told | runs.environment())
+    write_json(folder / "config.json", plain_settings(experiment) | told | environment())
     sampled = Event("gaussian", 3.0, 10, sampling_prob=0.1, replaced=True, opposite=True)
     events = (sampled,) if experiment.labeler.name == "noisy_sgd" else ()
     guarantee = Guarantee(
@@ -70,7 +71,7 @@ def fabricated(experiment, prepared=None):
     )
     right = accuracy(experiment)
     student = experiment.student is not None
-    runs.write_json(
+    write_json(
         folder / "result.json",
         {
             "label_accuracy": right,
@@ -89,7 +90,7 @@ def fabricated(experiment, prepared=None):
         }
         | {"interrupted": False, "num_private": 1000},
     )
-    runs.write_json(
+    write_json(
         folder / "privacy.json",
         {
             "whole": guarantee.asdict(),
@@ -100,7 +101,7 @@ def fabricated(experiment, prepared=None):
         },
     )
     if student:
-        runs.append_jsonl(folder / "metrics.jsonl", {"seconds": 2.0, "epoch": 1})
+        append_jsonl(folder / "metrics.jsonl", {"seconds": 2.0, "epoch": 1})
     zeros = np.zeros(40, np.int64)
     counts = np.ones((40, CLASSES), np.float32)
     asked = {"public_index": zeros, "round": zeros, "label": zeros, "size": zeros}
@@ -129,8 +130,8 @@ class Ran(list):
             raise KeyboardInterrupt
         self.append(str(experiment.out))
         if self.fail and self.fail in str(experiment.out):
-            told = runs.settings(experiment)
-            runs.write_json(runs.make_folder(experiment) / "config.json", told)
+            told = plain_settings(experiment)
+            write_json(run_folder.make_folder(experiment) / "config.json", told)
             raise RuntimeError("no such luck")
         return fabricated(experiment, prepared)
 

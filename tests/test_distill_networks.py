@@ -19,9 +19,8 @@ from rknn_jax.representations import pca
 from rknn_jax.students import dpsgd, supervised
 from rknn_jax.students import fit as students
 from rknn_jax.students import generator as generators
-from train import buy, commandline, distill, learn, report
-from train import experiment as runs
-from train.experiment import Experiment
+from train import buy, commandline, distill, learn, report, run_folder
+from train.experiment import TRAINING, Experiment
 from train.report.settings import command
 
 HEAD = NoisySGD(network="linear", batch_size=250, epochs=6, learning_rate=2.0)
@@ -298,13 +297,13 @@ def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path, fini
     from.
     """
     folder = shutil.copytree(finished, tmp_path / "run")
-    assert not (folder / runs.TRAINING).exists()
+    assert not (folder / TRAINING).exists()
     (folder / "result.json").unlink()
-    (folder / runs.TRAINING).mkdir()
+    (folder / TRAINING).mkdir()
     stopped = dataclasses.replace(TINY, out=folder)
-    assert runs.find_result(stopped) is None
-    runs.begin(stopped, folder, again=False)
-    assert {path.name for path in folder.iterdir()} == {"config.json", runs.TRAINING}
+    assert run_folder.find_result(stopped) is None
+    run_folder.begin(stopped, folder, again=False)
+    assert {path.name for path in folder.iterdir()} == {"config.json", TRAINING}
 
 
 # the labelers' contract runs DPDFD, and tests/test_dpdfd.py its student and generator

@@ -34,8 +34,7 @@ from rknn_jax.representations.simclr import Config as SimCLR
 from rknn_jax.students import fit as students
 from rknn_jax.students import supervised, uda
 from train import commandline, report
-from train import experiment as runs
-from train.experiment import Experiment
+from train.experiment import Experiment, plain_settings
 from train.report import figures
 from train.report.__main__ import cli
 from train.report.cards import bars
@@ -159,7 +158,7 @@ def fake_run(
         },
     }
     write(folder / "result.json", result)
-    settings = runs.settings(experiment)
+    settings = plain_settings(experiment)
     environment = {
         "python": "3.11.7",
         "versions": {"jax": "0.10.2", "numpy": "2.3.4"},
@@ -636,7 +635,7 @@ def test_command_repeats_the_experiment(folder, learned):
         "student": uda.Config(students.Config(model="m5"), members=2, unlabelled=0.2),
     }
     experiment = Experiment(**changed | learned)
-    change(folder / "config.json", **runs.settings(experiment), resolved_queries=25)
+    change(folder / "config.json", **plain_settings(experiment), resolved_queries=25)
     shown = page_of(folder).find("pre")[0][2]
     words = shlex.split(shown)
     assert words[:3] == ["python", "-m", "train.distill"]

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from rknn_jax.representations import pixels
-from train import distill
-from train import experiment as runs
+from train import distill, run_folder
+from train.experiment import TRAINING, Experiment, plain_settings
+from train.json_files import write_json
 
-SETTINGS = runs.Experiment(
+SETTINGS = Experiment(
     dataset="digits",
     epsilon=1.0,
     representation=pixels.Config(),
@@ -31,9 +32,9 @@ def experiment(tmp_path):
 @pytest.fixture
 def started(experiment):
     """A folder in which a run was killed early, with a user's files."""
-    folder = runs.make_folder(experiment)
-    told = runs.settings(experiment)
-    runs.write_json(folder / "config.json", told)
+    folder = run_folder.make_folder(experiment)
+    told = plain_settings(experiment)
+    write_json(folder / "config.json", told)
     (folder / "metrics.jsonl").write_text("{}\n")
     (folder / "student").mkdir()
     (folder / ".labels.npz.new").write_text("half")
@@ -50,12 +51,12 @@ def held_files(folder):
 
 def test_a_question_changes_nothing(experiment, started):
     before = held_files(started)
-    assert runs.find_result(experiment) is None
+    assert run_folder.find_result(experiment) is None
     assert held_files(started) == before
 
 
 def test_clearing_removes_only_what_a_run_writes(started):
-    runs.clear_partial_run(started)
+    run_folder.clear_partial_run(started)
     assert held_files(started) == ["my_notes", "my_notes/idea.txt", "notes.txt"]
 
 
@@ -65,8 +66,8 @@ def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by
     distill.main(experiment)
     mine = {"notes.txt", "my_notes"}
     written = {path.name for path in started.iterdir()} - mine
-    assert written <= {*runs.FILES, *runs.FOLDERS}
-    assert runs.find_result(experiment)["epsilon"] == 1.0
+    assert written <= {*run_folder.FILES, *run_folder.FOLDERS}
+    assert run_folder.find_result(experiment)["epsilon"] == 1.0
     assert (started / "my_notes/idea.txt").read_text() == "mine too"
     with pytest.raises(ValueError, match="already holds a run"):
         distill.main(experiment)
@@ -75,11 +76,11 @@ def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by
 def test_a_run_that_was_interrupted_keeps_its_results_unless_it_is_asked_to_begin_again(
     experiment, started
 ):
-    runs.write_json(started / "result.json", {"interrupted": True})
+    write_json(started / "result.json", {"interrupted": True})
     with pytest.raises(ValueError, match="already holds a run"):
-        runs.begin(experiment, started, again=False)
+        run_folder.begin(experiment, started, again=False)
     assert (started / "result.json").exists()
-    runs.begin(experiment, started, again=True)
+    run_folder.begin(experiment, started, again=True)
     assert not (started / "result.json").exists()
 
 
@@ -98,20 +99,20 @@ def test_a_folder_in_which_another_process_runs_is_refused_and_left_alone(experi
 def test_a_damaged_file_is_named_with_its_path(experiment, started, name, text):
     (started / name).write_text(text)
     with pytest.raises(ValueError, match=str(started / name)):
-        runs.find_result(experiment)
+        run_folder.find_result(experiment)
 
 
 def test_a_result_of_something_else_is_named(experiment, started):
-    runs.write_json(started / "result.json", {})
+    write_json(started / "result.json", {})
     with pytest.raises(ValueError, match="result.json, got something else"):
-        runs.find_result(experiment)
+        run_folder.find_result(experiment)
 
 
 def test_what_a_full_disk_left_of_the_settings_is_no_run(experiment):
-    folder = runs.make_folder(experiment)
+    folder = run_folder.make_folder(experiment)
     (folder / ".config.json.new").write_text("")
-    assert runs.find_result(experiment) is None
-    runs.begin(experiment, folder, again=False)
+    assert run_folder.find_result(experiment) is None
+    run_folder.begin(experiment, folder, again=False)
     assert held_files(folder) == []
 
 
@@ -128,8 +129,8 @@ def test_what_a_full_disk_left_of_the_settings_is_no_run(experiment):
 )
 def test_a_damaged_choice_of_labels_names_its_file(tmp_path, text):
     """It was paid for, so that it is not made anew."""
-    path = tmp_path / runs.TRAINING / runs.CHOICE
+    path = tmp_path / TRAINING / run_folder.CHOICE
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(ValueError, match=runs.CHOICE):
-        runs.choice_of(tmp_path, lambda: pytest.fail("chosen anew"))
+    with pytest.raises(ValueError, match=run_folder.CHOICE):
+        run_folder.choice_of(tmp_path, lambda: pytest.fail("chosen anew"))

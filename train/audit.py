@@ -40,8 +40,9 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Records, Task
 
 from . import commandline, distill, stages, sweep
-from . import experiment as runs
-from .experiment import Experiment
+from .environment import environment
+from .experiment import Experiment, plain_settings
+from .json_files import write_json
 from .stages import Prepared
 
 RELEASED = {
@@ -180,10 +181,10 @@ def cli() -> int:
         out.mkdir(parents=True, exist_ok=True)
         told: dict[str, Any] = {
             "finding": found.asdict(),
-            "experiment": runs.settings(experiment),
-            **runs.environment(),
+            "experiment": plain_settings(experiment),
+            **environment(),
         }
-        runs.write_json(out / "audit.json", told)
+        write_json(out / "audit.json", told)
     except (ValueError, OSError) as error:
         stages.console.print(f"error: {error}")
         return 2

@@ -25,9 +25,9 @@ from rknn_jax.algorithm import distill as algorithm_1
 from rknn_jax.labels import Labels
 from rknn_jax.types import Array, Queries
 
-from . import buy, commandline, learn, report, stages, truth
-from . import experiment as runs
+from . import buy, commandline, learn, report, run_folder, stages, truth
 from .experiment import Experiment
+from .results import finish
 
 Prepare = Callable[[Experiment], stages.Prepared]
 
@@ -51,7 +51,7 @@ def main(
     Raises:
       ValueError: If settings or data cannot be used.
     """
-    with runs.opened(experiment, again=again) as folder:
+    with run_folder.opened(experiment, again=again) as folder:
         started = time.perf_counter()
         task, encode, network = prepared(experiment)
         buy.check(task, experiment.buy, experiment.delta)
@@ -77,7 +77,7 @@ def main(
         not_covered = truth.not_covered(key, task, labeler, rounds[0]) if benchmark else {}
         student, chosen = learn.final_student(keys, task, rounds, experiment, folder)
         seconds = time.perf_counter() - started
-        whole = runs.finish(folder, experiment, task, rounds, student, chosen, not_covered, seconds)
+        whole = finish(folder, experiment, task, rounds, student, chosen, not_covered, seconds)
         stages.console.print(f"\n{whole}\n")
         if benchmark:
             stages.console.print(f"The report: {report.write(folder)}")
@@ -92,10 +92,10 @@ def run(experiment: Experiment, prepared: Prepare = stages.prepare) -> dict[str,
         `main` keeps.
       ValueError: If the folder is that of another run, and for the errors of `main`.
     """
-    result = runs.find_result(experiment)
+    result = run_folder.find_result(experiment)
     if result is None:
         main(experiment, prepared, again=True)
-        result = runs.find_result(experiment)
+        result = run_folder.find_result(experiment)
     if result is None:
         raise KeyboardInterrupt
     return result

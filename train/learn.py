@@ -19,9 +19,10 @@ from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Queries, Task
 
-from . import buy
-from . import experiment as runs
-from .experiment import Experiment
+from . import buy, run_folder
+from .environment import environment
+from .experiment import Experiment, plain_settings
+from .json_files import append_jsonl, write_json
 from .stages import console
 
 
@@ -56,7 +57,7 @@ def epoch_log(task: Task, folder: Path, step: int) -> students.OnEpoch:
         accuracy = float(
             np.mean(student.predict_proba(task.test.images).argmax(axis=1) == task.test.labels)
         )
-        runs.append_jsonl(
+        append_jsonl(
             folder / "metrics.jsonl",
             {"round": step, "epoch": epoch, "epochs": epochs, **metrics, "test_accuracy": accuracy},
         )
@@ -96,7 +97,7 @@ def final_student(
         relation = experiment.relation
         return buy.select(select_key, noise_key, task, model, config, relation, experiment.delta)
 
-    index, chosen = runs.choice_of(folder, select)
+    index, chosen = run_folder.choice_of(folder, select)
     bought = buy.bought_labels(task, index, config)
     log = epoch_log(task, folder, 0)
     tuned = buy.fine_tune(tune_key, task, model, index, bought, config, log)
@@ -116,8 +117,8 @@ def write_settings(
         "resolved_queries": num_queries,
         "classes": task.card.classes,
     }
-    told = runs.settings(experiment) | resolved | runs.environment()
-    runs.write_json(folder / "config.json", told)
+    told = plain_settings(experiment) | resolved | environment()
+    write_json(folder / "config.json", told)
 
 
 def _mechanism(labeler: Labeler[Any]) -> dict[str, str]:

@@ -29,9 +29,10 @@ from matplotlib.figure import Figure
 from rknn_jax._internal import compilation
 from rknn_jax.types import Array, Encoder
 
-from . import commandline, distill, stages
-from . import experiment as runs
+from . import commandline, distill, run_folder, stages
+from .environment import environment
 from .experiment import Experiment
+from .json_files import write_json
 
 ACCURACIES = ("label_accuracy", "test_accuracy")
 CHANCE = ("seed", "noise_seed")
@@ -74,7 +75,7 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
         ]
         folder = "-".join(f"{name}={setting[name]}" for name in varied).replace("/", "_") or "run"
         experiment = commandline.parsed([*arguments, *options, "--out", str(out / folder)])
-        if runs.find_result(experiment) is None:
+        if run_folder.find_result(experiment) is None:
             stages.console.print(f"\n{folder}")
         result = distill.run(experiment, prepared)
         found.setdefault(tuple(setting[name] for name in names), []).append(result)
@@ -82,13 +83,13 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
         dict(zip(names, values, strict=True)) | summary(results)
         for values, results in found.items()
     ]
-    runs.write_json(
+    write_json(
         out / "sweep.json",
         {
             "arguments": arguments,
             "varied": varied,
             "note": NOTE,
-            **runs.environment(),
+            **environment(),
             "rows": rows,
         },
     )

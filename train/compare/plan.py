@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from rknn_jax.students.fit import Config as Network
 from rknn_jax.students.supervised import Config as Supervised
 
-from .. import experiment as runs
-from ..experiment import Experiment
+from ..experiment import Experiment, plain_settings
 from .methods import Plan, digits, mnist
 
 DELTA = 1e-5
@@ -125,12 +124,12 @@ def settings_of(config: Config, chosen: Plan, name: str) -> dict[str, Any]:
     method = chosen.methods[name]
     told_best = (*method.students, *method.epsilons)[0]  # with a student, if any epsilon has one
     own = experiment(config, chosen, name, told_best, chosen.seeds[0])
-    plain = runs.settings(
+    plain = plain_settings(
         Experiment(
             delta=DELTA, labeler=type(own.labeler)(), representation=type(own.representation)()
         )
     )
-    mine = runs.settings(own)
+    mine = plain_settings(own)
     varied = ("epsilon", "seed", "out", "student", "data_dir", "dataset", "delta", "noise_seed")
     named = {"labeler": mine["labeler"], "representation": mine["representation"]}
     told = named | {

@@ -5,8 +5,8 @@ from typing import Any
 
 from rknn_jax._internal.disk import write_text
 
-from .. import distill, stages, sweep
-from .. import experiment as runs
+from .. import distill, run_folder, stages, sweep
+from ..json_files import write_json
 from .measure import Measured, read, summary
 from .methods import Plan
 from .page import markdown, page
@@ -25,7 +25,7 @@ def main(config: Config) -> dict[str, Any]:
       KeyboardInterrupt: If the comparison was stopped; the page is written.
     """
     chosen, cells = plan(config)
-    before = [runs.find_result(cell.experiment) for cell in cells]
+    before = [run_folder.find_result(cell.experiment) for cell in cells]
     measured = {
         cell: read(cell) for cell, result in zip(cells, before, strict=True) if result is not None
     }
@@ -62,7 +62,7 @@ def write(
     found = summary(config, chosen, cells, measured, failed)
     parts = sections(found)
     config.folder.mkdir(parents=True, exist_ok=True)
-    runs.write_json(config.folder / "compare.json", found)
+    write_json(config.folder / "compare.json", found)
     for name, text in (
         ("compare.md", markdown(found, parts)),
         ("compare.html", page(found, parts)),

@@ -1,4 +1,4 @@
-"""`train.experiment` on a run's folder: settings, result and the choice of labels to buy."""
+"""`train.run_folder` on a run's folder: settings, result and the choice of labels to buy."""
 
 import functools
 import json
@@ -10,8 +10,9 @@ import numpy as np
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.representations import pixels
 from tests.fuzz import npy, workplace
-from train import buy
-from train import experiment as runs
+from train import buy, run_folder
+from train.experiment import TRAINING, Experiment, plain_settings
+from train.json_files import write_json
 
 SETTINGS = {
     "dataset": "digits",
@@ -23,15 +24,15 @@ SETTINGS = {
 
 
 def _experiment(folder):
-    return runs.Experiment(**SETTINGS, noise_seed=0, out=folder)
+    return Experiment(**SETTINGS, noise_seed=0, out=folder)
 
 
 @functools.cache
 def _written():
     experiment = _experiment(workplace() / "run")
-    told = runs.settings(experiment)
-    folder = runs.make_folder(experiment)
-    runs.write_json(folder / "config.json", told)
+    told = plain_settings(experiment)
+    folder = run_folder.make_folder(experiment)
+    write_json(folder / "config.json", told)
     return (folder / "config.json").read_bytes()
 
 
@@ -45,18 +46,18 @@ def seeds():
             "oracle.npy": labels,
             "config.json": _written(),
             "result.json": result,
-            f"{runs.TRAINING}/{runs.CHOICE}": choice,
+            f"{TRAINING}/{run_folder.CHOICE}": choice,
         }
     ]
 
 
 def readers(folder: Path):
     def chosen():
-        if (folder / runs.TRAINING / runs.CHOICE).exists():
-            runs.choice_of(folder, lambda: None)
+        if (folder / TRAINING / run_folder.CHOICE).exists():
+            run_folder.choice_of(folder, lambda: None)
 
     return [
-        lambda: runs.find_result(_experiment(folder)),
+        lambda: run_folder.find_result(_experiment(folder)),
         chosen,
         lambda: buy._read(folder / "oracle.npy"),
     ]

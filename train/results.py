@@ -1,0 +1,238 @@
+"""Results of a finished run, written into its folder."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rknn_jax._internal.disk import write_arrays, write_whole
+from rknn_jax.algorithm import Round
+from rknn_jax.labelers.noisy_sgd import Head
+from rknn_jax.labels import Labels
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.statement import Statement, page
+from rknn_jax.students import ensemble
+from rknn_jax.students import fit as students
+from rknn_jax.types import Answers, Classifier, Queries, Records, Task
+
+from .environment import environment
+from .experiment import TRAINING, Experiment
+from .json_files import write_json
+
+
+def finish(
+    folder: Path,
+    experiment: Experiment,
+    task: Task,
+    found: Sequence[Round],
+    student: ensemble.Ensemble | None,
+    chosen: Guarantee | None,
+    benchmark: dict[str, Any],
+    seconds: float,
+) -> Guarantee:
+    """Write everything but the report, and return the guarantee of the whole run.
+
+    Args:
+      folder: Folder of the run.
+      experiment: Settings of the run.
+      task: Data of the run.
+      found: Results of every round.
+      student: Student of the last round, or None if none was wanted or none finished an epoch.
+      chosen: Guarantee of the choice of labels to buy, or None if the choice cost nothing.
+      benchmark: Result of `truth.not_covered`.
+      seconds: Duration of the run in seconds.
+    """
+    labels = found[-1].labels
+    rounds = [(one.queries, one.answers) for one in found]
+    model = rounds[-1][1].model
+    parts = [answers.guarantee for _, answers in rounds]
+    guarantee = accounting.compose(parts + ([chosen] if chosen else []), experiment.delta)
+    result = {
+        **_accuracies(task, labels, model, student),
+        **_circumstances(experiment, task, guarantee, student, seconds),
+        "not_covered_by_epsilon": benchmark,
+    }
+    privacy = _privacy(guarantee, parts, chosen, experiment.delta, model)
+    write_arrays(folder / "labels.npz", _public_rows(task, labels))
+    write_arrays(folder / "queries.npz", _queries(task, labels, rounds))
+    _save_networks(folder, model, student)
+    statement = _statement(experiment, task, guarantee, privacy)
+    write_whole(folder / "privacy.html", page(statement).encode())
+    write_json(folder / "privacy.json", privacy)
+    # The result comes last, because a folder that has it is a finished run.
+    write_json(folder / "result.json", result)
+    if not result["interrupted"]:
+        shutil.rmtree(folder / TRAINING, ignore_errors=True)  # nothing is left to resume
+    return guarantee
+
+
+def _accuracies(
+    task: Task, labels: Labels, model: Classifier | None, student: ensemble.Ensemble | None
+) -> dict[str, float | None]:
+    """Return the accuracies of labels, student and network; None for one that is not there."""
+    right = labels.known & (labels.hard == task.public.true_labels)
+    return {
+        "label_accuracy": float(right.mean()),
+        "test_accuracy": None if student is None else _accuracy(student, task.test),
+        "model_test_accuracy": None if model is None else _accuracy(model, task.test),
+    }
+
+
+def _circumstances(
+    experiment: Experiment,
+    task: Task,
+    guarantee: Guarantee,
+    student: ensemble.Ensemble | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """Return what a run cost, took and was given."""
+    student_wanted = experiment.student is not None
+    return {
+        "labels_bought": experiment.buy.labels,
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "relation": guarantee.relation,
+        "trust": guarantee.trust,
+        "seed": experiment.seed,
+        "seconds": seconds,
+        "interrupted": student_wanted if student is None else student.interrupted,
+        "num_public": len(task.public.images),
+        "num_private": len(task.private.labels),
+        "num_test": len(task.test.labels),
+    }
+
+
+def _privacy(
+    guarantee: Guarantee,
+    rounds: Sequence[Guarantee],
+    chosen: Guarantee | None,
+    delta: float,
+    model: Classifier | None,
+) -> dict[str, Any]:
+    """Return the whole guarantee, epsilon by every accountant, and the limits of the promise."""
+    parts = [*rounds, chosen] if chosen else rounds
+    if guarantee.relation == "add-remove":
+        told_by = "a benchmark's result.json tells"
+    else:
+        told_by = "replace-one takes as public"
+    return {
+        "whole": guarantee.asdict(),
+        "rounds": [one.asdict() for one in rounds],
+        "accountants": _accountants(guarantee, parts, delta),
+        "choice_of_labels_to_buy": chosen and chosen.asdict(),
+        "covers": [
+            "the noisy counts" if model is None else "the network",
+            "the labels of the public records",
+            "the student",
+        ],
+        "does_not_cover": [
+            f"the number of private {guarantee.unit}s, which {told_by}",
+            "settings chosen by looking at private data or at accuracies, such as this page's",
+            "everything under not_covered_by_epsilon in result.json",
+        ],
+    }
+
+
+def _accountants(
+    guarantee: Guarantee, parts: Sequence[Guarantee], delta: float
+) -> dict[str, float]:
+    """Return epsilon by every accountant that can tell it, by the accountant's name."""
+    own = {guarantee.accountant: guarantee.epsilon}
+    # A part with a delta but no events cannot be told to another accountant.
+    if not all(part.events or not part.delta for part in parts):
+        return own
+    events = [event for part in parts for event in part.events]
+    if not events or guarantee.epsilon == math.inf:
+        return own
+    return accounting.epsilons(events, delta) or own
+
+
+def _public_rows(task: Task, labels: Labels) -> dict[str, np.ndarray]:
+    """Return the columns of labels.npz, one row a public record."""
+    return {
+        "label": np.where(labels.known, labels.hard, -1),
+        "query": labels.query,
+        "confidence": labels.confidence,
+        "probability": labels.probabilities,
+        "true_label": task.public.true_labels,
+    }
+
+
+def _save_networks(
+    folder: Path, model: Classifier | None, student: ensemble.Ensemble | None
+) -> None:
+    """Save the labeler's network, its generator and the student, as far as there are any."""
+    if isinstance(model, students.Student):
+        students.save(model, folder / "model")
+    elif isinstance(model, Head):
+        model.save(folder / "model")
+    for path in (folder / TRAINING).glob("*/generator"):
+        shutil.copytree(path, folder / "generator")
+    if student is not None:
+        ensemble.save(student, folder / "student")
+
+
+def _statement(
+    experiment: Experiment, task: Task, guarantee: Guarantee, privacy: dict[str, Any]
+) -> Statement:
+    about = environment()
+    records = (
+        f"{len(task.private.labels):,} of its"
+        if guarantee.relation == "replace-one"
+        else "Some of its"
+    )
+    return Statement(
+        guarantee,
+        f"This is an experiment on the data set {experiment.dataset}. {records} records play the "
+        "part of private ones, and whoever runs it "
+        "holds all of them.",
+        tuple(privacy["covers"]),
+        tuple(privacy["does_not_cover"]),
+        experiment.labeler.noise,
+        "No ledger keeps account of experiments: every one of them sees the same records again.",
+        about["date"],
+        details={
+            "data set": experiment.dataset,
+            "labeler": experiment.labeler.name,
+            "rounds": experiment.rounds,
+        },
+        versions={"rknn-jax": metadata.version("rknn-jax")} | about["versions"],
+    )
+
+
+def _accuracy(model: Classifier, records: Records) -> float:
+    return float(np.mean(model.predict_proba(records.images).argmax(axis=1) == records.labels))
+
+
+def _queries(
+    task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers]]
+) -> dict[str, np.ndarray]:
+    """Return all rounds' queries with their pictures, votes and true labels.
+
+    The true label of a query is the most frequent one of its records, for a benchmark.
+    """
+    index = np.concatenate([queries.index for queries, _ in rounds])
+    counts = np.zeros((len(index), task.card.num_classes), np.int64)
+    asked = labels.query >= 0
+    np.add.at(counts, (labels.query[asked], task.public.true_labels[asked]), 1)
+    size = counts.sum(axis=1)
+    # A query that labels no record, such as one of a labeler that samples, has its own label.
+    true_label = np.where(size > 0, counts.argmax(axis=1), task.public.true_labels[index])
+    asked_by_round = [len(queries.index) for queries, _ in rounds]
+    every = [answers for _, answers in rounds]
+    return {
+        "label": np.concatenate([answers.labels for answers in every]),
+        "noisy_counts": np.concatenate([answers.counts for answers in every]),
+        "stddev": np.concatenate([answers.stddev for answers in every]),
+        "probability": np.concatenate([answers.probabilities for answers in every]),
+        "image": task.public.images[index],
+        "public_index": index,
+        "round": np.repeat(np.arange(len(rounds)), asked_by_round),
+        "size": size,
+        "true_label": true_label.astype(np.int32),
+    }

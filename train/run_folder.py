@@ -1,0 +1,268 @@
+"""Folder of a run: made, held, begun, and found again.
+
+```
+runs/<name>/
+  config.json     every setting as it was resolved, versions, device
+  result.json     accuracies, epsilon and its meaning, seconds; `not_covered_by_epsilon` apart
+  privacy.json    the guarantee of the whole run and of every round
+  privacy.html    the promise of that guarantee, in plain words
+  metrics.jsonl   one line an epoch
+  bought.npz      index and label of the public records whose labels were bought, if any
+  labels.npz      label, query, confidence and probability of every public record
+  queries.npz     the queries with their pictures, noisy votes and labels
+  student/        one orbax checkpoint a member
+  model/          the network of a labeler that trains one
+  generator/      the generator of dpdfd
+  training/       state from which a stopped run resumes
+  report.html     the page to open
+```
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rknn_jax._internal.disk import is_partial, locked
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.types import Queries
+
+from .experiment import TRAINING, Experiment, plain_settings
+from .json_files import plain, write_json
+
+FILES = (
+    *("config.json", "result.json", "privacy.json", "privacy.html", "labels.npz", "queries.npz"),
+    *("bought.npz", "metrics.jsonl", "report.html"),
+)
+
+FOLDERS = ("student", "model", "generator")
+"""Folders that a run writes into its own folder. With `FILES`, everything but `TRAINING`."""
+
+CHOICE = "choice.json"
+"""File in `TRAINING` with the choice of labels to buy, if the choice cost privacy."""
+
+
+def make_folder(experiment: Experiment) -> Path:
+    """Create the run's folder before any work is done.
+
+    Raises:
+      ValueError: If the folder cannot be created or written.
+    """
+    name = (
+        f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.dataset.replace(':', '-')}"
+        f"-eps{experiment.epsilon:g}"
+    )
+    folder = experiment.out or Path("runs") / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise ValueError(
+            f"Cannot make the run folder out={folder}: {error.strerror}; choose another with --out."
+        ) from error
+    if not writable:
+        raise ValueError(f"The run folder out={folder} is not writable; choose another with --out.")
+    return folder
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run's folder.
+
+    The lock ends with the process, also on `kill -9`.
+
+    Raises:
+      ValueError: If another process runs there.
+    """
+    with locked(
+        folder,
+        f"Another process runs in out={folder}; wait for it, or choose another folder with --out.",
+    ):
+        yield
+
+
+def begin(experiment: Experiment, folder: Path, *, again: bool) -> None:
+    """Clear the files of a killed run of the same settings from the folder.
+
+    The private training of a network resumes from its saved state.
+
+    Args:
+      experiment: Settings of the run.
+      folder: Folder of the run, held by `held`.
+      again: Whether an interrupted run that has kept its results starts again too.
+
+    Raises:
+      ValueError: If the folder holds a finished run, a run of other settings, or other files.
+    """
+    if (folder / "config.json").exists():
+        kept = (folder / "result.json").exists() and not (folder / TRAINING).exists() and not again
+        occupied = kept or find_result(replace(experiment, out=folder)) is not None
+    else:
+        # Without config.json, such files belong to something else.
+        occupied = any((folder / name).exists() for name in (*FILES, *FOLDERS, TRAINING))
+    if occupied:
+        raise ValueError(
+            f"The run folder out={folder} already holds a run; choose another with --out, or "
+            "remove it."
+        )
+    clear_partial_run(folder)
+
+
+@contextmanager
+def opened(experiment: Experiment, *, again: bool) -> Iterator[Path]:
+    """Make the run's folder, keep other processes out, and clear what a killed run left there.
+
+    A run that fails before it has written anything leaves no folder.
+
+    Args:
+      experiment: Settings of the run.
+      again: Whether an interrupted run that has kept its results starts again too.
+
+    Yields:
+      The folder.
+    """
+    folder = make_folder(experiment)
+    with held(folder):
+        begin(experiment, folder, again=again)
+        try:
+            yield folder
+        except BaseException:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+            raise
+
+
+def find_result(experiment: Experiment) -> dict[str, Any] | None:
+    """Return the result in the experiment's folder, or None if it is not finished. Changes nothing.
+
+    Raises:
+      ValueError: If the folder holds a run of other settings, files that are no run, or a result
+        that cannot be read.
+    """
+    folder = experiment.out
+    if folder is None or not folder.exists():
+        return None
+    if all(_is_temporary(path) for path in folder.iterdir()):
+        return None
+    if not (folder / "config.json").exists():
+        raise ValueError(
+            f"Expected a run or nothing in out={folder}, got other files; choose another folder."
+        )
+    config = _read_settings(folder / "config.json")
+    path = folder / "result.json"
+    asked = json.loads(json.dumps(plain_settings(experiment), default=plain))
+    # `buy` may change until the labels to buy have been chosen.
+    chosen = path.exists() or (folder / TRAINING / CHOICE).exists()
+    open_to_change = {"out"} if chosen else {"out", "buy"}
+    other: list[str] = []
+    for name, value in asked.items():
+        if name not in open_to_change and config.get(name) != value:
+            other += _differing(name, config, asked)
+    if other:
+        raise ValueError(
+            f"The folder out={folder} holds a run of other settings: {', '.join(other)}; choose "
+            "another, or remove it."
+        )
+    result = _read_settings(path) if path.exists() else {"interrupted": True}
+    if "interrupted" not in result:
+        raise ValueError(
+            f"Expected the result of a run in {path}, got something else; remove it, and the run "
+            "begins again."
+        )
+    return None if result["interrupted"] else result
+
+
+def _differing(name: str, config: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """Return what a setting is and what it was asked to be, by its own settings if it has some."""
+    was = config.get(name)
+    wanted = asked[name]
+    if not isinstance(was, dict) or not isinstance(wanted, dict):
+        return [f"{name}={was} for {wanted}"]
+    part = name.removesuffix("_settings")
+    words: list[str] = []
+    for key in wanted:
+        if was.get(key) != wanted[key]:
+            words += [f"{part}.{word}" for word in _differing(key, was, wanted)]
+    return words
+
+
+def clear_partial_run(folder: Path) -> None:
+    """Remove everything that a run writes, and nothing else.
+
+    A saved training of a network is kept, with its config.json.
+    """
+    for path in folder.iterdir():
+        if path.name == "config.json" and (folder / TRAINING).exists():
+            continue
+        if path.is_dir() and path.name in FOLDERS:
+            shutil.rmtree(path)
+        elif path.is_file() and (path.name in FILES or _is_temporary(path)):
+            path.unlink()
+
+
+def _is_temporary(path: Path) -> bool:
+    """Return whether a killed write of one of our files left this file."""
+    before = path.name.removesuffix(".partial")  # name in earlier versions
+    return path.name != before in FILES or any(is_partial(path.name, name) for name in FILES)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); choose another folder with --out, or remove this one."
+        ) from error
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"{path} is damaged (no JSON object); choose another folder with --out, or remove "
+            "this one."
+        )
+    return found
+
+
+def choice_of(
+    folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]
+) -> tuple[np.ndarray, Guarantee | None]:
+    """Return the public records whose labels are bought, int `[num_bought]`, and their cost.
+
+    A choice with noise is saved in the folder before its use. After that `buy` may not change
+    there, because another choice would cost anew.
+
+    Args:
+      folder: Folder of the run.
+      select: Choice of the records and its guarantee, None if the choice costs no privacy.
+
+    Raises:
+      ValueError: If the saved choice cannot be read.
+    """
+    path = folder / TRAINING / CHOICE
+    if not path.exists():
+        queries, chosen = select()
+        if chosen is None:
+            return queries.index, None
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, {"index": queries.index, "guarantee": asdict(chosen)})
+    try:
+        saved = json.loads(path.read_text())
+        return np.asarray(saved["index"], np.int32), Guarantee.of(saved["guarantee"])
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise ValueError(
+            f"Expected the choice of labels to buy in {path}, which was paid for, got something "
+            f"else ({error}); restore the file from a "
+            "copy, or choose another folder with --out."
+        ) from error
