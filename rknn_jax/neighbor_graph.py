@@ -69,6 +69,7 @@ def inverted_file(
       `(index, distance)`, int32 and float32 `[m, count]` of squared distances, nearest first.
     """
     from sklearn.cluster import MiniBatchKMeans  # imported late: it takes over a second
+    from threadpoolctl import threadpool_limits
 
     num_cells = int(len(rows) ** 0.5)
     sample = np.random.default_rng(0).choice(
@@ -76,8 +77,9 @@ def inverted_file(
     )
     model = MiniBatchKMeans(num_cells, init="random", n_init=1, max_iter=10, random_state=0)
     centers = model.fit(rows[np.sort(sample)]).cluster_centers_.astype(np.float32)
-    cell = np.asarray(nearest(rows, centers, 1)[0])[:, 0]
-    near = np.asarray(nearest(centers, centers, num_cells)[0])
+    cell = model.predict(rows)
+    apart = np.einsum("ij,ij->i", centers, centers)[None] - 2 * centers @ centers.T
+    near = np.argsort(apart, axis=1, kind="stable")
     members = np.split(
         np.argsort(cell, kind="stable"), np.cumsum(np.bincount(cell, minlength=num_cells))[:-1]
     )
@@ -93,14 +95,15 @@ def inverted_file(
         while sum(len(members[each]) for each in near[number, :probed]) < count:
             probed *= 2
         others = np.concatenate([members[each] for each in near[number, :probed]])
-        apart = sq_norms[others] - 2 * rows[own] @ rows[others].T
-        chosen = np.argpartition(apart, count - 1, axis=1)[:, :count]
-        found = np.take_along_axis(apart, chosen, axis=1) + sq_norms[own, None]
+        partial = sq_norms[others] - 2 * rows[own] @ rows[others].T
+        chosen = np.argpartition(partial, count - 1, axis=1)[:, :count]
+        found = np.take_along_axis(partial, chosen, axis=1) + sq_norms[own, None]
         order = np.argsort(found, axis=1, kind="stable")
         index[own] = others[np.take_along_axis(chosen, order, axis=1)]
         distance[own] = np.maximum(np.take_along_axis(found, order, axis=1), 0)
 
-    with ThreadPoolExecutor(num_cores()) as pool:
+    # Each thread multiplies alone; BLAS would start threads of its own in each of them.
+    with threadpool_limits(1), ThreadPoolExecutor(num_cores()) as pool:
         list(pool.map(search, range(num_cells)))
     return index, distance
 

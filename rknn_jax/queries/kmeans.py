@@ -11,15 +11,17 @@ Reference: Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding
 import functools
 import logging
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse
 
 from rknn_jax.neighbors import nearest
 from rknn_jax.types import Array, Queries
+
+if TYPE_CHECKING:
+    from sklearn.cluster import KMeans
 
 LARGE = 2**31
 """Most multiplications of records, features and queries for scikit-learn's seeding."""
@@ -76,6 +78,8 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     Raises:
       ValueError: For num_queries outside [1, m].
     """
+    from sklearn.metrics import pairwise_distances_argmin  # imported late: it takes over a second
+
     features = np.asarray(features, np.float32)
     if not 1 <= num_queries <= len(features):
         raise ValueError(
@@ -84,65 +88,52 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
             "ask fewer queries or bring more public records."
         )
     seed = int(jax.random.randint(key, (), 0, np.iinfo(np.int32).max))
-    fit = _fit if features.size * num_queries <= LARGE else _fit_sample
-    centres, cluster = fit(features, num_queries, seed, config)
-    index = np.asarray(nearest(centres, features, 1)[0])[:, 0]
+    if features.size * num_queries <= LARGE:
+        model = _fit(features, num_queries, seed, config)
+        index = np.asarray(nearest(model.cluster_centers_, features, 1)[0])[:, 0]
+    else:
+        model = _fit_sample(features, num_queries, seed, config)
+        index = pairwise_distances_argmin(model.cluster_centers_, features)
+    centres = jnp.asarray(model.cluster_centers_, jnp.float32)
+    cluster = model.labels_.astype(np.int32)
+    index = index.astype(np.int32)
     chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres
     return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))
 
 
-def _fit(
-    features: np.ndarray, num_queries: int, seed: int, config: Config
-) -> tuple[jax.Array, np.ndarray]:
-    """Return the centers `[s, f]` and the cluster of each record, int32 `[m]`."""
-    from sklearn.cluster import KMeans  # imported late, because the import takes over a second
-
-    model = KMeans(
-        num_queries, n_init=config.num_starts, max_iter=config.max_iterations, random_state=seed
-    ).fit(features)
-    return jnp.asarray(model.cluster_centers_, jnp.float32), model.labels_.astype(np.int32)
-
-
-def _fit_sample(
-    features: np.ndarray, num_queries: int, seed: int, config: Config
-) -> tuple[jax.Array, np.ndarray]:
-    """Return what `_fit` does, by centers of a sample and one of Lloyd's iterations over all.
-
-    The sample is trained from the seeds of least inertia.
-    """
+def _fit(features: np.ndarray, num_queries: int, seed: int, config: Config) -> "KMeans":
     from sklearn.cluster import KMeans
 
-    order = np.random.default_rng(seed).permutation(len(features))[: ROWS_TRAINED * num_queries]
-    sample = features[order]
-    _log.info(
-        "clustering %s of %s public rows into %s queries",
-        f"{len(sample):,}",
-        f"{len(features):,}",
-        f"{num_queries:,}",
-    )
-    seeded = jnp.asarray(sample[: ROWS_SEEDED * num_queries])
+    return KMeans(
+        num_queries, n_init=config.num_starts, max_iter=config.max_iterations, random_state=seed
+    ).fit(features)
+
+
+def _fit_sample(features: np.ndarray, num_queries: int, seed: int, config: Config) -> "KMeans":
+    """Train on a sample from the best seeds of a smaller one, then do one iteration over all."""
+    from sklearn.cluster import KMeans
+
+    order = np.random.default_rng(seed).permutation(len(features))
+    seeded = jnp.asarray(features[order[: ROWS_SEEDED * num_queries]])
+    trained = features
+    if len(features) > ROWS_TRAINED * num_queries:
+        trained = features[order[: ROWS_TRAINED * num_queries]]
+        _log.info(
+            "clustering a sample of %s of %s public rows into %s queries",
+            f"{len(trained):,}",
+            f"{len(features):,}",
+            f"{num_queries:,}",
+        )
     keys = jax.random.split(jax.random.key(seed), config.num_starts)
     trials = 2 + int(np.log(num_queries))  # as scikit-learn
     starts = [plus_plus(start, seeded, num_queries, trials) for start in keys]
     seeds, _ = min(starts, key=lambda start: float(start[1]))
-    best = KMeans(
-        num_queries,
-        init=np.asarray(seeded[seeds]),
-        n_init=1,
-        max_iter=config.max_iterations,
-    ).fit(sample)
-    centres = np.asarray(best.cluster_centers_, np.float32)
-    cluster = np.asarray(nearest(features, centres, 1)[0])[:, 0]
-    if len(sample) < len(features):
-        sums = scipy.sparse.csr_array(
-            (np.ones(len(cluster), np.float32), cluster, np.arange(len(cluster) + 1)),
-            shape=(len(cluster), num_queries),
-        )
-        sizes = np.bincount(cluster, minlength=num_queries)[:, None]
-        centres = np.where(sizes > 0, (sums.T @ features) / np.maximum(sizes, 1), centres)
-        centres = centres.astype(np.float32)
-        cluster = np.asarray(nearest(features, centres, 1)[0])[:, 0]
-    return jnp.asarray(centres), cluster.astype(np.int32)
+    model = KMeans(
+        num_queries, init=np.asarray(seeded[seeds]), n_init=1, max_iter=config.max_iterations
+    ).fit(trained)
+    if trained is features:
+        return model
+    return KMeans(num_queries, init=model.cluster_centers_, n_init=1, max_iter=1).fit(features)
 
 
 @functools.partial(jax.jit, static_argnames=("count", "trials"))
