@@ -20,8 +20,9 @@ import numpy as np
 from benchmarks._measure import mnist_folder, save
 from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.dpdfd import DPDFD
+from rknn_jax.labelers.dpdfd.calibration import calibrate
+from rknn_jax.labelers.dpdfd.training import folder_of
 from rknn_jax.types import Queries, Task
 from train.json_files import write_json
 
@@ -87,7 +88,7 @@ def measure(task: Task, config: DPDFD) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # both epsilons are in the row
         answers = config.release(stage_key(root, Stage.NOISE), votes, queries, num_classes)
-    noise = dpdfd.noise(config)
+    noise = calibrate(config)
     return {
         "test_accuracy": float(np.mean(answers.labels == task.test.labels)),
         "epsilon": noise.guarantee.epsilon,
@@ -99,7 +100,9 @@ def measure(task: Task, config: DPDFD) -> dict[str, Any]:
 
 def row(task: Task, name: str, config: DPDFD) -> dict[str, Any]:
     """Measure a row, or read the saved one."""
-    place = RUNS / f"{dpdfd.folder_of(replace(config, folder=RUNS), (28, 28, 1), 10).name}.json"  # type: ignore[union-attr]
+    folder = folder_of(replace(config, folder=RUNS), (28, 28, 1), 10)
+    assert folder
+    place = RUNS / f"{folder.name}.json"
     if not place.exists():
         found = measure(task, replace(config, folder=RUNS))
         told = {key: value for key, value in asdict(config).items() if value != asdict(HONEST)[key]}

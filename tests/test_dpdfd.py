@@ -16,8 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
-from rknn_jax.labelers import _distillation, dpdfd
-from rknn_jax.labelers.dpdfd import DPDFD
+from rknn_jax.labelers import _distillation, pate
+from rknn_jax.labelers.dpdfd import DPDFD, SMALL, training
+from rknn_jax.labelers.dpdfd.calibration import calibrate, theorem_3_as_published
+from rknn_jax.labelers.dpdfd.networks import drawn_painter
+from rknn_jax.labelers.dpdfd.steps import first_state, release_targets, train_student
+from rknn_jax.labelers.dpdfd.teachers import Votes
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
 from rknn_jax.students import fit
@@ -27,7 +31,7 @@ from rknn_jax.types import Queries, Records
 
 CLASSES = 3
 SHAPE = (6, 6, 1)
-QUICK = dataclasses.replace(dpdfd.SMALL, epsilon=math.inf)
+QUICK = dataclasses.replace(SMALL, epsilon=math.inf)
 
 
 def quarters(n, seed=0):
@@ -235,9 +239,7 @@ def test_that_much_is_reached_and_by_no_image_more(bound):
 
 
 def test_a_record_reaches_its_own_teacher_alone():
-    part = dpdfd.pate.parts_of(
-        jax.random.key(0), Records(IMAGES, LABELS), dpdfd.pate.PATE(num_teachers=20)
-    )
+    part = pate.parts_of(jax.random.key(0), Records(IMAGES, LABELS), pate.PATE(num_teachers=20))
     images = IMAGES.copy()
     labels = LABELS.copy()
     images[7] = 255 - images[7]
@@ -274,14 +276,14 @@ def test_a_run_draws_other_noise_in_every_step_and_for_every_key():
     """Noise of 10 in the logits, and teachers without an opinion, whose bounded gradients are 5
     long at most.
     """
-    static = dpdfd._traced(QUICK)
+    static = QUICK.traced()
     multiplier = jnp.float32(10 * 20 / QUICK.gamma)
-    votes = dpdfd.Votes(jnp.zeros_like(quick_votes().weights))
+    votes = Votes(jnp.zeros_like(quick_votes().weights))
     found = []
     for key in (jax.random.key(0), jax.random.key(1)):
-        state = dpdfd.initial(jax.random.key(3), SHAPE, CLASSES, static)
+        state = first_state(jax.random.key(3), SHAPE, CLASSES, static)
         for _ in range(2):
-            state = dpdfd.released(static, key, votes, multiplier, state)
+            state = release_targets(static, key, votes, multiplier, state)
         log = np.log(np.asarray(state.targets[:128]))
         found += list((log[:, 0] - log[:, 1]).reshape(2, 64))
     assert np.isfinite(found).all()
@@ -308,7 +310,7 @@ def test_theorem_3_and_what_it_costs(
     """Numbers that were worked out by hand elsewhere; the forms agree where there is one image,
     one teacher and C = 1, and nowhere else.
     """
-    found = dpdfd.theorem_3_as_published(sigma, clip, num_teachers, batch, steps, 1e-5)
+    found = theorem_3_as_published(sigma, clip, num_teachers, batch, steps, 1e-5)
     assert found == pytest.approx(printed, rel=0.02)
     for count, parameter, expected in (
         (steps, sigma / (2 * batch), shared),
@@ -320,7 +322,7 @@ def test_theorem_3_and_what_it_costs(
     for form, epsilon in (("single_teacher", shared), ("single_teacher_per_sample", each)):
         config = DPDFD(epsilon=found, clip=clip, batch_size=batch, steps=steps, as_published=form)
         if num_teachers == 1:
-            made = dpdfd.noise(config)
+            made = calibrate(config)
             assert made.multiplier == pytest.approx(sigma, rel=1e-6)
             assert made.as_published == pytest.approx(found, rel=1e-6)
             assert 0.85 * epsilon < made.guarantee.epsilon < 1.03 * epsilon
@@ -332,7 +334,7 @@ def test_epsilon_asks_for_the_noise_that_it_costs():
     for batch, steps, sigmas in ((64, 100, (597, 80)), (256, 1000, (3775, 506))):
         for epsilon, sigma in zip((1.0, 10.0), sigmas, strict=True):
             config = DPDFD(epsilon=epsilon, batch_size=batch, steps=steps)
-            made = dpdfd.noise(config)
+            made = calibrate(config)
             assert made.multiplier == pytest.approx(sigma, abs=0.6)
             costs = accounting.epsilons(made.guarantee.events, 1e-5)
             assert costs["analytic Gaussian"] == pytest.approx(epsilon, rel=1e-9)
@@ -345,9 +347,9 @@ def test_epsilon_does_not_depend_on_the_bound():
     """Noise grows with C as the gradients do; Theorem 3 would have a C of a tenth cost a
     hundredth.
     """
-    made = [dpdfd.noise(DPDFD(clip=clip)) for clip in (1e-4, 1.0, 1e3)]
+    made = [calibrate(DPDFD(clip=clip)) for clip in (1e-4, 1.0, 1e3)]
     assert len({(noise.multiplier, noise.guarantee) for noise in made}) == 1
-    printed = [dpdfd.theorem_3_as_published(100.0, clip, 1, 64, 100, 1e-5) for clip in (1.0, 0.1)]
+    printed = [theorem_3_as_published(100.0, clip, 1, 64, 100, 1e-5) for clip in (1.0, 0.1)]
     assert printed[0] > 10 * printed[1]
     gradients = np.random.default_rng(0).normal(size=(4, 8, 3)).astype(np.float32)
     small, large = (
@@ -405,13 +407,13 @@ def test_without_teachers_that_know_nothing_is_learned():
 
 def test_a_step_stays_on_the_device():
     votes = quick_votes()
-    static = dpdfd._traced(QUICK)
-    state = dpdfd.initial(jax.random.key(0), SHAPE, CLASSES, static)
+    static = QUICK.traced()
+    state = first_state(jax.random.key(0), SHAPE, CLASSES, static)
     key = jax.device_put(jax.random.key(4))
     multiplier = jnp.float32(1)
     with jax.transfer_guard("disallow"):
-        state = dpdfd.released(static, key, votes, multiplier, state)
-        state = dpdfd.learned(static, key, state)
+        state = release_targets(static, key, votes, multiplier, state)
+        state = train_student(static, key, state)
     assert int(state.step) == int(state.update) == 1
 
 
@@ -422,27 +424,26 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     """
     config = dataclasses.replace(QUICK, epsilon=5.0, folder=tmp_path)
     votes = quick_votes()
-    whole, generator = dpdfd.distil(
+    whole, generator = training.distil(
         jax.random.key(0), votes, SHAPE, CLASSES, dataclasses.replace(config, folder=None)
     )
-    released = dpdfd.released
     steps = []
 
     def counted(*args):
         steps.append(1)
         if len(steps) == 33:
             raise KeyboardInterrupt
-        return released(*args)
+        return release_targets(*args)
 
-    monkeypatch.setattr(dpdfd, "SAVE_STEPS", 30)
-    monkeypatch.setattr(dpdfd, "released", counted)
+    monkeypatch.setattr(training, "SAVE_STEPS", 30)
+    monkeypatch.setattr(training, "release_targets", counted)
     with pytest.raises(KeyboardInterrupt):
-        dpdfd.distil(jax.random.key(0), votes, SHAPE, CLASSES, config)
-    again, other = dpdfd.distil(jax.random.key(0), votes, SHAPE, CLASSES, config)
+        training.distil(jax.random.key(0), votes, SHAPE, CLASSES, config)
+    again, other = training.distil(jax.random.key(0), votes, SHAPE, CLASSES, config)
     assert len(steps) == 33 + 90
     assert same(whole.params, again.params)
     assert same(generator.params, other.params)
-    place = dpdfd.folder_of(config, SHAPE, CLASSES)
+    place = training.folder_of(config, SHAPE, CLASSES)
     assert same(fit.load(place / "student").params, whole.params)
     loaded = generators.load(place / "generator")
     images = loaded(jax.random.key(1), 5)
@@ -461,7 +462,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
 def test_the_generator_makes_images_of_any_size(height, width, channels, margin):
     painter = generators.Painter((height, width, channels), 4, margin, 0.3, 0.3)
     generator = generators.Generator(
-        dpdfd._drawn(painter, jax.random.key(0), jnp.zeros((1, 7))), painter, 7
+        drawn_painter(painter, jax.random.key(0), jnp.zeros((1, 7))), painter, 7
     )
     images = generator(jax.random.key(1), 3)
     assert images.shape == (3, height, width, channels)

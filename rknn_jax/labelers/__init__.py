@@ -1,4 +1,4 @@
-"""Systems that label public queries with private records; each file here registers one system.
+"""Systems that label public queries with private records; each file or folder here registers one.
 
 A labeler is a frozen dataclass, and its fields are its public settings. `Labeler` is the interface.
 `tests/contracts/test_labelers.py` checks every file on the file's `EXAMPLES`.
@@ -88,7 +88,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
 
     @property
     def name(self) -> str:
-        """Name of the labeler, which is the name of its file."""
+        """Name of the labeler, which is the name of its file or folder."""
         return type(self).__module__.rsplit(".", 1)[-1]
 
     @property
@@ -288,7 +288,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
 
 
 def names() -> list[str]:
-    """Return the names of all labelers, which are the names of the files in this folder."""
+    """Return the names of all labelers: those of the files and folders in this folder."""
     every = (module.name for module in pkgutil.iter_modules(__path__))
     return sorted(name for name in every if not name.startswith("_"))
 

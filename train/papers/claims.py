@@ -3,8 +3,8 @@
 import math
 from functools import partial
 
-from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.dpdfd import DPDFD
+from rknn_jax.labelers.dpdfd.calibration import calibrate
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event
 
@@ -54,9 +54,10 @@ def dpdfd_stated(epsilon: float) -> float:
 
     It holds for one teacher, and our batches and steps.
     """
-    return dpdfd.noise(
-        DPDFD(epsilon=epsilon, delta=DELTA, clip=1e-3, as_published="single_teacher_per_sample")
-    ).guarantee.epsilon
+    config = DPDFD(
+        epsilon=epsilon, delta=DELTA, clip=1e-3, as_published="single_teacher_per_sample"
+    )
+    return calibrate(config).guarantee.epsilon
 
 
 OTHERS = {
