@@ -340,51 +340,31 @@ def fit(
     plan = schedule(config, len(labels))
     multiplier, guarantee = noise(config, len(labels))
     trained, fixed, mask = parted(variables["params"], part, density)
-    optimizer = optax.sgd(config.learning_rate, config.momentum)
-    descent = _traced(config)
-    average, trained = (
-        jax.tree.map(jnp.copy, trained) for _ in range(2)
-    )  # steps donate the buffers of their state, so these are copies
-    state = State(jnp.zeros((), jnp.int32), trained, average, optimizer.init(trained))
+    state = _first_state(trained, config)
     statistics = variables.get("batch_stats", {})
     records = (jax.device_put(jnp.asarray(inputs)), jax.device_put(jnp.asarray(labels, jnp.int32)))
+    shapes = {path: leaf.shape for path, leaf in trained.items()}
+    # A change of anything here is another training, with its own place in the folder.
+    settings = (config, part, density, network, shapes, len(labels), multiplier)
+    place = folder and Path(folder) / checkpoints.named("noisy_sgd", settings)
+    block_size = _block_size(trained, len(labels))
     steps_per_epoch = max(1, round(1 / plan.sampling_prob))
-    block_size = max(
-        1,
-        min(
-            MOST_EXAMPLES, MOST_NUMBERS // sum(leaf.size for leaf in trained.values()), len(labels)
-        ),
-    )
-    settings = (
-        config,
-        part,
-        density,
-        network,
-        {path: leaf.shape for path, leaf in trained.items()},
-        len(labels),
-        multiplier,
-    )
-    started = told = time.perf_counter()
-    with checkpoints.Training(
-        folder and Path(folder) / checkpoints.named("noisy_sgd", settings)
-    ) as training:
+    descent = _traced(config)
+    with checkpoints.Training(place) as training:
         (state, statistics), done = training.resumed((state, statistics))
-        if done:
-            log.info("going on at step %d of %d", done, plan.steps)
+        progress = _Progress(done, plan.steps)
         for step in range(done, plan.steps):
             if step % steps_per_epoch == 0:
                 if step > done:
                     training.save(step, (state, statistics))
                 if statistics:
-                    statistics = _statistics(
-                        network, _joined(state.trained, fixed), statistics, public
-                    )
-                if (now := time.perf_counter()) - told > LOG_SECONDS:
-                    log.info("step %d of %d, %.0f s", step, plan.steps, now - started)
-                    told = now
+                    params = _joined(state.trained, fixed)
+                    statistics = _statistics(network, params, statistics, public)
+                progress.tell(step)
             sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
+            blocks = sampled(sample_key, len(labels), plan.sampling_prob, block_size)
             total = jax.tree.map(jnp.zeros_like, state.trained)
-            for index, present in sampled(sample_key, len(labels), plan.sampling_prob, block_size):
+            for block in blocks:
                 total = _add_clipped(
                     network,
                     config.clip,
@@ -394,21 +374,49 @@ def fit(
                     mask,
                     statistics,
                     records,
-                    index,
-                    present,
+                    *block,
                 )
             state = _descend(descent, multiplier, noise_key, state, total, mask)
         if done < plan.steps:
             training.save(plan.steps, (state, statistics))
-    params = _joined(state.average, fixed)
+    result = {"params": _joined(state.average, fixed)}
     if statistics:
-        statistics = _statistics(network, params, statistics, public)
-    return Trained(
-        jax.tree.map(
-            np.asarray, {"params": params} | ({"batch_stats": statistics} if statistics else {})
-        ),
-        guarantee,
-    )
+        result["batch_stats"] = _statistics(network, result["params"], statistics, public)
+    return Trained(jax.tree.map(np.asarray, result), guarantee)
+
+
+def _first_state(trained: Any, config: Config) -> State:
+    """Return the state before the first step.
+
+    Steps donate the buffers of their state, so weights and average are copies.
+    """
+    average, trained = (jax.tree.map(jnp.copy, trained) for _ in range(2))
+    momentum = optax.sgd(config.learning_rate, config.momentum).init(trained)
+    return State(jnp.zeros((), jnp.int32), trained, average, momentum)
+
+
+def _block_size(trained: Any, num_records: int) -> int:
+    """Return the number of records whose gradients are in memory at once."""
+    num_weights: int = sum(leaf.size for leaf in trained.values())
+    return max(1, min(MOST_EXAMPLES, MOST_NUMBERS // num_weights, num_records))
+
+
+class _Progress:
+    """Lines of the log while a training goes on."""
+
+    def __init__(self, done: int, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self._started = time.perf_counter()
+        self._told = self._started
+        if done:
+            log.info("going on at step %d of %d", done, num_steps)
+
+    def tell(self, step: int) -> None:
+        """Log the step, if the last line is old enough."""
+        now = time.perf_counter()
+        if now - self._told > LOG_SECONDS:
+            log.info("step %d of %d, %.0f s", step, self._num_steps, now - self._started)
+            self._told = now
 
 
 def sampled(
@@ -426,9 +434,9 @@ def sampled(
       For each block `index`, int32 `[block_size]`, and `present`, bool `[block_size]`, which is
       False for padding in the last block.
     """
-    chosen = np.flatnonzero(
-        jax.random.bernoulli(key, sampling_prob, (num_records,), mode="high")
-    )  # mode "high" is exact to 2^-45 and not only to 2^-23
+    # Mode "high" is exact to 2^-45 and not only to 2^-23.
+    takes_part = jax.random.bernoulli(key, sampling_prob, (num_records,), mode="high")
+    chosen = np.flatnonzero(takes_part)
     blocks = -(-len(chosen) // block_size)
     index = np.zeros(blocks * block_size, np.int32)
     index[: len(chosen)] = chosen

@@ -89,70 +89,77 @@ def summary(
     failed: dict[Cell, str],
 ) -> dict[str, Any]:
     """Return the content of the page, ready for JSON, from finished cells alone."""
-
-    def by_method(name: str) -> list[Measured]:
-        return [one for cell, one in measured.items() if cell.method == name]
-
-    rows = []
+    rows = _rows(chosen, cells, measured)
+    costs = []
     for name, method in chosen.methods.items():
-        for epsilon in method.epsilons:
-            mine = [cell for cell in cells if (cell.method, cell.epsilon) == (name, epsilon)]
-            about: dict[str, Any] = {
-                "method": name,
-                "title": method.title,
-                "kind": method.kind,
-                "trust": method.trust,
-            }
-            student = mine[0].experiment.student
-            about["student"] = "none" if student is None else student.student.model
-            about |= {"told": method.told, "runs": len(mine)}
-            rows.append(
-                about | joined(epsilon, [measured[cell] for cell in mine if cell in measured])
-            )
-    options: dict[str, Any] = {
-        "dataset": config.dataset,
-        "data-dir": config.data_dir and "DIR",
-        "noise-seed": config.noise_seed,
-    }
-    options |= {"methods": config.methods, "epsilons": config.epsilons, "seeds": config.seeds}
-    options |= {} if config.student == Config.student else {"student": config.student}
-    words = [
-        f"--{name} "
-        f"""{
-            " ".join(
-                shlex.quote(f"{value:g}" if isinstance(value, float) else str(value))
-                for value in many
-            )
-        }"""
-        for name, given in options.items()
-        if (many := given if isinstance(given, tuple) else () if given is None else (given,))
-    ]
+        own = [one for cell, one in measured.items() if cell.method == name]
+        if own:
+            costs.append(cost(name, method, own))
+    failures = {}
+    for cell, why in failed.items():
+        place = f"{cell.method}, epsilon {cell.epsilon:g}, seed {cell.experiment.seed}"
+        failures[place] = why
+    comparable = [claim for claim in claims(config.dataset) if claim.method in chosen.methods]
     return {
         "dataset": config.dataset,
         "delta": DELTA,
         "relation": RELATION,
         "seeds": list(chosen.seeds),
-        "command": " ".join(["python -m train.compare", *words]),
+        "command": _command(config),
         "machines": machines(measured.values()),
         "runs": len(cells),
         "measured": len(measured),
-        "failed": {
-            f"{cell.method}, epsilon {cell.epsilon:g}, seed {cell.experiment.seed}": why
-            for cell, why in failed.items()
-        },
+        "failed": failures,
         "rows": rows,
-        "claims": [
-            beside(claim, rows)
-            for claim in claims(config.dataset)
-            if claim.method in chosen.methods
-        ],
-        "costs": [
-            cost(name, method, those)
-            for name, method in chosen.methods.items()
-            if (those := by_method(name))
-        ],
+        "claims": [beside(claim, rows) for claim in comparable],
+        "costs": costs,
         "settings": {name: settings_of(config, chosen, name) for name in chosen.methods},
     }
+
+
+def _rows(
+    chosen: Plan, cells: Sequence[Cell], measured: dict[Cell, Measured]
+) -> list[dict[str, Any]]:
+    """Return a row for every method at every of its epsilons, finished or not."""
+    rows = []
+    for name, method in chosen.methods.items():
+        for epsilon in method.epsilons:
+            mine = [cell for cell in cells if (cell.method, cell.epsilon) == (name, epsilon)]
+            student = mine[0].experiment.student
+            about = {
+                "method": name,
+                "title": method.title,
+                "kind": method.kind,
+                "trust": method.trust,
+                "student": "none" if student is None else student.student.model,
+                "told": method.told,
+                "runs": len(mine),
+            }
+            finished = [measured[cell] for cell in mine if cell in measured]
+            rows.append(about | joined(epsilon, finished))
+    return rows
+
+
+def _command(config: Config) -> str:
+    """Return the command that makes the comparison, without the names of anybody's folders."""
+    options: dict[str, Any] = {
+        "dataset": config.dataset,
+        "data-dir": config.data_dir and "DIR",
+        "noise-seed": config.noise_seed,
+        "methods": config.methods,
+        "epsilons": config.epsilons,
+        "seeds": config.seeds,
+    }
+    if config.student != Config.student:
+        options["student"] = config.student
+    words = ["python -m train.compare"]
+    for name, given in options.items():
+        if given is None or given == ():
+            continue
+        many = given if isinstance(given, tuple) else (given,)
+        values = [f"{value:g}" if isinstance(value, float) else str(value) for value in many]
+        words.append(f"--{name} {shlex.join(values)}")
+    return " ".join(words)
 
 
 def joined(asked: float, found: Sequence[Measured]) -> dict[str, Any]:
@@ -214,13 +221,9 @@ def beside(claim: Claim, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if claim.epsilon == INF:
         ours = [row for row in ours if row["epsilon"] == INFINITY]
     ours = [row for row in ours if float(row["epsilon"]) <= costs * (1 + 1e-9)]
-    best = min(
-        ours,
-        key=lambda row: abs(
-            math.log(float(row["epsilon"])) - math.log(min(claim.epsilon or 1.0, 1e9))
-        ),
-        default=None,
-    )
+    # Infinity has no distance to anything, so a large epsilon takes its place.
+    asked = math.log(min(claim.epsilon or 1.0, 1e9))
+    best = min(ours, key=lambda row: abs(math.log(float(row["epsilon"])) - asked), default=None)
     return {
         "method": claim.method,
         "system": claim.system,

@@ -43,121 +43,136 @@ class Section(NamedTuple):
 
 
 def sections(found: dict[str, Any]) -> list[Section]:
-    """Return the parts of the page in order."""
-    rows = found["rows"]
+    """Return the parts of the page in order, without those that have nothing to tell."""
     done = [row for row in found["rows"] if row["seeds"]]
-    missing = [
-        f"{row['title']}, ε = {epsilon(row['epsilon'])}: {row['runs'] - len(row['seeds'])} of "
-        f"{row['runs']} runs"
-        for row in rows
-        if len(row["seeds"]) < row["runs"]
+    parts = [
+        _failed(found["failed"]),
+        _table(found),
+        _not_yet_measured(found["rows"]),
+        _beside_papers(found["claims"]),
+        _accuracy_by_epsilon(done),
+        _costs(found["costs"]),
+        Section("What the numbers do not cover", items=NOT_COVERED),
+        Section("Guarantees", items=[f"{row['title']}: {row['statement']}" for row in done]),
+        _settings(found),
     ]
+    return [part for part in parts if part]
+
+
+def _failed(failed: dict[str, str]) -> Section | None:
+    """Return the cells that failed and why, or None if none did."""
+    if not failed:
+        return None
+    return Section("Failed", items=[f"{name}: {why}" for name, why in failed.items()])
+
+
+def _table(found: dict[str, Any]) -> Section:
+    """Return the table of all methods."""
     same = (
         f"δ = {found['delta']:g} and {found['relation']} for all; ε is of one record and one run."
     )
-    table = Section(
-        "Table 1, rebuilt",
-        (
-            f"Every method on the same splits, one for each seed; {same} Public, private and "
-            "test records are disjoint, the last epoch "
-            "counts, and ± is one standard deviation over seeds. ∞ is without noise: what each "
-            "could reach. What noise costs to the last "
-            "digit, which may be a little less than ε, is under Guarantees.",
-            "Where a network is trained on private records, it is what predicts the public "
-            "labels. A student learns public labels; "
-            "in rows that buy labels it is the network, fine-tuned on true labels.",
-        ),
-        (
-            "method",
-            "trust",
-            "ε",
-            "δ",
-            "seeds",
-            "public labels right",
-            "its network on test",
-            "student on test",
-        ),
-        [line(row) for row in rows],
+    words = (
+        f"Every method on the same splits, one for each seed; {same} Public, private and "
+        "test records are disjoint, the last epoch "
+        "counts, and ± is one standard deviation over seeds. ∞ is without noise: what each "
+        "could reach. What noise costs to the last "
+        "digit, which may be a little less than ε, is under Guarantees.",
+        "Where a network is trained on private records, it is what predicts the public "
+        "labels. A student learns public labels; "
+        "in rows that buy labels it is the network, fine-tuned on true labels.",
     )
-    beside_them = Section(
-        "What papers claim",
-        (
-            "Recomputed: what the stated noise costs at the claimed δ where one record is "
-            "replaced, by this library's accountants. Ours "
-            "is the measured row with the ε nearest to the claimed one, of those that are no "
-            "more than the recomputed one. "
-            "Protocols differ, so no claim is beaten or missed by a table.",
-        ),
-        (
-            "system",
-            "ε claimed",
-            "ε recomputed",
-            "labels claimed",
-            "accuracy claimed",
-            "ours at ε",
-            "our labels",
-            "our accuracy",
-            "what differs",
-        ),
-        [claimed(claim) for claim in found["claims"]],
+    header = (
+        "method",
+        "trust",
+        "ε",
+        "δ",
+        "seeds",
+        "public labels right",
+        "its network on test",
+        "student on test",
     )
-    drawn = [("labels", None, "public labels right"), ("told", "told", "accuracy on the test set")]
-    accuracy = Section(
-        "Accuracy against ε",
-        (
-            "Bands are ± one standard deviation over seeds. The second chart has what each paper "
-            "tells: student, or private network.",
-        ),
-        charts=[
-            chart(name, partial(draw, done, told, what))
-            for name, told, what in drawn
-            if curves(done, told)
-        ],
+    return Section("Table 1, rebuilt", words, header, [line(row) for row in found["rows"]])
+
+
+def _not_yet_measured(rows: Sequence[dict[str, Any]]) -> Section | None:
+    """Return the rows that lack runs, or None if none does."""
+    missing = []
+    for row in rows:
+        lacking = row["runs"] - len(row["seeds"])
+        if lacking > 0:
+            cell = f"{row['title']}, ε = {epsilon(row['epsilon'])}"
+            missing.append(f"{cell}: {lacking} of {row['runs']} runs")
+    return Section("Not yet measured", items=missing) if missing else None
+
+
+def _beside_papers(claims: Sequence[dict[str, Any]]) -> Section | None:
+    """Return the table of claims in papers, or None if none is of these methods."""
+    if not claims:
+        return None
+    words = (
+        "Recomputed: what the stated noise costs at the claimed δ where one record is "
+        "replaced, by this library's accountants. Ours "
+        "is the measured row with the ε nearest to the claimed one, of those that are no "
+        "more than the recomputed one. "
+        "Protocols differ, so no claim is beaten or missed by a table.",
     )
-    costs = Section(
-        "Cost",
-        (
-            "Median seconds of a run on this machine, which others may share. Those for labels "
-            "include, where votes are counted, the study "
-            "of other epsilons that every run folder has; the longest run also compiles or "
-            "learns features. Bytes are the most that "
-            "one client with one record hands over: an image and its label where the curator "
-            "sees the record itself, which is what such a "
-            "method asks clients to trust it with.",
-        ),
-        (
-            "method",
-            "runs",
-            "labels, s",
-            "longest, s",
-            "student, s",
-            "bytes of a client",
-            "what they are",
-        ),
-        [spent(told) for told in found["costs"]],
+    header = (
+        "system",
+        "ε claimed",
+        "ε recomputed",
+        "labels claimed",
+        "accuracy claimed",
+        "ours at ε",
+        "our labels",
+        "our accuracy",
+        "what differs",
     )
-    promised = Section("Guarantees", items=[f"{row['title']}: {row['statement']}" for row in done])
-    parts = [
-        Section("Failed", items=[f"{name}: {why}" for name, why in found["failed"].items()])
-        if found["failed"]
-        else None,
-        table,
-        Section("Not yet measured", items=missing) if missing else None,
-        beside_them if found["claims"] else None,
-        accuracy,
-        costs,
-        Section("What the numbers do not cover", items=NOT_COVERED),
-        promised,
-        Section(
-            "Settings",
-            (
-                f"`{found['command']}`, seeds {', '.join(map(str, found['seeds']))}.",
-                *map(machine, found["machines"]),
-            ),
-            items=[f"{name}: {json.dumps(told)}" for name, told in found["settings"].items()],
-        ),
-    ]
-    return [part for part in parts if part]
+    return Section("What papers claim", words, header, [claimed(claim) for claim in claims])
+
+
+def _accuracy_by_epsilon(done: Sequence[dict[str, Any]]) -> Section:
+    """Return the charts of the methods that have been measured."""
+    wanted = [("labels", None, "public labels right"), ("told", "told", "accuracy on the test set")]
+    charts = []
+    for name, told, what in wanted:
+        if curves(done, told):
+            charts.append(chart(name, partial(draw, done, told, what)))
+    words = (
+        "Bands are ± one standard deviation over seeds. The second chart has what each paper "
+        "tells: student, or private network.",
+    )
+    return Section("Accuracy against ε", words, charts=charts)
+
+
+def _costs(costs: Sequence[dict[str, Any]]) -> Section:
+    """Return the table of seconds and bytes."""
+    words = (
+        "Median seconds of a run on this machine, which others may share. Those for labels "
+        "include, where votes are counted, the study "
+        "of other epsilons that every run folder has; the longest run also compiles or "
+        "learns features. Bytes are the most that "
+        "one client with one record hands over: an image and its label where the curator "
+        "sees the record itself, which is what such a "
+        "method asks clients to trust it with.",
+    )
+    header = (
+        "method",
+        "runs",
+        "labels, s",
+        "longest, s",
+        "student, s",
+        "bytes of a client",
+        "what they are",
+    )
+    return Section("Cost", words, header, [spent(told) for told in costs])
+
+
+def _settings(found: dict[str, Any]) -> Section:
+    """Return the command, the machines, and the settings of every method."""
+    seeds = ", ".join(map(str, found["seeds"]))
+    words = (f"`{found['command']}`, seeds {seeds}.", *map(machine, found["machines"]))
+    items = [f"{name}: {json.dumps(told)}" for name, told in found["settings"].items()]
+    return Section("Settings", words, items=items)
 
 
 def machine(told: dict[str, Any]) -> str:
@@ -175,9 +190,10 @@ def share(accuracy: dict[str, Any] | float | None) -> str:
     if accuracy is None:
         return "–"
     if isinstance(accuracy, dict):
-        return f"{accuracy['mean']:.2%}" + (
-            "" if accuracy["stddev"] is None else f" ± {100 * accuracy['stddev']:.2f}"
-        )
+        mean = f"{accuracy['mean']:.2%}"
+        if accuracy["stddev"] is None:
+            return mean
+        return f"{mean} ± {100 * accuracy['stddev']:.2f}"
     return f"{accuracy:.1%}"
 
 
@@ -191,9 +207,9 @@ def line(row: dict[str, Any]) -> tuple[str, ...]:
     first = row["title"], row["trust"], epsilon(row["epsilon"])
     if not row["seeds"]:
         return (*first, "", "not yet", "", "", "")
-    seeds = f"{len(row['seeds'])}" + (
-        "" if len(row["seeds"]) == row["runs"] else f" of {row['runs']}"
-    )
+    seeds = f"{len(row['seeds'])}"
+    if len(row["seeds"]) < row["runs"]:
+        seeds += f" of {row['runs']}"
     delta = f"{row['guarantee']['delta']:.2g}" if row["guarantee"]["delta"] else "0"
     return (*first, delta, seeds, *(share(row[name]) for name in ACCURACIES))
 
@@ -201,17 +217,17 @@ def line(row: dict[str, Any]) -> tuple[str, ...]:
 def claimed(claim: dict[str, Any]) -> tuple[str, ...]:
     """Return a row of the table of claims."""
     ours = claim["ours"]
+    if ours:
+        measured = (epsilon(ours["epsilon"]), share(ours["label"]), share(ours["student"]))
+    else:
+        measured = ("–", "–", "–")
     return (
         claim["system"],
         epsilon(claim["epsilon"]),
         "–" if claim["recomputed"] is None else epsilon(claim["recomputed"]),
         share(claim["label"]),
         share(claim["student"]),
-        *(
-            (epsilon(ours["epsilon"]), share(ours["label"]), share(ours["student"]))
-            if ours
-            else ("–", "–", "–")
-        ),
+        *measured,
         claim["differs"],
     )
 

@@ -1,7 +1,7 @@
 """Charts of a run: leads against the noise, epochs, and accuracy by epsilon."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -214,50 +214,15 @@ def accuracy_by_epsilon(run: Run) -> Markup | None:
 
 
 def _draw_by_epsilon(run: Run, values: Sequence[float | None], axes: Axes) -> None:
-    sweep = run.sweep
     theirs = PUBLISHED.get(run.benchmark, ())
     own = float(run.result["epsilon"])
-    place = epsilon_axis(
-        axes, [own, *(point["epsilon"] for point in sweep), *(row.epsilon for row in theirs)]
-    )
+    others = [point["epsilon"] for point in run.sweep]
+    place = epsilon_axis(axes, [own, *others, *(row.epsilon for row in theirs)])
     accuracy_axis(axes, values, "accuracy")
-
-    def points(
-        pairs: Sequence[tuple[float, float | None]],
-        colour: str,
-        marker: str,
-        label: str,
-        **style: Any,
-    ) -> None:
-        """Mark the (epsilon, accuracy) pairs whose accuracy is known."""
-        known = [
-            (place(epsilon), shown(accuracy)) for epsilon, accuracy in pairs if accuracy is not None
-        ]
-        if known:
-            axes.plot(*zip(*known, strict=True), marker, color=INK[colour], label=label, **style)
-
-    if sweep:
-        x, mean, spread = (
-            np.array([point[name] for point in sweep], float)
-            for name in ("epsilon", "mean", "stddev")
-        )
-        axes.fill_between(
-            x,
-            shown(mean - spread),
-            shown(mean + spread),
-            color=INK["label"],
-            alpha=0.18,
-            linewidth=0,
-        )
-        axes.plot(
-            x,
-            shown(mean),
-            color=INK["label"],
-            linewidth=1,
-            linestyle=(0, (3, 2)),
-            label="labels at other ε, not covered by any",
-        )
-    points(
+    mark = partial(_mark, axes, place)
+    if run.sweep:
+        _draw_sweep(run.sweep, axes)
+    mark(
         [(math.inf, run.label_accuracy_without_noise)],
         "label",
         "o",
@@ -266,20 +231,46 @@ def _draw_by_epsilon(run: Run, values: Sequence[float | None], axes: Axes) -> No
     )
     for system, marker in zip(dict.fromkeys(row.system for row in theirs), "^v", strict=False):
         rows = [row for row in theirs if row.system == system]
-        points(
-            [(row.epsilon, row.label) for row in rows],
-            "published",
-            marker,
-            f"paper, {system}: labels",
-            fillstyle="none",
-        )
-        points(
-            [(row.epsilon, row.student) for row in rows],
-            "published",
-            marker,
-            f"paper, {system}: student",
-        )
+        labels = [(row.epsilon, row.label) for row in rows]
+        students = [(row.epsilon, row.student) for row in rows]
+        mark(labels, "published", marker, f"paper, {system}: labels", fillstyle="none")
+        mark(students, "published", marker, f"paper, {system}: student")
     front = {"markersize": 9, "markeredgecolor": INK["paper"], "zorder": 5}
-    points([(own, run.label_accuracy)], "label", "o", "this run: labels", **front)
-    points([(own, run.student_accuracy)], "student", "D", "this run: student", **front)
+    mark([(own, run.label_accuracy)], "label", "o", "this run: labels", **front)
+    mark([(own, run.student_accuracy)], "student", "D", "this run: student", **front)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+
+def _draw_sweep(sweep: Sequence[dict[str, Any]], axes: Axes) -> None:
+    """Draw the mean accuracy of labels at other epsilons, with a band of one deviation."""
+    x = np.array([point["epsilon"] for point in sweep], float)
+    mean = np.array([point["mean"] for point in sweep], float)
+    spread = np.array([point["stddev"] for point in sweep], float)
+    axes.fill_between(
+        x, shown(mean - spread), shown(mean + spread), color=INK["label"], alpha=0.18, linewidth=0
+    )
+    axes.plot(
+        x,
+        shown(mean),
+        color=INK["label"],
+        linewidth=1,
+        linestyle=(0, (3, 2)),
+        label="labels at other ε, not covered by any",
+    )
+
+
+def _mark(
+    axes: Axes,
+    place: Callable[[float], float],
+    pairs: Sequence[tuple[float, float | None]],
+    color: str,
+    marker: str,
+    label: str,
+    **style: Any,
+) -> None:
+    """Mark the (epsilon, accuracy) pairs whose accuracy is known."""
+    known = [(epsilon, accuracy) for epsilon, accuracy in pairs if accuracy is not None]
+    if known:
+        x = [place(epsilon) for epsilon, _ in known]
+        y = [shown(accuracy) for _, accuracy in known]
+        axes.plot(x, y, marker, color=INK[color], label=label, **style)
