@@ -18,8 +18,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from rknn_jax.federation import publish, wire
+from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation.collector import Collector, Reply
+from rknn_jax.federation.request import Asked, Public
 from rknn_jax.labelers import rknn as labeler
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
@@ -174,14 +175,14 @@ def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path):
     make_files(tmp_path)
     assert rknn(*arguments(classes="ant,bee,cow", out="label")).status == 0
     distill.main(Experiment(**{**vars(TINY), "out": tmp_path / "distill"}))
-    mine = publish.Public(blobs(60, 0)[0])
-    asked = publish.Asked(
+    mine = Public(blobs(60, 0)[0])
+    asked = Asked(
         labeler.ReverseKNN(epsilon=2.0, mechanism="randomized_response", trust="local"),
         ("x", "y", "z"),
         4,
         student="none",
     )
-    round, queries = publish.prepare(tmp_path / "serve", mine, asked, lambda *_: None)
+    round, queries = round_folder.prepare(tmp_path / "serve", mine, asked, lambda *_: None)
     collector = Collector(tmp_path / "serve", round)
     collector.receive([Reply(0, round.id, bytes(wire.message_bytes(round.mechanism)))])
     publish.publish(tmp_path / "serve", mine, asked, queries, collector, lambda *_: None)

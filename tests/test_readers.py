@@ -16,10 +16,10 @@ from PIL import Image
 
 from rknn_jax.cli import federation
 from rknn_jax.data import image_folder
-from rknn_jax.federation import inputs, publish
+from rknn_jax.federation import inputs, round_folder
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import export, tables
-from tests.fuzz.targets import round_folder
+from tests.fuzz.targets import round_folder as fuzzed
 from train import buy
 
 LABELS = np.arange(20) % 3
@@ -279,7 +279,7 @@ def test_a_class_whose_name_is_no_unicode_is_not_exported(tmp_path, form):
 @pytest.fixture
 def begun(tmp_path):
     """A folder of a round that a server began, with a sum."""
-    for name, data in round_folder.seeds()[0].items():
+    for name, data in fuzzed.seeds()[0].items():
         (tmp_path / name).write_bytes(data)
     return tmp_path
 
@@ -299,7 +299,7 @@ def begun(tmp_path):
 def test_a_damaged_clock_of_a_round_names_its_file(begun, text):
     (begun / "opened.json").write_text(text)
     with pytest.raises(ValueError, match="opened.json"):
-        publish.closes_at(begun, 60)
+        round_folder.closes_at(begun, 60)
 
 
 @pytest.mark.parametrize("name", ["settings.json", "public.npz", "question.bin"])
@@ -307,7 +307,7 @@ def test_a_damaged_clock_of_a_round_names_its_file(begun, text):
 def test_a_damaged_round_of_a_server_names_its_file(begun, name, data):
     (begun / name).write_bytes(data)
     with pytest.raises(ValueError, match=name):
-        round_folder.readers(begun)[2]()
+        fuzzed.readers(begun)[2]()
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_queries_about_other_records_are_refused(begun, odd):
         arrays = dict(file)
     npz(begun / "public.npz", **arrays | odd)
     with pytest.raises(ValueError, match="public.npz"):
-        round_folder.readers(begun)[2]()
+        fuzzed.readers(begun)[2]()
 
 
 @pytest.mark.parametrize(
@@ -339,9 +339,9 @@ def test_queries_about_other_records_are_refused(begun, odd):
 )
 def test_a_damaged_sum_names_its_file(begun, odd):
     arrays = {"totals": np.arange(12), "num_clients": 5, "refused": 0}
-    npz(begun / publish.SUM, **arrays | odd)
-    with pytest.raises(ValueError, match=publish.SUM):
-        round_folder.readers(begun)[1]()
+    npz(begun / round_folder.SUM, **arrays | odd)
+    with pytest.raises(ValueError, match=round_folder.SUM):
+        fuzzed.readers(begun)[1]()
 
 
 def test_an_oracle_that_cannot_be_read_is_named(tmp_path):

@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from rknn_jax.federation import client as client_side
-from rknn_jax.federation import flower, publish, secure_sum
+from rknn_jax.federation import flower, round_folder, secure_sum
 from rknn_jax.federation.client import Agreement, RefusedError
 from rknn_jax.federation.collector import Sum
 from rknn_jax.federation.rounds import Round
@@ -362,14 +362,16 @@ def test_a_client_level_sum_counts_each_cell_once(tmp_path, without_noise):
 
 def test_a_sum_is_kept_before_it_is_used_and_not_begun_twice(tmp_path):
     round = a_round()
-    assert publish.kept_sum(tmp_path, round) is None
-    publish.begin_sum(tmp_path)
+    assert round_folder.kept_sum(tmp_path, round) is None
+    round_folder.begin_sum(tmp_path)
     with pytest.raises(ValueError, match="begin another round"):
-        publish.kept_sum(tmp_path, round)
+        round_folder.kept_sum(tmp_path, round)
     from collections import Counter
 
-    publish.keep_sum(tmp_path, Sum(round, np.arange(12), 4, Counter({"refused by the client": 2})))
-    kept = publish.kept_sum(tmp_path, round)
+    round_folder.keep_sum(
+        tmp_path, Sum(round, np.arange(12), 4, Counter({"refused by the client": 2}))
+    )
+    kept = round_folder.kept_sum(tmp_path, round)
     np.testing.assert_array_equal(kept.totals, np.arange(12))
     assert (kept.num_clients, kept.rejected) == (4, {"refused by the client": 2})
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from rknn_jax.federation import publish, wire
+from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation.collector import Collector, Reply
+from rknn_jax.federation.request import Asked, Public
 from rknn_jax.labelers import rknn as labeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import statement
@@ -473,10 +474,10 @@ def test_an_experiment_calls_itself_a_simulation(epsilon, tmp_path):
 @pytest.mark.parametrize("simulated", [None, 3])
 def test_a_round_among_clients_leaves_its_page(simulated, tmp_path):
     rng = np.random.default_rng(0)
-    mine = publish.Public(rng.normal(size=(30, 5)).astype(np.float32))
+    mine = Public(rng.normal(size=(30, 5)).astype(np.float32))
     config = labeler.ReverseKNN(epsilon=2.0, mechanism="randomized_response", trust="local")
-    asked = publish.Asked(config, ("ant", "<b>bee</b>"), 3, simulated=simulated, student="none")
-    round, queries = publish.prepare(tmp_path / "out", mine, asked, lambda *_: None)
+    asked = Asked(config, ("ant", "<b>bee</b>"), 3, simulated=simulated, student="none")
+    round, queries = round_folder.prepare(tmp_path / "out", mine, asked, lambda *_: None)
     collector = Collector(tmp_path / "out", round)
     assert isinstance(round.mechanism, LocalRandomizer)
     message = bytes(wire.message_bytes(round.mechanism))

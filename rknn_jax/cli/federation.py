@@ -17,7 +17,7 @@ from rknn_jax.privacy.ledger import Ledger, fingerprint
 
 if TYPE_CHECKING:
     from rknn_jax.federation.client import Client
-    from rknn_jax.federation.publish import Asked, Public
+    from rknn_jax.federation.request import Asked, Public
 
 
 def serve(settings: Serve) -> NoReturn:
@@ -52,12 +52,12 @@ def _serve_held(
 ) -> NoReturn:
     """Serve one round in a folder that this process holds, and end the process."""
     with err.status("loading"):
-        from rknn_jax.federation import flower, processes, publish
+        from rknn_jax.federation import flower, processes, publish, round_folder
         from rknn_jax.federation.collector import Collector
-    round, queries = publish.prepare(settings.out, mine, wanted, told)
+    round, queries = round_folder.prepare(settings.out, mine, wanted, told)
     central = wanted.summed
     collector = None if central else Collector(settings.out, round)
-    found = publish.kept_sum(settings.out, round) if central else None
+    found = round_folder.kept_sum(settings.out, round) if central else None
     if collector and collector.cut:
         tell(
             err,
@@ -65,7 +65,7 @@ def _serve_held(
             f"{collector.cut:,} bytes of answers that were not whole; whoever is missing is "
             "asked again",
         )
-    closes = publish.closes_at(settings.out, settings.deadline)
+    closes = round_folder.closes_at(settings.out, settings.deadline)
     if closes < time.time():
         tell(
             err,
@@ -87,16 +87,16 @@ def _serve_held(
         elif answers is None:
 
             def begin() -> None:
-                publish.begin_sum(settings.out)
+                round_folder.begin_sum(settings.out)
 
             answers = flower.sum_up(
                 grid, context, round, wanted.clients, wanted.quorum, closes, told, begin
             )
-            publish.keep_sum(settings.out, answers)
+            round_folder.keep_sum(settings.out, answers)
         assert answers is not None
         card = publish.publish(settings.out, mine, wanted, queries, answers, told)
         flower.announce(grid, card["statement"])
-        publish.end(settings.out)
+        round_folder.end(settings.out)
         _print_json(settings, card | {"exit_status": 0})
 
     def app(grid: Any, context: Any) -> None:
@@ -112,25 +112,17 @@ def _serve_held(
 
 def join(settings: Join) -> NoReturn:
     """Take part in a round, and end the process."""
-    host, _, port = settings.server.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError(f"Expected --server host:port, got --server {settings.server}.")
-    for name in ("ca", "key"):
-        if (path := getattr(settings, name)) is not None and not path.is_file():
-            raise ValueError(f"Expected a file as --{name}, got {path}, which is none.")
-    if not _on_this_host(host) and (settings.ca is None or settings.key is None):
-        raise ValueError(
-            "Expected --ca and --key for a server on another host, got --server "
-            f"{settings.server} without them."
-        )
+    _check_join(settings)
     _needs_flower()
     with err.status("loading"):
         from rknn_jax.federation import flower, processes
     client = _client(settings)
     over = threading.Event()
-    assert client.ledger
-    left = f"{client.ledger.remaining} left in {client.ledger.path}"
-    tell(err, "private", f"{len(client.inputs):,} records; {left}")
+    ledger = client.ledger
+    assert ledger
+    tell(
+        err, "private", f"{len(client.inputs):,} records; {ledger.remaining} left in {ledger.path}"
+    )
     tell(
         err,
         "joining",
@@ -140,39 +132,58 @@ def join(settings: Join) -> NoReturn:
 
     took_part: list[str] = []
 
+    def status() -> int:
+        return 0 if took_part else 3
+
     def told(name: str, text: str) -> None:
         tell(err, name, text)
         if name in ("answered", "added"):
             took_part.append(text)
-        if name == "over" and not took_part:
-            tell(
-                err,
-                "apart",
-                "this client did not take part, and nothing was spent; see above, and rknn "
-                "budget raise where it is the budget",
-            )
-        if name == "over" and client.ledger:
-            amounts = {
-                name: getattr(client.ledger, name)._asdict()
-                for name in ("budget", "spent", "remaining")
-            }
-            line = {
-                "statement": text,
-                "ledger": {"path": str(client.ledger.path), **amounts},
-                "exit_status": 0 if took_part else 3,
-            }
-            _print_json(settings, line)
+        if name == "over":
+            _tell_over(settings, client, text, status())
 
     app = flower.client_app(lambda context: client, told, over)
-    processes.join(
-        app,
-        client.folder,
-        settings.server,
-        settings.ca,
-        settings.key,
-        over,
-        lambda: 0 if took_part else 3,
-    )
+    processes.join(app, client.folder, settings.server, settings.ca, settings.key, over, status)
+
+
+def _check_join(settings: Join) -> None:
+    """Check the server's address, and that certificate and key are there if they are needed."""
+    host, _, port = settings.server.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"Expected --server host:port, got --server {settings.server}.")
+    for name in ("ca", "key"):
+        path = getattr(settings, name)
+        if path is not None and not path.is_file():
+            raise ValueError(f"Expected a file as --{name}, got {path}, which is none.")
+    if not _on_this_host(host) and (settings.ca is None or settings.key is None):
+        raise ValueError(
+            "Expected --ca and --key for a server on another host, got --server "
+            f"{settings.server} without them."
+        )
+
+
+def _tell_over(settings: Join, client: "Client", statement: str, status: int) -> None:
+    """Tell that the round is over, and what is left in the client's ledger.
+
+    `status` is the exit status: 0 if the client took part.
+    """
+    if status:
+        tell(
+            err,
+            "apart",
+            "this client did not take part, and nothing was spent; see above, and rknn "
+            "budget raise where it is the budget",
+        )
+    ledger = client.ledger
+    if ledger:
+        names = ("budget", "spent", "remaining")
+        amounts = {name: getattr(ledger, name)._asdict() for name in names}
+        line = {
+            "statement": statement,
+            "ledger": {"path": str(ledger.path), **amounts},
+            "exit_status": status,
+        }
+        _print_json(settings, line)
 
 
 def _client(settings: Join) -> "Client":

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax.federation.publish import Public
+from rknn_jax.federation.request import Public
 from rknn_jax.release import tables
 
 

@@ -193,24 +193,9 @@ def _run_server_app(
     ready: threading.Event,
 ) -> None:
     """Register the keys, admit the clients, start a run and act as its ServerApp."""
-    import httpx
-    from flwr.cli.build import build_fab_from_disk
-    from flwr.common.constant import SubStatus
-    from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
-    from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
-    from flwr.proto.runtime_pb2 import (
-        AcquireTaskRequest,
-        PullTaskInputRequest,
-        PushTaskOutputRequest,
-    )
     from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.fab import Fab
-    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.runtime import RuntimeHttpClient
-    from flwr.supercore.task_identity import TaskIdentity
-    from flwr.superlink.grid import HttpGrid
 
     def interceptors(name: str) -> list[Any]:
         return [RuntimeVersionHttpInterceptor(component_name=name), Pass(gate)]
@@ -219,41 +204,79 @@ def _run_server_app(
         **address, interceptors=interceptors("flwr-cli")
     )
     for key in keys:
-        try:
-            control.RegisterNode(
-                RegisterNodeRequest(public_key=public_key_to_bytes(public_key(key)))
-            )
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code != 409 and "already" not in error.response.text.lower():
-                raise
+        _register(control, key)
+    # Clients are let in only now, when their keys are known.
     ready.set()
+    run_id = _start_run(control)
+    boss = RuntimeHttpClient.from_server_address(**address, interceptors=interceptors("SuperExec"))
+    token = _server_task(boss, run_id)
+    _act_as_server_app(app, address, gate, token)
+
+
+def _register(control: Any, key: str) -> None:
+    """Admit a client by its public key, unless an earlier process of this server did."""
+    import httpx
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    request = RegisterNodeRequest(public_key=public_key_to_bytes(public_key(key)))
+    try:
+        control.RegisterNode(request)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != 409 and "already" not in error.response.text.lower():
+            raise
+
+
+def _start_run(control: Any) -> int:
+    """Start a run of an app without code, and return its number."""
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.common.serde import fab_to_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.supercore.fab import Fab
+
     with tempfile.TemporaryDirectory() as stub:
         (Path(stub) / "pyproject.toml").write_text(APP)
         fab = build_fab_from_disk(Path(stub))
-    run_id = control.StartRun(
-        StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})))
-    ).run_id
-    boss = RuntimeHttpClient.from_server_address(**address, interceptors=interceptors("SuperExec"))
+    whole = Fab(hashlib.sha256(fab).hexdigest(), fab, {})
+    run_id: int = control.StartRun(StartRunRequest(fab=fab_to_proto(whole))).run_id
+    return run_id
+
+
+def _server_task(boss: Any, run_id: int) -> str:
+    """Wait for the task of the run's ServerApp, and return its token."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+
     while True:
         task = boss.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"]))
         if task.HasField("task") and task.token and task.task.run_id == run_id:
-            break
+            token: str = task.token
+            return token
         time.sleep(POLL)
-    roots = (
-        Path(address["root_certificates"]).read_bytes() if address["root_certificates"] else None
-    )
+
+
+def _act_as_server_app(
+    app: Callable[..., None], address: dict[str, Any], gate: str, token: str
+) -> None:
+    """Run the app with a grid of the task's clients, and tell the SuperLink how it ended."""
+    from flwr.common.constant import SubStatus
+    from flwr.common.serde import context_from_proto, run_from_proto
+    from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.grid import HttpGrid
+
+    root = address["root_certificates"]
     grid = HttpGrid(
         address["server_address"],
         insecure=address["insecure"],
-        root_certificates=roots,
-        token=task.token,
+        root_certificates=Path(root).read_bytes() if root else None,
+        token=token,
     )
     runtime = grid._runtime_client
     runtime._interceptors += (Pass(gate),)
     heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
     heart.start()
     status = SubStatus.FAILED
-    details = ""
     try:
         given = runtime.PullTaskInput(PullTaskInputRequest())
         context = context_from_proto(given.context)
@@ -264,7 +287,7 @@ def _run_server_app(
         app(grid, context)
         status = SubStatus.COMPLETED
     finally:
-        runtime.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
+        runtime.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
         heart.stop()
         grid.close()
 

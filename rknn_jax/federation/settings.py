@@ -8,7 +8,7 @@ from rknn_jax.privacy.guarantee import LARGE_EPSILON, Trust, Unit
 from rknn_jax.privacy.ledger import PATIENCE
 
 if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
-    from rknn_jax.federation.publish import Asked
+    from rknn_jax.federation.request import Asked
 
 PORT = 9092
 DEFAULTS: dict[Trust, str] = {"local": "collision", "shuffle": "collision", "central": "binomial"}
@@ -149,7 +149,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
       ValueError: If settings are wrong for any data.
     """
     from rknn_jax import representations
-    from rknn_jax.federation.publish import Asked
+    from rknn_jax.federation.request import Asked
     from rknn_jax.labelers import rknn
     from rknn_jax.release import tables
     from rknn_jax.students import fit as students

@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from rknn_jax._internal.terminal import err, tell
-from rknn_jax.federation import flower, publish
+from rknn_jax.federation import flower, publish, round_folder
 from rknn_jax.federation.client import Agreement, Client
 from rknn_jax.federation.collector import Collector
 from rknn_jax.federation.inputs import read_inputs, read_labels, read_public
@@ -79,10 +79,15 @@ def serve(grid: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     public = read_public(
         Path(str(settings["public"])), Path(str(settings["test"])) if settings["test"] else None
     )
-    round, queries = publish.prepare(out, public, wanted, told)
+    round, queries = round_folder.prepare(out, public, wanted, told)
     collector = Collector(out, round)
     flower.collect(
-        grid, collector, nodes, publish.closes_at(out, DEADLINE), authenticated=False, tell=told
+        grid,
+        collector,
+        nodes,
+        round_folder.closes_at(out, DEADLINE),
+        authenticated=False,
+        tell=told,
     )
     tell(
         err, "round", f"{len(collector.clients):,} clients in {time.perf_counter() - started:.1f} s"

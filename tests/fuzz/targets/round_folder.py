@@ -1,4 +1,4 @@
-"""`federation.publish` on the folder of a round that is gone on with."""
+"""`federation.round_folder` on the folder of a round that is gone on with."""
 
 import functools
 import json
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax.federation import publish
-from rknn_jax.federation.publish import Asked, Public
+from rknn_jax.federation import round_folder
+from rknn_jax.federation.request import Asked, Public
 from tests.fuzz import npz
 from tests.fuzz.targets.question import CLASSES, QUERIES, a_round
 
@@ -23,11 +23,11 @@ def seeds():
     features = {"features": QUERIES, "index": INDEX, "cluster": INDEX, "size": INDEX}
     found = {"totals": np.arange(12), "num_clients": 5, "refused": 1}
     files = {
-        "settings.json": json.dumps(publish._plain(_asked())).encode(),
+        "settings.json": json.dumps(round_folder._plain(_asked())).encode(),
         "question.bin": a_round().data,
         "public.npz": npz(compress=True, **features),
         "opened.json": b'{"opened": 1.5}',
-        publish.SUM: npz(compress=True, **found),
+        round_folder.SUM: npz(compress=True, **found),
     }
     return [files]
 
@@ -37,14 +37,14 @@ def readers(folder: Path):
         pass
 
     def summed():
-        found = publish.kept_sum(folder, a_round("binomial", "central", honest=3))
+        found = round_folder.kept_sum(folder, a_round("binomial", "central", honest=3))
         return None if found is None else found.counts()
 
     def closes():
-        return 0.0 + publish.closes_at(folder, 60.0)
+        return 0.0 + round_folder.closes_at(folder, 60.0)
 
     def prepared():
-        round, queries = publish.prepare(folder, Public(QUERIES), _asked(), tell)
+        round, queries = round_folder.prepare(folder, Public(QUERIES), _asked(), tell)
         assert len(round.queries) == len(queries.index)
 
     return [closes, summed, prepared]

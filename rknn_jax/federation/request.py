@@ -1,0 +1,68 @@
+"""Request of a server's owner, and the public data that it is about."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rknn_jax.labelers import rknn
+from rknn_jax.privacy.guarantee import Unit
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Request of a server's owner.
+
+    Attributes:
+      config: Settings of the labeler; epsilon is per unit.
+      classes: Names of the classes, in order.
+      num_queries: Number of queries s. Defaults to None, the number of classes.
+      representation: Name of a file of `rknn_jax.representations`, fitted to public images.
+        Defaults to spectral.
+      unit, records_per_client, honest, simulated: Settings of the round, as in `Round`.
+      clients: Number of clients to wait for. Defaults to 1.
+      quorum: Least number of clients for a publication after the deadline. Defaults to 1.
+      deadline: Time for which the round is open, in seconds. Defaults to 3600.
+      student: Name of a network of `rknn_jax.students.models`, or none. Defaults to cnn.
+      epochs: Number of epochs of the student. Defaults to 0, the network's own number.
+      seed: Seed of clustering and training, which are public. Defaults to 0.
+      authenticated: Flag for clients that are identified by keys. Defaults to False.
+    """
+
+    config: rknn.ReverseKNN
+    classes: tuple[str, ...]
+    num_queries: int | None = None
+    representation: str = "spectral"
+    unit: Unit = "record"
+    records_per_client: int = 0
+    honest: int = 0
+    simulated: int | None = None
+    clients: int = 1
+    quorum: int = 1
+    deadline: float = 3600.0
+    student: str = "cnn"
+    epochs: int = 0
+    seed: int = 0
+    authenticated: bool = False
+
+    @property
+    def summed(self) -> bool:
+        """True if clients' counts are added under masks, with trust=central."""
+        return self.config.trust == "central"
+
+
+@dataclass(frozen=True)
+class Public:
+    """Data of the server.
+
+    Attributes:
+      inputs: uint8 images `[m, h, w, c]` or float32 features `[m, f]`.
+      test: Images and labels that measure the student. Defaults to None.
+    """
+
+    inputs: np.ndarray
+    test: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def images(self) -> bool:
+        """True if the records are images."""
+        return self.inputs.dtype == np.uint8

@@ -1,0 +1,279 @@
+"""Folder of a round on the server: its queries, its question, its clock, and what came of it.
+
+All of it is public or post-processing, so a server that was killed continues from there:
+
+```
+runs/<name>/
+  settings.json    the settings; a command with others may not continue here
+  public.npz       the queries, and which public records they stand for
+  question.bin     the round, as sent
+  opened.json      the time at which the round began
+  answers.bin      the counted messages; with trust=central begun.json and sum.npz
+  rejected.json    the number of answers not counted, by reason
+  labels.npz       labels of the public records
+  queries.npz      the estimated votes of each query, and their standard deviations
+  student/         the trained network
+  privacy.json     the guarantee, and the trust that it needs in the server
+  privacy.html     the promise, in plain words
+  report.html
+  over.json        a mark that all connected clients have been told of the end
+```
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rknn_jax import representations
+from rknn_jax._internal.disk import read_arrays, read_json, write_arrays, write_whole
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.federation.collector import QUESTION, Sum
+from rknn_jax.federation.request import Asked, Public
+from rknn_jax.federation.rounds import Round
+from rknn_jax.queries import kmeans
+from rknn_jax.types import Encoder, Queries
+
+SETTINGS = "settings.json"
+BEGUN = "begun.json"
+SUM = "sum.npz"
+OVER = "over.json"
+Tell = Callable[[str, str], None]
+
+LATEST = 1e11  # seconds since 1970
+
+
+def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries]:
+    """Return the round and its queries, from the folder or newly made and saved there.
+
+    Raises:
+      ValueError: If the folder is another run's or finished, or if the data do not suffice.
+    """
+    if asked.student != "none" and not public.images:
+        raise ValueError(
+            f"Expected images for a student, got embeddings and student={asked.student}; pass "
+            "--student none."
+        )
+    settings = json.dumps(_plain(asked), indent=2)
+    _check_folder(folder, json.loads(settings))
+    if (folder / QUESTION).exists():
+        tell("goes on", f"with the round in {folder}")
+        return _begun(folder, public)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / SETTINGS).exists() and any(folder.iterdir()):
+        raise ValueError(
+            f"Expected a new folder as --out, got {folder}, which holds other files; name another."
+        )
+    round, queries = _new_round(public, asked, tell)
+    write_whole(folder / SETTINGS, settings.encode())
+    arrays: dict[str, ArrayLike] = {
+        "features": round.queries,
+        "index": queries.index,
+        "cluster": queries.cluster,
+        "size": queries.size,
+    }
+    write_arrays(folder / "public.npz", arrays)
+    # The question comes last, because a folder that has it holds a whole round.
+    write_whole(folder / QUESTION, round.data)
+    return round, queries
+
+
+def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
+    """Check that the folder holds no round of other settings, and none that is over."""
+    if (folder / SETTINGS).exists():
+        begun = _settings(folder / SETTINGS)
+        changed = [name for name, value in settings.items() if begun.get(name) != value]
+        if begun != settings:
+            raise ValueError(
+                f"Expected the settings that --out {folder} was begun with, got others for "
+                f"{', '.join(changed)}; change them back, or name "
+                "a new folder."
+            )
+    if (folder / OVER).exists():
+        raise ValueError(
+            f"Expected a round that is not over in --out {folder}, got a finished one; name a "
+            "new folder."
+        )
+
+
+def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries]:
+    """Return a round about queries from the public data.
+
+    Raises:
+      ValueError: If there are more queries than public records.
+    """
+    root = jax.random.key(asked.seed)
+    encode = None
+    features = public.inputs
+    if public.images:
+        tell("learning", f"{asked.representation} from {len(public.inputs):,} public images")
+        encode = _representation(stage_key(root, Stage.ENCODER), public.inputs, asked)
+        features = np.asarray(encode(public.inputs))
+    num_queries = asked.num_queries or len(asked.classes)
+    if num_queries > len(features):
+        raise ValueError(
+            f"Expected at most {len(features)} queries, one a public record, got {num_queries}; "
+            "pass --queries."
+        )
+    queries = kmeans.select(stage_key(root, Stage.QUERIES), features, num_queries)
+    round = Round(
+        np.asarray(queries.features, np.float32),
+        asked.classes,
+        asked.config,
+        encode,
+        asked.unit,
+        asked.records_per_client,
+        asked.honest,
+        asked.simulated,
+    )
+    return round, queries
+
+
+def closes_at(folder: Path, deadline: float) -> float:
+    """Return the time at which the round ends, in seconds since 1970.
+
+    The clock starts at the first call; a restart does not change it.
+    """
+    path = folder / "opened.json"
+    if not path.exists():
+        write_whole(path, json.dumps({"opened": time.time()}).encode())
+    opened: Any = _settings(path).get("opened")
+    if type(opened) not in (int, float) or not 0 <= opened < LATEST:
+        raise ValueError(
+            f"Expected the time at which the round began in {path}, got {opened!r}; restore the "
+            "file from a copy."
+        )
+    closes: float = opened + deadline
+    return closes
+
+
+def begin_sum(folder: Path) -> None:
+    """Record that clients are about to spend on a sum, which cannot be resumed."""
+    write_whole(folder / BEGUN, b"{}")
+
+
+def end(folder: Path) -> None:
+    """Record that the clients know of the end.
+
+    Before that, a restart publishes the same results again and tells the clients.
+    """
+    write_whole(folder / OVER, b"{}")
+
+
+def keep_sum(folder: Path, found: Sum) -> None:
+    """Save a sum before anything is made from it."""
+    refused = sum(found.rejected.values())
+    kept: dict[str, ArrayLike] = {
+        "totals": found.totals,
+        "num_clients": found.num_clients,
+        "refused": refused,
+    }
+    write_arrays(folder / SUM, kept)
+
+
+def kept_sum(folder: Path, round: Round) -> Sum | None:
+    """Return the sum that the folder holds, if any.
+
+    Raises:
+      ValueError: If a sum was begun and is missing. Its clients have spent, and take part in it
+        only once.
+    """
+    if (folder / SUM).exists():
+        return _sum(folder / SUM, round)
+    if (folder / BEGUN).exists():
+        raise ValueError(
+            f"The sum in {folder} was begun and not opened, and its clients add to it once; "
+            "begin another round with another --out."
+        )
+    return None
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"Expected a JSON object in {path}, got something else; restore the file from a copy."
+        )
+    return found
+
+
+def _begun(folder: Path, public: Public) -> tuple[Round, Queries]:
+    """Return the round that the folder holds, and its queries.
+
+    Raises:
+      ValueError: If a file of the round is damaged, or is about other public records.
+    """
+    path = folder / "public.npz"
+    arrays = read_arrays(path, "features", "index", "cluster", "size")
+    try:
+        round = Round.of((folder / QUESTION).read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"{folder / QUESTION} is damaged, restore the file from a copy: {error}"
+        ) from error
+    features, index, cluster, size = (
+        arrays[name] for name in ("features", "index", "cluster", "size")
+    )
+    count = len(round.queries)
+    rows = len(public.inputs)
+    shapes = {
+        "features": round.queries.shape,
+        "index": (count,),
+        "cluster": (rows,),
+        "size": (count,),
+    }
+    fits = all(arrays[name].shape == shape for name, shape in shapes.items())
+    fits = fits and features.dtype == np.float32
+    fits = fits and all(array.dtype.kind in "iu" for array in (index, cluster, size))
+    if not fits or not _within(index, 0, rows) or not _within(cluster, -1, count):
+        raise ValueError(
+            f"Expected {count} queries about {rows:,} public records in {path}, got others; "
+            "restore the file from a copy."
+        )
+    return round, Queries(features, index, cluster, size)  # type: ignore[arg-type]
+
+
+def _within(numbers: np.ndarray, low: int, high: int) -> bool:
+    return bool(np.all((numbers >= low) & (numbers < high)))
+
+
+def _sum(path: Path, round: Round) -> Sum:
+    """Read a sum that `keep_sum` wrote."""
+    arrays = read_arrays(path, "totals", "num_clients", "refused")
+    totals, clients, refused = (arrays[name] for name in ("totals", "num_clients", "refused"))
+    fits = totals.shape == (round.num_cells,) and clients.shape == refused.shape == ()
+    whole = all(array.dtype.kind in "iu" for array in arrays.values())
+    if not fits or not whole or clients < 0 or refused < 0:
+        raise ValueError(
+            f"Expected {round.num_cells:,} totals of clients in {path}, got something else; "
+            "restore the file from a copy."
+        )
+    return Sum(
+        round,
+        totals,
+        int(clients),
+        Counter({"refused by the client": int(refused)} if refused else {}),
+    )
+
+
+def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder:
+    """Fit the representation on public images, with its settings for the number of classes."""
+    settings = representations.named(asked.representation)()
+    return settings.for_task(len(asked.classes), asked.num_queries).fit(key, images)
+
+
+def _plain(asked: Asked) -> dict[str, Any]:
+    """Return the settings as JSON-ready values, except those that may change in an open round."""
+    may_change = ("deadline", "quorum", "clients")
+    values = {
+        name: getattr(asked, name) for name in asked.__dataclass_fields__ if name not in may_change
+    }
+    config = asked.config
+    values["config"] = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    return values
