@@ -58,7 +58,8 @@ def make_shards(folder: Path, count: int, width: int) -> list[FileShard]:
     shards = []
     for number in range(-(-count // ROWS_OF_SHARD)):
         embeddings, labels = rows(min(count, ROWS_OF_SHARD), width, number)
-        named, of_labels = folder / f"{number:03d}.npy", folder / f"labels{number:03d}.npy"
+        named = folder / f"{number:03d}.npy"
+        of_labels = folder / f"labels{number:03d}.npy"
         np.save(named, embeddings)
         np.save(of_labels, labels)
         shards.append(FileShard(str(named), "--private", Columns(width=width), str(of_labels)))

@@ -25,6 +25,10 @@ They hold 0.96 to 1 of the ten nearest neighbors of images and of groups, and fe
 many dimensions, where neighbors say little (`benchmarks/results/scale.json`).
 """
 
+MOST_CANDIDATES = 2**16
+ROWS_AT_ONCE = 2**10
+"""Most records among which a record's neighbors are searched, and records searched at once."""
+
 ROWS_OF_CELL = 64
 """Records of each cell that train the inverted file."""
 
@@ -95,12 +99,15 @@ def inverted_file(
         while sum(len(members[each]) for each in near[number, :probed]) < count:
             probed *= 2
         others = np.concatenate([members[each] for each in near[number, :probed]])
-        partial = sq_norms[others] - 2 * rows[own] @ rows[others].T
-        chosen = np.argpartition(partial, count - 1, axis=1)[:, :count]
-        found = np.take_along_axis(partial, chosen, axis=1) + sq_norms[own, None]
-        order = np.argsort(found, axis=1, kind="stable")
-        index[own] = others[np.take_along_axis(chosen, order, axis=1)]
-        distance[own] = np.maximum(np.take_along_axis(found, order, axis=1), 0)
+        others = others[:: -(-len(others) // MOST_CANDIDATES)]  # copies may crowd one cell
+        for start in range(0, len(own), ROWS_AT_ONCE):
+            some = own[start : start + ROWS_AT_ONCE]
+            partial = sq_norms[others] - 2 * rows[some] @ rows[others].T
+            chosen = np.argpartition(partial, count - 1, axis=1)[:, :count]
+            found = np.take_along_axis(partial, chosen, axis=1) + sq_norms[some, None]
+            order = np.argsort(found, axis=1, kind="stable")
+            index[some] = others[np.take_along_axis(chosen, order, axis=1)]
+            distance[some] = np.maximum(np.take_along_axis(found, order, axis=1), 0)
 
     # Each thread multiplies alone; BLAS would start threads of its own in each of them.
     with threadpool_limits(1), ThreadPoolExecutor(num_cores()) as pool:

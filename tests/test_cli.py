@@ -637,7 +637,10 @@ BAD = {
         lambda folder: (folder / "x.npz").mkdir() or {"private": "x.npz"},
         ["--private x.npz", "folder"],
     ),
-    "unknown format": (dict(private="R.xls"), ["--private R.xls", ".parquet"]),
+    "unknown format": (
+        lambda folder: (folder / "R.xls").write_text("x") and {"private": "R.xls"},
+        ["--private R.xls", ".parquet"],
+    ),
     "truncated npz": (
         damaged("bad.npz", lambda data: data[:-100]),
         ["--private bad.npz", "damaged"],

@@ -1,5 +1,8 @@
 """Records in shards: every format and every cut into blocks gives the same votes."""
 
+import dataclasses
+import gzip
+
 import fsspec
 import numpy as np
 import pyarrow as pa
@@ -58,7 +61,7 @@ def write(path, embeddings=EMBEDDINGS, labels=LABELS):
 
 
 def shard(path, **changes):
-    columns = Columns(width=WIDTH, numbers=True)._replace(**changes)
+    columns = Columns(width=WIDTH, classes=())._replace(**changes)
     return FileShard(str(path), "--private", columns)
 
 
@@ -190,22 +193,148 @@ def test_a_record_that_cannot_be_used_casts_no_vote_in_any_format(tmp_path):
         assert votes.ignored == int((LABELS[[3, 5]] >= 0).sum())
 
 
-def test_no_line_of_a_csv_raises_an_error(tmp_path):
+BROKEN = {
+    "no number": b"1,2,three,4,0",
+    "too few fields": b"1,2,3",
+    "too many fields": b"1,2,3,4,5,6,0",
+    "no Unicode": b"1,2,3,\xff\xfe,1",
+    "overflow": b"1,2,3,1e400,1",
+    "another label": b"1,2,3,4,wolf",
+    "an open quote": b'"1,2,3,4,0',
+    "a quote at the end": b'1,2,3,4,"0',
+    "a carriage return": b"1,2\r,3,4,0",
+    "nothing": b"",
+    "a long field": b'1,2,3,"' + b"9" * (5 << 20) + b'",1',
+    "a separator": b"1,2,3\x1f4,0",
+}
+
+
+@pytest.mark.parametrize("line", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("separate", [False, True], ids=["labels inside", "labels apart"])
+def test_no_line_of_a_csv_changes_another_or_raises_an_error(tmp_path, line, separate):
     path = write(tmp_path / "a.csv")
     lines = path.read_bytes().splitlines()
-    lines[4] = b"1,2,three,4,0"
-    lines[6] = b"1,2,3"
-    lines[8] = b"1,2,3,4,5,6,0"
-    lines[10] = b"1,2,3,\xff\xfe,1"
-    lines[12] = b"1,2,3,1e400,1"
-    lines[14] = b"1,2,3,4,wolf"
+    lines[4] = line
     path.write_bytes(b"\n".join(lines) + b"\n")
-    votes = counted(shard(path))
-    silent = np.isin(np.arange(ROWS), [3, 5, 7, 9, 11, 13])
-    np.testing.assert_array_equal(
-        votes.counts, reference_votes(labels=np.where(silent, -1, LABELS))
-    )
+    given = shard(path)
+    if separate:
+        np.save(tmp_path / "l.npy", LABELS)
+        given = dataclasses.replace(given, labels_name=str(tmp_path / "l.npy"))
+    silent = np.arange(ROWS) == 3
+    votes = counted(given)
+    without = reference_votes(labels=np.where(silent, -1, LABELS))
+    moved = votes.counts - without
+    assert moved.min() >= 0
+    assert moved.sum() <= 2, "the record's own votes, if what is left of it can be read"
     assert votes.rows == ROWS
+
+
+def test_a_csv_larger_than_what_is_read_at_once_keeps_every_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats.of(".csv"), "READ_AT_ONCE", 50)
+    votes = counted(shard(write(tmp_path / "a.csv")))
+    np.testing.assert_array_equal(votes.counts, reference_votes())
+    assert votes.dataset == fingerprint(EMBEDDINGS)
+
+
+def test_a_quoted_field_is_its_text(tmp_path):
+    (tmp_path / "a.csv").write_bytes(
+        b'\xef\xbb\xbf"x","y",labels\r\n"1.5","2","a, or ""b"""\r\n3,4,c\r\n'
+    )
+    path = FileShard(str(tmp_path / "a.csv"), "--private", Columns())
+    (block,) = path.blocks(10)
+    np.testing.assert_array_equal(block.embeddings, [[1.5, 2], [3, 4]])
+    assert block.labels.tolist() == ['a, or "b"', "c"]
+
+
+def test_a_label_file_of_one_column_keeps_its_empty_lines(tmp_path):
+    text = ["" if label < 0 else str(label) for label in LABELS]
+    (tmp_path / "l.csv").write_text("\n".join(["labels", *text]) + "\n")
+    np.save(tmp_path / "e.npy", EMBEDDINGS)
+    given = dataclasses.replace(shard(tmp_path / "e.npy"), labels_name=str(tmp_path / "l.csv"))
+    np.testing.assert_array_equal(counted(given).counts, reference_votes())
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"", "names of the columns"),
+        (b"x;y;labels\n1;2;0\n", "commas"),
+        (b"x,x,labels\n1,2,0\n", "'x'"),
+        (b"x,labels\n1,0\n", "4 columns beside the label"),
+    ],
+)
+def test_a_csv_without_clear_names_is_refused(tmp_path, head, words):
+    (tmp_path / "a.csv").write_bytes(head)
+    with pytest.raises(ValueError, match=words):
+        counted(shard(tmp_path / "a.csv"))
+
+
+def test_labels_that_are_no_class_are_told_to_the_owner(tmp_path):
+    path = write(tmp_path / "a.csv", labels=np.full(ROWS, "wolf"))
+    votes = counted(shard(path))
+    assert (votes.voters, votes.ignored) == (0, ROWS)
+    numbers = write(tmp_path / "b.csv")
+    names = ("ant", "bee", "wolf")
+    question = Question(QUERIES, Classes(3, names), num_neighbors=2)
+    same = counted(shard(numbers, classes=names), question=question)
+    np.testing.assert_array_equal(same.counts, reference_votes())
+
+
+def test_columns_are_taken_by_name_and_not_by_place(public):
+    names = [f"e{i}" for i in range(WIDTH)]
+    mixed = [names[i] for i in (2, 0, 3, 1)]
+    for file, order, rows in (("P", names, QUERIES), ("R", mixed, EMBEDDINGS)):
+        columns = {name: rows[:, names.index(name)].astype(np.float64) for name in order}
+        labels = {"labels": LABELS} if file == "R" else {}
+        pa.csv.write_csv(pa.table(labels | columns), public / f"{file}.csv")
+    plan = planning.prepare(settings(public, public="P.csv", private="R.csv", queries=6))
+    features = np.asarray(plan.queries.features)
+    question = dataclasses.replace(QUESTION, queries=features, num_neighbors=1)
+    np.testing.assert_array_equal(label.count(plan).counts, reference_votes(question=question))
+    columns = {name: EMBEDDINGS[:, 0].astype(np.float64) for name in ("e0", "e1", "e2", "f")}
+    pa.csv.write_csv(pa.table({"labels": LABELS} | columns), public / "R.csv")
+    with pytest.raises(ValueError, match=r"others in .*R\.csv: \['e3', 'f'\]"):
+        planning.prepare(settings(public, public="P.csv", private="R.csv"))
+
+
+def test_an_id_among_public_features_is_refused(public):
+    rows = RANDOM.normal(size=(40, 2))
+    write(public / "R.npz", EMBEDDINGS[:, :3])
+    table_ = pa.table({"id": np.arange(40), "x": rows[:, 0], "y": rows[:, 1]})
+    pa.csv.write_csv(table_, public / "P.csv")
+    with pytest.raises(ValueError, match=r"\['id'\] with another whole number"):
+        planning.prepare(settings(public, public="P.csv", private="R.npz"))
+
+
+def test_unclear_columns_of_parquet_are_refused(tmp_path):
+    columns = {"embedding": EMBEDDINGS.tolist(), "score": EMBEDDINGS[:, 0], "labels": LABELS}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"\['embedding'\] too; name the features"):
+        counted(shard(tmp_path / "a.parquet"))
+
+
+def test_a_dry_run_takes_no_label_for_a_feature(public):
+    columns = {"x": EMBEDDINGS[:, 0], "y": EMBEDDINGS[:, 1], "cls": LABELS.astype(np.float32)}
+    pq.write_table(pa.table(columns), public / "R.parquet")
+    np.savez(public / "P.npz", embeddings=QUERIES[:, :2])
+    given = settings(public, private="R.parquet", label="cls", dry_run=True)
+    assert planning.prepare(given).data.public.shape[1] == 2
+
+
+def test_a_stream_that_can_be_read_once_is_refused():
+    reader = table(EMBEDDINGS, LABELS).to_reader()
+    with pytest.raises(ValueError, match="more than once"):
+        Records.of([ArrowShard("a", reader, Columns())])
+
+
+def test_labels_of_other_names_are_not_paired_by_place(public):
+    for folder, names in (("R", "abc"), ("L", "xyz")):
+        (public / folder).mkdir()
+        for name in names:
+            np.save(public / f"{folder}/{name}.npy", EMBEDDINGS if folder == "R" else LABELS)
+    given = settings(public, private="R", private_labels=str(public / "L"))
+    with pytest.raises(ValueError, match="same names"):
+        planning.prepare(given)
 
 
 def test_csv_labels_are_text_if_the_classes_have_names(tmp_path):
@@ -213,7 +342,7 @@ def test_csv_labels_are_text_if_the_classes_have_names(tmp_path):
     labels = np.where(LABELS < 0, "", names[LABELS])
     path = write(tmp_path / "a.csv", labels=labels)
     question = Question(QUERIES, Classes(3, tuple(names)), num_neighbors=2)
-    votes = counted(shard(path, numbers=False), question=question)
+    votes = counted(shard(path, classes=tuple(names)), question=question)
     np.testing.assert_array_equal(votes.counts, reference_votes())
 
 
@@ -241,11 +370,45 @@ def test_votes_that_are_not_k_of_each_voter_are_refused(change):
 
 
 def test_a_file_that_is_named_twice_is_refused(tmp_path):
-    write(tmp_path / "a.npz")
-    (tmp_path / "b.npz").symlink_to(tmp_path / "a.npz")
-    for names in ([tmp_path / "a.npz"] * 2, [tmp_path / "a.npz", tmp_path], [tmp_path]):
+    (tmp_path / "folder").mkdir()
+    one = write(tmp_path / "folder/a.npz")
+    for other, make in {
+        "link.npz": lambda path: path.symlink_to(one),
+        "hard.npz": lambda path: path.hardlink_to(one),
+        "a.npz.gz": lambda path: path.write_bytes(gzip.compress(one.read_bytes())),
+    }.items():
+        path = tmp_path / "folder" / other
+        make(path)
+        with pytest.raises(ValueError, match="twice"):
+            find([str(tmp_path / "folder")], "--private")
+        path.unlink()
+    for names in (
+        [one, one],
+        [one, tmp_path],
+        [one, f"file://{one}"],
+        [f"{tmp_path}/./folder", one],
+    ):
         with pytest.raises(ValueError, match="twice"):
             find([str(name) for name in names], "--private")
+    fsspec.filesystem("memory").pipe("/twice/x.npz", one.read_bytes())
+    for name in ("memory:///twice/x.npz", "memory://twice"):
+        with pytest.raises(ValueError, match="twice"):
+            find(["memory://twice/x.npz", name], "--private")
+
+
+def test_hidden_files_and_folders_are_no_shards(tmp_path):
+    one = write(tmp_path / "a.npz")
+    for hidden in (".ipynb_checkpoints/a-checkpoint.npz", "_temporary/0.npz", ".a.npz", "_b.npz"):
+        (tmp_path / hidden).parent.mkdir(exist_ok=True)
+        (tmp_path / hidden).write_bytes(one.read_bytes() + b" ")
+    assert find([str(tmp_path)], "--private").files == [str(one)]
+
+
+def test_results_may_not_lie_among_the_private_files(public):
+    (public / "R").mkdir()
+    write(public / "R/0.npz")
+    with pytest.raises(ValueError, match="outside of the private folder"):
+        planning.prepare(settings(public, private="R", out=public / "R/results"))
 
 
 def test_a_shard_that_changed_since_it_was_opened_is_refused(tmp_path):
@@ -265,7 +428,8 @@ def test_a_folder_a_pattern_and_a_list_name_the_same_files(tmp_path, names):
         write(tmp_path / f"folder/{number}.npz")
     (tmp_path / "folder/notes.txt").write_text("not a shard")
     found = find([str(tmp_path / name) for name in names], "--private")
-    assert found == [str(tmp_path / f"folder/{number}.npz") for number in range(2)]
+    assert found.files == [str(tmp_path / f"folder/{number}.npz") for number in range(2)]
+    assert found.skipped == ([str(tmp_path / "folder/notes.txt")] if names == ["folder"] else [])
 
 
 def test_a_release_of_shards_on_another_file_system_is_that_of_one_file(public):
@@ -322,9 +486,17 @@ def test_one_bad_shard_among_many_is_named_and_nothing_is_spent(public, damage, 
     assert not (public / "new").exists()
 
 
-@pytest.mark.parametrize("name", ["s3://bucket/x.parquet", "gs://bucket/x.parquet"])
-def test_a_missing_file_system_says_what_to_install(name):
-    with pytest.raises(ValueError, match=r"package that is not installed: .*[Ii]nstall"):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gs://bucket/x.parquet", r"package that is not installed: .*[Ii]nstall"),
+        ("nothing://bucket/x.parquet", "Protocol not known"),
+        ("nowhere/", "No such file"),
+        ("", "name a file or a folder"),
+    ],
+)
+def test_a_name_without_files_says_why(name, words):
+    with pytest.raises(ValueError, match=words):
         find([name], "--private")
 
 

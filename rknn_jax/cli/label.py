@@ -1,5 +1,6 @@
 """`rknn label`: messages of a release; `rknn_jax.release.label` does the work."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -45,9 +46,16 @@ def run(settings: Settings) -> dict[str, Any]:
             "finishing",
             f"the release that was paid for and stopped, in {plan.folder}; it costs nothing more",
         )
-    with metered("counting votes") as meter, sure_interrupts(), _nothing_spent():
+    with (
+        metered("counting votes") as meter,
+        sure_interrupts(),
+        _nothing_spent(),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         meter.begin("counting votes", len(plan.data.private))
         votes = job.count(plan, meter.advance)
+    for one in caught:
+        tell(err, "warning", str(one.message))
     if votes.ignored:
         tell(
             err,
@@ -111,6 +119,9 @@ def _tell_plan(plan: "Plan") -> None:
         f"{len(sizes)}{all_rows}, of {sizes.min()} to {sizes.max()} public rows each; each "
         f"private record votes for {settings.neighbors}",
     )
+    if data.skipped:
+        named = ", ".join(data.skipped[:5])
+        tell(err, "skipped", f"{len(data.skipped)} files in no known format, such as {named}")
     scale = plan.mechanism.noise_scale
     stddev = plan.mechanism.noise_stddev
     tell(

@@ -1,9 +1,10 @@
 """Formats of files that hold embeddings and labels, read in blocks of rows.
 
-A file in this folder is registered by its name. It offers `SUFFIXES`, `num_rows(file, columns)` and
-`blocks(file, columns, size)`, on a binary file of any file system. A reader never holds more than
-a block or what the format compresses as one. The number of rows comes from the file's head if it
-is there.
+A file in this folder is registered by its name. It offers `SUFFIXES` and three functions of a
+binary file of any file system: `features(file, columns)`, the names of the columns of the
+embeddings, `num_rows(file, columns)`, and `blocks(file, columns, size)`. A reader holds no more
+than a block, or what the format compresses as one. The number of rows comes from the file's head
+if it is there.
 """
 
 import functools
@@ -28,16 +29,19 @@ class Columns(NamedTuple):
       embedding: Names of one array or column of lists, or of a column for each feature. Defaults to
         None: `embeddings` if it exists, otherwise all numeric columns but the label. An empty tuple
         reads none.
-      label: Name of the label's array or column. Defaults to `labels`; None reads none.
+      label: Name of the label's array or column, which is never a feature. Defaults to `labels`.
+      reads_label: Whether the labels are read. Defaults to True.
       width: Required number of dimensions f. Lists of another length become rows of NaN. Defaults
         to None, the width of the file.
-      numbers: Flag for labels that are class numbers, in formats without types. Defaults to False.
+      classes: Names of the classes, or an empty tuple if they are numbers, for formats without
+        types. Defaults to None, which reads labels as text there.
     """
 
     embedding: tuple[str, ...] | None = None
-    label: str | None = LABELS
+    label: str = LABELS
+    reads_label: bool = True
     width: int | None = None
-    numbers: bool = False
+    classes: tuple[str, ...] | None = None
 
 
 class Block(NamedTuple):
@@ -72,7 +76,7 @@ def suffixes() -> dict[str, str]:
 
 
 def of(suffix: str) -> ModuleType | None:
-    """Return the format of a suffix such as `.npz`, or None if there is none."""
+    """Return the format of a suffix such as `.npz`, in small letters, or None if there is none."""
     name = suffixes().get(suffix)
     return None if name is None else importlib.import_module(f"{__name__}.{name}")
 
@@ -95,6 +99,8 @@ def clear_errors(where: str) -> Iterator[None]:
     """
     try:
         yield
+    except MemoryError:
+        raise
     except FormatError as error:
         raise type(error)(f"{where}: {error}") from error
     except ImportError as error:

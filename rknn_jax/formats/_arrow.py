@@ -30,19 +30,28 @@ def names_of(schema: Any, columns: Columns) -> list[str]:
 
     Raises:
       AbsentError: If a column is absent.
-      ValueError: If the features are of different kinds.
+      FormatError: If the features are not clear.
     """
     wanted = list(features_of(schema, columns))
-    if columns.label is not None:
+    if columns.reads_label:
         wanted.append(columns.label)
     for name in wanted:
         if name not in schema.names:
             raise absent(name, schema.names)
+        if schema.names.count(name) > 1:
+            raise FormatError(
+                f"Expected one column {name!r}, got {schema.names.count(name)}; rename the others."
+            )
     return wanted
 
 
 def features_of(schema: Any, columns: Columns) -> list[str]:
-    """Return the names of the columns of the embeddings."""
+    """Return the names of the columns of the embeddings.
+
+    Raises:
+      AbsentError: If there is none.
+      FormatError: If columns of lists, decimals or integers leave open which they are.
+    """
     if columns.embedding is not None:
         return list(columns.embedding)
     if EMBEDDINGS in schema.names:
@@ -50,7 +59,7 @@ def features_of(schema: Any, columns: Columns) -> list[str]:
     features = _numeric_columns(schema, columns.label)
     if not features:
         raise absent(EMBEDDINGS, schema.names)
-    _check_one_kind(schema, features)
+    _check_clear(schema, features)
     return features
 
 
@@ -62,7 +71,7 @@ def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
       features: Names of the columns of the embeddings, from `features_of`.
       columns: Arrays or columns to read.
     """
-    labels = None if columns.label is None else label_column(batch.column(columns.label))
+    labels = label_column(batch.column(columns.label)) if columns.reads_label else None
     if not features:
         return Block(None, labels)
     parts = [batch.column(name) for name in features]
@@ -118,6 +127,8 @@ def label_column(column: Any) -> np.ndarray:
     types = pa.types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
     if types.is_string(column.type) or types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
     if types.is_binary(column.type) or types.is_large_binary(column.type):
@@ -154,7 +165,7 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _numeric_columns(schema: Any, label: str | None) -> list[str]:
+def _numeric_columns(schema: Any, label: str) -> list[str]:
     """Return the names of the numeric columns, without labels and without the index of pandas."""
     from pyarrow import types
 
@@ -167,11 +178,14 @@ def _numeric_columns(schema: Any, label: str | None) -> list[str]:
     return [name for name in number if name not in (label, "labels") and name not in index]
 
 
-def _check_one_kind(schema: Any, features: Sequence[str]) -> None:
-    """Refuse integers among floats, because an id among the features would decide every distance.
+def _check_clear(schema: Any, features: Sequence[str]) -> None:
+    """Refuse columns among which the features are not clear.
+
+    An integer among floats may be an id, which would decide every distance. A column of lists may
+    be the embedding.
 
     Raises:
-      ValueError: If some columns are integers and others are not.
+      FormatError: If there are such columns.
     """
     from pyarrow import types
 
@@ -180,4 +194,12 @@ def _check_one_kind(schema: Any, features: Sequence[str]) -> None:
         raise FormatError(
             f"Expected embedding columns of one kind, got integers in {whole[:5]} among floats; "
             "drop columns that are no features, or name the features with --embedding."
+        )
+    others = [
+        field.name for field in schema if _is_list(field.type) or types.is_decimal(field.type)
+    ]
+    if others:
+        raise FormatError(
+            f"Expected a column 'embeddings', or numeric columns alone, got {others[:5]} too; name "
+            "the features with --embedding."
         )

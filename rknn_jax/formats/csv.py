@@ -1,11 +1,14 @@
 """Comma-separated values with a line of names: a column for each feature, and one of labels.
 
-A file has no types, so that none are guessed from private rows. Every column but the label is a
-feature unless `--embedding` names them. A field that is no number, and a line with too many or too
-few fields, make a row of NaN, which casts no vote. An error would reveal that record.
+**A line is a record**, whatever it holds. So no record can hide, move or end another one: a quote
+ends with its line, and a line that is empty, or has too many or too few fields, is a row of NaN in
+its place, which casts no vote. An error would reveal that record. A file has no types, so that none
+are guessed from private rows: a field that is no number is NaN, too.
 """
 
-from collections.abc import Iterator
+import csv as python_csv
+import io
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -14,98 +17,159 @@ from rknn_jax.formats import Block, Columns, FormatError, _arrow, absent
 
 SUFFIXES = (".csv",)
 
-NUMBER = r"^\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,2})?\s*$"
-"""Fields that are numbers; all of them fit float64."""
+NUMBER = r"^\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,4})?\s*$"
+"""Fields that are numbers. Those beyond float64 become infinite."""
 
 READ_AT_ONCE = 2**22  # bytes
+SEPARATOR = b"\x1f"
+"""Byte between fields once quotes are resolved. ASCII keeps it for this purpose."""
+
+MISSING = -1
+FOREIGN = 2**31 - 1
+"""Class numbers of a record without a label, and of one with a label that is no class."""
+
+
+def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
+    """Return the names of the columns of the embeddings, from the first line."""
+    return tuple(_features(_names(file), columns))
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
-    """Count the lines of records, by reading the file once."""
+    """Count the lines after the first, by reading the file once."""
     del columns
-    reader = _Lines(file, None)
-    rows = sum(int(batch.num_rows) for batch in reader)
-    return rows + reader.broken
+    _names(file)
+    rows = 0
+    last = b"\n"
+    while content := file.read(READ_AT_ONCE):
+        rows += content.count(b"\n")
+        last = content[-1:]
+    return rows + (last != b"\n")
 
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
-    """Yield at most `size` rows at a time. Lines that cannot be split into fields come last."""
-    names = _Lines(file, None).names
-    features = _features(names, columns)
-    wanted = [*features, *([columns.label] if columns.label is not None else [])]
-    for name in wanted:
+    """Yield rows in blocks of at most `size`, each line in its place."""
+    names = _names(file)
+    own = _features(names, columns)
+    for name in [*own, *([columns.label] if columns.reads_label else [])]:
         if name not in names:
             raise absent(name, names)
-    file.seek(0)
-    reader = _Lines(file, wanted)
-    for batch in reader:
-        for start in range(0, batch.num_rows, size):
-            yield _block(batch.slice(start, size), features, columns)
-    while reader.broken:
-        rows = min(size, reader.broken)
-        reader.broken -= rows
-        missing = np.full(rows, np.nan) if columns.numbers else np.full(rows, "")
-        yield Block(
-            np.full((rows, len(features)), np.nan) if features else None,
-            None if columns.label is None else missing,
-        )
+    for lines in _lines(file):
+        batch = _batch(lines, names)
+        for start in range(0, len(lines), size):
+            yield _block(batch.slice(start, size), own, columns)
 
 
-class _Lines:
-    """Batches of a file whose fields stay bytes.
+def _names(file: IO[bytes]) -> list[str]:
+    """Read the first line.
 
-    Attributes:
-      names: Names of all columns.
-      broken: Number of lines so far that have too many or too few fields.
+    Raises:
+      FormatError: If it names no columns, one twice, or separates them otherwise.
     """
-
-    def __init__(self, file: IO[bytes], wanted: list[str] | None) -> None:
-        from pyarrow import csv
-
-        pa = _arrow.library()
-        self.broken = 0
-        parsing = csv.ParseOptions(newlines_in_values=True, invalid_row_handler=self._skip)
-        reading = csv.ReadOptions(block_size=READ_AT_ONCE)
-        heads = csv.open_csv(file, reading, csv.ParseOptions(invalid_row_handler=lambda _: "skip"))
-        self.names: list[str] = heads.schema.names
-        file.seek(0)
-        kept = wanted if wanted is not None else self.names[:1]
-        converting = csv.ConvertOptions(
-            check_utf8=False,
-            include_columns=kept,
-            column_types=dict.fromkeys(self.names, pa.binary()),
-        )
-        self._reader = csv.open_csv(file, reading, parsing, converting)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._reader
-
-    def _skip(self, row: Any) -> str:
-        del row
-        self.broken += 1
-        return "skip"
+    line = file.readline().removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
+    names = [field.strip() for field in _fields(line.decode(errors="replace"))]
+    if not any(names):
+        raise FormatError("Expected a first line with the names of the columns, got none; add it.")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise FormatError(f"Expected every name once in the first line, got {twice[:5]} twice.")
+    other = [sign for sign in (";", "\t") if sign in names[0]]
+    if len(names) == 1 and other:
+        raise FormatError(f"Expected commas between the fields, got {other[0]!r}; save it so.")
+    return names
 
 
-def _features(names: list[str], columns: Columns) -> list[str]:
+def _features(names: Sequence[str], columns: Columns) -> list[str]:
     if columns.embedding is not None:
         return list(columns.embedding)
     found = [name for name in names if name not in (columns.label, "labels")]
     if columns.width is not None and len(found) != columns.width:
         raise FormatError(
-            f"Expected {columns.width} columns beside the label, as --public has dimensions, got "
-            f"{len(found)}; name the features with --embedding."
+            f"Expected {columns.width} columns beside the label {columns.label!r}, as --public has "
+            f"dimensions, got {len(found)}; name the features with --embedding."
         )
     return found
 
 
-def _block(batch: Any, features: list[str], columns: Columns) -> Block:
+def _lines(file: IO[bytes]) -> Iterator[list[bytes]]:
+    """Yield the rest of the file as lists of lines without their ends."""
+    rest = b""
+    while content := file.read(READ_AT_ONCE):
+        lines = (rest + content).split(b"\n")
+        rest = lines.pop()
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _batch(lines: list[bytes], names: Sequence[str]) -> Any:
+    """Return lines as columns of bytes, a row for each line."""
+    from pyarrow import csv
+
+    pa = _arrow.library()
+    joined = [_joined(line, len(names)) for line in lines]
+    return csv.read_csv(
+        pa.BufferReader(b"\n".join(joined) + b"\n"),
+        csv.ReadOptions(column_names=list(names), block_size=2**31 - 1, use_threads=False),
+        csv.ParseOptions(
+            delimiter=SEPARATOR.decode(),
+            quote_char=False,
+            ignore_empty_lines=False,
+        ),
+        csv.ConvertOptions(
+            check_utf8=False, column_types=dict.fromkeys(names, pa.binary()), null_values=[]
+        ),
+    )
+
+
+def _joined(line: bytes, count: int) -> bytes:
+    """Return a line of `count` fields with `SEPARATOR`, all empty if it has another number."""
+    line = line.rstrip(b"\r")
+    if b'"' in line:
+        line = SEPARATOR.join(
+            field.encode(errors="surrogateescape")
+            for field in _fields(line.decode(errors="surrogateescape"))
+        )
+    else:
+        line = line.replace(b",", SEPARATOR)
+    if line.count(SEPARATOR) != count - 1 or b"\r" in line:
+        return SEPARATOR * (count - 1)
+    return line
+
+
+def _fields(line: str) -> list[str]:
+    """Return the fields of one line. A quote ends with its line."""
+    try:
+        return next(python_csv.reader(io.StringIO(line)), [""])
+    except python_csv.Error:  # such as a field beyond the limit
+        return []
+
+
+def _block(batch: Any, own: Sequence[str], columns: Columns) -> Block:
     labels = None
-    if columns.label is not None:
-        column = batch.column(columns.label)
-        labels = _numbers(column) if columns.numbers else _arrow.label_column(column)
-    if not features:
+    if columns.reads_label:
+        labels = _arrow.label_column(batch.column(columns.label).combine_chunks())
+        if columns.classes is not None:
+            labels = _class_numbers(labels, columns.classes)
+    if not own:
         return Block(None, labels)
-    return Block(np.stack([_numbers(batch.column(name)) for name in features], axis=1), labels)
+    return Block(np.stack([_numbers(batch.column(name)) for name in own], axis=1), labels)
+
+
+def _class_numbers(labels: np.ndarray, classes: Sequence[str]) -> np.ndarray:
+    """Return class numbers of text: of a class's name, or of a number. Others are `FOREIGN`."""
+    number = {name: i for i, name in enumerate(classes)}
+
+    def of(text: str) -> float:
+        if text in number:
+            return number[text]
+        try:
+            return float(text) if text else MISSING
+        except ValueError:
+            return FOREIGN
+
+    values, places = np.unique(np.char.strip(labels), return_inverse=True)
+    return np.array([of(str(text)) for text in values], np.float64)[places]
 
 
 def _numbers(column: Any) -> np.ndarray:
@@ -115,5 +179,5 @@ def _numbers(column: Any) -> np.ndarray:
     is_number = compute.match_substring_regex(column, NUMBER)
     kept = compute.if_else(is_number, column, pa.scalar(None, pa.binary()))
     text = compute.utf8_trim_whitespace(kept.cast(pa.string()))
-    values: np.ndarray = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    values: np.ndarray = text.cast(pa.float64()).to_numpy()
     return values

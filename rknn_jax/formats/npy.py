@@ -16,6 +16,16 @@ HEADERS = {
 """Readers of the head of an array, for each version of the format that holds plain numbers."""
 
 
+LARGEST_READ = 2**40
+"""Most bytes of a block. A damaged head may ask for more than any memory."""
+
+
+def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
+    """Return no names, because an array has none."""
+    del file, columns
+    return ()
+
+
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the length of the array, from its head."""
     del columns
@@ -73,6 +83,8 @@ def _read(file: IO[bytes], count: int, dtype: Any) -> np.ndarray:
       ValueError: If the file ends before.
     """
     wanted = count * dtype.itemsize
+    if wanted > LARGEST_READ:
+        raise ValueError(f"its head asks for {wanted} bytes at once")
     content = file.read(wanted)
     if len(content) < wanted:
         raise ValueError(f"ends after {len(content)} of {wanted} bytes")

@@ -10,6 +10,12 @@ from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, absent, np
 SUFFIXES = (".npz",)
 
 
+def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
+    """Return no names, because the rows of an array have none."""
+    del file, columns
+    return ()
+
+
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the length of the first array that is asked for, from its head."""
     with ExitStack() as stack:
@@ -43,14 +49,15 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
 
 def _names(columns: Columns) -> tuple[str | None, str | None]:
     """Return the names of the arrays of embeddings and labels; None for what is not read."""
+    label = columns.label if columns.reads_label else None
     if columns.embedding == ():
-        return None, columns.label
+        return None, label
     names = columns.embedding or (EMBEDDINGS,)
     if len(names) > 1:
         raise FormatError(
             f"Expected one array of embeddings, got {len(names)} names in --embedding; name one."
         )
-    return names[0], columns.label
+    return names[0], label
 
 
 def _archive(file: IO[bytes]) -> zipfile.ZipFile:

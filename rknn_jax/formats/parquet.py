@@ -8,7 +8,13 @@ from rknn_jax.formats import Block, Columns, _arrow
 SUFFIXES = (".parquet", ".pq")
 
 BUFFER = 2**22
-"""Bytes that are read ahead of each column. Without it, pyarrow reads whole row groups."""
+"""Bytes that are read ahead of each column. Otherwise pyarrow reads whole row groups."""
+
+
+def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
+    """Return the names of the columns of the embeddings, from the file's schema."""
+    pa = _arrow.library()
+    return tuple(_arrow.features_of(pa.parquet.ParquetFile(file).schema_arrow, columns))
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
@@ -21,11 +27,11 @@ def num_rows(file: IO[bytes], columns: Columns) -> int:
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield at most `size` rows at a time, at least one block, which may be empty."""
     pa = _arrow.library()
-    reader = pa.parquet.ParquetFile(file, buffer_size=BUFFER)
+    reader = pa.parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     schema = reader.schema_arrow
-    features = _arrow.features_of(schema, columns)
+    own = _arrow.features_of(schema, columns)
     names = _arrow.names_of(schema, columns)
     if not reader.metadata.num_rows:
-        yield _arrow.block(reader.read(columns=names), features, columns)
+        yield _arrow.block(reader.read(columns=names), own, columns)
     for batch in reader.iter_batches(batch_size=size, columns=names):
-        yield _arrow.block(batch, features, columns)
+        yield _arrow.block(batch, own, columns)

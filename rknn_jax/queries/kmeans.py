@@ -93,6 +93,8 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
         index = np.asarray(nearest(model.cluster_centers_, features, 1)[0])[:, 0]
     else:
         model = _fit_sample(features, num_queries, seed, config)
+        if len(np.unique(model.labels_)) < num_queries:  # a sample may miss rare rows
+            model = _fit(features, num_queries, seed, config)
         index = pairwise_distances_argmin(model.cluster_centers_, features)
     centres = jnp.asarray(model.cluster_centers_, jnp.float32)
     cluster = model.labels_.astype(np.int32)

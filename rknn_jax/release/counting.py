@@ -119,7 +119,7 @@ def count(
         single record raises an error, because the error would reveal that record.
     """
     size = BLOCK.get(jax.default_backend(), LARGE_BLOCK)
-    size = min(size, max(rows, 1))
+    size = min(size, 1 << max(rows - 1, 0).bit_length())  # few sizes, so few programs
     shape = (len(question.queries), question.classes.count)
     width = question.queries.shape[1]
     digest = Digest()

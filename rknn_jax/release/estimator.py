@@ -37,6 +37,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.release import inputs, planning, preview, tables
 from rknn_jax.release import label as job
 from rknn_jax.release.preview import Preview
@@ -232,6 +233,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             else _named(_sorted(self.classes))
         )
         plan = self._plan(X, None, classes)
+        planning.open_ledger(plan.settings, fingerprint(X))
         expected = preview.preview(
             plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
         )

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +16,23 @@ from rknn_jax import mechanisms
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.release import engines, tables
-from rknn_jax.release.shards import ArrayShard, FileShard, Records, Shard, find
+from rknn_jax.release.shards import (
+    ArrayShard,
+    FileShard,
+    Found,
+    Records,
+    Shard,
+    find,
+    identities,
+    with_one_order,
+)
 from rknn_jax.release.tables import ROWS_AT_ONCE, Classes
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
+
+FEWEST_IDS = 20
+"""Fewest public rows among which different whole numbers are taken for an id."""
 
 ASSUMED_CLASSES = 10
 """Number of classes that a dry run assumes if none are given.
@@ -37,11 +49,13 @@ class Data:
       public: float32 `[m, f]`.
       private: Private records, which are not read yet.
       classes: Set of labels, taken as public.
+      skipped: Files in the private folders that are in no known format. Defaults to none.
     """
 
     public: np.ndarray
     private: Records
     classes: Classes
+    skipped: tuple[str, ...] = ()
 
 
 def check(settings: "Settings") -> None:
@@ -115,18 +129,21 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     Raises:
       ValueError: If the files or the classes cannot be used.
     """
-    embedding = settings.embedding or None
-    files = [] if private is not None else find(_listed(settings.private), "--private")
-    _refuse_private_as_public(find(_listed(settings.public), "--public"), files)
-    public = tables.read_embeddings(settings.public, "--public", Columns(embedding))
+    asked = Columns(settings.embedding or None, settings.label, reads_label=False)
+    found = Found([], []) if private is not None else find(_listed(settings.private), "--private")
+    _refuse_private_as_public(find(_listed(settings.public), "--public").files, found.files)
+    public, names = tables.read_named_embeddings(settings.public, "--public", asked)
+    _refuse_ids(public, names, settings)
     classes = None if settings.classes is None else tables.parse_classes(settings.classes)
-    if classes is None and len(files) == 1 and os.path.isfile(files[0]):
-        classes = tables.read_classes(Path(files[0]))
-    label = None if settings.dry_run else settings.label
-    numbers = classes is not None and classes.names is None
-    columns = Columns(embedding, label, public.shape[1], numbers)
+    if classes is None and len(found.files) == 1 and os.path.isfile(found.files[0]):
+        classes = tables.read_classes(Path(found.files[0]))
+    columns = asked._replace(
+        reads_label=not settings.dry_run,
+        width=public.shape[1],
+        classes=None if classes is None else classes.names or (),
+    )
     if private is None:
-        private = _shards(settings, files, columns)
+        private = with_one_order(_shards(settings, found.files, columns), names)
     records = Records.of(private)
     if not len(records):
         raise ValueError(
@@ -135,14 +152,15 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         )
     _check_first(records.shards[0], public.shape[1])
     if settings.dry_run:
-        return Data(public, records, classes or Classes(ASSUMED_CLASSES, source="assumed"))
+        assumed = Classes(ASSUMED_CLASSES, source="assumed")
+        return Data(public, records, classes or assumed, tuple(found.skipped))
     if classes is None and not settings.infer_classes:
         raise ValueError(
             "Expected --classes, got none; name all classes, or pass --infer-classes to read "
             "them from the private labels, which "
             "epsilon does not cover."
         )
-    return Data(public, records, classes or _inferred(private))
+    return Data(public, records, classes or _inferred(private), tuple(found.skipped))
 
 
 def data_of(
@@ -159,24 +177,56 @@ def data_of(
     return Data(public, Records.of([ArrayShard("the private rows", private, labels)]), classes)
 
 
-def _shards(settings: "Settings", files: list[str], columns: Columns) -> list[Shard]:
-    """Return the private files, each with the file of its labels."""
+def _shards(settings: "Settings", files: list[str], columns: Columns) -> list[FileShard]:
+    """Return the private files, each with the file of its labels.
+
+    Raises:
+      ValueError: If labels are missing, or it is not clear which belong to which file.
+    """
     if settings.private_labels is None:
-        if columns.label is not None:
+        if columns.reads_label:
             for name in files:
                 tables.check_labels_named(name, separate=False)
         return [FileShard(name, "--private", columns) for name in files]
-    labels = find(_listed(settings.private_labels), "--private-labels")
+    labels = find(_listed(settings.private_labels), "--private-labels").files
     if len(labels) != len(files):
         raise ValueError(
             f"Expected a file of --private-labels for each of {len(files)} files of --private, got "
             f"{len(labels)}; name them in the same order."
         )
+    stems = [[PurePosixPath(name).stem for name in side] for side in (files, labels)]
+    listed = not isinstance(settings.private_labels, str) and len(settings.private_labels) > 1
+    if len(files) > 1 and stems[0] != stems[1] and not listed:
+        raise ValueError(
+            "Expected files of the same names in --private and --private-labels, got "
+            f"{stems[0][0]} and {stems[1][0]}; rename them, or list the files of both in one order."
+        )
     pairs = zip(files, labels, strict=True)
     return [
-        FileShard(name, "--private", columns, None if columns.label is None else of_labels)
+        FileShard(name, "--private", columns, of_labels if columns.reads_label else None)
         for name, of_labels in pairs
     ]
+
+
+def _refuse_ids(public: np.ndarray, names: tuple[str, ...], settings: "Settings") -> None:
+    """Refuse a public column that looks like an id, because it would decide every distance.
+
+    Raises:
+      ValueError: If a column holds different whole numbers in every row, and others do not.
+    """
+    if len(names) < 2 or settings.embedding or len(public) < FEWEST_IDS:
+        return
+    whole = np.all(public == np.round(public), axis=0)
+    ids = [
+        name
+        for name, column, is_whole in zip(names, public.T, whole, strict=True)
+        if is_whole and len(np.unique(column)) == len(column)
+    ]
+    if ids and not whole.all():
+        raise ValueError(
+            f"Expected features in --public {_words(settings.public)}, got {ids[:5]} with another "
+            "whole number in every row, as an id has; name the features with --embedding."
+        )
 
 
 def _check_first(shard: Shard, width: int) -> None:
@@ -210,14 +260,23 @@ def _inferred(private: Sequence[Shard]) -> Classes:
 
 def _refuse_private_as_public(public: list[str], private: list[str]) -> None:
     """Raise ValueError if a file is on both sides."""
-    both = {os.path.realpath(name) for name in public} & {
-        os.path.realpath(name) for name in private
-    }
+    known = {identity for name in public for identity in identities(name)}
+    both = [name for name in private if identities(name) & known]
     if both:
         raise ValueError(
-            f"Expected --public to hold public data, got the private file {min(both)}; bring data "
+            f"Expected --public to hold public data, got the private file {both[0]}; bring data "
             "that is public."
         )
+
+
+def refuse_inside(folder: Path, settings: "Settings") -> None:
+    """Raise ValueError if results would lie among the private files and be read as such."""
+    for name in _listed(settings.private):
+        inside = Path(name).is_dir() and folder.resolve().is_relative_to(Path(name).resolve())
+        if inside:
+            raise ValueError(
+                f"Expected --out outside of the private folder {name}, got {folder}; name another."
+            )
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:

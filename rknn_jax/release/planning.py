@@ -28,7 +28,7 @@ from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerE
 from rknn_jax.queries import kmeans
 from rknn_jax.release import preview, release_folder
 from rknn_jax.release.counting import Question
-from rknn_jax.release.inputs import Data, check, read
+from rknn_jax.release.inputs import Data, check, read, refuse_inside
 from rknn_jax.release.shards import Shard
 from rknn_jax.types import Array, Queries
 
@@ -136,6 +136,7 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
         or release_folder.find_unfinished(Path("runs"), wanted, settings.ledger_path)
         or new
     )
+    refuse_inside(folder, settings)
     paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
     if not paid:
         release_folder.refuse_results(folder)

@@ -10,16 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import fsspec
 import numpy as np
+from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns
-
-REMOTE = "://"
-"""Part of a name that makes it a URL."""
 
 
 class Shard(Protocol):
@@ -151,6 +149,11 @@ class ArrowShard:
         import pyarrow as pa
         import pyarrow.dataset
 
+        if isinstance(self.table, pa.RecordBatchReader):
+            raise ValueError(
+                f"Expected {self.name} to be readable more than once, got a stream; pass a table, "
+                "a data set or a data frame."
+            )
         if isinstance(self.table, pa.dataset.Dataset):
             yield from self.table.to_batches(columns=names or None)
             return
@@ -189,6 +192,11 @@ class FileShard:
         """Argument and path or URL."""
         return f"{self.argument} {self.name}"
 
+    def features(self) -> tuple[str, ...]:
+        """Return the names of the columns of the embeddings; none if the format has none."""
+        with self._opened(self.name, self.argument) as file:
+            return tuple(_format(self.name, self.argument).features(file, self.columns))
+
     def num_rows(self) -> int:
         """Return the number of rows, from the file's head if it is there."""
         format_ = _format(self.name, self.argument)
@@ -204,7 +212,8 @@ class FileShard:
         if self.labels_name is None:
             yield from regular(self._read(self.name, self.argument, self.columns, size), size)
             return
-        of_rows = self._read(self.name, self.argument, self.columns._replace(label=None), size)
+        without = self.columns._replace(reads_label=False)
+        of_rows = self._read(self.name, self.argument, without, size)
         only = self.columns._replace(embedding=())
         of_labels = self._read(self.labels_name, "--private-labels", only, size)
         pairs = zip(regular(of_rows, size), regular(of_labels, size), strict=True)
@@ -225,8 +234,10 @@ class FileShard:
     def labels(self, size: int) -> Iterator[np.ndarray]:
         """Yield the labels alone."""
         only = self.columns._replace(embedding=())
-        name = self.labels_name or self.name
-        for block in self._read(name, self.argument, only, size):
+        name, argument = self.name, self.argument
+        if self.labels_name is not None:
+            name, argument = self.labels_name, "--private-labels"
+        for block in self._read(name, argument, only, size):
             if block.labels is not None:
                 yield block.labels
 
@@ -244,8 +255,22 @@ class FileShard:
             yield file
 
 
-def find(names: Sequence[str], argument: str) -> list[str]:
-    """Return the files that paths, folders, patterns or URLs name, in order.
+class Found(NamedTuple):
+    """Files that names stand for.
+
+    Attributes:
+      files: Paths or URLs, in order.
+      skipped: Visible files of folders that are in no known format.
+    """
+
+    files: list[str]
+    skipped: list[str]
+
+
+def find(names: Sequence[str], argument: str) -> Found:
+    """Find the files that paths, folders, patterns or URLs name.
+
+    In folders, names that begin with a dot or an underscore are left out, with all below them.
 
     Args:
       names: Paths or URLs of files, folders, or patterns with `*`.
@@ -255,31 +280,102 @@ def find(names: Sequence[str], argument: str) -> list[str]:
       ValueError: If there is none, or one is named twice. Two copies of a record would have twice
         the votes that the noise covers.
     """
-    found = [file for name in names for file in _files(name, argument)]
-    same = {os.path.realpath(file) if REMOTE not in file else file for file in found}
-    if len(same) < len(found):
-        raise ValueError(
-            f"Expected every file of {argument} once, got one of {', '.join(names)} twice; name it "
-            "once, because its records would count twice."
-        )
+    parts = [_files(name, argument) for name in names]
+    files = [file for part in parts for file in part.files]
+    same: dict[object, str] = {}
+    for file in files:
+        for identity in identities(file):
+            if identity in same:
+                raise ValueError(
+                    f"Expected every file of {argument} once, got {same[identity]} and {file}, "
+                    "which are the same twice; name it once, because its records would count twice."
+                )
+        same |= dict.fromkeys(identities(file), file)
+    return Found(files, [file for part in parts for file in part.skipped])
+
+
+def identities(name: str) -> set[object]:
+    """Return what a file has in common with itself under other names."""
+    system, path = fsspec.core.url_to_fs(name)
+    plain = _plain(path)
+    if not isinstance(system, LocalFileSystem):
+        return {(system.protocol, plain)}
+    real = os.path.realpath(path)
+    found: set[object] = {_plain(real)}
+    if os.path.exists(real):
+        status = os.stat(real)
+        found.add((status.st_dev, status.st_ino))
     return found
 
 
-def _files(name: str, argument: str) -> list[str]:
-    with formats.clear_errors(f"{argument} {name}"):
+def _plain(path: str) -> str:
+    """Return a path without the suffix of a compression."""
+    return path.removesuffix(PurePosixPath(path).suffix) if _compressed(path) else path
+
+
+def _files(name: str, argument: str) -> Found:
+    if not name:
+        raise ValueError(f"Expected a name in {argument}, got none; name a file or a folder.")
+    where = f"{argument} {name}"
+    try:
         system, path = fsspec.core.url_to_fs(name)
-        pattern = any(sign in name for sign in "*?[") and not system.exists(path)
-        if not pattern and not system.isdir(path):
-            return [name]
-        inside = system.glob(path) if pattern else system.find(path)
-        known = [each for each in inside if _suffix(each) in formats.suffixes()]
-        files = sorted(system.unstrip_protocol(each) if REMOTE in name else each for each in known)
-    if not files:
+        if system.isfile(path):
+            return Found([name], [])
+        inside = system.find(path) if system.isdir(path) else _matching(system, path)
+    except ImportError as error:
+        raise ValueError(f"{where} needs a package that is not installed: {error}") from error
+    except Exception as error:  # a file system fails in many ways
         raise ValueError(
-            f"Expected files that end in {', '.join(sorted(formats.suffixes()))} in {argument} "
-            f"{name}, got a folder or pattern without any; check the name."
+            f"{where} could not be found: {error}; check name, network and credentials."
+        ) from error
+    if not inside:
+        raise ValueError(f"{where} could not be opened: No such file; name a file or a folder.")
+    # A pattern may name hidden files itself.
+    seen = [each for each in inside if not _hidden(each[len(path.rstrip("/")) :])]
+    known = [each for each in seen if _suffix(each) in formats.suffixes()]
+    if not known:
+        raise ValueError(
+            f"Expected files that end in {', '.join(sorted(formats.suffixes()))} in {where}, got a "
+            "folder or pattern without any; check the name."
         )
-    return files
+    local = isinstance(system, LocalFileSystem)
+    named = [each if local else system.unstrip_protocol(each) for each in known]
+    return Found(sorted(named), sorted(set(seen) - set(known)))
+
+
+def _matching(system: Any, path: str) -> list[str]:
+    if not any(sign in path for sign in "*?["):
+        return []
+    return [each for each in system.glob(path) if not system.isdir(each)]
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
+
+
+def with_one_order(shards: Sequence[FileShard], first: tuple[str, ...] = ()) -> list[FileShard]:
+    """Return shards that read the same feature columns in the same order.
+
+    Args:
+      shards: Files of one data set.
+      first: Names of the features in order. Defaults to those of the first file that has names.
+
+    Raises:
+      ValueError: If a file has other columns.
+    """
+    found = []
+    for shard in shards:
+        names = shard.features()
+        first = first or (names if len(names) > 1 else ())
+        if len(names) > 1 and set(names) != set(first):
+            other = sorted(set(names) ^ set(first))
+            raise ValueError(
+                f"Expected the same columns of features everywhere, got others in {shard.where}: "
+                f"{other[:5]}; name the features with --embedding, or rename them."
+            )
+        named = shard.columns._replace(embedding=first) if len(names) > 1 else shard.columns
+        found.append(replace(shard, columns=named))
+    return found
 
 
 def regular(blocks: Iterator[Block], size: int) -> Iterator[Block]:
@@ -330,5 +426,9 @@ def _format(name: str, argument: str) -> Any:
 
 
 def _suffix(name: str) -> str:
-    path = PurePosixPath(name)
-    return PurePosixPath(path.stem).suffix if path.suffix in (".gz", ".bz2", ".xz") else path.suffix
+    path = PurePosixPath(name.lower())
+    return PurePosixPath(path.stem).suffix if _compressed(name) else path.suffix
+
+
+def _compressed(name: str) -> bool:
+    return PurePosixPath(name.lower()).suffix in (".gz", ".bz2", ".xz", ".zst")

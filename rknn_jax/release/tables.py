@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
-from rknn_jax.release.shards import FileShard, find
+from rknn_jax.release.shards import FileShard, find, with_one_order
 
 MISSING = -1
 """Class number of a record without a label."""
@@ -73,6 +73,13 @@ class Classes:
 def read_embeddings(
     names: str | Sequence[str] | Path, argument: str, columns: Columns = Columns()
 ) -> np.ndarray:
+    """Read and check embeddings, whole, as `read_named_embeddings` does."""
+    return read_named_embeddings(names, argument, columns)[0]
+
+
+def read_named_embeddings(
+    names: str | Sequence[str] | Path, argument: str, columns: Columns = Columns()
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Read and check embeddings, whole.
 
     Args:
@@ -81,18 +88,20 @@ def read_embeddings(
       columns: Columns to read. Defaults to the usual names.
 
     Returns:
-      float32 `[n, f]`, finite, with n and f at least 1.
+      `(embeddings, features)`: float32 `[n, f]`, finite, with n and f at least 1, and the names of
+      the f columns, or none if they have no names.
 
     Raises:
       ValueError: If a file cannot be used.
     """
     where = f"{argument} {_words(names)}"
-    array = real_rows(_read(names, argument, columns._replace(label=None)), where)
+    shards = _opened(names, argument, columns._replace(reads_label=False))
+    array = _joined(shards, where)
     if not np.isfinite(array).all():
         row = int(np.argmin(np.isfinite(array).all(axis=1)))
         raise ValueError(
             f"Expected finite embeddings in {where}, got NaN or infinity, first in row {row}; "
-            "remove or repair such rows."
+            "remove or repair such rows, or name the columns of numbers with --embedding."
         )
     if max(float(array.max()), -float(array.min())) > LARGEST:
         row = int(np.argmax(np.abs(array.astype(np.float64)).max(axis=1)))
@@ -100,7 +109,8 @@ def read_embeddings(
             f"Expected embeddings within {LARGEST:g} of 0 in {where}, got larger in row {row}; "
             "rescale them."
         )
-    return array.astype(np.float32, copy=False)
+    features = shards[0].columns.embedding or ()
+    return array, features if len(features) == array.shape[1] else ()
 
 
 def read_records(path: Path, argument: str, width: int | None = None) -> np.ndarray:
@@ -120,8 +130,8 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
     Raises:
       ValueError: If the file as a whole cannot be used.
     """
-    columns = Columns(label=None, width=width)
-    return usable_rows(real_rows(_read(path, argument, columns), f"{argument} {path}"))
+    columns = Columns(reads_label=False, width=width)
+    return usable_rows(_joined(_opened(path, argument, columns), f"{argument} {path}"))
 
 
 def usable_rows(array: np.ndarray) -> np.ndarray:
@@ -173,7 +183,10 @@ def read_labels(path: Path, labels_path: Path | None = None) -> np.ndarray:
     source, argument = (
         (path, "--private") if labels_path is None else (labels_path, "--private-labels")
     )
-    return plain_labels(_read(source, argument, Columns(embedding=())), f"{argument} {source}")
+    (shard,) = _opened(source, argument, Columns(embedding=()))
+    found = list(shard.labels(ROWS_AT_ONCE))
+    labels = np.concatenate(found) if found else np.zeros(0)
+    return plain_labels(labels, f"{argument} {source}")
 
 
 def check_labels_named(name: str, separate: bool) -> None:
@@ -342,18 +355,17 @@ def plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
     return np.where(foreign, FOREIGN, np.where(values >= 0, values, MISSING)).astype(np.int64)
 
 
-def _read(names: str | Sequence[str] | Path, argument: str, columns: Columns) -> np.ndarray:
-    """Read embeddings as float32 `[n, f]`, or labels `[n]` if the columns name no embeddings."""
+def _opened(names: str | Sequence[str] | Path, argument: str, columns: Columns) -> list[FileShard]:
     given = [os.fspath(names)] if isinstance(names, str | Path) else list(names)
-    shards = [FileShard(name, argument, columns) for name in find(given, argument)]
-    blocks = (block for shard in shards for block in shard.blocks(ROWS_AT_ONCE))
-    if columns.embedding == ():
-        labels = [block.labels for block in blocks if block.labels is not None]
-        return labels[0] if len(labels) == 1 else np.concatenate([np.zeros(0), *labels])
-    where = f"{argument} {_words(names)}"
+    files = find(given, argument).files
+    return with_one_order([FileShard(name, argument, columns) for name in files])
+
+
+def _joined(shards: Sequence[FileShard], where: str) -> np.ndarray:
+    """Read embeddings as float32 `[n, f]`."""
     rows: np.ndarray | None = None
     filled = 0
-    for block in blocks:
+    for block in (block for shard in shards for block in shard.blocks(ROWS_AT_ONCE)):
         assert block.embeddings is not None
         part = real_rows(block.embeddings, where)
         if rows is None:
@@ -363,12 +375,18 @@ def _read(names: str | Sequence[str] | Path, argument: str, columns: Columns) ->
                 f"Expected embeddings of one length in {where}, got lists of lengths "
                 f"{rows.shape[1]} and {part.shape[1]}; embed all with the same model."
             )
-        with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused, or a record's
-            rows[filled : filled + len(part)] = part
+        if filled + len(part) <= len(rows):
+            with np.errstate(over="ignore", invalid="ignore"):  # such values are infinite then
+                rows[filled : filled + len(part)] = part
         filled += len(part)
     if rows is None:
         raise ValueError(f"Expected embeddings [n > 0, f > 0] in {where}, got no row; add some.")
-    return rows[:filled]
+    if filled != len(rows):
+        raise ValueError(
+            f"Expected {len(rows)} rows in {where}, as when it was opened, got {filled}; keep the "
+            "data unchanged while it is read."
+        )
+    return rows
 
 
 def _words(names: str | Sequence[str] | Path) -> str:
