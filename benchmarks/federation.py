@@ -30,7 +30,8 @@ from benchmarks._measure import RESULTS, mnist_folder, save, summary
 from rknn_jax import data, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.federation import wire
-from rknn_jax.federation.client import Agreement, Client
+from rknn_jax.federation.agreement import Agreement
+from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, Sum
 from rknn_jax.federation.processes import ENVIRONMENT
 from rknn_jax.federation.rounds import Round

@@ -119,7 +119,16 @@ TESTS = {
         "tests/test_statement.py",
     ),
     "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
+    "rknn_jax/federation/agreement.py": (
+        "tests/test_federation.py",
+        "tests/test_secure_sum.py",
+    ),
     "rknn_jax/federation/client.py": (
+        "tests/test_federation.py",
+        "tests/test_federation_notes.py",
+        "tests/test_secure_sum.py",
+    ),
+    "rknn_jax/federation/notes.py": (
         "tests/test_federation.py",
         "tests/test_federation_notes.py",
         "tests/test_secure_sum.py",

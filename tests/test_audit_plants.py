@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from rknn_jax.audit import bounds, games
+from rknn_jax.cli.audit import RUNS
 from tests.plants import plants
 
 CONFIDENCE = 1 - 1e-5
@@ -44,7 +45,7 @@ def test_a_planted_bug_is_found(plant):
 @pytest.mark.parametrize("plant", plants(12, 3, 1.0), ids=lambda plant: plant.words)
 def test_a_planted_bug_is_found_at_the_default_sizes(plant):
     """Of `rknn audit`: 12 queries, 3 classes, 200,000 runs, and its confidence."""
-    found = found_in(plant.mechanism, plant.honest, bounds.RUNS["mechanism"], 0.9999)
+    found = found_in(plant.mechanism, plant.honest, RUNS["mechanism"], 0.9999)
     assert found.broken, found
 
 

@@ -22,12 +22,15 @@ import pytest
 from rknn_jax import mechanisms, representations
 from rknn_jax._internal import disk
 from rknn_jax.cli import federation
-from rknn_jax.federation import client as clients
 from rknn_jax.federation import collector as collectors
+from rknn_jax.federation import messages as client_messages
 from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation import wire
-from rknn_jax.federation.client import Agreement, Client, RefusedError
+from rknn_jax.federation.agreement import Agreement, RefusedError
+from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, most_shift
+from rknn_jax.federation.messages import drawn_records
+from rknn_jax.federation.notes import seal
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import client_totals
@@ -679,10 +682,10 @@ def test_coins_of_a_sum_count_as_work():
 def test_bits_of_many_cells_are_drawn_for_few_records_at_a_time(monkeypatch):
     round = a_round(mechanism="optimized_unary_encoding")
     cells = np.arange(10, dtype=np.int32)[:, None]
-    sealed = clients._seal(bytes(32), cells, clients._at_once(round))
-    assert sealed == clients._seal(bytes(32), cells), "notes of earlier versions hold"
-    monkeypatch.setattr(clients, "BITS_AT_ONCE", 40)
-    assert clients._seal(bytes(32), cells, clients._at_once(round)) != sealed, (
+    sealed = seal(bytes(32), cells, client_messages.records_at_once(round))
+    assert sealed == seal(bytes(32), cells), "notes of earlier versions hold"
+    monkeypatch.setattr(client_messages, "BITS_AT_ONCE", 40)
+    assert seal(bytes(32), cells, client_messages.records_at_once(round)) != sealed, (
         "no two messages of one seed"
     )
     drawn = []
@@ -693,7 +696,7 @@ def test_bits_of_many_cells_are_drawn_for_few_records_at_a_time(monkeypatch):
         return respond(self, entropy, block)
 
     monkeypatch.setattr(type(round.mechanism), "respond", counted)
-    assert len(clients._messages(round, cells, Entropy(bytes(32)))) == round.answer_bytes(10)
+    assert len(client_messages.messages(round, cells, Entropy(bytes(32)))) == round.answer_bytes(10)
     assert drawn == [3, 3, 3, 1]
 
 
@@ -779,12 +782,18 @@ def test_records_are_drawn_uniformly_without_replacement():
     """9,000 draws of 2 out of 3: each pair within 5 standard deviations of a third."""
     cells = np.arange(3, dtype=np.int32)[:, None]
     pairs = [
-        tuple(sorted(clients._drawn(Entropy(i.to_bytes(32, "little")), cells, 2)[:, 0]))
+        tuple(sorted(drawn_records(Entropy(i.to_bytes(32, "little")), cells, 2)[:, 0]))
         for i in range(9000)
     ]
     counts = np.array([pairs.count(pair) for pair in ((0, 1), (0, 2), (1, 2))])
     assert np.all(np.abs(counts - 3000) < 5 * np.sqrt(9000 * 2 / 9))
-    assert sorted(clients._drawn(Entropy(bytes(32)), cells, 5)[:, 0].tolist()) == [-1, -1, 0, 1, 2]
+    assert sorted(drawn_records(Entropy(bytes(32)), cells, 5)[:, 0].tolist()) == [
+        -1,
+        -1,
+        0,
+        1,
+        2,
+    ]
 
 
 def test_a_shuffled_round_is_charged_for_as_many_as_the_owner_believes_in(tmp_path):

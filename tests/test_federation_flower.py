@@ -17,7 +17,7 @@ from rknn_jax.cli import federation
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import flower
 from rknn_jax.federation import settings as settings_of
-from rknn_jax.federation.client import Agreement
+from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.collector import Collector
 from tests import test_federation
 from tests.test_federation import a_client

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from rknn_jax.federation import client as clients
-from rknn_jax.federation.client import RefusedError
+from rknn_jax.federation.agreement import RefusedError
+from rknn_jax.federation.notes import seal
 from tests.test_federation import a_client, a_round
 
 
@@ -18,13 +19,13 @@ def answered_with_its_note(folder, monkeypatch):
     client = a_client(folder)
     round = a_round()
     notes = []
-    real = clients._messages
+    real = clients.messages
 
     def keep_the_note(*arguments):
         notes.append((client.folder / f"{round.id}.noted").read_bytes())
         return real(*arguments)
 
-    monkeypatch.setattr(clients, "_messages", keep_the_note)
+    monkeypatch.setattr(clients, "messages", keep_the_note)
     said = client.answer(round.data)
     (client.folder / f"{round.id}.answer").unlink()
     (client.folder / f"{round.id}.noted").write_bytes(notes[0])
@@ -63,4 +64,4 @@ def test_a_note_tells_nothing_of_the_votes_without_its_seed_and_is_gone_once_it_
     client.answer(round.data)
     assert not list(client.folder.glob("*.noted"))
     cells = client._cells(round)
-    assert clients._seal(bytes(32), cells) != clients._seal(bytes([1]) * 32, cells)
+    assert seal(bytes(32), cells) != seal(bytes([1]) * 32, cells)

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from rknn_jax.federation import client as client_side
 from rknn_jax.federation import flower, round_folder, secure_sum
-from rknn_jax.federation.client import Agreement, RefusedError
+from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Sum
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
@@ -318,13 +318,13 @@ def test_the_note_of_a_sum_keeps_no_seed(tmp_path, monkeypatch):
     vector.
     """
     seeds = []
-    entropy_of = client_side._noted
+    entropy_of = client_side.noted_entropy
 
     def remember(note, *votes):
         seeds.append(json.loads(note.read_bytes())["seed"])
         return entropy_of(note, *votes)
 
-    monkeypatch.setattr(client_side, "_noted", remember)
+    monkeypatch.setattr(client_side, "noted_entropy", remember)
     party = a_party(tmp_path, 1)
     party.ready(a_round().data).vector()
     held = b"".join(path.read_bytes() for path in party.folder.rglob("*") if path.is_file())

@@ -187,7 +187,8 @@ def _tell_over(settings: Join, client: "Client", statement: str, status: int) ->
 
 
 def _client(settings: Join) -> "Client":
-    from rknn_jax.federation.client import Agreement, Client
+    from rknn_jax.federation.agreement import Agreement
+    from rknn_jax.federation.client import Client
     from rknn_jax.federation.inputs import read_inputs, read_labels
 
     inputs = read_inputs(settings.private, "--private", private=True)

@@ -1,4 +1,4 @@
-"""Client side of a round: check the owner's agreement, spend, randomize, and answer.
+"""Client side of a round: check the agreement, spend, randomize, and answer.
 
 The order of steps is fixed. The round is noted on disk, with a fresh seed of the operating system's
 entropy. The ledger is charged. Messages are drawn from the seed and written to disk. The note is
@@ -20,83 +20,35 @@ messages of all. The time of an answer reveals the number of records.
 """
 
 import fcntl
-import functools
-import hashlib
 import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax._internal import disk
-from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
+from rknn_jax.federation.agreement import Agreement, RefusedError
+from rknn_jax.federation.messages import (
+    drawn_records,
+    messages,
+    records_at_once,
+    simulated_messages,
+)
+from rknn_jax.federation.notes import noted_entropy, seal
 from rknn_jax.federation.rounds import Round
-from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
-from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee, Trust
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
 from rknn_jax.release.tables import LARGEST
 
-# Limits on the records, and on the bits of their messages, that are drawn together.
-RECORDS_AT_ONCE = 4096
-BITS_AT_ONCE = 2**22
 # Suffixes of a round's file: before the spend, and after the answer.
 NOTED = "noted"
 ANSWERED = "answer"
-
-
-class RefusedError(ValueError):
-    """Refusal of a client to answer; nothing was spent."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Limits that a client's owner sets on a server's questions.
-
-    Attributes:
-      trust: Trust model. `local` trusts nobody. `shuffle` trusts the server to hide the sender of
-        each message, among `honest` ones. `central` trusts the server to follow the protocol of
-        secure aggregation, and all clients but `dishonest` ones to add their noise and keep it
-        secret. Defaults to `local`.
-      honest: Number of messages from clients that follow the protocol, including one's own, with
-        trust=shuffle. Defaults to None.
-      dishonest: Number of clients of a sum that may not follow the protocol, with trust=central.
-        Defaults to 0.
-      epsilon: Most epsilon that one round may cost. Defaults to None, the ledger's remaining
-        budget.
-      delta: Most delta that one round may cost. Defaults to None, the ledger's remaining budget.
-      simulated: Permission to answer with simulated noise, which protects nothing. For experiments
-        on public data. Defaults to False.
-      large_epsilon: Permission for one round to cost an epsilon above `guarantee.LARGE_EPSILON`.
-        Defaults to False.
-      most_cells: Most queries times classes of one round. Defaults to 2^20.
-      most_bytes: Most bytes of one question, and of one answer. Defaults to 2^28, a quarter of a
-        gigabyte.
-      most_work: Most cells times records of one round, as in `Round.work`. Defaults to 2^30.
-    """
-
-    trust: Trust = "local"
-    honest: int | None = None
-    dishonest: int = 0
-    epsilon: float | None = None
-    delta: float | None = None
-    simulated: bool = False
-    large_epsilon: bool = False
-    most_cells: int = 2**20
-    most_bytes: int = 2**28
-    most_work: int = 2**30
-
-    def __post_init__(self) -> None:
-        for name in ("most_cells", "most_bytes", "most_work"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
 
 
 @dataclass(frozen=True)
@@ -117,7 +69,7 @@ class Client:
     labels: np.ndarray
     ledger: Ledger | None
     folder: Path
-    agreement: Agreement = Agreement()
+    agreement: Agreement = field(default_factory=Agreement)
     first: int = 0
 
     def answer(self, question: bytes) -> tuple[str, int, bytes]:
@@ -139,13 +91,10 @@ class Client:
             raise RefusedError(
                 "Expected a round of messages, got trust=central, which asks for a sum."
             )
-        cost = self._cost(round)
+        cost = self.agreement.cost(round)
         if round.simulated is not None:
-            return (
-                round.id,
-                self.first,
-                wire.encode(round.mechanism, _simulated(round, self._cells(round), self.first)),
-            )
+            made = simulated_messages(round, self._cells(round), self.first)
+            return round.id, self.first, wire.encode(round.mechanism, made)
         with self._locked():
             said = self._path(round, ANSWERED)
             if not said.exists():
@@ -153,7 +102,7 @@ class Client:
                 cells = self._cells(round)
                 entropy = self._spend(round, cost, cells)
                 ticket = entropy.words(1).tobytes()
-                disk.write_whole(said, ticket + _messages(round, cells, entropy), disk.OWNER)
+                disk.write_whole(said, ticket + messages(round, cells, entropy), disk.OWNER)
                 self._path(round, NOTED).unlink()
             data = said.read_bytes()
         return round.id, int.from_bytes(data[:8], "little"), data[8:]
@@ -169,7 +118,7 @@ class Client:
         round = self.parsed(question)
         if round.config.trust != "central":
             raise RefusedError("Expected a round with trust=central, got one of messages.")
-        cost = self._cost(round)
+        cost = self.agreement.cost(round)
         with self._locked():
             if self._path(round, NOTED).exists() or self._spent(round):
                 raise RefusedError(
@@ -182,64 +131,10 @@ class Client:
     def parsed(self, question: bytes) -> Round:
         """Return the round of a question that is within the owner's bounds.
 
-        The result depends on the question alone and, with unit=record, on the number of records,
-        which an answer reveals.
-
         Raises:
           RefusedError: If the bytes are no question, or if the question or its answer is too large.
         """
-        mine = self.agreement
-        count = len(self.inputs)
-        _at_most("bytes", mine.most_bytes, len(question), "in a question")
-        try:
-            round = Round.of(question)
-        except ValueError as error:
-            raise RefusedError(str(error)) from error
-        _at_most("cells", mine.most_cells, round.num_cells, "in a round")
-        _at_most("bytes", mine.most_bytes, round.answer_bytes(count), "in an answer")
-        _at_most("work", mine.most_work, round.work(count), "of cells times records in a round")
-        return round
-
-    def _cost(self, round: Round) -> Guarantee:
-        """Return the cost of the round under the owner's trust, which the ledger is charged."""
-        mine = self.agreement
-        asked = round.config
-        if round.simulated is not None and not mine.simulated:
-            raise RefusedError(
-                "Expected a round with real noise, got simulated noise, which protects nothing; "
-                "it is for experiments."
-            )
-        if asked.trust != "local" and (
-            mine.trust != asked.trust or (asked.trust == "shuffle" and mine.honest is None)
-        ):
-            alone = (
-                f", with messages of epsilon {round.message_epsilon:.4g} each"
-                if asked.trust == "shuffle"
-                else ""
-            )
-            raise RefusedError(
-                f"Expected a round that trusts nobody, got trust={asked.trust}{alone}; agree "
-                f"with --trust {asked.trust}, and with "
-                "--honest N for as many shuffled messages as you believe in."
-            )
-        try:
-            cost = round.guarantee(mine.honest)
-        except ValueError as error:
-            raise RefusedError(str(error)) from error
-        if cost.epsilon > LARGE_EPSILON and not mine.large_epsilon and round.simulated is None:
-            raise RefusedError(
-                f"Expected epsilon <= {LARGE_EPSILON:g} a round, got epsilon={cost.epsilon}, "
-                "which protects next to nothing; "
-                "agree with --allow-large-epsilon if that is meant."
-            )
-        for name in ("epsilon", "delta"):
-            most = getattr(mine, name)
-            if most is not None and getattr(cost, name) > most:
-                raise RefusedError(
-                    f"Expected {name} <= {most} a round, got {name}={getattr(cost, name)}; agree "
-                    f"to more with --most-{name}."
-                )
-        return cost
+        return self.agreement.parsed(question, len(self.inputs))
 
     def _cells(self, round: Round) -> np.ndarray:
         """Return the cells of every record, each from that record alone, int32 `[n, k·r]`.
@@ -272,9 +167,8 @@ class Client:
         else:
             features[:] = self.inputs
         able = np.all(np.abs(features) <= LARGEST, axis=1) & (self.labels < len(round.classes))
-        cells = round.connect(
-            np.where(able[:, None], features, np.float32(0)), np.where(able, self.labels, -1)
-        )
+        usable = np.where(able[:, None], features, np.float32(0))
+        cells = round.connect(usable, np.where(able, self.labels, -1))
         assert cells.shape == (len(self.inputs), round.config.num_neighbors)
         return cells
 
@@ -317,7 +211,7 @@ class Client:
             noted = {
                 "round": round.id,
                 "seed": seed.hex(),
-                "seal": _seal(seed, cells, _at_once(round)),
+                "seal": seal(seed, cells, records_at_once(round)),
             }
             disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
             try:
@@ -325,7 +219,7 @@ class Client:
             except LedgerError:
                 note.unlink()  # it is useless, and a server may ask any number of times
                 raise
-        return _noted(note, cells, _at_once(round))
+        return noted_entropy(note, cells, records_at_once(round))
 
     def _path(self, round: Round, suffix: str) -> Path:
         return self.folder / f"{round.id}.{suffix}"
@@ -384,7 +278,7 @@ class Prepared:
             # The note stays without its seed, since nothing on disk may unmask a sum.
             disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
         if self.round.unit == "client":
-            cells = np.unique(_drawn(entropy, cells, self.round.records_per_client))
+            cells = np.unique(drawn_records(entropy, cells, self.round.records_per_client))
         counts = np.bincount(cells[cells >= 0].ravel(), minlength=noise.num_cells)
         noisy: np.ndarray = counts + noise.share(entropy)
         return noisy
@@ -399,14 +293,6 @@ class Prepared:
         return max(self.round.honest + dishonest, (clients + dishonest) // 2 + 1)
 
 
-def _at_most(name: str, most: int, asked: int, where: str) -> None:
-    if asked > most:
-        raise RefusedError(
-            f"Expected at most {most:,} {name} {where}, got {asked:,}; agree to more with "
-            f"--most-{name} {asked}."
-        )
-
-
 def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
     """Return one record's features, float32 `[f]`, or None if the representation fails on it."""
     assert round.encode is not None
@@ -416,64 +302,8 @@ def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
     # is an answer.
     except Exception:
         return None
-    return (
-        made[0] if made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32 else None
-    )
-
-
-def _noted(note: Path, cells: np.ndarray, at_once: int) -> Entropy:
-    """Return the entropy that a note keeps for these cells.
-
-    Raises:
-      RefusedError: If the note cannot be read, or was made for other votes.
-    """
-    try:
-        kept = json.loads(note.read_bytes())
-        seed = bytes.fromhex(kept["seed"])
-        same = kept["seal"] == _seal(seed, cells, at_once)
-        entropy = Entropy(seed)
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise RefusedError(
-            f"Expected the note {note} as it was written, got something else; the round is not "
-            "answered."
-        ) from error
-    if not same:
-        raise RefusedError(
-            f"Expected the records that {note} was written for, got others; the round was "
-            "charged and is not answered."
-        )
-    return entropy
-
-
-def _seal(seed: bytes, cells: np.ndarray, at_once: int = RECORDS_AT_ONCE) -> str:
-    """Return a hash of the votes that reveals nothing about them without the seed.
-
-    It covers the block size too, because other blocks draw other messages from the same seed.
-    """
-    drawn = "" if at_once == RECORDS_AT_ONCE else f" by {at_once}"
-    return hashlib.sha256(
-        seed + f"{cells.shape}{drawn}".encode() + np.ascontiguousarray(cells, np.int64).tobytes()
-    ).hexdigest()
-
-
-def _messages(round: Round, cells: np.ndarray, entropy: Entropy) -> bytes:
-    if round.unit == "client":
-        cells = _drawn(entropy, cells, round.records_per_client)
-    at_once = _at_once(round)
-    blocks = [cells[start : start + at_once] for start in range(0, len(cells), at_once)]
-    return b"".join(
-        wire.encode(round.mechanism, round.mechanism.respond(entropy, block)) for block in blocks
-    )
-
-
-def _at_once(round: Round) -> int:
-    """Return the number of records whose messages are drawn together.
-
-    It is small for long messages, so that memory is bounded.
-    """
-    if round.summed:
-        return RECORDS_AT_ONCE
-    return max(1, min(RECORDS_AT_ONCE, BITS_AT_ONCE // round.mechanism.message_bits))
+    fits = made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32
+    return made[0] if fits else None
 
 
 def _purpose(round: Round) -> str:
@@ -481,30 +311,3 @@ def _purpose(round: Round) -> str:
         f"round {round.id}: {len(round.queries)} queries, {len(round.classes)} classes, "
         f"{round.config.noise}"
     )
-
-
-def _drawn(entropy: Entropy, cells: np.ndarray, count: int) -> np.ndarray:
-    """Return the cells of `count` records, drawn without replacement.
-
-    If there are fewer records, records that cast no vote make up the rest.
-    """
-    missing = np.full((max(0, count - len(cells)), cells.shape[1]), NO_CELL, np.int32)
-    every = np.concatenate([cells, missing])
-    drawn: np.ndarray = every[entropy.subset(len(every), count, 1)[0]]
-    return drawn
-
-
-def _simulated(round: Round, cells: np.ndarray, first: int) -> object:
-    """Return messages with simulated noise, for records numbered from `first` on.
-
-    They are the messages that `mechanisms.base.client_totals` aggregates.
-    """
-    root = jax.random.key(round.simulated or 0)
-    keys = jax.vmap(lambda number: jax.random.fold_in(root, number))(first + jnp.arange(len(cells)))
-    return jax.tree.map(np.asarray, _randomized(round.mechanism, keys, jnp.asarray(cells)))
-
-
-@functools.partial(jax.jit, static_argnames="mechanism")
-def _randomized(mechanism: LocalRandomizer, keys: jax.Array, cells: jax.Array) -> object:
-    """Randomize each record; one compiled program serves all virtual clients of a process."""
-    return jax.vmap(mechanism.randomize)(keys, cells)

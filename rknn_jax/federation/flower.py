@@ -19,7 +19,8 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
 from rknn_jax.federation import secure_sum
-from rknn_jax.federation.client import Client, Prepared, RefusedError
+from rknn_jax.federation.agreement import RefusedError
+from rknn_jax.federation.client import Client, Prepared
 from rknn_jax.federation.collector import Collector, Reply, Sum
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.ledger import LedgerError

@@ -24,7 +24,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation import flower, publish, round_folder
-from rknn_jax.federation.client import Agreement, Client
+from rknn_jax.federation.agreement import Agreement
+from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector
 from rknn_jax.federation.inputs import read_inputs, read_labels, read_public
 from rknn_jax.federation.settings import Serve, asked

@@ -17,17 +17,17 @@ def _answered():
     round = a_round()
     ledger = Ledger.create(workplace() / "client.ledger", fingerprint(RECORDS), 3)
     kept = []
-    real = clients._messages
+    real = clients.messages
 
     def keep_the_note(*arguments):
         kept.append((folder / f"{round.id}.noted").read_bytes())
         return real(*arguments)
 
-    clients._messages = keep_the_note
+    clients.messages = keep_the_note
     try:
         said = Client(RECORDS, LABELS, ledger, folder).answer(round.data)
     finally:
-        clients._messages = real
+        clients.messages = real
     return kept[0], said, ledger.path.read_bytes()
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax.federation import wire
-from rknn_jax.federation.client import Agreement, Client
+from rknn_jax.federation.agreement import Agreement
+from rknn_jax.federation.client import Client
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.ledger import Ledger, fingerprint
