@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from benchmarks._measure import save
-from rknn_jax.audit import bounds, games, games_training, one_run
+from rknn_jax.audit import games, games_training, one_run, verdict
 from rknn_jax.cli.audit import CLIENTS, SIZES, Audit
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.students import dpsgd
@@ -32,7 +32,7 @@ def measure_plant(plant: Plant) -> dict[str, Any]:
     guarantee = plant.honest.guarantee(CLIENTS)
     start = time.process_time()
     for runs in RUNS:
-        found = bounds.audit(jax.random.key(0), played, guarantee, runs, Audit.confidence)
+        found = verdict.audit(jax.random.key(0), played, guarantee, runs, Audit.confidence)
         if found.broken:
             break
     return {

@@ -14,8 +14,9 @@ import pytest
 from scipy.stats import binomtest
 
 from rknn_jax import bsvs, labelers, mechanisms, neighbors
-from rknn_jax.audit import bounds, games, games_labeler, neighboring
-from rknn_jax.audit.bounds import Control, Game
+from rknn_jax.audit import bounds, games, games_labeler, neighboring, verdict
+from rknn_jax.audit.finding import Bound, Finding
+from rknn_jax.audit.game import HALF_THE_NOISE, Control, Game
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.dpdfd import DPDFD
 from rknn_jax.mechanisms import base
@@ -99,7 +100,7 @@ def multiplier_of(guarantee):
 
 
 def found_in(played, guarantee, runs=RUNS, seed=0, confidence=CONFIDENCE):
-    return bounds.audit(jax.random.key(seed), played, guarantee, runs, confidence)
+    return verdict.audit(jax.random.key(seed), played, guarantee, runs, confidence)
 
 
 # The statistics
@@ -156,7 +157,7 @@ def test_what_was_chosen_is_judged_on_other_runs():
     game = Game("the same twice", lambda key, world, runs: drawn_by(key).normal(size=(runs, 40)))
     nothing = Guarantee(1e-6, 0.0, "replace-one", "central", (Event("pure", 1e-6),))
     broken = [
-        bounds.audit(jax.random.key(seed), [game], nothing, 200, 0.9).broken for seed in range(30)
+        verdict.audit(jax.random.key(seed), [game], nothing, 200, 0.9).broken for seed in range(30)
     ]
     assert sum(broken) < 12
 
@@ -210,7 +211,7 @@ def test_power_is_that_of_the_events_of_the_weaker_noise():
     guarantee = Gaussian(1.0, 3, 2).guarantee(5)
     multiplier = multiplier_of(guarantee)
     powers = [
-        bounds.audit(
+        verdict.audit(
             jax.random.key(0),
             [normals(1.0, multiplier)],
             guarantee,
@@ -233,7 +234,7 @@ def test_what_cannot_be_audited_is_refused():
         r"shape \(50,\)": {"games": [Game("flat", lambda key, world, runs: np.zeros(runs))]},
     }.items():
         with pytest.raises(ValueError, match=name):
-            bounds.audit(
+            verdict.audit(
                 jax.random.key(0),
                 **{"games": [normals(0.0)], "guarantee": PURE, "runs": 100} | arguments,
             )
@@ -450,7 +451,7 @@ def test_canaries_are_the_picture_of_a_query_and_what_may_be_in_its_place():
 # Planted bugs
 
 
-RIGHT = bounds.Finding(1.0, 0.0, 1.0, 1.0, True, False, bounds.Bound(0.0, 1.0, 1.0), "", "", 0)
+RIGHT = Finding(1.0, 0.0, 1.0, 1.0, True, False, Bound(0.0, 1.0, 1.0), "", "", 0)
 
 
 def broken(played, guarantee, runs=RUNS):
@@ -757,7 +758,7 @@ def test_the_command_says_what_was_claimed_and_found(rknn):
     assert told["stated_law"]["exact"]
     assert 0.5 < told["lower_bound"] <= 1.0 < told["power"]["lower_bound"]
     assert told["power"]["probability"] > 0.99
-    assert told["power"]["against"] == bounds.HALF_THE_NOISE
+    assert told["power"]["against"] == HALF_THE_NOISE
     assert "against half the noise" in told["statement"]
 
 
@@ -765,7 +766,9 @@ def test_a_law_that_is_stated_wrongly_is_broken_whatever_is_drawn(rknn, monkeypa
     monkeypatch.setattr(
         games, "exact", lambda mechanism: dataclasses.replace(RIGHT, broken=True, lower_bound=9.0)
     )
-    monkeypatch.setattr(bounds, "audit", lambda *arguments: dataclasses.replace(RIGHT, exact=False))
+    monkeypatch.setattr(
+        verdict, "audit", lambda *arguments: dataclasses.replace(RIGHT, exact=False)
+    )
     result = rknn(
         "audit",
         "--mechanism",

@@ -5,7 +5,8 @@ import dataclasses
 import jax
 import pytest
 
-from rknn_jax.audit import bounds, games
+from rknn_jax.audit import games, verdict
+from rknn_jax.audit.game import HALF_THE_NOISE, Control
 from rknn_jax.cli.audit import RUNS
 from tests.plants import plants
 
@@ -15,7 +16,7 @@ PLANTS = plants()
 
 
 def found_in(mechanism, honest, runs, confidence=CONFIDENCE):
-    return bounds.audit(
+    return verdict.audit(
         jax.random.key(0),
         games.of_mechanism(mechanism),
         honest.guarantee(CLIENTS),
@@ -53,10 +54,10 @@ def test_a_planted_bug_is_found_at_the_default_sizes(plant):
 def test_power_says_against_what():
     plant = PLANTS[1]
     weaker = games.of_mechanism(dataclasses.replace(plant.honest, epsilon=2 * plant.honest.epsilon))
-    control = bounds.Control(bounds.HALF_THE_NOISE, weaker[3:4])
+    control = Control(HALF_THE_NOISE, weaker[3:4])
     played = games.of_mechanism(plant.mechanism)[3:4]
     told = str(
-        bounds.audit(
+        verdict.audit(
             jax.random.key(0), played, plant.honest.guarantee(CLIENTS), 600, CONFIDENCE, control
         )
     )

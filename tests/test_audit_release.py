@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax.audit import bounds, games_release
+from rknn_jax.audit import games_release, verdict
+from rknn_jax.audit.game import Game
 from rknn_jax.audit.games_release import differing, of_release, read_after, worlds
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.privacy.guarantee import Guarantee
@@ -35,7 +36,7 @@ def true_counts(plan):
 def found_in(number):
     """Audit one of the games: each takes a hundred releases."""
     games, guarantee = of_release(EPSILON)
-    return bounds.audit(jax.random.key(0), [games[number]], guarantee, RUNS, CONFIDENCE)
+    return verdict.audit(jax.random.key(0), [games[number]], guarantee, RUNS, CONFIDENCE)
 
 
 # Without a bug
@@ -64,7 +65,7 @@ def test_nothing_does_under_other_settings(relation, settings):
 def test_an_honest_release_is_not_broken_in_any_game(relation):
     games, guarantee = of_release(0.5, relation)
     assert guarantee.relation == relation
-    assert not bounds.audit(jax.random.key(0), games, guarantee, 60, CONFIDENCE).broken
+    assert not verdict.audit(jax.random.key(0), games, guarantee, 60, CONFIDENCE).broken
 
 
 def test_every_file_and_number_of_a_release_is_looked_at(replaced):
@@ -233,7 +234,7 @@ def test_the_command_audits_a_release(rknn, monkeypatch, replaced):
     need none.
     """
     guarantee = Guarantee(0.5, 0.0, "replace-one", "central", (), sampler="release")
-    game = bounds.Game("nothing", lambda key, world, runs: np.zeros((runs, 1)))
+    game = Game("nothing", lambda key, world, runs: np.zeros((runs, 1)))
     monkeypatch.setattr(games_release, "of_release", lambda *given: ([game], guarantee))
     monkeypatch.setattr(games_release, "worlds", lambda *given: replaced[:2])
     result = rknn("audit", "--release", "--epsilon", 0.5, "--json")

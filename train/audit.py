@@ -11,7 +11,7 @@ other. Under add-remove, it is present in one and absent in the other. Every run
 reads `queries.npz` and `labels.npz` in the run's folder. No student is trained: it is
 post-processing of these files and reveals nothing more.
 
-    OUT/audit.json    the result, a `rknn_jax.audit.bounds.Finding`
+    OUT/audit.json    the result, a `rknn_jax.audit.finding.Finding`
 
 Exit status: 0 not broken, 4 broken, 2 bad input, 130 stopped.
 """
@@ -32,8 +32,9 @@ import numpy as np
 
 from rknn_jax._internal import compilation
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.audit import bounds, games_labeler
-from rknn_jax.audit.bounds import Finding, Game
+from rknn_jax.audit import games_labeler, verdict
+from rknn_jax.audit.finding import Finding
+from rknn_jax.audit.game import Game
 from rknn_jax.cli.audit import BROKEN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy.guarantee import Guarantee
@@ -102,7 +103,7 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
                 "or there or not",
                 observe,
             )
-            return bounds.audit(jax.random.key(0), [game], guarantee, num_runs, confidence)
+            return verdict.audit(jax.random.key(0), [game], guarantee, num_runs, confidence)
     finally:
         stages.console.quiet = False
 

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.audit.bounds import Bound, Finding, Game
+from rknn_jax.audit.finding import Bound, Finding
+from rknn_jax.audit.game import Game
 from rknn_jax.audit.neighboring import SEVERAL, cell_words, changes, crowd_words, crowds, inputs
 from rknn_jax.mechanisms.base import CentralMechanism, Mechanism, estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer

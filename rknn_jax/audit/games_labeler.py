@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import labelers
-from rknn_jax.audit.bounds import Game
+from rknn_jax.audit.game import Game
 from rknn_jax.labelers import Labeler
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rknn_jax.audit.bounds import Game
+from rknn_jax.audit.game import Game
 from rknn_jax.audit.games import bits
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.privacy.guarantee import Guarantee, Relation

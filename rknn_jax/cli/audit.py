@@ -76,7 +76,8 @@ def run(settings: Audit) -> dict[str, Any]:
         import jax
 
         from rknn_jax._internal import compilation
-        from rknn_jax.audit import bounds
+        from rknn_jax.audit import verdict
+        from rknn_jax.audit.game import HALF_THE_NOISE, Control
     compilation.keep()
     if settings.one_run:
         return _one_run(settings)
@@ -108,12 +109,10 @@ def run(settings: Audit) -> dict[str, Any]:
         tell(err, "stated law", f"{exact}  {exact.inputs}")
     with err.status(f"playing {len(played)} games"):
         try:
-            control = (
-                None
-                if settings.skip_power or weaker is None
-                else bounds.Control(bounds.HALF_THE_NOISE, weaker)
-            )
-            found = bounds.audit(
+            control = None
+            if not settings.skip_power and weaker is not None:
+                control = Control(HALF_THE_NOISE, weaker)
+            found = verdict.audit(
                 jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control
             )
         except NotImplementedError as error:  # the mechanism has no exact form
