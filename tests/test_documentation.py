@@ -1,8 +1,8 @@
 """Documents cannot rot: code is run, commands are parsed by the real parsers, links are followed,
 and the API leaves no module out.
 
-Of README.md, docs/tutorial.md, choosing.md, extending.md and scale.md every block of Python and bash is
-**run**, in order, in one folder a document:
+Of README.md, docs/tutorial.md, choosing.md, extending.md and scale.md every block of Python and
+bash is **run**, in order, in one folder a document:
 
     python                         in one namespace a document; a block with a title is written
                                    to that file of the package instead

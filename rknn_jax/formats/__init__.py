@@ -99,8 +99,11 @@ def clear_errors(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except MemoryError:
-        raise
+    except MemoryError as error:
+        raise ValueError(
+            f"{where} needs more memory at once than there is ({error}); it is damaged, or write "
+            "it in smaller parts."
+        ) from error
     except FormatError as error:
         raise type(error)(f"{where}: {error}") from error
     except ImportError as error:

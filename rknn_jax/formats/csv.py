@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from rknn_jax.formats import Block, Columns, FormatError, _arrow, absent
+from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, _arrow, absent
 
 SUFFIXES = (".csv",)
 
@@ -78,10 +78,12 @@ def _names(file: IO[bytes]) -> list[str]:
     return names
 
 
-def _features(names: Sequence[str], columns: Columns) -> list[str]:
+def _features(names: list[str], columns: Columns) -> list[str]:
     if columns.embedding is not None:
         return list(columns.embedding)
     found = [name for name in names if name not in (columns.label, "labels")]
+    if not found:
+        raise absent(EMBEDDINGS, names)
     if columns.width is not None and len(found) != columns.width:
         raise FormatError(
             f"Expected {columns.width} columns beside the label {columns.label!r}, as --public has "
@@ -107,10 +109,10 @@ def _batch(lines: list[bytes], names: Sequence[str]) -> Any:
     from pyarrow import csv
 
     pa = _arrow.library()
-    joined = [_joined(line, len(names)) for line in lines]
+    content = b"\n".join([_joined(line, len(names)) for line in lines]) + b"\n"
     return csv.read_csv(
-        pa.BufferReader(b"\n".join(joined) + b"\n"),
-        csv.ReadOptions(column_names=list(names), block_size=2**31 - 1, use_threads=False),
+        pa.BufferReader(content),
+        csv.ReadOptions(column_names=list(names), block_size=len(content), use_threads=False),
         csv.ParseOptions(
             delimiter=SEPARATOR.decode(),
             quote_char=False,

@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from rknn_jax.formats import Block, Columns
+from rknn_jax.formats import Block, Columns, FormatError
 
 SUFFIXES = (".npy",)
 
@@ -65,9 +65,13 @@ def arrays(file: IO[bytes], size: int) -> Iterator[np.ndarray]:
     An array in Fortran's order is read whole.
     """
     shape, fortran, dtype = head(file)
-    if (fortran and len(shape) > 1) or not shape:
+    if not shape:
+        raise FormatError(
+            "Expected rows, got an array of one value of shape (); save one row each."
+        )
+    if fortran and len(shape) > 1:
         whole = _read(file, int(np.prod(shape, dtype=object)), dtype).reshape(shape, order="F")
-        starts = range(0, len(whole), size) if shape else range(0)
+        starts = range(0, len(whole), size)
         yield from [whole[start : start + size] for start in starts] or [whole]
         return
     row = int(np.prod(shape[1:], dtype=object))

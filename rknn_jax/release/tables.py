@@ -184,9 +184,9 @@ def read_labels(path: Path, labels_path: Path | None = None) -> np.ndarray:
         (path, "--private") if labels_path is None else (labels_path, "--private-labels")
     )
     (shard,) = _opened(source, argument, Columns(embedding=()))
-    found = list(shard.labels(ROWS_AT_ONCE))
-    labels = np.concatenate(found) if found else np.zeros(0)
-    return plain_labels(labels, f"{argument} {source}")
+    where = f"{argument} {source}"
+    found = [plain_labels(labels, where) for labels in shard.labels(ROWS_AT_ONCE)]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def check_labels_named(name: str, separate: bool) -> None:
