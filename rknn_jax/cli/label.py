@@ -155,7 +155,9 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
             f"public rows whose label noise flips in under 5% of runs: {clear} within a query",
         )
     tell(err, "advice", expected.advice)
-    left = f"{plan.ledger.remaining} left" if plan.ledger else "does not exist yet"
+    left = "does not exist yet"
+    if plan.ledger:
+        left = f"{plan.ledger.remaining} left, if it is that of these records"
     refused = "" if plan.affordable else ", so this release would be refused"
     tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
 

@@ -10,15 +10,13 @@ from .. import compare, stages
 from .plan import Config
 from .run import main
 
-PROGRAM = "python -m train.compare"
-
 
 def cli() -> int:
     """Run from the command line.
 
     Exit status 1 means that cells failed, 2 bad input, and 130 that it was stopped.
     """
-    config = tyro.cli(Config, prog=PROGRAM, description=compare.__doc__)
+    config = tyro.cli(Config, description=compare.__doc__)
     compilation.keep()
     try:
         return 1 if main(config)["failed"] else 0
@@ -31,4 +29,5 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
+    sys.argv[0] = "python -m train.compare"
     sys.exit(cli())

@@ -7,15 +7,13 @@ from rich.console import Console
 
 from .. import report
 
-PROGRAM = "python -m train.report"
-
 
 def cli() -> int:
     """Run from the command line. Exit status 2 means a folder that cannot be read or written."""
     console = Console(stderr=True)
     try:
         console.print(
-            f"The report: {tyro.cli(report.write, prog=PROGRAM, description=report.__doc__)}",
+            f"The report: {tyro.cli(report.write, description=report.__doc__)}",
             highlight=False,
         )
     except (ValueError, OSError) as error:
@@ -26,4 +24,5 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
+    sys.argv[0] = "python -m train.report"
     sys.exit(cli())
