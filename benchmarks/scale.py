@@ -192,7 +192,9 @@ def _graph_data() -> Iterator[tuple[str, np.ndarray]]:
 def growth() -> Iterator[dict[str, Any]]:
     """Yield the time of the public side for 10^4 to 10^6 rows of 256 features, 500 queries."""
     for count in (10_000, 30_000, 100_000, 300_000, 1_000_000):
-        yield {"rows": count} | isolated(_public_side, count)
+        found = {"rows": count} | isolated(_public_side, count)
+        print(found, flush=True)
+        yield found
 
 
 def _public_side(count: int) -> dict[str, Any]:

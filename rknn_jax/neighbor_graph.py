@@ -19,15 +19,14 @@ LARGEST_EXACT = 2**14
 """Most records whose neighbors are searched among all records."""
 
 PROBES = 16
-"""Cells of the inverted file that are searched for each record, its own one included.
+"""Cells of average size that are searched for each record, the nearest ones and its own first.
 
 They hold 0.96 to 1 of the ten nearest neighbors of images and of groups, and fewer of pure noise in
 many dimensions, where neighbors say little (`benchmarks/results/scale.json`).
 """
 
-MOST_CANDIDATES = 2**16
 ROWS_AT_ONCE = 2**10
-"""Most records among which a record's neighbors are searched, and records searched at once."""
+"""Records that are searched at once."""
 
 ROWS_OF_CELL = 64
 """Records of each cell that train the inverted file."""
@@ -84,9 +83,9 @@ def inverted_file(
     cell = model.predict(rows)
     apart = np.einsum("ij,ij->i", centers, centers)[None] - 2 * centers @ centers.T
     near = np.argsort(apart, axis=1, kind="stable")
-    members = np.split(
-        np.argsort(cell, kind="stable"), np.cumsum(np.bincount(cell, minlength=num_cells))[:-1]
-    )
+    sizes = np.bincount(cell, minlength=num_cells)
+    members = np.split(np.argsort(cell, kind="stable"), np.cumsum(sizes)[:-1])
+    wanted = max(count, min(len(rows), probes * len(rows) // num_cells))
     sq_norms = np.einsum("ij,ij->i", rows, rows)
     index = np.empty((len(rows), count), np.int32)
     distance = np.empty((len(rows), count), np.float32)
@@ -95,11 +94,9 @@ def inverted_file(
         own = members[number]
         if not len(own):
             return
-        probed = probes
-        while sum(len(members[each]) for each in near[number, :probed]) < count:
-            probed *= 2
-        others = np.concatenate([members[each] for each in near[number, :probed]])
-        others = others[:: -(-len(others) // MOST_CANDIDATES)]  # copies may crowd one cell
+        enough = int(np.searchsorted(np.cumsum(sizes[near[number]]), wanted)) + 1
+        others = np.concatenate([members[each] for each in near[number, :enough]])
+        others = others[:: -(-len(others) // (2 * wanted))]  # copies may crowd one cell
         for start in range(0, len(own), ROWS_AT_ONCE):
             some = own[start : start + ROWS_AT_ONCE]
             partial = sq_norms[others] - 2 * rows[some] @ rows[others].T

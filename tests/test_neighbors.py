@@ -630,7 +630,6 @@ def test_cells_with_few_rows_are_searched_farther():
 
 def test_copies_that_crowd_a_cell_are_searched_in_parts(monkeypatch):
     monkeypatch.setattr(neighbor_graph, "ROWS_AT_ONCE", 32)
-    monkeypatch.setattr(neighbor_graph, "MOST_CANDIDATES", 64)
     rows = np.concatenate([np.ones((400, 3)), digits()[:200, 18:21]]).astype(np.float32)
     index, distance = neighbor_graph.inverted_file(rows, 5)
     np.testing.assert_array_equal(distance[:400], 0)
