@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet  # noqa: F401 loaded once, and not in every process that reads an input
+
 from rknn_jax.formats import Columns
 from rknn_jax.release import tables
 from rknn_jax.release.shards import FileShard, Records
