@@ -54,9 +54,10 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         if name not in names:
             raise absent(name, names)
     for lines in _lines(file):
-        batch = _batch(lines, names)
+        whole = _block(_batch(lines, names), own, columns)
         for start in range(0, len(lines), size):
-            yield _block(batch.slice(start, size), own, columns)
+            part = slice(start, start + size)
+            yield Block(*(None if values is None else values[part] for values in whole))
 
 
 def _names(file: IO[bytes]) -> list[str]:
