@@ -420,7 +420,7 @@ def installed(told, path: Path) -> tuple[ModuleType, ModuleType]:
 
 
 def commands_took_the_files() -> None:
-    """What the page's commands left behind names the files and their settings."""
+    """Check that results of the page's commands name the files and their settings."""
     card = json.loads(Path("runs/nonnegative/privacy.json").read_text())
     assert card["mechanism"] == "nonnegative_laplace"
     with np.load("runs/nonnegative/queries.npz") as arrays:

@@ -156,7 +156,7 @@ def test_arrow_tables_streams_and_data_sets_are_shards(tmp_path):
     columns = Columns(width=WIDTH)
 
     class Stream:
-        """What pandas, Polars and DuckDB offer."""
+        """Arrow stream, as pandas, Polars and DuckDB offer it."""
 
         def __arrow_c_stream__(self, requested_schema=None):
             return table(EMBEDDINGS, LABELS).__arrow_c_stream__(requested_schema)

@@ -82,11 +82,11 @@ def run(settings: Settings) -> dict[str, Any]:
 
 @contextmanager
 def _nothing_spent() -> Iterator[None]:
-    """Say after Ctrl-C that nothing was spent."""
+    """Say after Ctrl-C that this command has spent nothing."""
     try:
         yield
     except KeyboardInterrupt as error:
-        error.add_note("Nothing was spent, and nothing was written.")
+        error.add_note("This command has spent nothing and written nothing.")
         raise
 
 

@@ -11,7 +11,7 @@ LONGEST_LABEL = 400
 """Most bytes of a text label that are read."""
 
 
-def library() -> Any:
+def pyarrow() -> Any:
     """Import pyarrow.
 
     Raises:
@@ -123,7 +123,7 @@ def label_column(column: Any) -> np.ndarray:
     Text is compared by its bytes. One label that is no Unicode, or very long, must not raise an
     error, because the error would reveal its record.
     """
-    pa = library()
+    pa = pyarrow()
     types = pa.types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -146,7 +146,7 @@ def _flat(column: Any) -> np.ndarray:
     """Return the values of all lists, one after another."""
     from pyarrow import types
 
-    if isinstance(column, library().ChunkedArray):
+    if isinstance(column, pyarrow().ChunkedArray):
         return np.concatenate([np.zeros(0, np.float32), *map(_flat, column.chunks)])
     values = column.flatten()
     if types.is_decimal(values.type):

@@ -109,7 +109,7 @@ def _batch(lines: list[bytes], names: Sequence[str]) -> Any:
     """Return lines as columns of bytes, a row for each line."""
     from pyarrow import csv
 
-    pa = _arrow.library()
+    pa = _arrow.pyarrow()
     content = b"\n".join([_joined(line, len(names)) for line in lines]) + b"\n"
     return csv.read_csv(
         pa.BufferReader(content),
@@ -178,7 +178,7 @@ def _class_numbers(labels: np.ndarray, classes: Sequence[str]) -> np.ndarray:
 def _numbers(column: Any) -> np.ndarray:
     from pyarrow import compute
 
-    pa = _arrow.library()
+    pa = _arrow.pyarrow()
     is_number = compute.match_substring_regex(column, NUMBER)
     kept = compute.if_else(is_number, column, pa.scalar(None, pa.binary()))
     text = compute.utf8_trim_whitespace(kept.cast(pa.string()))

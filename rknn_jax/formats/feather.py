@@ -13,19 +13,19 @@ SUFFIXES = (".feather", ".arrow")
 
 def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
     """Return the names of the columns of the embeddings, from the file's schema."""
-    return tuple(_arrow.features_of(_arrow.library().ipc.open_file(file).schema, columns))
+    return tuple(_arrow.features_of(_arrow.pyarrow().ipc.open_file(file).schema, columns))
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the number of rows."""
     del columns
-    reader = _arrow.library().ipc.open_file(file)
+    reader = _arrow.pyarrow().ipc.open_file(file)
     return sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
 
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield at most `size` rows at a time, at least one block, which may be empty."""
-    reader = _arrow.library().ipc.open_file(file)
+    reader = _arrow.pyarrow().ipc.open_file(file)
     own = _arrow.features_of(reader.schema, columns)
     _arrow.names_of(reader.schema, columns)
     if not reader.num_record_batches:

@@ -13,20 +13,20 @@ BUFFER = 2**22
 
 def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
     """Return the names of the columns of the embeddings, from the file's schema."""
-    pa = _arrow.library()
+    pa = _arrow.pyarrow()
     return tuple(_arrow.features_of(pa.parquet.ParquetFile(file).schema_arrow, columns))
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the number of rows, from the file's foot."""
     del columns
-    pa = _arrow.library()
+    pa = _arrow.pyarrow()
     return int(pa.parquet.ParquetFile(file).metadata.num_rows)
 
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield at most `size` rows at a time, at least one block, which may be empty."""
-    pa = _arrow.library()
+    pa = _arrow.pyarrow()
     reader = pa.parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     schema = reader.schema_arrow
     own = _arrow.features_of(schema, columns)
