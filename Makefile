@@ -20,6 +20,7 @@ test: $(VENV)/.dev  ## under five minutes on two free cores
 processes: $(VENV)/.dev  ## a federation whose client is killed, a Ray cluster that loses machines, an S3 server: two minutes
 	$(RUN) -m pytest tests/test_federation_processes.py -k killed_between
 	$(RUN) -m pytest tests/test_engines.py tests/test_s3.py
+	$(RUN) -m pytest tests/test_distributed.py -k 1_and_8_devices
 
 test-all: $(VENV)/.dev  ## slow tests too, and random keys are tracked in all of them
 	JAX_DEBUG_KEY_REUSE=1 $(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -29,7 +30,8 @@ lint: $(VENV)/.dev
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-docs: $(VENV)/.dev  ## the site, in site/: warnings are errors, the notebook is executed
+docs: $(VENV)/.dev  ## the site, in site/: warnings are errors, and the notebook and the pages are executed
+	$(RUN) -m pytest -q tests/test_documentation.py -m slow
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 compare: $(VENV)/.dev  ## every method on scikit-learn's digits, side by side: runs/compare-digits/compare.html

@@ -1,7 +1,7 @@
 """Pictures of the documentation, drawn from `benchmarks/results/*.json`.
 
 They are Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis,
-all methods on two, and bought labels.
+all methods on two, bought labels, and memory and time by size.
 """
 
 from pathlib import Path
@@ -283,3 +283,34 @@ def buying(found: dict[str, Any]) -> None:
         ax.minorticks_off()
     axes[0].legend(fontsize=7)
     figure.savefig(DOCS / "buying.png", dpi=150)
+
+
+def scale(found: dict[str, Any]) -> None:
+    """Memory by private records, time by public rows, and memory along 10^9 records on Ray."""
+    results = found["results"]
+    figure, (records, public, cluster) = picture(3)
+    records.plot(
+        [row["records"] for row in results["memory"]],
+        [row["peak_above_library_bytes"] / 1e6 for row in results["memory"]],
+        color=COLOURS[0],
+        marker="o",
+    )
+    records.set(xscale="log", xlabel="private records × 256", ylabel="MB", ylim=(0, 320))
+    records.axhline(300, color="#bbbbbb", linewidth=0.8)
+    sizes = [row["rows"] for row in results["growth"]]
+    for colour, part in zip(COLOURS, ("clustering", "graph", "spreading"), strict=False):
+        seconds = [row[f"{part}_seconds"] for row in results["growth"]]
+        public.plot(sizes, seconds, color=colour, marker="o", label=part)
+    largest = results["growth"][-1]["graph_seconds"]
+    linear = [largest * size / sizes[-1] for size in sizes]
+    public.plot(sizes, linear, color="#bbbbbb", linestyle=":", label="linear in m")
+    public.set(xscale="log", yscale="log", xlabel="public rows m × 256", ylabel="seconds")
+    public.legend(fontsize=7)
+    (row,) = results["cluster"]
+    gigabytes = [held / 1e9 for held in row["bytes_at_each_twentieth"]]
+    share = row["records"] / len(gigabytes)
+    counted = [share * (i + 1) for i in range(len(gigabytes))]
+    cluster.plot(counted, gigabytes, color=COLOURS[0], marker="o", markersize=3)
+    cluster.set(xlabel="records counted on Ray", ylabel="GB of all processes")
+    cluster.set_ylim(0, 1.3 * max(gigabytes))
+    figure.savefig(DOCS / "scale.png", dpi=150)

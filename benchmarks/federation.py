@@ -1,4 +1,4 @@
-"""Federation: MNIST's writers as parties, a million messages, and a thousand virtual clients.
+"""Federation: MNIST's writers as parties, a million messages, and ten thousand virtual clients.
 
     RKNN_MNIST_DIR=... python -m benchmarks.federation [mnist|replay|clients]
 
@@ -33,7 +33,6 @@ from rknn_jax.federation import wire
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, Sum
-from rknn_jax.federation.processes import ENVIRONMENT
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.entropy import Entropy
@@ -45,7 +44,14 @@ SEEDS = (0, 1, 2)
 MESSAGES = 1_000_000
 BATCH = 100_000
 PLAIN = 20_000
-NODES = (100, 1000)
+NODES = (1000, 10_000)
+
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 PARTIES: tuple[dict[str, Any], ...] = (
     {"parties": 3, "trust": "local", "epsilon": 0.2},
@@ -249,10 +255,11 @@ def clients() -> list[dict[str, Any]]:
         np.savez(Path(folder) / "public.npz", embeddings=features[1000:])
         rows = []
         for nodes in NODES:
+            records = np.arange(nodes) % 1000  # more clients than records hold some again
             np.savez(
                 Path(folder) / "private.npz",
-                embeddings=features[:nodes],
-                labels=digits.target[:nodes],
+                embeddings=features[records],
+                labels=digits.target[records],
             )
             rows.append({"nodes": nodes} | virtual(Path(folder), nodes))
             print(rows[-1], flush=True)
@@ -260,22 +267,12 @@ def clients() -> list[dict[str, Any]]:
 
 
 def virtual(folder: Path, nodes: int) -> dict[str, Any]:
-    """Run Flower's simulation engine and return seconds, peak memory, and counts."""
-    home = folder / f"home{nodes}"
+    """Run Flower's simulation engine and return seconds, memory, and counts."""
     out = folder / f"out{nodes}"
-    home.mkdir()
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    (home / "config.toml").write_text(
-        '[superlink]\ndefault = "here"\n[superlink.here]\naddress = '
-        f'"127.0.0.1:{port}"\ninsecure = true\n'
-    )
+    environment, port = flower_home(folder / f"home{nodes}")
     commands = Path(sys.executable).parent
-    environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)}
-    environment["PATH"] = f"{commands}:{environment['PATH']}"
     listen = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
-    with open(folder / "log", "w") as log:
+    with open(folder / f"log{nodes}", "w") as log:
         superlink = subprocess.Popen(
             [commands / "flower-superlink", *listen],
             env=environment,
@@ -283,40 +280,20 @@ def virtual(folder: Path, nodes: int) -> dict[str, Any]:
             stderr=log,
             start_new_session=True,
         )
-        peak = [0]
+        samples: list[tuple[float, int, int]] = []
         over = threading.Event()
-        watcher = threading.Thread(target=watch, args=(superlink.pid, peak, over))
+        watcher = threading.Thread(target=watch, args=(superlink.pid, out, samples, over))
         watcher.start()
         try:
             time.sleep(10)
-            settings = {
-                "public": folder / "public.npz",
-                "private": folder / "private.npz",
-                "out": out,
-                "classes": 10,
-            }
-            config = (
-                " ".join(f'{name}="{value}"' for name, value in settings.items()) + " epsilon=1.0"
-            )
-            engine = (
-                f"num-supernodes={nodes} client-resources-num-cpus=1 "
-                f"init-args-num-cpus={os.cpu_count()}"
-            )
-            app = Path(__file__).parent.parent / "rknn_jax" / "federation" / "app"
-            command = [
-                commands / "flwr",
-                "run",
-                app,
-                "here",
-                "--stream",
-                "--federation-config",
-                engine,
-                "--run-config",
-                config,
-            ]
             started = time.perf_counter()
             subprocess.run(
-                command, env=environment, check=True, stdout=log, stderr=log, timeout=1800
+                run_command(folder, out, nodes),
+                env=environment,
+                check=True,
+                stdout=log,
+                stderr=log,
+                timeout=3600,
             )
             seconds = time.perf_counter() - started
         finally:
@@ -326,34 +303,88 @@ def virtual(folder: Path, nodes: int) -> dict[str, Any]:
     card = json.loads((out / "privacy.json").read_text())
     return {
         "seconds": seconds,
-        "peak_bytes": peak[0],
         "counted": card["clients"],
         "ledgers": len(list((out / "clients").glob("*/ledger.jsonl"))),
+    } | memory(samples, nodes)
+
+
+def flower_home(home: Path) -> tuple[dict[str, str], int]:
+    """Return the environment of Flower's commands, and the port of a SuperLink that it names."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    home.mkdir()
+    (home / "config.toml").write_text(
+        '[superlink]\ndefault = "here"\n[superlink.here]\naddress = '
+        f'"127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(home)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return environment, port
+
+
+def run_command(folder: Path, out: Path, nodes: int) -> list[Any]:
+    """Return the command that runs one round of so many virtual clients."""
+    settings = {
+        "public": folder / "public.npz",
+        "private": folder / "private.npz",
+        "out": out,
+        "classes": 10,
     }
+    config = " ".join(f'{name}="{value}"' for name, value in settings.items()) + " epsilon=1.0"
+    engine = (
+        f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={os.cpu_count()}"
+    )
+    app = Path(__file__).parent.parent / "rknn_jax" / "federation" / "app"
+    command = [Path(sys.executable).parent / "flwr", "run", app, "here", "--stream"]
+    return [*command, "--federation-config", engine, "--run-config", config]
 
 
-def watch(root: int, peak: list[int], over: threading.Event) -> None:
-    """Track the peak memory of a process and all below it, shared pages counted once (PSS)."""
+def memory(samples: list[tuple[float, int, int]], nodes: int) -> dict[str, Any]:
+    """Return the peak, and the memory when each tenth of the clients had begun, in bytes."""
+    tenths = []
+    for tenth in range(1, 11):
+        begun = [used for _, clients, used in samples if clients >= nodes * tenth / 10]
+        tenths.append(begun[0] if begun else None)
+    return {"peak_bytes": max(used for *_, used in samples), "bytes_at_tenths": tenths}
+
+
+def watch(
+    root: int, out: Path, samples: list[tuple[float, int, int]], over: threading.Event
+) -> None:
+    """Note the clients that have begun, and the memory of a process and all below it.
+
+    Shared pages are counted once (PSS).
+    """
+    started = time.perf_counter()
     while not over.wait(2):
-        parents = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-        below = {root}
-        while more := {child for child, parent in parents.items() if parent in below} - below:
-            below |= more
-        total = 0
-        for number in below:
-            try:
-                lines = Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
-                total += 1024 * next(
-                    int(line.split()[1]) for line in lines if line.startswith("Pss:")
-                )
-            except (OSError, StopIteration):
-                continue
-        peak[0] = max(peak[0], total)
+        clients = out / "clients"
+        begun = len(os.listdir(clients)) if clients.is_dir() else 0
+        total = sum(map(resident, below(root)))
+        samples.append((time.perf_counter() - started, begun, total))
+
+
+def below(root: int) -> set[int]:
+    """Return the numbers of a process and of all below it."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+    found = {root}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def resident(process: int) -> int:
+    """Return the bytes of a process, with its part of shared pages."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 if __name__ == "__main__":

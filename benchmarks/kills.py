@@ -29,7 +29,7 @@ from benchmarks._measure import save
 from rknn_jax import postprocessing
 from rknn_jax._internal import disk
 from rknn_jax.mechanisms import base
-from rknn_jax.privacy import exact_noise, ledger_lines
+from rknn_jax.privacy import exact_noise, ledger_index, ledger_lines
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import counting, label, planning, release_folder
@@ -38,7 +38,17 @@ from rknn_jax.release.settings import Settings
 
 TRACED = {
     module.__file__
-    for module in (label, planning, release_folder, disk, ledgers, ledger_lines, base, exact_noise)
+    for module in (
+        label,
+        planning,
+        release_folder,
+        disk,
+        ledgers,
+        ledger_lines,
+        ledger_index,
+        base,
+        exact_noise,
+    )
 }
 SETTINGS = Settings(
     "P.npz", "R.npz", 1.0, classes="2", queries=2, out=Path("new"), smoothing="none"
@@ -142,6 +152,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
         os.chdir(folder)
+        os.environ["RKNN_STATE_DIR"] = os.devnull  # every run begins with a new ledger
         make_files(folder)
         plan = planning.prepare(SETTINGS)
         features = np.asarray(plan.queries.features)  # a fork cannot read JAX arrays

@@ -63,6 +63,9 @@ TESTS = {
     ),
     "rknn_jax/privacy/exact_noise.py": ("tests/test_release.py",),
     "rknn_jax/privacy/ledger.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
+    "rknn_jax/privacy/ledger_index.py": ("tests/test_budget.py",),
+    "rknn_jax/release/adoption.py": ("tests/test_budget.py",),
+    "rknn_jax/privacy/contributions.py": ("tests/test_persons.py",),
     "rknn_jax/privacy/ledger_lines.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
     "rknn_jax/privacy/accounting.py": (
         "tests/test_accounting.py",

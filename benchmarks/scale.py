@@ -7,12 +7,14 @@ Each part writes its results at once. `memory` counts the votes of up to 10^7 re
 features, 10 GB in shards. `overlap` compares one pass over 10^6 records of 768 features with its
 two floors: reading with hashing, and assignment in memory. `command` times `rknn label`. `public`
 compares clustering and neighbor graphs with the exact ones. `growth` and `whole` run with up to
-10^6 public rows.
+10^6 public rows. `cluster` counts 10^9 records in 1,000 shards on Ray.
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
+import os
 import resource
 import shutil
 import subprocess
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ import numpy as np
 
 from benchmarks._measure import RESULTS, save
 from rknn_jax import neighbor_graph, postprocessing
-from rknn_jax.formats import Columns
+from rknn_jax.formats import Block, Columns
 from rknn_jax.neighbors import nearest, nearest_votes
 from rknn_jax.privacy.ledger import Digest
 from rknn_jax.queries import kmeans
@@ -247,7 +250,88 @@ def whole() -> Iterator[dict[str, Any]]:
     }
 
 
-PARTS = (memory, overlap, command, public, growth, whole)
+@dataclass(frozen=True)
+class MadeUpShard:
+    """Records that are made where they are counted, 10^6 at a time.
+
+    Attributes:
+      number: Number of the shard, its seed.
+      width: Number of features f.
+    """
+
+    number: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return f"shard {self.number}"
+
+    where = name
+
+    def num_rows(self) -> int:
+        """Return 10^6."""
+        return 10**6
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        """Yield uniform embeddings, with labels by their first two features."""
+        rng = np.random.default_rng(self.number)
+        for start in range(0, self.num_rows(), size):
+            count = min(size, self.num_rows() - start)
+            embeddings = rng.random((count, self.width), np.float32)
+            labels = (embeddings[:, 0] * 5).astype(np.int32) * 2 + (embeddings[:, 1] > 0.5)
+            yield Block(embeddings, labels)
+
+    def labels(self, size: int) -> Iterator[np.ndarray]:
+        """Yield the labels alone."""
+        yield from (block.labels for block in self.blocks(size) if block.labels is not None)
+
+
+def cluster() -> Iterator[dict[str, Any]]:
+    """Yield time and memory of a count on Ray, of 1,000 shards of 10^6 records."""
+    from rknn_jax.release.engines import ray
+
+    asked = Question(np.random.default_rng(10**6).random((200, 16), np.float32), Classes(10))
+    records = Records.of([MadeUpShard(i, 16) for i in range(1000)])
+    memory: list[int] = []
+    done = 0
+    started = time.perf_counter()
+
+    def count(rows_of_shard: int) -> None:
+        nonlocal done
+        done += rows_of_shard
+        if done % (len(records) // 20) == 0:
+            memory.append(tree_bytes())
+            seconds = time.perf_counter() - started
+            print(f"{done:,} records, {memory[-1] / 1e9:.2f} GB, {seconds:.0f} s", flush=True)
+
+    votes = ray.count_all(records, asked, count)
+    seconds = time.perf_counter() - started
+    assert votes.counts.sum() == votes.rows == len(records)
+    yield {
+        "records": votes.rows,
+        "shards": len(records.shards),
+        "features": 16,
+        "queries": 200,
+        "seconds": seconds,
+        "records_per_second": votes.rows / seconds,
+        "bytes_at_each_twentieth": memory,
+    }
+
+
+def tree_bytes() -> int:
+    """Return the proportional resident size of this process and all below it, in bytes."""
+    import psutil
+
+    me = psutil.Process()
+    total = 0
+    for process in [me, *me.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_full_info().pss
+    return total
+
+
+PARTS = (memory, overlap, command, public, growth, whole, cluster)
 
 
 def isolated(work: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
@@ -265,6 +349,8 @@ def _seconds(run: Callable[[], object]) -> float:
 def main() -> None:
     """Run the parts that the command line names, and keep the results of the others."""
     names = [part.__name__ for part in PARTS]
+    # The index of ledgers would refuse to count the same records for another folder.
+    os.environ["RKNN_STATE_DIR"] = os.devnull
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=names, default=names)
     path = RESULTS / "scale.json"

@@ -586,6 +586,7 @@ def virtual() -> str:
         [
             f"{row['nodes']:,}",
             f"{row['seconds']:.0f} s",
+            f"{row['bytes_at_tenths'][0] / 2**30:.2f} GiB",
             f"{row['peak_bytes'] / 2**30:.2f} GiB",
             f"{row['counted']:,}",
         ]
@@ -595,7 +596,8 @@ def virtual() -> str:
         [
             "virtual one-record clients, each with a ledger",
             "one round",
-            "memory of all processes",
+            "memory of all processes after a tenth",
+            "at most",
             "counted",
         ],
         rows,
@@ -831,6 +833,57 @@ def public_growth() -> str:
     return table(header, rows, "scale")
 
 
+def beyond_machine() -> str:
+    """Votes of records that are made and counted on a Ray cluster."""
+    rows = [
+        [
+            f"{row['records']:,} × {row['features']}",
+            f"{row['shards']:,}",
+            f"{row['seconds'] / 60:.0f} min",
+            f"{row['records_per_second']:,.0f}",
+            f"{row['bytes_at_each_twentieth'][0] / 1e9:.2f} GB",
+            f"{max(row['bytes_at_each_twentieth']) / 1e9:.2f} GB",
+        ]
+        for row in load("scale")["results"]["cluster"]
+    ]
+    header = [
+        "records",
+        "shards",
+        "time",
+        "records a second",
+        "all processes after 5%",
+        "all processes at most",
+    ]
+    return table(header, rows, "scale")
+
+
+def persons_mnist() -> str:
+    """Labels of MNIST with a writer as the unit, by bound, trust and epsilon."""
+    return _by_bound(load("persons")["results"]["mnist"], "trust", "label_accuracy")
+
+
+def persons_skewed() -> str:
+    """Labels of queries by made-up persons of unequal size, by bound and epsilon."""
+    return _by_bound(load("persons")["results"]["skewed"], "case", "queries_right")
+
+
+def _by_bound(found: list[dict[str, Any]], kind: str, measured: str) -> str:
+    """Return a row for each kind and epsilon, and a column for each bound: mean, worst release."""
+    names = list(dict.fromkeys(row["bound"] for row in found))
+    told = {
+        (row[kind], row["epsilon"], row["bound"]): f"{row[measured]['mean']:.1%}, "
+        f"{row[measured]['worst']:.1%}"
+        for row in found
+    }
+    rows = [
+        [which, f"{epsilon:g}", *(told.get((which, epsilon, name), "") for name in names)]
+        for which, epsilon in dict.fromkeys((row[kind], row["epsilon"]) for row in found)
+    ]
+    words = {"none": "a digit is the unit", "shared": "one vote shared"}
+    header = [kind, "ε", *(words.get(name, f"m = {name.removesuffix(' drawn')}") for name in names)]
+    return table(header, rows, "persons")
+
+
 MAKERS = (
     distill,
     goals,
@@ -857,6 +910,9 @@ MAKERS += (
     beyond_floors,
     public_side,
     public_growth,
+    beyond_machine,
+    persons_mnist,
+    persons_skewed,
     accelerator,
     accelerator_blocks,
     cifar10_labels,
@@ -897,6 +953,7 @@ def main() -> None:
     _pictures.labelers(load("labelers"), load("noisy_sgd"), load("dpdfd"), load("buying"))
     _pictures.buying(load("buying"))
     _pictures.screening(load("accountants"))
+    _pictures.scale(load("scale"))
 
 
 if __name__ == "__main__":

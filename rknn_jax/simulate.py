@@ -5,14 +5,15 @@ any class. At the `message` level every client randomizes its votes, in blocks a
 At the `count` level the totals are drawn from their exact joint law
 (`LocalRandomizer.sample_totals`), and a billion clients take no time. Both levels estimate the same
 counts in distribution. Both run on all devices of all processes (`mechanisms._distributed`),
-and one seed gives one result on any number of them.
+and one seed gives one result on any number of them. The message level also runs on a Ray cluster,
+with the same result.
 """
 
 import functools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -21,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rknn_jax import mechanisms
+from rknn_jax._internal import ray_map
 from rknn_jax.mechanisms import _distributed
 from rknn_jax.mechanisms.local import LocalRandomizer
 
@@ -79,6 +81,67 @@ def simulate(
       ValueError: If there are fewer than one client, or more than a message's number can hold. Also
         if a mechanism has no exact law at the count level.
     """
+    _check(clients, level)
+    if level == "message":
+        mesh = mesh or _distributed.all_devices()
+        return _messages(mechanism, clients, seed, mesh, on_progress)
+    votes_key, _ = jax.random.split(jax.random.key(seed))
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(votes_key)))
+    return _counts(mechanism, clients, rng)
+
+
+def simulate_on_ray(
+    mechanism: LocalRandomizer,
+    clients: int,
+    seed: int = 0,
+    address: str | None = None,
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> Simulation:
+    """Simulate one collection at the message level on a Ray cluster, as `simulate` does.
+
+    The time is that of the whole job, with the start of its processes.
+
+    Args:
+      mechanism: Local mechanism.
+      clients: Number of clients n, one record each.
+      seed: Seed of votes and messages. Defaults to 0.
+      address: Address of a cluster. Defaults to none, for one that is started on this machine.
+      on_progress: Function that is called with the share done. Defaults to none.
+
+    Raises:
+      ValueError: As in `simulate`, and if the cluster cannot be reached or ends the job.
+    """
+    _check(clients, "message")
+    count = -(-clients // CLIENTS_AT_ONCE)
+    whole = Block.zero(mechanism)
+    started = time.perf_counter()
+    for row in ray_map.results(_Messages, (mechanism, clients, seed), count, address):
+        whole += Block(**{name: row[name] for name in Block.__dataclass_fields__})
+        on_progress(whole.clients / clients)
+    seconds = time.perf_counter() - started
+    return replace(whole, seconds=seconds).compared(mechanism, "message")
+
+
+class _Messages:
+    """Block of clients after block, in a process of a cluster that keeps compiled programs."""
+
+    def __init__(self, mechanism: LocalRandomizer, clients: int, seed: int) -> None:
+        self._mechanism = mechanism
+        self._clients = clients
+        self._seed = seed
+        self._sizes = set[int]()
+
+    def __call__(self, row: dict[str, int]) -> dict[str, Any]:
+        first = int(row["number"]) * CLIENTS_AT_ONCE
+        size = min(CLIENTS_AT_ONCE, self._clients - first)
+        mesh = Mesh(np.array(jax.local_devices()[:1]), (_distributed.CLIENTS,))
+        known = size in self._sizes
+        self._sizes.add(size)
+        return vars(messages(self._mechanism, self._seed, first, size, mesh, compiled=known))
+
+
+def _check(clients: int, level: str) -> None:
+    """Refuse numbers of clients that cannot be simulated."""
     if clients < 1:
         raise ValueError(f"Expected clients >= 1, got clients={clients}.")
     if level == "message" and clients > MOST_MESSAGES:
@@ -86,20 +149,12 @@ def simulate(
             f"Expected clients <= {MOST_MESSAGES} with level=message, got clients={clients}; use "
             "level=count."
         )
-    votes_key, message_key = jax.random.split(jax.random.key(seed))
-    if level == "count":
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(votes_key)))
-        return _counts(mechanism, clients, rng)
-    return _messages(
-        mechanism, clients, votes_key, message_key, mesh or _distributed.all_devices(), on_progress
-    )
 
 
 def _messages(
     mechanism: LocalRandomizer,
     clients: int,
-    votes_key: jax.Array,
-    message_key: jax.Array,
+    seed: int,
     mesh: Mesh,
     on_progress: Callable[[float], None],
 ) -> Simulation:
@@ -113,30 +168,93 @@ def _messages(
     spread = left // mesh.size * mesh.size
     # Every process adds the last few clients by itself.
     mine = Mesh(np.array(jax.local_devices()[:1]), mesh.axis_names)
-    totals = np.zeros(mechanism.num_totals, np.int64)
-    counts = np.zeros(mechanism.num_cells, np.int64)
-    seconds = 0.0
-    first = 0
+    whole = Block.zero(mechanism)
     for size, times, devices in (
         (block, clients // block, mesh),
         (spread, 1, mesh),
         (left - spread, 1, mine),
     ):
         for i in range(times if size else 0):
-            cells = jax.block_until_ready(_votes(mechanism, votes_key, first, size, devices))
-            if i == 0:  # compile before the clock starts
-                jax.block_until_ready(
-                    _distributed.client_totals(mechanism, message_key, cells, first, mesh=devices)
-                )
-            started = time.perf_counter()
-            totals += np.asarray(
-                _distributed.client_totals(mechanism, message_key, cells, first, mesh=devices)
-            )
-            seconds += time.perf_counter() - started
-            counts += np.asarray(_distributed.count_votes(cells, mechanism.num_cells, mesh=devices))
-            first += size
-            on_progress(first / clients)
-    return _compared(mechanism, clients, "message", seconds, totals, counts)
+            whole += messages(mechanism, seed, whole.clients, size, devices, compiled=i > 0)
+            on_progress(whole.clients / clients)
+    return whole.compared(mechanism, "message")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Clients that have voted and randomized.
+
+    Attributes:
+      clients: Number of clients.
+      totals: int64 `[num_totals]`, as in `LocalRandomizer.aggregate`.
+      counts: int64 `[s·|Y|]`, votes without noise.
+      seconds: Time of randomizing and aggregating, without compilation.
+    """
+
+    clients: int
+    totals: np.ndarray
+    counts: np.ndarray
+    seconds: float
+
+    @classmethod
+    def zero(cls, mechanism: LocalRandomizer) -> "Block":
+        """Return no clients."""
+        totals = np.zeros(mechanism.num_totals, np.int64)
+        return cls(0, totals, np.zeros(mechanism.num_cells, np.int64), 0.0)
+
+    def __add__(self, other: "Block") -> "Block":
+        """Return both."""
+        return Block(
+            self.clients + other.clients,
+            self.totals + other.totals,
+            self.counts + other.counts,
+            self.seconds + other.seconds,
+        )
+
+    def compared(self, mechanism: LocalRandomizer, level: str) -> Simulation:
+        """Return the error of the estimate, beside what the exact variances predict."""
+        counts = self.counts.reshape(mechanism.shape)
+        error = mechanism.estimate(jax.random.key(0), self.totals, self.clients) - counts
+        predicted = float(np.mean(mechanism.stddev(counts, self.clients) ** 2))
+        return Simulation(
+            clients=self.clients,
+            level=level,
+            seconds=self.seconds,
+            clients_per_second=self.clients / self.seconds,
+            mse=float(np.mean(error**2)),
+            predicted_mse=predicted,
+            bias_z=float(error.mean() / np.sqrt(predicted / error.size)),
+        )
+
+
+def messages(
+    mechanism: LocalRandomizer, seed: int, first: int, size: int, mesh: Mesh, *, compiled: bool
+) -> Block:
+    """Return the votes and totals of `size` clients from number `first` on.
+
+    They depend on the seed and the clients' numbers alone, so lost work can be done again.
+
+    Args:
+      mechanism: Local mechanism.
+      seed: Seed of votes and messages.
+      first: Number of the first client.
+      size: Number of clients, equally many for each device of the mesh.
+      mesh: Mesh of one axis, `clients`.
+      compiled: Flag for a size that this process has had before. Otherwise the clock starts after
+        the compilation.
+    """
+    votes_key, message_key = jax.random.split(jax.random.key(seed))
+    cells = jax.block_until_ready(_votes(mechanism, votes_key, first, size, mesh))
+    totals = functools.partial(
+        _distributed.client_totals, mechanism, message_key, cells, first, mesh=mesh
+    )
+    if not compiled:
+        jax.block_until_ready(totals())
+    started = time.perf_counter()
+    summed = np.asarray(totals(), np.int64)
+    seconds = time.perf_counter() - started
+    counts = np.asarray(_distributed.count_votes(cells, mechanism.num_cells, mesh=mesh), np.int64)
+    return Block(size, summed, counts, seconds)
 
 
 def _counts(mechanism: LocalRandomizer, clients: int, rng: np.random.Generator) -> Simulation:
@@ -163,7 +281,7 @@ def _counts(mechanism: LocalRandomizer, clients: int, rng: np.random.Generator) 
     seconds = time.perf_counter() - started
     counts = np.zeros(mechanism.num_cells, np.int64)
     np.add.at(counts, votes, np.broadcast_to(voters[:, None], votes.shape))
-    return _compared(mechanism, clients, "count", seconds, totals, counts)
+    return Block(clients, totals, counts, seconds).compared(mechanism, "count")
 
 
 def population(mechanism: LocalRandomizer) -> tuple[np.ndarray, np.ndarray]:
@@ -210,23 +328,6 @@ def _cells(mechanism: LocalRandomizer, query: Any, label: Any) -> jax.Array:
         (near[:, :, None] * mechanism.num_classes + labels[:, None, :])
         .reshape(len(near), -1)
         .astype(jnp.int32)
-    )
-
-
-def _compared(
-    mechanism: LocalRandomizer,
-    clients: int,
-    level: str,
-    seconds: float,
-    totals: np.ndarray,
-    counts: np.ndarray,
-) -> Simulation:
-    counts = counts.reshape(mechanism.shape)
-    error = mechanism.estimate(jax.random.key(0), totals, clients) - counts
-    predicted = float(np.mean(mechanism.stddev(counts, clients) ** 2))
-    bias_z = float(error.mean() / np.sqrt(predicted / error.size))
-    return Simulation(
-        clients, level, seconds, clients / seconds, float(np.mean(error**2)), predicted, bias_z
     )
 
 

@@ -17,10 +17,12 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_enable_compilation_cache", False)  # that of whoever runs the tests
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that they start
+os.environ["RKNN_STATE_DIR"] = os.devnull  # no folder, until a fixture names one
 
 from rknn_jax.cli import main as cli  # noqa: E402 once the devices are set
 from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402
 from rknn_jax.mechanisms.separation import Separation  # noqa: E402
+from rknn_jax.privacy import ledger_index  # noqa: E402
 
 # Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's;
 # few examples, as each shape compiles.
@@ -31,6 +33,24 @@ hypothesis.settings.load_profile("ci")
 gc.set_threshold(
     200_000, 20, 100
 )  # tracing makes many objects, and each collection walks all modules that were imported
+
+
+@pytest.fixture(autouse=True, scope="module")
+def index_of_module(tmp_path_factory):
+    """Give the fixtures of a module an index of ledgers, never that of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RKNN_STATE_DIR", str(tmp_path_factory.mktemp("index")))
+        patch.setattr(ledger_index, "_read", lambda place, dataset: [])
+        yield
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path_factory, monkeypatch):
+    """Give every test an index of its own, which remembers nothing.
+
+    Tests compare releases on the same records, each with a budget of its own.
+    """
+    monkeypatch.setenv("RKNN_STATE_DIR", str(tmp_path_factory.mktemp("index")))
 
 
 def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:

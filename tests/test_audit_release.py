@@ -51,7 +51,13 @@ def test_nothing_but_the_noisy_counts_depends_on_private_records(replaced):
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"smoothing": "none"}, {"mechanism": "permute_and_flip"}, {"metric": "cosine"}],
+    [
+        {},
+        {"smoothing": "none"},
+        {"mechanism": "permute_and_flip"},
+        {"metric": "cosine"},
+        {"person": "person"},
+    ],
     ids=str,
 )
 def test_nothing_does_under_other_settings(relation, settings):

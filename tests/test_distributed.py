@@ -50,6 +50,7 @@ def alone(level):
     return timeless(simulate.simulate(MECHANISM, 4003, level, seed=3))
 
 
+@pytest.mark.slow  # `make processes` runs it
 def test_a_simulation_is_the_same_on_1_and_8_devices(monkeypatch):
     monkeypatch.setattr(simulate, "CLIENTS_AT_ONCE", 500)  # 8 blocks on one device
     found = timeless(simulate.simulate(MECHANISM, 4003, seed=3, mesh=mesh(1)))

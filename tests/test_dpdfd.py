@@ -272,6 +272,7 @@ def test_the_noise_is_fresh_for_every_image_and_step_and_as_strong_as_it_says():
     assert shared.shape == (1, 4)
 
 
+@pytest.mark.slow  # the contract of labelers draws under two keys
 def test_a_run_draws_other_noise_in_every_step_and_for_every_key():
     """Noise of 10 in the logits, and teachers without an opinion, whose bounded gradients are 5
     long at most.

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rknn_jax import simulate
 from rknn_jax.formats import Columns
+from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import counting, engines, label, planning
 from rknn_jax.release.counting import Question
@@ -133,3 +135,36 @@ def test_a_shard_that_cannot_be_read_ends_the_job_and_nothing_is_spent(tmp_path)
     with pytest.raises(ValueError, match=r"5\.npz is damaged.*Nothing was spent"):
         label.count(plan)
     assert not given.ledger.exists()
+
+
+@pytest.mark.slow
+def test_a_simulation_on_machines_is_that_of_one(two_machines):
+    mechanism = Collision(1.0, 5, 3, num_neighbors=2)
+    clients = simulate.CLIENTS_AT_ONCE + 1000
+    shown = []
+    far = simulate.simulate_on_ray(mechanism, clients, 7, two_machines, shown.append)
+    near = simulate.simulate(mechanism, clients, seed=7)
+    assert (far.mse, far.bias_z) == (near.mse, near.bias_z)
+    assert len(shown) == 2
+    assert shown[-1] == 1.0
+
+
+@pytest.mark.slow
+def test_images_are_encoded_and_persons_bounded_on_the_machines(tmp_path, two_machines):
+    """Seven persons have records in both shards."""
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (90, 8, 8, 1)).astype(np.uint8)
+    np.savez(tmp_path / "images.npz", images=pictures[:30])
+    (tmp_path / "R").mkdir()
+    for start in (30, 60):
+        part = {"images": pictures[start : start + 30], "who": rng.integers(0, 7, 30)}
+        np.savez(tmp_path / f"R/{start}.npz", labels=np.arange(30) % 3, **part)
+    given = {"public": str(tmp_path / "images.npz"), "private": str(tmp_path / "R")}
+    given |= {"representation": "pca", "embedding": ("images",), "person": "who"}
+    near = planning.prepare(settings(tmp_path, **given))
+    far = planning.prepare(settings(tmp_path, **given, engine="ray", address=two_machines))
+    votes = [label.count(plan) for plan in (near, far)]
+    np.testing.assert_array_equal(votes[0].counts, votes[1].counts)
+    assert votes[0].dataset == votes[1].dataset
+    assert votes[1].persons == 7
+    assert votes[1].counts.sum() == 7 * votes[1].grid

@@ -21,11 +21,10 @@ import pytest
 
 from rknn_jax import mechanisms, representations
 from rknn_jax._internal import disk
-from rknn_jax.cli import federation
 from rknn_jax.federation import collector as collectors
+from rknn_jax.federation import joining, wire
 from rknn_jax.federation import messages as client_messages
 from rknn_jax.federation import settings as settings_of
-from rknn_jax.federation import wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, most_shift
@@ -726,10 +725,10 @@ def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
         tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32)
     )
     usual = settings_of.Join(tmp_path / "R.npz", budget=1)
-    assert federation._client(usual).agreement == Agreement()
+    assert joining.open_client(usual).agreement == Agreement()
     bounds = {"most_cells": 5, "most_bytes": 6, "most_work": 7}
     asked = dataclasses.replace(usual, **bounds, allow_large_epsilon=True)
-    assert federation._client(asked).agreement == Agreement(**bounds, large_epsilon=True)
+    assert joining.open_client(asked).agreement == Agreement(**bounds, large_epsilon=True)
 
 
 def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
@@ -737,7 +736,7 @@ def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
         tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32)
     )
     for budget in (3, None):  # of a new ledger, and of one that is there
-        client = federation._client(
+        client = joining.open_client(
             settings_of.Join(tmp_path / "R.npz", budget=budget, patience=0.1)
         )
         with open(client.ledger.path, "rb") as other:

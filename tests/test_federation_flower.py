@@ -2,7 +2,7 @@
 
 import functools
 import time
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +12,8 @@ pytest.importorskip("flwr")
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from rknn_jax._internal import disk
-from rknn_jax.cli import federation
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import flower
-from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.collector import Collector
 from tests import test_federation
@@ -37,19 +34,14 @@ class Grid:
         TaskIdentity.run_id = 1
         TaskIdentity.node_id = 1
         self.behaviour = behaviour
-        self.activated = dict.fromkeys(behaviour, "1")
+        self.there = list(behaviour)
         self.asked = []
+        self.most = 0
         self.sent = 0
         self.inbox = {}
 
-    def get_nodes(self):
-        return [
-            SimpleNamespace(node_id=node, last_activated_at=at)
-            for node, at in self.activated.items()
-        ]
-
     def get_node_ids(self):
-        return list(self.activated)
+        return list(self.there)
 
     def push_messages(self, messages):
         for message in messages:
@@ -60,6 +52,7 @@ class Grid:
             reply = self.behaviour[node](message)
             if reply is not None:
                 self.inbox[str(self.sent)] = reply
+            self.most = max(self.most, len(self.inbox))
             yield str(self.sent)
 
     def pull_messages(self, numbers):
@@ -68,8 +61,8 @@ class Grid:
                 yield self.inbox.pop(number)
 
 
-def by_app(client, **options):
-    app = flower.client_app(lambda context: client, **options)
+def by_app(client, told=None):
+    app = flower.client_app(lambda context: client, lambda context: told)
     return lambda message: app(
         message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
     )
@@ -90,10 +83,8 @@ def heard():
     return tell
 
 
-def collect(grid, collector, clients, tell, seconds=20.0, **options):
-    flower.collect(
-        grid, collector, clients, time.time() + seconds, authenticated=False, tell=tell, **options
-    )
+def collect(grid, collector, clients, told, seconds=20.0):
+    flower.collect(grid, collector, clients, time.time() + seconds, told)
 
 
 def test_all_who_come_are_asked_and_counted(tmp_path, heard):
@@ -105,47 +96,75 @@ def test_all_who_come_are_asked_and_counted(tmp_path, heard):
     assert collector.num_messages == 18
     assert [name for name, _ in heard.lines] == ["counted"] * 3
     assert len(collector.clients) == 3
-    assert not collector.clients & {10, 11, 12}, "tickets, not nodes, where nodes have no keys"
+    assert not collector.clients & {10, 11, 12}, "tickets, not nodes"
 
 
-def test_a_client_that_comes_back_is_asked_again_and_counted_once(tmp_path, heard):
-    """Once as the node that it was, activated anew after it was killed, and once as a new node;
-    both give the same answer.
-    """
+def test_a_client_that_comes_back_as_another_node_is_counted_once(tmp_path, heard, monkeypatch):
+    monkeypatch.setattr(flower, "LOOK", 0.0)
     round = a_round()
     party = a_client(tmp_path / "a")
-    other = a_client(tmp_path / "b", seed=2)
-    times = []
 
-    def killed_first(message):
-        times.append(message)
-        if len(times) == 1:
-            grid.activated[1] = "2"
-            return None
-        grid.activated[3] = "1"
-        grid.behaviour[3] = by_app(party)
+    def killed(message):
+        grid.there = [3]
+        return None
+
+    def back(message):
+        grid.there = [3, 4, 5]
         return by_app(party)(message)
 
-    grid = Grid({1: killed_first})
+    grid = Grid({1: killed, 3: back, 4: by_app(party), 5: by_app(a_client(tmp_path / "b", seed=2))})
+    grid.there = [1]
     collector = Collector(tmp_path / "server", round)
-    grid.behaviour[4] = by_app(other)
-    real = grid.get_nodes
-
-    def nodes():
-        if 3 in grid.asked:
-            grid.activated[4] = "1"  # the last client comes once the first has answered twice
-        return real()
-
-    grid.get_nodes = nodes
     collect(grid, collector, 2, heard)
-    assert grid.asked[:3] == [1, 1, 3]
+    assert grid.asked == [1, 3, 4, 5]
     assert [name for name, _ in heard.lines] == ["counted", "again", "counted"]
     assert collector.num_messages == 12
     assert party.ledger.spent.epsilon == 1
 
 
-@pytest.mark.parametrize("authenticated", [False, True])
-def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard, authenticated):
+def test_a_silent_node_is_asked_again_and_an_answered_one_is_not(tmp_path, heard, monkeypatch):
+    monkeypatch.setattr(flower, "LOOK", 0.0)
+    monkeypatch.setattr(flower, "PATIENCE", 0.2)
+    parties = [a_client(tmp_path / str(i), seed=i) for i in range(2)]
+    silent = iter([True, False])
+    grid = Grid(
+        {
+            1: by_app(parties[0]),
+            2: lambda message: None if next(silent) else by_app(parties[1])(message),
+        }
+    )
+    collector = Collector(tmp_path / "server", a_round())
+    collect(grid, collector, 2, heard)
+    assert grid.asked == [1, 2, 2]
+
+
+def test_nodes_are_asked_in_waves(tmp_path, heard, monkeypatch):
+    """Flower holds no more messages at once than a wave has, however many nodes there are."""
+    monkeypatch.setattr(flower, "WAVE", 3)
+    monkeypatch.setattr(flower, "POLL", 0.0)
+    parties = [a_client(tmp_path / str(i), seed=i, records=1) for i in range(10)]
+    grid = Grid({i: by_app(party) for i, party in enumerate(parties, 1)})
+    collector = Collector(tmp_path / "server", a_round())
+    collect(grid, collector, 10, heard)
+    assert collector.num_clients == 10
+    assert grid.asked == list(range(1, 11))
+    assert grid.most == 3
+
+
+def test_a_message_that_a_grid_did_not_take_is_sent_again(tmp_path, heard, monkeypatch):
+    """Flower's grids leave out the number of such a message, or give None."""
+    monkeypatch.setattr(flower, "LOOK", 0.0)
+    monkeypatch.setattr(flower, "PATIENCE", 0.2)
+    grid = Grid({1: by_app(a_client(tmp_path / "a"))})
+    real = grid.push_messages
+    outcomes = iter([lambda messages: [], lambda messages: [None], real])
+    grid.push_messages = lambda messages: next(outcomes)(messages)
+    collector = Collector(tmp_path / "server", a_round())
+    collect(grid, collector, 1, heard)
+    assert collector.num_clients == 1
+
+
+def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard):
     """At every kind of cut: in a head, in a hash, in a body, and between two batches.
 
     They say the same, and pay once.
@@ -157,9 +176,7 @@ def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard, authe
 
     def counted():
         collector = Collector(server, round)
-        flower.collect(
-            Grid(said), collector, 2, time.time() + 20, authenticated=authenticated, tell=heard
-        )
+        collect(Grid(said), collector, 2, heard)
         collector.close()
         return collector.totals, sorted(collector.clients)
 
@@ -171,40 +188,6 @@ def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard, authe
         np.testing.assert_array_equal(again[0], totals)
         assert again[1] == clients
     assert [party.ledger.spent.epsilon for party in parties] == [1, 1]
-
-
-def test_a_second_server_on_one_folder_writes_nothing(tmp_path):
-    np.savez(
-        tmp_path / "P.npz",
-        embeddings=np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32),
-    )
-    settings = settings_of.Serve(tmp_path / "P.npz", 1.0, "3", 2, tmp_path / "out", student="none")
-    settings.out.mkdir()
-    with (
-        disk.locked(settings.out, "busy"),
-        pytest.raises(ValueError, match="--out that no other server has"),
-    ):
-        federation.serve(settings)
-    assert not list(settings.out.iterdir())
-
-
-def test_a_node_with_a_key_is_counted_once_whatever_ticket_it_shows(tmp_path, heard):
-    round = a_round()
-    answer = a_client(tmp_path / "a").answer(round.data)
-
-    def liar(message):
-        grid.activated[1] = str(time.time())  # as if it had been started again
-        return saying(
-            answer=ConfigRecord(
-                {"round": answer[0], "ticket": len(grid.asked), "messages": answer[2]}
-            )
-        )(message)
-
-    grid = Grid({1: liar})
-    collector = Collector(tmp_path / "server", round)
-    flower.collect(grid, collector, 2, time.time() + 2, authenticated=True, tell=heard)
-    assert collector.clients == {1}
-    assert collector.num_messages == 6
 
 
 def test_refusals_errors_and_garbage_stop_nobody(tmp_path, heard, monkeypatch):
@@ -260,24 +243,10 @@ def test_a_round_closes_at_its_deadline_and_what_comes_after_is_late(tmp_path, h
     assert collector.rejected == {"late": 2}
 
 
-def test_the_end_reaches_clients_and_cannot_steer_their_terminal(tmp_path, heard):
-    import threading
-
-    over = threading.Event()
-    grid = Grid({1: by_app(a_client(tmp_path), tell=heard, over=over), 2: lambda message: None})
-    flower.GOODBYE, real = 0.3, flower.GOODBYE
-    try:
-        flower.announce(grid, "done \x1b[2J")
-    finally:
-        flower.GOODBYE = real
-    assert over.is_set()
-    assert heard.lines == [("over", "done ?[2J")]
-
-
 def test_an_app_in_one_process_keeps_virtual_clients_apart(tmp_path, heard):
     round = a_round()
     parties = {1: a_client(tmp_path / "1", seed=1), 2: a_client(tmp_path / "2", seed=2)}
-    app = flower.client_app(lambda context: parties[context.node_id])
+    app = flower.client_app(lambda context: parties[context.node_id], lambda context: None)
 
     def one(message):
         return app(message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))
@@ -285,3 +254,107 @@ def test_an_app_in_one_process_keeps_virtual_clients_apart(tmp_path, heard):
     collector = Collector(tmp_path / "server", round)
     collect(Grid({1: one, 2: one}), collector, 2, heard)
     assert len(collector.clients) == 2
+
+
+def test_an_owner_is_told_what_is_asked_and_the_server_is_not_told_why_not(tmp_path, heard):
+    poor = by_app(a_client(tmp_path / "a", budget="1/10"), heard)
+    good = by_app(a_client(tmp_path / "b", seed=2), heard)
+    collector = Collector(tmp_path / "server", a_round())
+    collect(Grid({1: poor, 2: good}), collector, 1, lambda name, text: None)
+    assert [name for name, _ in heard.lines] == ["asked", "refused", "asked", "answered"]
+    assert "left" in heard.lines[1][1]
+    question = Message(
+        RecordDict({"round": ConfigRecord({"data": a_round().data})}),
+        dst_node_id=1,
+        message_type="query.answer",
+    )
+    assert dict(poor(question).content["refused"]) == {}
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query.ready", "query"])
+def test_a_client_answers_no_other_kind_of_message(tmp_path, kind):
+    node = by_app(a_client(tmp_path))
+    content = RecordDict({"round": ConfigRecord({"data": a_round().data})})
+    Grid({})
+    with pytest.raises(ValueError, match="function registered|Unknown"):
+        node(Message(content, dst_node_id=1, message_type=kind))
+    assert not list((tmp_path / "rounds").glob("*"))
+
+
+# Nodes with a configuration of their own
+
+
+def node_config(folder, **options):
+    rng = np.random.default_rng(0)
+    np.savez(
+        folder / "private.npz",
+        embeddings=rng.normal(size=(6, 5)).astype(np.float32),
+        labels=rng.integers(0, 3, 6),
+    )
+    return {"private": str(folder / "private.npz")} | options
+
+
+def test_a_node_is_its_owners_client(tmp_path):
+    options = {"budget": 3, "trust": "shuffle", "honest": 9, "most-epsilon": 2.0, "most_work": 99}
+    client = flower.node_client(node_config(tmp_path, **options))
+    assert len(client.inputs) == 6
+    assert client.agreement == Agreement("shuffle", 9, epsilon=2.0, most_work=99)
+    assert client.ledger.path == tmp_path / "private.npz.ledger.jsonl"
+    assert client.ledger.remaining.epsilon == 3
+    assert client.folder == tmp_path / "private.npz.rounds"
+    again = flower.node_client(node_config(tmp_path, patience=7.0))
+    assert (again.ledger.patience, again.ledger.remaining.epsilon) == (7.0, 3)
+
+
+def test_a_run_does_not_choose_a_nodes_files_or_budget(tmp_path):
+    """A real node's client is the same, whatever the run says."""
+    run = {"private": "/etc/passwd", "out": str(tmp_path / "run"), "epsilon": 99.0, "seed": 7}
+    config = node_config(tmp_path, budget=1.5) | {"partition-id": 0}
+    Grid({})
+    context = Context(1, 1, config, RecordDict(), run)
+    message = Message(
+        RecordDict({"round": ConfigRecord({"data": a_round(epsilon=1.0).data})}),
+        dst_node_id=1,
+        message_type="query.answer",
+    )
+    with pytest.raises(ValueError, match="options of rknn join in --node-config, got partition_id"):
+        flower.node_app()(message, context)
+    del config["partition-id"]
+    reply = flower.node_app()(message, context)
+    assert len(reply.content["answer"]["messages"]) > 0
+    spent = flower.node_client(config).ledger
+    assert (spent.budget.epsilon, spent.spent.epsilon) == (1.5, 1)
+    assert not Path(run["out"]).exists()
+
+
+@pytest.mark.parametrize("name", ["server", "key", "json", "num-partitions", "epsilon"])
+def test_a_node_has_no_other_options(tmp_path, name):
+    with pytest.raises(ValueError, match="Expected options of rknn join"):
+        flower.node_client(node_config(tmp_path, budget=1.0, **{name: "x"}))
+
+
+def test_a_nodes_file_and_ledger_must_fit(tmp_path):
+    with pytest.raises(ValueError, match="Expected --budget"):
+        flower.node_client(node_config(tmp_path))
+    np.savez(tmp_path / "odd.npz", embeddings=np.zeros((3, 5), np.float32), labels=[1, 2])
+    with pytest.raises(ValueError, match="got 2 labels for 3 records"):
+        flower.node_client({"private": str(tmp_path / "odd.npz"), "budget": 1.0})
+
+
+def test_a_node_without_a_file_of_its_own_is_told_to_name_one():
+    Grid({})
+    message = Message(RecordDict({}), dst_node_id=1, message_type="query.answer")
+    with pytest.raises(ValueError, match="flower-supernode --node-config"):
+        flower.node_app()(message, Context(1, 1, {}, RecordDict(), {"private": "/etc/passwd"}))
+
+
+def test_only_public_names_of_flower_are_used():
+    """Versions of Flower change the others without notice."""
+    folder = Path(flower.__file__).parent
+    lines = {
+        line.strip()
+        for path in [*folder.glob("*.py"), *(folder / "app").glob("*.py")]
+        for line in path.read_text().splitlines()
+        if line.strip().startswith(("import flwr", "from flwr"))
+    }
+    assert {line.split()[1] for line in lines} <= {"flwr.app", "flwr.clientapp", "flwr.serverapp"}

@@ -1,5 +1,6 @@
 """Virtual clients: the apps of Flower's simulation engine, without the engine, and once with it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -17,15 +18,20 @@ pytest.importorskip("flwr")
 
 from flwr.app import Context, RecordDict
 
-from rknn_jax.federation import simulation
-from rknn_jax.federation.processes import ENVIRONMENT
+from rknn_jax.federation import flower
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import client_totals
 from rknn_jax.privacy.ledger import Ledger
 from tests.test_federation_flower import Grid
 
-APP = Path(simulation.__file__).parent / "app"
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+APP = Path(flower.__file__).parent / "app"
 
 
 @pytest.fixture
@@ -51,12 +57,18 @@ def settings(tmp_path):
         "student": "none",
         "queries": 3,
         "neighbors": 1,
+        "clients": 0,
+        "quorum": 0,
+        "deadline": 60.0,
+        "trust": "local",
+        "honest": 0,
+        "delta": 1e-6,
     }
     return paths | choices | {"epsilon": 2.0, "classes": "3"}
 
 
 def grid_of(settings, nodes):
-    app = simulation.client_app()
+    app = flower.node_app()
 
     def node(number):
         where = {"partition-id": number, "num-partitions": nodes}
@@ -70,7 +82,7 @@ def grid_of(settings, nodes):
 @pytest.mark.slow  # virtual clients with ledgers are the thin slice
 @pytest.mark.parametrize("nodes", [pytest.param(24, marks=pytest.mark.slow), 5])
 def test_virtual_clients_of_a_seed_are_the_simulation(settings, nodes):
-    card = simulation.serve(grid_of(settings | {"seed": 7}, nodes), settings | {"seed": 7})
+    card = flower.serve(grid_of(settings | {"seed": 7}, nodes), settings | {"seed": 7})
     assert (card["clients"], card["messages"]) == (nodes, 24)
     assert card["guarantee"]["sampler"] == "simulation"
     out = Path(settings["out"])
@@ -91,7 +103,7 @@ def queries_of(round):
 
 
 def test_virtual_clients_without_a_seed_have_ledgers_of_their_own(settings):
-    card = simulation.serve(grid_of(settings | {"seed": -1}, 24), settings | {"seed": -1})
+    card = flower.serve(grid_of(settings | {"seed": -1}, 24), settings | {"seed": -1})
     assert card["guarantee"]["sampler"] == "release"
     ledgers = sorted(Path(settings["out"]).glob("clients/*/ledger.jsonl"))
     assert len(ledgers) == 24
@@ -99,45 +111,103 @@ def test_virtual_clients_without_a_seed_have_ledgers_of_their_own(settings):
     assert "vectors" not in (Path(settings["out"]) / "report.html").read_text()
 
 
-@pytest.mark.slow
-def test_the_simulation_engine_runs_the_app(settings, tmp_path):
-    pytest.importorskip("ray")
+def test_virtual_clients_hide_among_each_other_when_shuffled(settings):
+    shuffled = settings | {"seed": -1, "trust": "shuffle", "honest": 24, "delta": 0.01}
+    card = flower.serve(grid_of(shuffled, 24), shuffled)
+    assert (card["clients"], card["guarantee"]["trust"]) == (24, "shuffle")
+    ledgers = list(Path(settings["out"]).glob("clients/*/ledger.jsonl"))
+    assert {float(Ledger.open(path).spent.delta) for path in ledgers} == {0.01}
+
+
+def test_sums_are_refused_with_the_command_that_takes_them(settings):
+    with pytest.raises(ValueError, match="got trust=central; take sums with rknn serve --trust"):
+        flower.serve(grid_of(settings, 3), settings | {"seed": -1, "trust": "central"})
+    assert not Path(settings["out"]).exists()
+
+
+@contextlib.contextmanager
+def flower_processes(folder):
+    """A function that starts one of Flower's commands until the end, and the SuperLink's port."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-    (tmp_path / "config.toml").write_text(
+    (folder / "config.toml").write_text(
         '[superlink]\ndefault = "here"\n[superlink.here]\naddress = '
         f'"127.0.0.1:{port}"\ninsecure = true\n'
     )
     commands = Path(sys.executable).parent
-    environment = (
-        os.environ
-        | ENVIRONMENT
-        | {"FLWR_HOME": str(tmp_path), "PATH": f"{commands}:{os.environ['PATH']}"}
-    )
-    listen = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
-    superlink = subprocess.Popen(
-        [commands / "flower-superlink", *listen], env=environment, start_new_session=True
-    )
-    try:
-        time.sleep(10)
-        config = (
-            f'public="{settings["public"]}" private="{settings["private"]}" '
-            f'out="{settings["out"]}" epsilon=2.0 classes="3" queries=3'
+    environment = os.environ | ENVIRONMENT | {"FLWR_HOME": str(folder)}
+    environment["PATH"] = f"{commands}:{os.environ['PATH']}"
+    begun = []
+
+    def start(name, *arguments):
+        command = [commands / name, "--insecure", "--host", "127.0.0.1", *arguments]
+        begun.append(subprocess.Popen(command, env=environment, start_new_session=True))
+
+    def run(*arguments, **config):
+        settings = " ".join(
+            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+            for name, value in config.items()
         )
-        run = [
-            commands / "flwr",
-            "run",
-            APP,
-            "here",
-            "--stream",
-            "--federation-config",
-            "num-supernodes=8",
-            "--run-config",
-            config,
-        ]
-        subprocess.run(run, env=environment, check=True, timeout=300)
+        command = [commands / "flwr", "run", APP, "here", "--stream", *arguments]
+        subprocess.run(
+            [*command, "--run-config", settings], env=environment, check=True, timeout=300
+        )
+
+    try:
+        yield start, run, port
     finally:
-        os.killpg(superlink.pid, signal.SIGKILL)
+        for process in begun:
+            os.killpg(process.pid, signal.SIGTERM)  # a SuperNode ends its own processes
+        time.sleep(2)
+        for process in begun:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_the_simulation_engine_runs_the_app(settings, tmp_path):
+    pytest.importorskip("ray")
+    with flower_processes(tmp_path) as (start, run, port):
+        start("flower-superlink", "--simulation", "--port", str(port))
+        time.sleep(10)
+        paths = {name: settings[name] for name in ("public", "private", "out")}
+        engine = ("--federation-config", "num-supernodes=8")
+        run(*engine, **paths, epsilon=2.0, classes="3", queries=3)
     card = json.loads((Path(settings["out"]) / "privacy.json").read_text())
     assert (card["clients"], card["messages"]) == (8, 24)
+
+
+@pytest.mark.slow
+def test_stock_supernodes_answer_from_their_own_files_and_ledgers(settings, tmp_path):
+    """The run names another private file and a larger budget, which change nothing."""
+    private = np.load(settings["private"])
+    parties = [tmp_path / f"party{i}.npz" for i in range(2)]
+    for i, path in enumerate(parties):
+        np.savez(path, **{name: values[i * 12 : (i + 1) * 12] for name, values in private.items()})
+    with flower_processes(tmp_path) as (start, run, port):
+        start("flower-superlink", "--port", str(port))
+        time.sleep(10)
+        for path in parties:
+            with socket.socket() as listening:
+                listening.bind(("127.0.0.1", 0))
+                own = listening.getsockname()[1]
+            config = f'private="{path}" budget=60.0 allow-large-epsilon=true'
+            link = ("--superlink", f"127.0.0.1:{port}", "--port", str(own))
+            start("flower-supernode", *link, "--node-config", config)
+        time.sleep(10)
+        paths = {name: settings[name] for name in ("public", "private", "out")}
+        run(**paths, epsilon=50.0, classes="3", queries=3, clients=2)
+    card = json.loads((Path(settings["out"]) / "privacy.json").read_text())
+    assert (card["clients"], card["messages"]) == (2, 24)
+    for path in parties:
+        ledger = Ledger.open(path.with_name(f"{path.name}.ledger.jsonl"))
+        assert (ledger.budget.epsilon, ledger.spent.epsilon) == (60, 50)
+    assert not (Path(settings["out"]) / "clients").exists()
+    labels = np.load(Path(settings["out"]) / "labels.npz")["label"]
+    centers = np.stack(
+        [private["embeddings"][private["labels"] == label].mean(axis=0) for label in range(3)]
+    )
+    public = np.load(settings["public"])["embeddings"]
+    nearest = ((public[:, None] - centers) ** 2).sum(axis=2).argmin(axis=1)
+    assert np.mean(labels == nearest) > 0.9

@@ -497,3 +497,43 @@ def test_what_has_no_values_has_no_fingerprint():
     for array in (np.array(["a"]), np.array([None]), np.array([1j])):
         with pytest.raises(ValueError, match="dtype"):
             fingerprint(array)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "refused"),
+    [
+        ("ext4", "rw,nolock", False),
+        ("nfs4", "rw,vers=4.2,local_lock=none", False),
+        ("nfs4", "rw,local_lock=all", True),
+        ("nfs", "rw,nolock", True),
+        ("cifs", "rw,nobrl", True),
+        ("cifs", "rw", False),
+        ("fuse.sshfs", "rw", True),
+        ("fuse.rclone", "rw", True),
+    ],
+)
+def test_no_budget_is_kept_where_a_lock_stops_one_machine_alone(
+    tmp_path, monkeypatch, kind, options, refused
+):
+    """The folder's own mount decides, and of two on one folder the later one."""
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    ledger = Ledger.create(folder / "old.jsonl", DATA, 1.0)
+    escaped = str(folder).replace(" ", "\\040")
+    lines = [
+        "1 0 8:1 / / rw,relatime shared:1 - ext4 /dev/sda rw",
+        f"2 1 0:40 / {tmp_path}/with rw - nfs host:/a rw,nolock",
+        f"3 1 0:41 / {escaped} rw - nfs host:/a rw,nolock",
+        f"4 1 0:42 / {escaped} rw - {kind} host:/b {options}",
+    ]
+    (tmp_path / "mountinfo").write_text("\n".join(lines))
+    monkeypatch.setattr("rknn_jax._internal.mounts.MOUNTS", tmp_path / "mountinfo")
+    if not refused:
+        ledger.charge(released(), "a release")
+        Ledger.create(folder / "new.jsonl", DATA, 1.0)
+        return
+    with pytest.raises(LedgerError, match=f"{kind} and locks files for one machine"):
+        ledger.charge(released(), "a release")
+    with pytest.raises(LedgerError, match="local disk"):
+        Ledger.create(folder / "new.jsonl", DATA, 1.0)
+    assert ledger.spent.epsilon == 0

@@ -3,8 +3,10 @@
 import dataclasses
 import gzip
 
+import duckdb
 import fsspec
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset
@@ -155,16 +157,11 @@ def test_arrow_tables_streams_and_data_sets_are_shards(tmp_path):
     pq.write_table(table(EMBEDDINGS, LABELS), tmp_path / "a.parquet", row_group_size=13)
     columns = Columns(width=WIDTH)
 
-    class Stream:
-        """Arrow stream, as pandas, Polars and DuckDB offer it."""
-
-        def __arrow_c_stream__(self, requested_schema=None):
-            return table(EMBEDDINGS, LABELS).__arrow_c_stream__(requested_schema)
-
     for offered in (
         table(EMBEDDINGS, LABELS),
         pa.dataset.dataset(tmp_path / "a.parquet"),
-        Stream(),
+        polars.from_arrow(table(EMBEDDINGS, LABELS)),
+        duckdb.sql(f"SELECT * FROM '{tmp_path}/a.parquet'"),
     ):
         votes = counted(ArrowShard("a", offered, columns))
         np.testing.assert_array_equal(votes.counts, reference_votes())
@@ -358,7 +355,7 @@ def counts_of(*names, rows=5):
 @pytest.mark.parametrize("told", [("a",), ("a", "a"), ("a", "b", "b"), ("a", "b", "c")])
 def test_a_shard_that_is_missing_or_counted_twice_is_refused(told):
     with pytest.raises(ValueError, match="every one of 2 shards once"):
-        counting.total(counts_of(*told), ["a", "b"], 2)
+        counting.total(counts_of(*told), ["a", "b"], QUESTION)
 
 
 @pytest.mark.parametrize("change", [1, -1])
@@ -366,7 +363,7 @@ def test_votes_that_are_not_k_of_each_voter_are_refused(change):
     counts = counts_of("a", "b")
     counts[1].votes[1, 1] += change
     with pytest.raises(ValueError, match="2 votes of each of 5 records in a"):
-        counting.total(counts, ["a", "b"], 2)
+        counting.total(counts, ["a", "b"], QUESTION)
 
 
 def test_a_file_that_is_named_twice_is_refused(tmp_path):

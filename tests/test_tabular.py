@@ -664,8 +664,8 @@ def test_a_preview_is_a_dry_run(table, rknn, tmp_path, changes):
 
 def test_every_setting_of_rknn_label_has_its_parameter():
     renamed = {"queries": "n_queries", "neighbors": "n_neighbors", "seed": "random_state"}
-    of_files = {"public", "private", "private_labels", "embedding", "label"}
-    of_files |= {"out", "dry_run", "json", "engine", "address"}
+    of_files = {"public", "private", "private_labels", "embedding", "label", "person"}
+    of_files |= {"representation", "out", "dry_run", "json", "engine", "address"}
     settings = {renamed.get(name, name) for name in Settings.__dataclass_fields__} - of_files
     assert settings == set(ReverseKNNLabeler().get_params())
     fields = {

@@ -40,6 +40,9 @@ NUM_QUERIES = 3
 OWN = 8
 """Number of private records of each query, beside the canary."""
 
+OF_CANARY = 300
+"""Number of records of the canary if persons are protected. All others have one each."""
+
 DECIMALS = 6
 """Number of decimals of a float that become columns of their own."""
 
@@ -86,6 +89,7 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
     The canary is a record near a cluster; half of the cluster's other records have one label and
     half another. The canary's variants are: any label or none, this cluster or that, an embedding
     that is not finite, and, under add-remove, present or absent. It votes for every cell in turn.
+    With `person` in the settings, the canary is a person with `OF_CANARY` such records.
     """
     rng = np.random.default_rng(0)
     centers = 4 * np.eye(NUM_QUERIES, dtype=np.float32)
@@ -102,9 +106,12 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
     )
 
     def planned(*record: tuple[np.ndarray, int]) -> Plan:
-        rows = np.array([*others, *(row for row, _ in record)], np.float32)
-        classes = np.array([*labels, *(said for _, said in record)], np.int32)
-        data = data_of(public.astype(np.float32), rows, classes, Classes(NUM_CLASSES))
+        copies = 1 if given.person is None else OF_CANARY
+        rows = np.array([*others, *([row for row, _ in record] * copies)], np.float32)
+        classes = np.array([*labels, *([said for _, said in record] * copies)], np.int32)
+        persons = np.minimum(np.arange(len(rows)), len(others))
+        named = None if given.person is None else persons
+        data = data_of(public.astype(np.float32), rows, classes, Classes(NUM_CLASSES), named)
         with tempfile.TemporaryDirectory() as folder:  # The folder has no ledger yet.
             return planning.plan(_placed(given, Path(folder)), data)
 
@@ -147,6 +154,7 @@ def read_after(plan: Plan) -> str | None:
         shard.name,
         _sealed(shard.embeddings, "private embeddings", seal),
         _sealed(shard.labels_, "private labels", seal),
+        shard.persons_,
     )
     watched = replace(
         plan,

@@ -1,5 +1,7 @@
-"""`rknn budget`: show, raise or repair the budget of a private data set."""
+"""`rknn budget`: show, raise or repair a budget, or let other data of the same people share it."""
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +10,9 @@ from rich.console import Console
 from tyro.conf import Positional, subcommand
 
 from rknn_jax._internal.terminal import err, out, tell
-from rknn_jax.privacy.ledger import PATIENCE, Ledger, LedgerCorruptError
+from rknn_jax.formats import Columns
+from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.ledger import PATIENCE, DataSet, Entry, Ledger, LedgerCorruptError
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,46 @@ class Raise:
 
 
 @dataclass(frozen=True)
+class Adopt:
+    """Let other data of the same people share the budget: another embedding, or records added or removed.
+
+    It costs nothing, cannot be undone, and the ledger records it with the reason. Name the data as in `rknn label`.
+
+    Attributes:
+      ledger: file of the budget.
+      private: private records, in files, folders, patterns or URLs.
+      reason: why these are the same people's data, such as "March export, embedded by model 2".
+      public: public embeddings, if the order of their columns is another one.
+      embedding: name of the array or list column of the embeddings, or of a column for each feature.
+      label: name of the array or column of the labels, which are not read.
+      person: name of the array or column that tells whose a record is, which is not read either.
+      representation: as in `rknn label`, for raw records in place of embeddings. The records are adopted as they are, so that any later representation of them is too.
+      unrelated: adopt data that share neither a file nor the number of rows with those that the ledger has.
+      patience: seconds to wait for another process that holds the ledger.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    ledger: Positional[Path]
+    private: str | tuple[str, ...]
+    reason: str
+    public: str | tuple[str, ...] | None = None
+    embedding: tuple[str, ...] = ()
+    label: str = Columns().label
+    person: str | None = None
+    representation: str | None = None
+    unrelated: bool = False
+    patience: float = PATIENCE
+    json: bool = False
+
+
+@dataclass(frozen=True)
 class Budget:
-    """Show, raise or repair the budget of a private data set."""
+    """Show, raise or repair a budget, or let other data of the same people share it."""
 
     action: (
         Annotated[Show, subcommand("show")]
         | Annotated[Raise, subcommand("raise")]
+        | Annotated[Adopt, subcommand("adopt")]
         | Annotated[Repair, subcommand("repair")]
     )
 
@@ -95,13 +133,16 @@ def show(settings: Show) -> dict[str, Any]:
             "not: lines were removed, or the file was "
             "replaced by an older one. Put the last good copy back before anything is spent."
         )
+    for entry in _of_data(entries):
+        tell(told, "data set", f"{_reason(entry)}, since {entry.time}")
     for entry in entries:
         told.print(f"  {entry.time}  {entry.kind:<6}  {entry.amount!s:<28}  {entry.purpose}")
     lines = [
         {"time": e.time, "kind": e.kind, **e.amount._asdict(), "purpose": e.purpose, "hash": e.hash}
         for e in entries
     ]
-    return _account(ledger) | {"entries": lines}
+    datasets = [{"time": e.time, "reason": _reason(e)} for e in _of_data(entries)]
+    return _account(ledger) | {"datasets": datasets, "entries": lines}
 
 
 def repair(settings: Repair) -> dict[str, Any]:
@@ -121,13 +162,61 @@ def set_anew(settings: Raise) -> dict[str, Any]:
     return _account(ledger)
 
 
+def adopt(settings: Adopt) -> dict[str, Any]:
+    """Let a ledger adopt other data, print it, and return what `--json` prints.
+
+    Raises:
+      LedgerMismatchError: If another ledger on this machine has these data already.
+      LedgerError: If the ledger cannot be used, or the data share nothing with its own.
+      ValueError: If the records cannot be read.
+    """
+    Ledger.open(settings.ledger)  # refuse before long work
+    data = _data_set(settings)
+    ledger = Ledger(settings.ledger, None, settings.patience)
+    told = err if settings.json else out
+    with warnings.catch_warnings(record=True) as caught:
+        ledger_index.check(settings.ledger, data.fingerprint)
+        with ledger_index.held(settings.ledger, data.fingerprint):
+            ledger.adopt(data, settings.reason, unrelated=settings.unrelated)
+    for one in caught:
+        tell(err, "warning", str(one.message))
+    _tell_account(told, ledger)
+    return _account(ledger)
+
+
+def _data_set(settings: Adopt) -> DataSet:
+    from rknn_jax.release import adoption  # late, as JAX takes seconds to import
+
+    columns = Columns(
+        settings.embedding or None,
+        settings.label,
+        raw=settings.representation is not None,
+        person=settings.person,
+    )
+    public = None if settings.public is None else _listed(settings.public)
+    return adoption.data_set(_listed(settings.private), columns, public)
+
+
+def _listed(names: str | tuple[str, ...]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _of_data(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the lines that name a data set."""
+    return [entry for entry in entries if entry.data is not None]
+
+
+def _reason(entry: Entry) -> str:
+    return "the first one" if entry.kind == "create" else entry.purpose
+
+
 def _account(ledger: Ledger) -> dict[str, Any]:
     amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
-    return {"path": str(ledger.path), "head": ledger.head, **amounts}
+    return {"path": str(ledger.path), "name": ledger.name, "head": ledger.head, **amounts}
 
 
 def _tell_account(told: Console, ledger: Ledger) -> None:
-    for name in ("budget", "spent", "remaining", "head"):
+    for name in ("name", "budget", "spent", "remaining", "head"):
         tell(told, name, str(getattr(ledger, name)))
     if any(ledger.unread):
         tell(

@@ -1,256 +1,239 @@
 """`rknn serve` and `rknn join`: messages of a federation; `rknn_jax.federation` does the work."""
 
+import contextlib
+import functools
+import importlib.util
 import ipaddress
-import json
-import os
-import sys
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from rknn_jax._internal.disk import locked
 from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation.settings import Join, Serve, asked
-from rknn_jax.privacy.ledger import Ledger, fingerprint
 
 if TYPE_CHECKING:
-    from rknn_jax.federation.client import Client
+    from rknn_jax.federation.collector import Collector, Sum
     from rknn_jax.federation.request import Asked, Public
+    from rknn_jax.federation.rounds import Round
+
+REFUSED = 3
+"""Exit status of a client that did not take part."""
 
 
-def serve(settings: Serve) -> NoReturn:
-    """Serve one round, and end the process."""
-    keys = _server_keys(settings)
+def serve(settings: Serve) -> dict[str, Any]:
+    """Serve one round, or merge what servers have collected; return the statement of privacy."""
+    clients = _admitted(settings)
     if not 0 < settings.port < 2**16:
         raise ValueError(f"Expected 1 <= port <= {2**16 - 1}, got --port {settings.port}.")
-    _needs_flower()
     with err.status("loading"):
         from rknn_jax.federation.inputs import read_public
     mine = read_public(settings.public, settings.test)
     wanted = asked(settings)
-
-    def told(name: str, text: str) -> None:
-        tell(err, name, text)
-
+    if wanted.summed:
+        _check_sum(settings, wanted)
     settings.out.mkdir(parents=True, exist_ok=True)
     busy = (
         f"Expected --out that no other server has, got --out {settings.out}; wait for it, or name "
         "a new folder."
     )
     with locked(settings.out, busy):
-        _serve_held(settings, mine, wanted, keys, told)
+        if settings.merge:
+            return _merge(settings, mine, wanted)
+        return _serve_held(settings, mine, wanted, clients)
+
+
+def _check_sum(settings: Serve, wanted: "Asked") -> None:
+    """Check what a round with trust=central cannot do, before anybody is asked."""
+    from rknn_jax.federation.secure_sum_keys import MOST_CLIENTS
+
+    if settings.collect_only or settings.merge:
+        raise ValueError(
+            "Expected a round of messages with --collect-only or --merge, got --trust central; "
+            "sums are taken by one server."
+        )
+    if not 2 <= wanted.quorum <= wanted.clients <= MOST_CLIENTS:
+        raise ValueError(
+            f"Expected 2 <= quorum <= clients <= {MOST_CLIENTS} with --trust central, got "
+            f"--quorum {wanted.quorum} and --clients {wanted.clients}."
+        )
+
+
+def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
+    """Count the answers of several folders in a new one, and publish the results."""
+    with err.status("loading"):
+        from rknn_jax.federation import publish, round_folder
+        from rknn_jax.federation.collector import Collector
+        from rknn_jax.federation.merge import merge
+    merge(settings.merge, settings.out, wanted)
+    round, queries = round_folder.prepare(settings.out, mine, wanted, _told)
+    with contextlib.closing(Collector(settings.out, round)) as collector:
+        _told("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
+        card = publish.publish(settings.out, mine, wanted, queries, collector, _told)
+    round_folder.end(settings.out)
+    return card
 
 
 def _serve_held(
-    settings: Serve,
-    mine: "Public",
-    wanted: "Asked",
-    keys: list[str],
-    told: Callable[[str, str], None],
-) -> NoReturn:
-    """Serve one round in a folder that this process holds, and end the process."""
+    settings: Serve, mine: "Public", wanted: "Asked", clients: dict[bytes, int] | None
+) -> dict[str, Any]:
+    """Serve one round in a folder that this process holds, and return the statement."""
     with err.status("loading"):
-        from rknn_jax.federation import flower, processes, publish, round_folder
-        from rknn_jax.federation.collector import Collector
-    round, queries = round_folder.prepare(settings.out, mine, wanted, told)
-    central = wanted.summed
-    collector = None if central else Collector(settings.out, round)
-    found = round_folder.kept_sum(settings.out, round) if central else None
-    if collector and collector.cut:
-        tell(
-            err,
-            "cut",
-            f"{collector.cut:,} bytes of answers that were not whole; whoever is missing is "
-            "asked again",
-        )
+        from rknn_jax.federation import hosting, publish, round_folder, tls
+        from rknn_jax.federation.desk import Desk
+        from rknn_jax.federation.listener import listening
+        from rknn_jax.federation.server import Resources
+    context = None
+    if settings.certificates is not None and clients is not None:
+        context = tls.server_context(settings.certificates, clients)
+    round, queries = round_folder.prepare(settings.out, mine, wanted, _told, settings.question)
+    answers = _begun(settings, round)
     closes = round_folder.closes_at(settings.out, settings.deadline)
     if closes < time.time():
-        tell(
-            err,
+        _told(
             "deadline",
             f"it passed {time.time() - closes:,.0f} s ago: it counts from when the round began; "
             "pass a larger --deadline",
         )
-    so_far = f"{collector.num_clients if collector else 0} of {wanted.clients} clients so far"
-    tell(err, "round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
-    secured = f" with TLS, for {len(keys)} keys" if keys else " without TLS, on this host only"
-    tell(err, "listening", f"on {settings.host}:{settings.port}{secured}")
-
-    def round_and_results(grid: Any, context: Any) -> None:
-        answers = collector or found
-        if collector:
-            flower.collect(
-                grid, collector, wanted.clients, closes, authenticated=bool(keys), tell=told
-            )
-        elif answers is None:
-
-            def begin() -> None:
-                round_folder.begin_sum(settings.out)
-
-            answers = flower.sum_up(
-                grid, context, round, wanted.clients, wanted.quorum, closes, told, begin
-            )
-            round_folder.keep_sum(settings.out, answers)
-        assert answers is not None
-        card = publish.publish(settings.out, mine, wanted, queries, answers, told)
-        flower.announce(grid, card["statement"])
-        round_folder.end(settings.out)
-        _print_json(settings, card | {"exit_status": 0})
-
-    def app(grid: Any, context: Any) -> None:
-        try:
-            round_and_results(grid, context)
-        except (ValueError, OSError) as error:
-            err.print(f"rknn: error: {error}")
-            _print_json(settings, {"error": str(error), "exit_status": 2})
-            raise SystemExit(2) from error
-
-    processes.serve(app, settings.out, settings.host, settings.port, settings.certificates, keys)
+    so_far = f"{answers.num_clients if answers else 0} of {wanted.clients} clients so far"
+    _told("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
+    desk = Desk(round, closes)
+    resources = Resources(desk)
+    with listening(resources.app, settings.host, settings.port, context, clients) as port:
+        secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
+        _told("listening", f"on {settings.host}:{port}{secured}")
+        answers = _answers(settings, wanted, desk, answers)
+        if settings.collect_only:
+            card = publish.collected(answers)
+        else:
+            card = publish.publish(settings.out, mine, wanted, queries, answers, _told)
+        hosting.announce(desk, card["statement"], answers.num_clients)
+    round_folder.end(settings.out)
+    return card
 
 
-def join(settings: Join) -> NoReturn:
-    """Take part in a round, and end the process."""
+def _begun(settings: Serve, round: "Round") -> "Collector | Sum | None":
+    """Return what the folder holds of the round's answers."""
+    from rknn_jax.federation import round_folder
+    from rknn_jax.federation.collector import Collector
+
+    if round.summed:
+        return round_folder.kept_sum(settings.out, round)
+    collector = Collector(settings.out, round)
+    if collector.cut:
+        _told(
+            "cut",
+            f"{collector.cut:,} bytes of answers that were not whole; whoever is missing is "
+            "asked again",
+        )
+    return collector
+
+
+def _answers(
+    settings: Serve, wanted: "Asked", desk: Any, answers: "Collector | Sum | None"
+) -> "Collector | Sum":
+    """Wait for the clients, and return their answers."""
+    from rknn_jax.federation import hosting, round_folder
+    from rknn_jax.federation.collector import Collector
+
+    if isinstance(answers, Collector):
+        hosting.collect(desk, answers, wanted.clients, _told)
+    elif answers is None:
+        begin = functools.partial(round_folder.begin_sum, settings.out)
+        answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin, _told)
+        round_folder.keep_sum(settings.out, answers)
+    else:
+        desk.change(stage="closed")
+    return answers
+
+
+def join(settings: Join) -> dict[str, Any]:
+    """Take part in a round; return the server's statement and what is left in the ledger."""
     _check_join(settings)
-    _needs_flower()
+    _needs_libraries()
     with err.status("loading"):
-        from rknn_jax.federation import flower, processes
-    client = _client(settings)
-    over = threading.Event()
+        from rknn_jax.federation import tls
+        from rknn_jax.federation.connection import Connection, take_part
+        from rknn_jax.federation.joining import open_client
+    client = open_client(settings)
     ledger = client.ledger
     assert ledger
-    tell(
-        err, "private", f"{len(client.inputs):,} records; {ledger.remaining} left in {ledger.path}"
-    )
-    tell(
-        err,
+    context = None
+    if settings.ca and settings.certificate and settings.key:
+        context = tls.client_context(settings.ca, settings.certificate, settings.key)
+    _told("private", f"{len(client.inputs):,} records; {ledger.remaining} left in {ledger.path}")
+    _told(
         "joining",
-        f"{settings.server}; waiting for it where it is not there yet. Ctrl-C leaves, and loses "
+        f"{settings.server}; waiting for it if it is not there yet. Ctrl-C leaves, and loses "
         "nothing",
     )
+    server = _url(settings.server, secured=context is not None)
+    with contextlib.closing(Connection(server, context, _told)) as connection:
+        outcome = take_part(client, connection, _told)
+    if not outcome.took_part:
+        _told(
+            "apart",
+            "this client did not take part; see above, and rknn budget raise if it is the budget",
+        )
+    names = ("budget", "spent", "remaining")
+    amounts = {name: getattr(ledger, name)._asdict() for name in names}
+    return {
+        "statement": outcome.statement,
+        "ledger": {"path": str(ledger.path), **amounts},
+        "exit_status": 0 if outcome.took_part else REFUSED,
+    }
 
-    took_part: list[str] = []
 
-    def status() -> int:
-        return 0 if took_part else 3
-
-    def told(name: str, text: str) -> None:
-        tell(err, name, text)
-        if name in ("answered", "added"):
-            took_part.append(text)
-        if name == "over":
-            _tell_over(settings, client, text, status())
-
-    app = flower.client_app(lambda context: client, told, over)
-    processes.join(app, client.folder, settings.server, settings.ca, settings.key, over, status)
+def _told(name: str, text: str) -> None:
+    tell(err, name, text)
 
 
 def _check_join(settings: Join) -> None:
-    """Check the server's address, and that certificate and key are there if they are needed."""
-    host, _, port = settings.server.rpartition(":")
-    if not host or not port.isdecimal():
+    """Check the server's address, and that certificates and key are there if they are needed."""
+    parts = urlsplit(_url(settings.server, secured=settings.ca is not None))
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port:
         raise ValueError(f"Expected --server host:port, got --server {settings.server}.")
-    for name in ("ca", "key"):
-        path = getattr(settings, name)
+    given = [getattr(settings, name) for name in ("ca", "certificate", "key")]
+    for name, path in zip(("ca", "certificate", "key"), given, strict=True):
         if path is not None and not path.is_file():
             raise ValueError(f"Expected a file as --{name}, got {path}, which is none.")
-    if not _on_this_host(host) and (settings.ca is None or settings.key is None):
+    secured = all(path is not None for path in given)
+    if not secured and (any(given) or parts.scheme == "https" or not _on_this_host(parts.hostname)):
         raise ValueError(
-            "Expected --ca and --key for a server on another host, got --server "
-            f"{settings.server} without them."
+            "Expected --ca, --certificate and --key for a server on another host, got --server "
+            f"{settings.server} without all three."
         )
-
-
-def _tell_over(settings: Join, client: "Client", statement: str, status: int) -> None:
-    """Tell that the round is over, and what is left in the client's ledger.
-
-    `status` is the exit status: 0 if the client took part.
-    """
-    if status:
-        tell(
-            err,
-            "apart",
-            "this client did not take part, and nothing was spent; see above, and rknn "
-            "budget raise where it is the budget",
-        )
-    ledger = client.ledger
-    if ledger:
-        names = ("budget", "spent", "remaining")
-        amounts = {name: getattr(ledger, name)._asdict() for name in names}
-        line = {
-            "statement": statement,
-            "ledger": {"path": str(ledger.path), **amounts},
-            "exit_status": status,
-        }
-        _print_json(settings, line)
-
-
-def _client(settings: Join) -> "Client":
-    from rknn_jax.federation.agreement import Agreement
-    from rknn_jax.federation.client import Client
-    from rknn_jax.federation.inputs import read_inputs, read_labels
-
-    inputs = read_inputs(settings.private, "--private", private=True)
-    labels = read_labels(settings.private, "--private")
-    if len(inputs) != len(labels):
+    if secured and parts.scheme == "http":
         raise ValueError(
-            f"Expected one label a record in --private {settings.private}, got {len(labels)} "
-            f"labels for {len(inputs)} records."
+            f"Expected https for a key, got --server {settings.server}; name it host:port."
         )
-    path = settings.ledger or settings.beside("ledger.jsonl")
-    dataset = fingerprint(inputs)
-    if not os.path.lexists(path):
-        if settings.budget is None:
-            raise ValueError(
-                "Expected --budget for the ledger of these records, which does not exist yet at "
-                f"{path}, got none."
-            )
-        ledger = Ledger.create(
-            path, dataset, settings.budget, settings.budget_delta, unit=settings.unit
-        )
-    else:
-        ledger = Ledger.open(path, dataset)
-    ledger = replace(ledger, patience=settings.patience)
-    agreement = Agreement(
-        settings.trust,
-        settings.honest,
-        settings.dishonest,
-        settings.most_epsilon,
-        settings.most_delta,
-        large_epsilon=settings.allow_large_epsilon,
-        most_cells=settings.most_cells,
-        most_bytes=settings.most_bytes,
-        most_work=settings.most_work,
-    )
-    return Client(inputs, labels, ledger, settings.rounds or settings.beside("rounds"), agreement)
 
 
-def _server_keys(settings: Serve) -> list[str]:
+def _url(server: str, *, secured: bool) -> str:
+    return server if "://" in server else f"{'https' if secured else 'http'}://{server}"
+
+
+def _admitted(settings: Serve) -> dict[bytes, int] | None:
+    """Return the numbers of the clients that may connect, by certificate; None without TLS."""
     if (settings.certificates is None) != (settings.keys is None):
         raise ValueError(
             "Expected --certificates and --keys together: clients are known by keys, over TLS only."
         )
+    _needs_libraries()
     if settings.keys is None:
         if not _on_this_host(settings.host):
             raise ValueError(
-                "Expected --certificates and --keys where others can connect, got --host "
+                "Expected --certificates and --keys if others can connect, got --host "
                 f"{settings.host} without them."
             )
-        return []
-    try:
-        keys = [line.strip() for line in settings.keys.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ValueError(
-            f"Expected a file of public keys as --keys, got {settings.keys}: {reason}."
-        ) from error
-    if not keys:
-        raise ValueError(
-            f"Expected public keys in --keys {settings.keys}, got none; ssh-keygen -t ecdsa -b "
-            "384 makes one."
-        )
-    return keys
+        return None
+    from rknn_jax.federation.tls import read_clients
+
+    return read_clients(settings.keys)
 
 
 def _on_this_host(host: str) -> bool:
@@ -260,17 +243,10 @@ def _on_this_host(host: str) -> bool:
         return False
 
 
-def _needs_flower() -> None:
-    import importlib.util
-
-    if importlib.util.find_spec("flwr") is None:
+def _needs_libraries() -> None:
+    needed = ("cryptography", "httpx", "starlette", "uvicorn")
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise ValueError(
-            "Expected Flower for a federation, which is not installed; pip install "
-            "'rknn-jax[flower]'."
+            f"Expected {', '.join(missing)} for a federation, got none installed; pip install "
+            "'rknn-jax[federation]'."
         )
-
-
-def _print_json(settings: Serve | Join, line: dict[str, Any]) -> None:
-    if settings.json:  # main cannot print it, because this process ends earlier
-        sys.stdout.write(json.dumps(line, allow_nan=False, default=float) + "\n")
-        sys.stdout.flush()

@@ -37,7 +37,7 @@ def run(settings: Settings) -> dict[str, Any]:
         counts = {
             "num_queries": plan.mechanism.num_queries,
             "num_classes": plan.data.classes.count,
-            "num_records": plan.num_records,
+            f"num_{settings.unit}s": plan.num_records,
         }
         return {"dry_run": True, "affordable": plan.affordable, **counts, **told}
     if plan.paid:
@@ -54,8 +54,7 @@ def run(settings: Settings) -> dict[str, Any]:
     ):
         meter.begin("counting votes", len(plan.data.private))
         votes = job.count(plan, meter.advance)
-    for one in caught:
-        tell(err, "warning", str(one.message))
+    _tell_warnings(caught)
     if votes.ignored:
         tell(
             err,
@@ -69,8 +68,13 @@ def run(settings: Settings) -> dict[str, Any]:
             "warning",
             "no private record casts a vote, so noise alone is released; tell nobody",
         )
-    with metered("releasing"), sure_interrupts():
+    with (
+        metered("releasing"),
+        sure_interrupts(),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         done = job.release(plan, votes)
+    _tell_warnings(caught)
     unsure = None if done.counts is None else job.unsure_share(plan, done.counts)
     _tell_release(plan, done, unsure)
     files = {
@@ -78,6 +82,11 @@ def run(settings: Settings) -> dict[str, Any]:
         for name in RESULTS
     }
     return {"files": files, "unsure": unsure, **done.card}
+
+
+def _tell_warnings(caught: list[warnings.WarningMessage]) -> None:
+    for one in caught:
+        tell(err, "warning", str(one.message))
 
 
 @contextmanager
@@ -94,9 +103,8 @@ def _tell_plan(plan: "Plan") -> None:
     data = plan.data
     sizes = plan.queries.size
     settings = plan.settings
-    records = (
-        "private records" if plan.num_records is None else f"{plan.num_records:,} private records"
-    )
+    number = "" if plan.num_records is None else f"{plan.num_records:,} "
+    records = f"{number}private {settings.unit}s"
     assumed = (
         " assumed, since a dry run reads no labels (pass --classes)"
         if data.classes.source == "assumed"

@@ -32,7 +32,7 @@ from rknn_jax._internal.terminal import STOPPED, err, leave
 from rknn_jax.cli import account, audit, budget, experiment, export, federation, label, simulate
 from rknn_jax.cli.account import Account
 from rknn_jax.cli.audit import Audit
-from rknn_jax.cli.budget import Budget, Raise, Repair, Show
+from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
 from rknn_jax.cli.export import Export
 from rknn_jax.cli.simulate import Simulate
 from rknn_jax.federation.settings import Join, Serve
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     action = command.action if isinstance(command, Budget | Account) else command
     try:
         result = _run(action)
-        status = audit.BROKEN if result.get("broken") else 0
+        status = audit.BROKEN if result.get("broken") else result.get("exit_status", 0)
     except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and NO_MEMORY not in str(error):
             raise  # a fault of this program: show the traceback
@@ -98,6 +98,7 @@ def _run(
     | Show
     | Raise
     | Repair
+    | Adopt
     | Export
     | Simulate
     | Serve
@@ -115,6 +116,8 @@ def _run(
             return budget.set_anew(action)
         case Repair():
             return budget.repair(action)
+        case Adopt():
+            return budget.adopt(action)
         case Export():
             return export.run(action)
         case Simulate():

@@ -25,6 +25,9 @@ class Simulate:
         the same arguments but for process.
       process: number of this one, from 0.
       coordinator: host:port of process 0.
+      engine: local is this machine's devices, and those of the other processes; ray is a Ray
+        cluster, or one that is started here, for level=message.
+      address: of the Ray cluster.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
@@ -39,6 +42,8 @@ class Simulate:
     processes: int = 1
     process: int = 0
     coordinator: str = "localhost:12300"
+    engine: Literal["local", "ray"] = "local"
+    address: str | None = None
     json: bool = False
 
 
@@ -57,6 +62,7 @@ def run(settings: Simulate) -> dict[str, Any]:
             f"Expected 0 <= --process < {settings.processes} processes, got --process "
             f"{settings.process}."
         )
+    _check_engine(settings)
     if settings.processes > 1:
         jax.distributed.initialize(settings.coordinator, settings.processes, settings.process)
     sizes = {
@@ -70,14 +76,20 @@ def run(settings: Simulate) -> dict[str, Any]:
     else:
         mechanism = job.make(settings.mechanism, epsilon=settings.epsilon, **sizes)
     tell(err, "mechanism", str(mechanism))
+    clients = whole("clients", settings.clients)
     with err.status("simulating") as status:
-        found = job.simulate(
-            mechanism,
-            whole("clients", settings.clients),
-            settings.level,
-            settings.seed,
-            on_progress=lambda share: status.update(f"simulating: {share:.0%}"),
-        )
+
+        def shown(share: float) -> None:
+            status.update(f"simulating: {share:.0%}")
+
+        if settings.engine == "ray":
+            found = job.simulate_on_ray(
+                mechanism, clients, settings.seed, settings.address, on_progress=shown
+            )
+        else:
+            found = job.simulate(
+                mechanism, clients, settings.level, settings.seed, on_progress=shown
+            )
     tell(
         err,
         "speed",
@@ -91,3 +103,17 @@ def run(settings: Simulate) -> dict[str, Any]:
         f"{found.bias_z:+.2f} standard errors",
     )
     return asdict(found)
+
+
+def _check_engine(settings: Simulate) -> None:
+    """Refuse settings that belong to another engine."""
+    if settings.engine == "ray" and (settings.level != "message" or settings.processes > 1):
+        raise ValueError(
+            "Expected --level message and one process with --engine ray, got --level "
+            f"{settings.level} and --processes {settings.processes}; leave --engine out."
+        )
+    if settings.engine == "local" and settings.address is not None:
+        raise ValueError(
+            f"Expected no --address with --engine local, got --address {settings.address}; pass "
+            "--engine ray to simulate on a cluster."
+        )

@@ -1,16 +1,22 @@
-"""Protocol between real parties, with Flower as its transport.
+"""Protocol between real parties, over HTTPS.
 
-| file         | side    | purpose                                                                 |
-|--------------|---------|-------------------------------------------------------------------------|
-| `rounds`     | both    | the question of a round, and the guarantee of an answer                 |
-| `wire`       | both    | questions and answers as bytes: numbers and names, never code           |
-| `client`     | client  | answers within its budget; repeated questions get the same answer       |
-| `collector`  | server  | checks answers, writes them to disk and adds them up                    |
-| `publish`    | server  | labels, student, guarantee and report                                   |
-| `secure_sum` | both    | counts under masks that cancel in the sum, by Flower's SecAgg+          |
-| `flower`     | both    | the Flower apps                                                         |
-| `processes`  | both    | `rknn serve` and `rknn join`: a process each, with installed code only  |
-| `simulation` | neither | virtual clients in Flower's simulation engine                           |
+| file                 | side   | purpose                                                          |
+|----------------------|--------|------------------------------------------------------------------|
+| `rounds`             | both   | the question of a round, and the guarantee of an answer          |
+| `wire`               | both   | questions and answers as bytes: numbers and names, never code    |
+| `secure_sum`         | both   | counts under masks that cancel in the sum                        |
+| `tls`                | both   | certificates, and the number by which a client counts            |
+| `agreement`          | client | what the owner allows a server to ask                            |
+| `client`             | client | answers within its budget, and the same when asked again         |
+| `connection`         | client | asks for the round, answers it, and waits for its end            |
+| `collector`          | server | checks answers, writes them to disk and adds them up             |
+| `listener`, `server` | server | bounded connections, and the HTTP resources of a round           |
+| `desk`, `hosting`    | server | what clients bring, counted in batches from beginning to end     |
+| `merge`              | server | folders of several servers of one round, counted together        |
+| `publish`            | server | labels, student, guarantee and report                            |
+| `flower`             | both   | the same clients in Flower's engines, for research               |
+| `simulation`         | none   | virtual clients of Flower's simulation engine                    |
 
-Only the last four use Flower, and everything else is tested without it.
+`docs/wire.md` describes the bytes and the HTTP resources for other languages. Only the last two
+files use Flower.
 """

@@ -22,7 +22,7 @@ messages of all. The time of an answer reveals the number of records.
 import fcntl
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -49,6 +49,9 @@ from rknn_jax.release.tables import LARGEST
 # Suffixes of a round's file: before the spend, and after the answer.
 NOTED = "noted"
 ANSWERED = "answer"
+
+
+Tell = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,9 @@ class Client:
                 ticket = entropy.words(1).tobytes()
                 disk.write_whole(said, ticket + messages(round, cells, entropy), disk.OWNER)
                 self._path(round, NOTED).unlink()
-            data = said.read_bytes()
-        return round.id, int.from_bytes(data[:8], "little"), data[8:]
+            answer = self.said(round.id)
+        assert answer is not None
+        return round.id, *answer
 
     def ready(self, question: bytes) -> "Prepared":
         """Return this client's contribution to a sum, still without noise; nothing is spent.
@@ -127,6 +131,18 @@ class Client:
                 )
             self._affordable(cost, round)
         return Prepared(self, round, cost, self._cells(round))
+
+    def said(self, round_id: str) -> tuple[int, bytes] | None:
+        """Return the ticket and the messages of a round that this client has answered, if any.
+
+        Args:
+          round_id: Id of the round, 64 lower-case hexadecimal digits.
+        """
+        path = self.folder / f"{round_id}.{ANSWERED}"
+        if not path.exists():
+            return None
+        data = path.read_bytes()
+        return int.from_bytes(data[:8], "little"), data[8:]
 
     def parsed(self, question: bytes) -> Round:
         """Return the round of a question that is within the owner's bounds.
@@ -291,6 +307,35 @@ class Prepared:
         """
         dishonest = self.client.agreement.dishonest
         return max(self.round.honest + dishonest, (clients + dishonest) // 2 + 1)
+
+
+def tell_question(question: bytes, client: Client, tell: Tell) -> None:
+    """Tell the owner of the question and the number of unusable records, before any spend.
+
+    Nobody else learns that number.
+
+    Args:
+      question: Bytes that the server sent.
+      client: Client that is asked.
+      tell: Function that is called with the name and the text of an event.
+    """
+    try:
+        round = client.parsed(question)
+    except RefusedError:
+        return
+    config = round.config
+    labels = client.labels
+    tell(
+        "asked",
+        f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
+        f"trust={config.trust}, of {len(labels):,} records",
+    )
+    if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):
+        tell(
+            "unusable",
+            f"{without:,} of {len(labels):,} records have no label of the round's "
+            f"{len(round.classes)} classes and cast no vote",
+        )
 
 
 def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:

@@ -171,7 +171,7 @@ class Collector:
             fates = []
             fresh = set()
             for reply in replies:
-                fates.append("late" if late else self._fate(reply, fresh))
+                fates.append(self._fate(reply, fresh, late))
                 if fates[-1] == "counted":
                     fresh.add(reply.client)
             clients = _kept(fates, clients)
@@ -199,11 +199,18 @@ class Collector:
             write_whole(self._rejected_path, json.dumps(self.rejected).encode())
         return fates
 
-    def _fate(self, reply: Reply, fresh: set[int]) -> str:
+    def reject(self, reason: str, count: int = 1) -> None:
+        """Count clients whose answers do not count, for a reason that the transport knows."""
+        self.rejected[reason] += count
+        write_whole(self._rejected_path, json.dumps(self.rejected).encode())
+
+    def _fate(self, reply: Reply, fresh: set[int], late: bool) -> str:
         if reply.round != self.round.id:
             return "another round"
         if reply.client in self.clients or reply.client in fresh:
             return "again"
+        if late:
+            return "late"
         return self._wrong(len(reply.payload)) or "counted"
 
     def _wrong(self, num_bytes: int) -> str | None:

@@ -1,323 +1,302 @@
 """Flower apps of the protocol: a ServerApp asks through its grid, and a ClientApp answers.
 
+    flwr run rknn_jax/federation/app --run-config '...'
+
+Flower is a second engine beside `rknn serve` and `rknn join`, by its public interface alone
+(`flwr.app`, `flwr.clientapp`, `flwr.serverapp`). It carries rounds of messages, with trust=local
+and trust=shuffle. `rknn serve` takes sums under masks.
+
+Flower ships the app's code from the server to the nodes, and each node runs it, whatever it is.
+That suits research on one machine (`rknn_jax.federation.simulation`) and parties that trust the
+server. Parties that do not trust it use `rknn serve` and `rknn join`.
+
 Messages are Flower's queries of type `query.answer`. The round's bytes go out. An answer comes back
 with the round's id, the client's messages and its ticket. A client that refuses says so, and gives
-no reason. With trust=central, clients say whether they are ready, and their counts go through
-SecAgg+ (`secure_sum`).
+no reason. Nodes are asked in waves, so that memory does not grow with their number.
 """
 
-import hashlib
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 
-from rknn_jax.federation import secure_sum
+from rknn_jax._internal.terminal import err, tell
+from rknn_jax.federation import publish, round_folder, simulation
 from rknn_jax.federation.agreement import RefusedError
-from rknn_jax.federation.client import Client, Prepared
-from rknn_jax.federation.collector import Collector, Reply, Sum
-from rknn_jax.federation.rounds import Round
+from rknn_jax.federation.client import Client, tell_question
+from rknn_jax.federation.collector import Collector, Reply
+from rknn_jax.federation.inputs import read_public
+from rknn_jax.federation.joining import open_client
+from rknn_jax.federation.settings import Join, Serve, asked
 from rknn_jax.privacy.ledger import LedgerError
 
 ANSWER = "answer"
-READY = "ready"
-OVER = "over"
 POLL = 0.05  # seconds
-MOST_LETTERS = 500
-GOODBYE = 10.0  # seconds that the server waits for clients to hear that the round is over
-AFTER_ERROR = 5.0  # seconds until a client whose answer was lost on the way is asked again
-# Seconds until a connected but silent client is asked again; it gives the same answer.
+WAVE = 128
+"""Largest number of nodes that are asked at once."""
+
+LOOK = 1.0
+"""Seconds between two looks for new nodes."""
+
+AFTER_ERROR = 5.0
+"""Seconds until a client whose answer was lost on the way is asked again."""
+
 PATIENCE = 120.0
+"""Seconds until a silent client is asked again; it gives the same answer."""
+
+MOST_LETTERS = 500
+CONNECTION = ("server", "ca", "certificate", "key", "json")
+"""Options of `rknn join` that a node does not have, because Flower has the connection."""
+
 Tell = Callable[[str, str], None]
 
 
+def server_app() -> ServerApp:
+    """Return the ServerApp, which takes its settings from the run."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, context.run_config)
+
+    return app
+
+
 def client_app(
-    client_of: Callable[[Context], Client],
-    tell: Tell = lambda name, text: None,
-    over: threading.Event | None = None,
+    client_of: Callable[[Context], Client], told_of: Callable[[Context], Tell | None]
 ) -> ClientApp:
     """Return the app of a client.
 
     Args:
-      client_of: Function that makes the client from its owner's configuration, never from anything
-        a server sends.
-      tell: Function that is called with each event. Defaults to none.
-      over: Event that is set when the server says that the round is over. Defaults to none.
+      client_of: Function that makes the client of a node. For a real party, it uses the owner's
+        configuration, and nothing that a server sends.
+      told_of: Function that returns who is told of a node's events, by name and text; None for
+        nobody.
     """
     app = ClientApp()
-    said: dict[tuple[int, bytes], ConfigRecord] = {}
-
-    def refused(error: Exception, message: Message) -> Message:
-        tell("refused", str(error))
-        # The server does not learn the reason.
-        return Message(RecordDict({"refused": ConfigRecord({})}), reply_to=message)
 
     @app.query(ANSWER)
     def answer(message: Message, context: Context) -> Message:
         data = _of(message.content, "round").get("data")
         question = data if isinstance(data, bytes) else b""
-        known = context.node_id, hashlib.sha256(question).digest()
-        if known not in said:
-            _tell_question(question, client_of(context), tell)
-            try:
-                round, ticket, payload = client_of(context).answer(question)
-                said[known] = ConfigRecord({"round": round, "ticket": ticket, "messages": payload})
-                tell("answered", f"round {round[:12]} with {len(payload):,} bytes")
-            except (RefusedError, LedgerError) as error:
-                return refused(error, message)
-        return Message(RecordDict({"answer": said[known]}), reply_to=message)
-
-    prepared: dict[int, Prepared] = {}  # by node, since engines run many clients in a process
-    adding: dict[int, Prepared] = {}
-
-    def begin(context: Context, clients: int) -> int:
-        # From here to its end, this round is the client's only sum.
-        adding[context.node_id] = prepared.pop(context.node_id)
-        return adding[context.node_id].least_threshold(clients)
-
-    @app.query(READY)
-    def get_ready(message: Message, context: Context) -> Message:
-        data = _of(message.content, "round").get("data")
-        _tell_question(data if isinstance(data, bytes) else b"", client_of(context), tell)
+        client = client_of(context)
+        told = told_of(context)
+        if told:
+            tell_question(question, client, told)
         try:
-            prepared[context.node_id] = client_of(context).ready(
-                data if isinstance(data, bytes) else b""
-            )
+            round, ticket, payload = client.answer(question)
         except (RefusedError, LedgerError) as error:
-            return refused(error, message)
-        tell("ready", f"for the sum of round {prepared[context.node_id].round.id[:12]}")
-        return Message(RecordDict(), reply_to=message)
-
-    @app.train(mods=[secure_sum.Guard(begin), secaggplus_mod])
-    def add(message: Message, context: Context) -> Message:
-        vector = adding.pop(context.node_id).vector()
-        tell("added", f"{len(vector):,} counts under masks")
-        return secure_sum.vector_reply(message, vector)
-
-    @app.query(OVER)
-    def end(message: Message, context: Context) -> Message:
-        tell("over", _printable(_of(message.content, "over").get("statement")))
-        if over:
-            over.set()
-        return Message(RecordDict(), reply_to=message)
+            if told:
+                told("refused", str(error))
+            # The server does not learn the reason.
+            return Message(RecordDict({"refused": ConfigRecord({})}), reply_to=message)
+        if told:
+            told("answered", f"round {round[:12]} with {len(payload):,} bytes")
+        said = ConfigRecord({"round": round, "ticket": ticket, "messages": payload})
+        return Message(RecordDict({"answer": said}), reply_to=message)
 
     return app
 
 
-def _tell_question(question: bytes, client: Client, tell: Tell) -> None:
-    """Tell the owner of the question and the number of unusable records, before any spend.
+def node_app() -> ClientApp:
+    """Return the ClientApp of `flwr run`, for real nodes and for those of a simulation.
 
-    Nobody else learns that number.
+    A node that names a private file in its own configuration is a party of its own. Any other is a
+    virtual client of the simulation engine.
     """
-    try:
-        round = client.parsed(question)
-    except RefusedError:
-        return
-    config = round.config
-    labels = client.labels
-    tell(
-        "asked",
-        f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
-        f"trust={config.trust}, of {len(labels):,} records",
-    )
-    if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):
-        tell(
-            "unusable",
-            f"{without:,} of {len(labels):,} records have no label of the round's "
-            f"{len(round.classes)} classes and cast no vote",
+
+    def client_of(context: Context) -> Client:
+        if _is_real(context):
+            return node_client(context.node_config)
+        return simulation.virtual_client(context)
+
+    # Thousands of virtual clients have nobody to tell.
+    return client_app(client_of, lambda context: _printed if _is_real(context) else None)
+
+
+def _is_real(context: Context) -> bool:
+    return "private" in context.node_config
+
+
+def node_client(config: Mapping[str, Any]) -> Client:
+    """Return the client of a SuperNode, from the configuration that its owner started it with.
+
+    Nothing comes from the run: neither paths, nor the budget, nor the agreement.
+
+    Args:
+      config: Options of `rknn join` with values, such as `private` and `budget`.
+
+    Raises:
+      ValueError: If an option is unknown, or if the private file or its ledger cannot be used.
+    """
+    known = {field.name: field for field in fields(Join) if field.name not in CONNECTION}
+    options = {name.replace("-", "_"): value for name, value in config.items()}
+    if unknown := sorted(options.keys() - known.keys()):
+        raise ValueError(
+            f"Expected options of rknn join in --node-config, got {', '.join(unknown)}; leave "
+            "out what Flower sets itself."
         )
+    paths = {name: Path(options[name]) for name in ("private", "ledger", "rounds") & options.keys()}
+    return open_client(Join(**options | paths))
 
 
-def announce(grid: Any, statement: str) -> None:
-    """Tell all connected clients the result of the round, and wait a little for their replies."""
-    content = RecordDict({"over": ConfigRecord({"statement": statement})})
-    nodes = list(grid.get_node_ids())
-    left = set(
-        grid.push_messages(
-            [
-                Message(content, dst_node_id=node, message_type=f"query.{OVER}", ttl=GOODBYE)
-                for node in nodes
-            ]
+def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one round with the nodes of the grid, and return the content of `privacy.json`.
+
+    Args:
+      grid: Grid of Flower.
+      settings: Settings of the run, as in the `pyproject.toml` of the app. Without `clients`, all
+        nodes that are there at the beginning are waited for.
+
+    Raises:
+      ValueError: If settings are wrong, if trust is central, or if too few clients answered.
+    """
+
+    def told(name: str, text: str) -> None:
+        if name != "counted":  # it would print thousands of lines
+            _printed(name, text)
+
+    started = time.perf_counter()
+    request = _request(settings, len(list(grid.get_node_ids())))
+    seed = int(settings["seed"])
+    wanted = asked(request, simulated=None if seed < 0 else seed)
+    public = read_public(request.public, request.test)
+    round, queries = round_folder.prepare(request.out, public, wanted, told)
+    collector = Collector(request.out, round)
+    closes = round_folder.closes_at(request.out, request.deadline)
+    collect(grid, collector, request.clients, closes, told)
+    seconds = time.perf_counter() - started
+    _printed("round", f"{collector.num_clients:,} clients in {seconds:.1f} s")
+    return publish.publish(request.out, public, wanted, queries, collector, told)
+
+
+def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
+    if settings["trust"] == "central":
+        raise ValueError(
+            "Expected trust local or shuffle in a run of Flower, got trust=central; take sums with "
+            "rknn serve --trust central."
         )
+    return Serve(
+        public=Path(str(settings["public"])),
+        epsilon=float(settings["epsilon"]),
+        classes=str(settings["classes"]),
+        clients=int(settings["clients"]) or nodes,
+        out=Path(str(settings["out"])),
+        quorum=int(settings["quorum"]) or None,
+        deadline=float(settings["deadline"]),
+        trust=settings["trust"],
+        honest=int(settings["honest"]),
+        delta=float(settings["delta"]),
+        mechanism=str(settings["mechanism"]),
+        queries=int(settings["queries"]) or None,
+        neighbors=int(settings["neighbors"]),
+        representation=settings["representation"],
+        student=str(settings["student"]),
+        test=Path(str(settings["test"])) if settings["test"] else None,
     )
-    ends = time.time() + GOODBYE
-    while left and time.time() < ends:
-        left -= {message.metadata.reply_to_message_id for message in grid.pull_messages(list(left))}
-        time.sleep(POLL)
 
 
-def collect(
-    grid: Any, collector: Collector, clients: int, closes: float, *, authenticated: bool, tell: Tell
-) -> None:
-    """Ask every client that connects, until enough have answered or the round closes.
+def collect(grid: Grid, collector: Collector, clients: int, closes: float, told: Tell) -> None:
+    """Ask every node that connects, until enough clients have answered or the round closes.
 
-    A client that was killed and comes back is asked again, and gives the same answer. A client's
-    number is its node's number if Flower has checked its key. Otherwise it is its ticket, made from
-    its seed, because a node without a key gets a new number at every start.
+    A client's number is its ticket, because a node gets a new number when it is started again. A
+    client that was killed and comes back is asked again, and gives the same answer.
 
     Args:
       grid: Grid of Flower.
       collector: Collector of the round.
       clients: Number of clients to wait for.
       closes: End of the round, in seconds since 1970.
-      authenticated: Flag for nodes with keys.
-      tell: Function that is called with each answer, refusal and rejection.
+      told: Function that is called with each answer, refusal and rejection.
     """
+    asking = _Asking(grid, collector.round.data, closes, told)
 
-    def hear(answers: Sequence[tuple[int, RecordDict]]) -> None:
-        replies = [_reply(node, _of(content, "answer"), authenticated) for node, content in answers]
-        for reply, fate in zip(
-            replies, collector.receive(replies, late=time.time() >= closes), strict=True
-        ):
-            tell(
+    def hear(late: bool) -> None:
+        contents, refusals = asking.answers()
+        if refusals:
+            collector.rejected["refused by the client"] += refusals
+        replies = [_reply(_of(content, "answer")) for content in contents]
+        for reply, fate in zip(replies, collector.receive(replies, late=late), strict=True):
+            told(
                 fate,
-                f"client {reply.client}, {len(reply.payload):,} bytes; {len(collector.clients)} "
+                f"client {reply.client}, {len(reply.payload):,} bytes; {collector.num_clients} "
                 f"of {clients} clients",
             )
 
-    known: set[int] = collector.clients if authenticated else set()
-    _ask(
-        grid,
-        ANSWER,
-        collector.round,
-        lambda: len(collector.clients) >= clients,
-        hear,
-        known,
-        closes,
-        collector.rejected,
-        tell,
-    )
-
-
-def sum_up(
-    grid: Any,
-    context: Context,
-    round: Round,
-    clients: int,
-    threshold: int,
-    closes: float,
-    tell: Tell,
-    begin: Callable[[], None],
-) -> Sum:
-    """Add up the clients' counts and noise by secure aggregation.
-
-    Clients are asked first, until enough of them are ready or the round closes.
-
-    Args:
-      grid: Grid of Flower.
-      context: Context of the ServerApp.
-      round: Round with trust=central.
-      clients: Number of clients to wait for.
-      threshold: Least number of clients for a sum to be opened.
-      closes: End of the wait for clients, in seconds since 1970.
-      tell: Function that is called with each client that is ready or refuses.
-      begin: Function that is called before clients spend anything.
-
-    Raises:
-      ValueError: If too few clients are ready, or if the sum could not be opened.
-    """
-    rejected: Counter[str] = Counter()
-    ready: dict[int, None] = {}
-
-    def hear(answers: Sequence[tuple[int, RecordDict]]) -> None:
-        for node, _ in answers:
-            ready[node] = None
-            tell("ready", f"client {node}; {len(ready)} of {clients} clients")
-
-    def enough() -> bool:
-        here = {node.node_id for node in grid.get_nodes()}
-        for node in set(ready) - here:
-            del ready[node]
-        return len(ready) >= clients
-
-    _ask(grid, READY, round, enough, hear, set(), closes, rejected, tell)
-    if len(ready) < threshold:
-        raise ValueError(
-            f"Expected {threshold} clients to be ready, got {len(ready)} by the deadline; "
-            "nothing was spent, nothing is published."
-        )
-    begin()
-    found = secure_sum.secure_sum(grid, context, list(ready), threshold)
-    if found is None:
-        raise ValueError(
-            "The sum could not be opened: too many clients were lost on the way. Those that took "
-            "part have spent; begin another round."
-        )
-    return Sum(round, *found, rejected)
-
-
-def _ask(
-    grid: Any,
-    kind: str,
-    round: Round,
-    enough: Callable[[], bool],
-    hear: Callable[[Sequence[tuple[int, RecordDict]]], None],
-    known: set[int],
-    closes: float,
-    rejected: Counter[str],
-    tell: Tell,
-) -> None:
-    """Ask every node that connects, until it is enough or the round closes.
-
-    Known nodes are skipped, and nodes that come back are asked anew.
-    """
-    asked: dict[int, float] = {}
-    seen: dict[int, Any] = {}
-    done: set[int] = set()
-    waiting: dict[str, int] = {}
-    question = RecordDict({"round": ConfigRecord({"data": round.data})})
-
-    def pull() -> None:
-        answers = []
-        for message in grid.pull_messages(list(waiting)) if waiting else []:
-            node = waiting.pop(message.metadata.reply_to_message_id)
-            if message.has_error():
-                tell("error", f"of client {node}: {_printable(message.error.reason)}")
-                asked[node] = time.time() + AFTER_ERROR - PATIENCE
-                continue
-            done.add(node)
-            if "refused" in message.content:
-                tell("refused", f"by client {node}")
-                rejected["refused by the client"] += 1
-            else:
-                answers.append((node, message.content))
-        hear(answers)
-
-    while not enough() and (now := time.time()) < closes:
-        due = []
-        for node in grid.get_nodes():
-            again = seen.get(node.node_id) not in (None, node.last_activated_at)
-            if again or (
-                node.node_id not in done and now - asked.get(node.node_id, 0.0) > PATIENCE
-            ):
-                seen[node.node_id] = node.last_activated_at
-                asked[node.node_id] = now
-                if node.node_id not in known:
-                    due.append(node.node_id)
-        messages = [
-            Message(
-                question, dst_node_id=node, message_type=f"query.{kind}", ttl=max(1.0, closes - now)
-            )
-            for node in due
-        ]
-        waiting |= (
-            {
-                number: node
-                for number, node in zip(grid.push_messages(messages), due, strict=True)
-                if number
-            }
-            if messages
-            else {}
-        )
-        pull()
+    while collector.num_clients < clients and time.time() < closes:
+        asking.ask()
         time.sleep(POLL)
-    pull()
+        hear(late=time.time() >= closes)
+
+
+class _Asking:
+    """Nodes of a grid, each asked until it has answered.
+
+    At most `WAVE` nodes are asked at once, because Flower keeps every message that is on its way in
+    memory, and looks through all of them for each node.
+    """
+
+    def __init__(self, grid: Grid, question: bytes, closes: float, told: Tell) -> None:
+        self._grid = grid
+        self._question = RecordDict({"round": ConfigRecord({"data": question})})
+        self._closes = closes
+        self._told = told
+        self._looked = 0.0
+        self._due: dict[int, None] = {}
+        self._asked: dict[int, float] = {}  # nodes that are on their way, and when to ask again
+        self._done: set[int] = set()
+        self._waiting: dict[str, int] = {}  # nodes by number of the message
+
+    def ask(self) -> None:
+        """Ask the next nodes that are due."""
+        now = time.time()
+        if now - self._looked > LOOK:
+            self._looked = now
+            self._look(now)
+        for node in list(self._due)[: max(0, WAVE - len(self._asked))]:
+            del self._due[node]
+            self._asked[node] = now + PATIENCE
+            message = Message(
+                self._question,
+                dst_node_id=node,
+                message_type=f"query.{ANSWER}",
+                ttl=max(1.0, self._closes - now),
+            )
+            # One at a time, because a grid may leave out the numbers of messages that it lost.
+            for number in filter(None, self._grid.push_messages([message])):
+                self._waiting[number] = node
+
+    def _look(self, now: float) -> None:
+        """Note the nodes that are due: new ones, and those that were silent for too long."""
+        for node in [node for node, again in self._asked.items() if again < now]:
+            del self._asked[node]
+        for node in self._grid.get_node_ids():
+            if node not in self._asked and node not in self._done:
+                self._due[node] = None
+
+    def answers(self) -> tuple[list[RecordDict], int]:
+        """Return the contents of the answers that have come, and the number of refusals."""
+        contents: list[RecordDict] = []
+        refusals = 0
+        for message in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
+            node = self._waiting.pop(message.metadata.reply_to_message_id)
+            if message.has_error():
+                self._told("error", f"of client {node}: {_printable(message.error.reason)}")
+                self._asked[node] = time.time() + AFTER_ERROR
+                continue
+            self._asked.pop(node, None)
+            self._done.add(node)
+            if "refused" in message.content:
+                self._told("refused", f"by client {node}")
+                refusals += 1
+            else:
+                contents.append(message.content)
+        return contents, refusals
 
 
 def _of(content: Any, name: str) -> Mapping[str, Any]:
@@ -326,13 +305,17 @@ def _of(content: Any, name: str) -> Mapping[str, Any]:
     return found if isinstance(found, ConfigRecord) else {}
 
 
+def _printed(name: str, text: str) -> None:
+    tell(err, name, text)
+
+
 def _printable(text: Any) -> str:
     """Return text of others for printing, without characters that could control a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:MOST_LETTERS])
 
 
-def _reply(node: int, answer: Mapping[str, Any], authenticated: bool) -> Reply:
+def _reply(answer: Mapping[str, Any]) -> Reply:
     """Return a client's answer; values of a wrong type count as malformed."""
     round, ticket, payload = (answer.get(name) for name in ("round", "ticket", "messages"))
-    number = node if authenticated or type(ticket) is not int else ticket % 2**64
+    number = ticket % 2**64 if type(ticket) is int else 0
     return Reply(number, str(round), payload if isinstance(payload, bytes) else b"")

@@ -32,7 +32,9 @@ def read_public(path: Path, test: Path | None) -> Public:
     return Public(inputs, (images, labels))
 
 
-def read_inputs(path: Path, argument: str, *, private: bool = False) -> np.ndarray:
+def read_inputs(
+    path: Path, argument: str, *, private: bool = False, dimensions: int | None = None
+) -> np.ndarray:
     """Read `images` uint8 `[n, h, w, c]`, or else `embeddings` float32 `[n, f]`, from a file.
 
     Images come from .npz files alone.
@@ -42,6 +44,8 @@ def read_inputs(path: Path, argument: str, *, private: bool = False) -> np.ndarr
       argument: Command-line argument that named the file, for the errors.
       private: Flag for private records, whose unusable rows become NaN instead of an error. One
         record must not decide whether a client takes part. Defaults to False.
+      dimensions: Number of dimensions f of private embeddings; lists of another length become NaN.
+        Defaults to that of the file, whose lists must have one length then.
 
     Raises:
       ValueError: If the file cannot be used.
@@ -49,7 +53,7 @@ def read_inputs(path: Path, argument: str, *, private: bool = False) -> np.ndarr
     images = tables.read_optional(path, argument, "images") if path.suffix == ".npz" else None
     if images is None:
         return (
-            tables.read_records(path, argument)
+            tables.read_records(path, argument, dimensions)
             if private
             else tables.read_embeddings(path, argument)
         )

@@ -99,6 +99,19 @@ def publish(
     return card
 
 
+def collected(collector: Collector | Sum) -> dict[str, Any]:
+    """Return the statement of a server that publishes nothing, as `publish` does."""
+    round = collector.round
+    return {
+        "statement": f"round {round.id[:12]}: the answers are collected here, and the results are "
+        "published for all servers together",
+        "round": round.id,
+        "clients": collector.num_clients,
+        "messages": collector.num_messages,
+        "rejected": dict(collector.rejected),
+    }
+
+
 def _check_answers(folder: Path, asked: Asked, collector: Collector | Sum) -> None:
     """Check that enough clients and messages are there to publish anything."""
     round = collector.round

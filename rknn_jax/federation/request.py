@@ -45,6 +45,11 @@ class Asked:
     authenticated: bool = False
 
     @property
+    def shuffled(self) -> bool:
+        """True if each message hides among the others, with trust=shuffle."""
+        return self.config.trust == "shuffle"
+
+    @property
     def summed(self) -> bool:
         """True if clients' counts are added under masks, with trust=central."""
         return self.config.trust == "central"

@@ -17,6 +17,8 @@ runs/<name>/
   privacy.html     the promise, in plain words
   report.html
   over.json        a mark that all connected clients have been told of the end
+  parts.json       the folders whose answers were merged here
+  merged.json      the folder into which the answers were merged; they count there alone
 ```
 """
 
@@ -44,13 +46,26 @@ SETTINGS = "settings.json"
 BEGUN = "begun.json"
 SUM = "sum.npz"
 OVER = "over.json"
+PARTS = "parts.json"
+MERGED = "merged.json"
+PUBLISHED = "privacy.json"
 Tell = Callable[[str, str], None]
 
 LATEST = 1e11  # seconds since 1970
 
 
-def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries]:
+def prepare(
+    folder: Path, public: Public, asked: Asked, tell: Tell, source: Path | None = None
+) -> tuple[Round, Queries]:
     """Return the round and its queries, from the folder or newly made and saved there.
+
+    Args:
+      folder: Folder of the round.
+      public: Public data of the server.
+      asked: Request of the server's owner.
+      tell: Function that is called with each event.
+      source: Folder of a round of the same request that is asked here too. Defaults to none, a new
+        round.
 
     Raises:
       ValueError: If the folder is another run's or finished, or if the data do not suffice.
@@ -60,9 +75,10 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
             f"Expected images for a student, got embeddings and student={asked.student}; pass "
             "--student none."
         )
-    settings = json.dumps(_plain(asked), indent=2)
-    _check_folder(folder, json.loads(settings))
+    _check_folder(folder, asked)
     if (folder / QUESTION).exists():
+        if source:
+            _check_same(source, folder)
         tell("goes on", f"with the round in {folder}")
         return _begun(folder, public)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,8 +86,11 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
         raise ValueError(
             f"Expected a new folder as --out, got {folder}, which holds other files; name another."
         )
+    if source:
+        copy_round(source, folder, asked)
+        return _begun(folder, public)
     round, queries = _new_round(public, asked, tell)
-    write_whole(folder / SETTINGS, settings.encode())
+    write_whole(folder / SETTINGS, _plain(asked).encode())
     arrays: dict[str, ArrayLike] = {
         "features": round.queries,
         "index": queries.index,
@@ -84,17 +103,55 @@ def prepare(folder: Path, public: Public, asked: Asked, tell: Tell) -> tuple[Rou
     return round, queries
 
 
-def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
+def copy_round(source: Path, folder: Path, asked: Asked) -> None:
+    """Copy a round's settings, queries and question into a new folder.
+
+    Raises:
+      ValueError: If the source holds no round, or one of another request.
+    """
+    if not (source / QUESTION).exists():
+        raise ValueError(
+            f"Expected the folder of a round, got {source} without {QUESTION}; name the --out of "
+            "another server."
+        )
+    check_settings(source, asked)
+    for name in (SETTINGS, "public.npz", QUESTION):
+        write_whole(folder / name, (source / name).read_bytes())
+
+
+def _check_same(source: Path, folder: Path) -> None:
+    if (source / QUESTION).read_bytes() != (folder / QUESTION).read_bytes():
+        raise ValueError(
+            f"Expected the question of {source} in {folder}, got another; name a new folder as "
+            "--out."
+        )
+
+
+def check_settings(folder: Path, asked: Asked) -> None:
+    """Check that the folder's round was begun by this request.
+
+    Raises:
+      ValueError: If it was begun by another one.
+    """
+    settings = json.loads(_plain(asked))
+    begun = _settings(folder / SETTINGS)
+    changed = [name for name, value in settings.items() if begun.get(name) != value]
+    if begun != settings:
+        raise ValueError(
+            f"Expected the settings that {folder} was begun with, got others for "
+            f"{', '.join(changed)}; change them back, or name a new folder."
+        )
+
+
+def _check_folder(folder: Path, asked: Asked) -> None:
     """Check that the folder holds no round of other settings, and none that is over."""
     if (folder / SETTINGS).exists():
-        begun = _settings(folder / SETTINGS)
-        changed = [name for name, value in settings.items() if begun.get(name) != value]
-        if begun != settings:
-            raise ValueError(
-                f"Expected the settings that --out {folder} was begun with, got others for "
-                f"{', '.join(changed)}; change them back, or name "
-                "a new folder."
-            )
+        check_settings(folder, asked)
+    if (folder / MERGED).exists():
+        raise ValueError(
+            f"Expected a folder whose answers count here, got --out {folder}, which was merged "
+            f"into {_settings(folder / MERGED).get('into')}; go on there."
+        )
     if (folder / OVER).exists():
         raise ValueError(
             f"Expected a round that is not over in --out {folder}, got a finished one; name a "
@@ -268,12 +325,12 @@ def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder
     return settings.for_task(len(asked.classes), asked.num_queries).fit(key, images)
 
 
-def _plain(asked: Asked) -> dict[str, Any]:
-    """Return the settings as JSON-ready values, except those that may change in an open round."""
+def _plain(asked: Asked) -> str:
+    """Return the settings as JSON, except those that may change in an open round."""
     may_change = ("deadline", "quorum", "clients")
     values = {
         name: getattr(asked, name) for name in asked.__dataclass_fields__ if name not in may_change
     }
     config = asked.config
     values["config"] = {name: getattr(config, name) for name in config.__dataclass_fields__}
-    return values
+    return json.dumps(values, indent=2)

@@ -27,7 +27,7 @@ from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric
-from rknn_jax.privacy.guarantee import UNITS, Event, Guarantee, Sampler, Unit
+from rknn_jax.privacy.guarantee import Event, Guarantee, Sampler, Unit
 from rknn_jax.release.tables import LARGEST
 from rknn_jax.types import Encoder, Queries
 
@@ -154,7 +154,9 @@ class Round:
                 f"Expected {SMALLEST_EPSILON:.2g} < epsilon < {LARGEST_EPSILON:g}, got "
                 f"epsilon={self.config.epsilon}."
             )
-        if self.unit not in UNITS or (self.unit == "client") != (self.records_per_client > 0):
+        if self.unit not in ("record", "client") or (self.unit == "client") != (
+            self.records_per_client > 0
+        ):
             raise ValueError(
                 "Expected records_per_client > 0 with unit=client and 0 with unit=record, got "
                 f"unit={self.unit} and "

@@ -1,264 +1,423 @@
-"""Sum of clients' integer vectors by Flower's SecAgg+, revealing nothing else to the server.
+"""Sum of clients' integer vectors that shows the server the sum alone, in four steps.
 
-This holds as long as the server follows the protocol. Every client hides its vector under masks
-that cancel in the sum of all. If clients drop out, shares of the masks let the sum be opened, by no
-fewer than a threshold of clients. Flower's implementation is for averages of clipped floating-point
-weights. This module changes three things:
+This is the protocol of Bonawitz et al. on the complete graph. Every client hides its vector under a
+mask for each other client, which cancels in the sum of all, and under a mask of its own. The seeds
+of all masks are shared among the clients, so that a threshold of them opens the sum, whoever drops
+out after any step. Numbers are added modulo 2^64, so integers come back exactly.
 
-- The quantization has a step of exactly one vote, so that integers come back exactly. Flower's
-  defaults were off by 237 votes.
-- Masks are SHAKE-256 of the whole key (`strengthen`). Flower's masks come from a generator of 32
-  bits, which hours of one core break.
-- A client accepts only these parameters, and only a threshold that its owner agreed to. It helps to
-  open one sum, once (`Guard`).
+| step | client sends | then the server sends |
+| --- | --- | --- |
+| 0 | its keys (`encode_keys`) | the keys of all (`encode_key_list`) |
+| 1 | encrypted shares for the others (`encode_sealed`) | the shares for it (`encode_dealt`) |
+| 2 | its masked vector (`encode_vector`) | the clients in the sum (`encode_numbers`) |
+| 3 | a share for each client that dealt shares (`encode_shares`) | nothing |
 
-**Remaining trust.** The server must follow the protocol. It relays the clients' keys, so a server
-that lies about the keys sees single vectors, each with its own share of the noise alone. The guard
-refuses the known ways to help a server that deviates, which is not a proof. Vectors cannot be
-checked: a dishonest client moves any count by any amount. If a client is lost in the first two of
-the four steps, the round ends (flwr 1.41).
+The server begins with an invitation (`encode_invitation`). All numbers on the wire are
+little-endian and of fixed size, in one order: ascending client numbers.
 
-Reference: Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", 2020.
+**Keys.** Key agreement is X25519. `derived_key` is HKDF-SHA256, bound to the purpose, to the two
+clients, and to a hash of the round and of everybody's keys. Shares are sealed with
+ChaCha20-Poly1305, each under a key of its own. A mask is the key stream of ChaCha20.
+
+**Refusals.** A client takes part in one sum. It accepts only a threshold that its owner agreed to,
+deals shares to the listed clients alone, and helps to open once. It opens for a set of clients that
+has the threshold's size, holds itself, and dealt it shares. Of each client it reveals one share: of
+the seed if that client is in the sum, else of the mask key.
+
+**Remaining trust.** Keys are not signed. A server that follows the protocol learns the sum alone,
+also together with fewer clients than the threshold. A server that lies about keys can surround a
+client with clients of its own making, and sees that client's vector, with its own share of the
+noise alone. Vectors cannot be checked: a dishonest client moves any number by any amount. A client
+whose sealed shares cannot be opened is refused by those that they were for, before they spend: so
+one client can stop a sum. A client that deals false shares, or commits to another seed, makes the
+sum fail after all have spent; leave it out of the next round. One that reveals false shares is
+outvoted if more than the threshold answer the last step; of several, not always.
+
+Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
+CCS 2017.
 """
 
 import hashlib
-import importlib
-import math
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
-from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.compat.common import recorddict_compat as compat
-from flwr.server import LegacyContext, ServerConfig
-from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-# By import_module, because both packages have a function of the module's name.
-client_side = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
-server_side = importlib.import_module("flwr.server.workflow.secure_aggregation.secaggplus_workflow")
-
-BOUND = 2**28
-"""Largest number in a vector: a client's votes and coins."""
-
-MODULUS = 2**40
-MOST_CLIENTS = MODULUS // (2 * BOUND) - 1
-RECORD = "secaggplus_configs"
-POLL = 0.05  # seconds
-STEP = 120.0  # seconds for each of the four steps
-
-
-def strengthen() -> None:
-    """Make the masks of both sides from all bits of their keys."""
-
-    def masks(
-        seed: bytes, num_range: int, dimensions_list: list[tuple[int, ...]]
-    ) -> list[np.ndarray]:
-        made = []
-        for number, shape in enumerate(dimensions_list):
-            count = math.prod(shape)
-            digest = hashlib.shake_256(number.to_bytes(8, "little") + seed).digest(8 * count)
-            made.append(
-                (np.frombuffer(digest, "<u8") & np.uint64(num_range - 1))
-                .astype(np.int64)
-                .reshape(shape)
-            )
-        return made
-
-    for module in (client_side, server_side):
-        if not callable(getattr(module, "pseudo_rand_gen", None)):
-            raise ImportError(
-                f"Expected {module.__name__} of flwr 1.41, got another that makes its masks "
-                "otherwise."
-            )
-        module.pseudo_rand_gen = masks  # type: ignore[attr-defined]
+from rknn_jax.federation.secure_sum_keys import (
+    KEY_BYTES,
+    MOST_CLIENTS,
+    STEPS,
+    Keys,
+    SumRefusedError,
+    _public,
+    agree,
+    combine,
+    derived_key,
+    key_info,
+    own_mask,
+    pair_mask,
+    public_keys,
+    split,
+    transcript,
+)
+from rknn_jax.federation.secure_sum_layout import (
+    decode_dealt,
+    decode_invitation,
+    decode_key_list,
+    decode_keys,
+    decode_numbers,
+    decode_sealed,
+    decode_shares,
+    decode_vector,
+    encode_dealt,
+    encode_invitation,
+    encode_key_list,
+    encode_keys,
+    encode_numbers,
+    encode_sealed,
+    encode_shares,
+    encode_vector,
+)
 
 
-strengthen()
+class Participant:
+    """One client's part in one sum: four steps, each once, in order.
 
-
-class Guard:
-    """Flower mod that takes part in at most one sum at a time, and protects the client's vector.
-
-    It refuses steps that would reveal more than the sum. A client that passes the steps knows three
-    things. Its vector goes into one set of masks. The masks open for at least as many clients as
-    its owner requires. The client helps to open them once: with the seeds of clients in the sum,
-    and the keys of the others.
-
-    Args:
-      begin: Function that is called when a sum begins, with the number of clients. Returns the
-        least threshold that the owner agrees to.
+    A refusal ends the client's part. Calls must not overlap.
     """
 
-    def __init__(self, begin: Callable[[Context, int], int]) -> None:
-        self.begin = begin
-        self.threshold: dict[int, tuple[int, int]] = {}
-        self.together: dict[int, set[int]] = {}
+    def __init__(
+        self,
+        round_id: str,
+        length: int,
+        least_threshold: Callable[[int], int],
+        vector: Callable[[], np.ndarray],
+    ) -> None:
+        """Draw nothing yet; keys are made in step 0.
 
-    def __call__(self, message: Message, context: Context, call_next: Any) -> Message:
-        """Pass a step on, or raise PermissionError."""
-        asked = message.content.get(RECORD)
-        node = context.node_id
-        if message.metadata.message_type != "train" or not isinstance(asked, ConfigRecord):
-            raise PermissionError(
-                "Expected a step of SecAgg+, got another message, which would not be masked."
+        Args:
+          round_id: Id of the round, which every derived key is bound to.
+          length: Length of the vector.
+          least_threshold: Function from the number of invited clients to the least threshold that
+            the owner agrees to.
+          vector: Function that returns the vector, int64 `[length]`. It is called once, in step 2,
+            after everything else was checked. Its errors end the client's part.
+        """
+        self._round_id = round_id
+        self._length = length
+        self._least_threshold = least_threshold
+        self._vector = vector
+        self._next: int | None = 0
+        self._last: tuple[int, bytes, bytes] | None = None
+
+    def step(self, number: int, data: bytes) -> bytes:
+        """Take one step.
+
+        Asked again for the last step with the same bytes, the client returns the same answer.
+
+        Args:
+          number: Step, 0 to 3.
+          data: The server's bytes for this client and step.
+
+        Returns:
+          The client's bytes for the server.
+
+        Raises:
+          SumRefusedError: If the step is out of order, malformed, or not agreed to.
+        """
+        if self._last is not None and self._last[:2] == (number, data):
+            return self._last[2]
+        expected, self._next = self._next, None  # an error ends the client's part
+        if number != expected or number >= STEPS:
+            raise SumRefusedError(
+                f"Expected step {expected} of the sum, got step {number}; begin another round."
             )
-        match asked.get("stage"):
-            case "setup":
-                wanted = {
-                    "clipping_range": float(BOUND),
-                    "target_range": 2 * BOUND,
-                    "mod_range": MODULUS,
-                    "max_weight": 1.0,
-                }
-                if (
-                    any(asked.get(name) != value for name, value in wanted.items())
-                    or asked["sample_num"] != asked["share_num"]
-                ):
-                    raise PermissionError(
-                        "Expected the parameters of exact sums among all clients, got others."
-                    )
-                threshold = asked["threshold"]
-                clients = asked["sample_num"]
-                if (
-                    type(threshold) is not int
-                    or type(clients) is not int
-                    or threshold < self.begin(context, clients)
-                ):
-                    raise PermissionError(
-                        f"Expected a larger threshold, got {threshold!r} of {clients!r} clients."
-                    )
-                self.threshold[node] = threshold, clients
-            case "share_keys":
-                together = {int(name) for name in asked if name != "stage"}
-                if node not in self.threshold or len(together) > self.threshold[node][1]:
-                    raise PermissionError("Expected keys of no more clients than were told of.")
-                self.together[node] = together
-            case "collect_masked_vectors":
-                if not set(asked["srcs"]) <= self.together.get(node, set()):  # type: ignore[arg-type]
-                    raise PermissionError("Expected shares of clients whose keys were told.")
-            case "unmask":
-                active = list(asked["active_nids"])  # type: ignore[arg-type]
-                dead = list(asked["dead_nids"])  # type: ignore[arg-type]
-                all_once = len(set(active + dead)) == len(active + dead)
-                if not all_once or node not in active or len(active) < self.threshold[node][0]:
-                    raise PermissionError(
-                        "Expected to help open the sum of those that are in it, got asked for "
-                        "something else."
-                    )
-                if not set(active + dead) <= self.together[node]:
-                    raise PermissionError("Expected to open a sum of clients whose keys were told.")
-            case stage:
-                raise PermissionError(f"Expected a step of SecAgg+, got {stage!r}.")
-        reply: Message = call_next(message, context)
+        steps = (self._announce, self._deal, self._mask, self._open)
+        reply = steps[number](data)
+        self._last = number, data, reply
+        self._next = number + 1
         return reply
 
+    def _announce(self, data: bytes) -> bytes:
+        self._number, self._threshold, self._clients = decode_invitation(data)
+        least = self._least_threshold(self._clients)
+        if self._threshold < least:
+            raise SumRefusedError(
+                f"Expected a threshold of {least} or more of {self._clients} clients, got "
+                f"{self._threshold}; raise --quorum."
+            )
+        self._channel_key = secrets.token_bytes(KEY_BYTES)
+        self._mask_key = secrets.token_bytes(KEY_BYTES)
+        self._seed = secrets.token_bytes(KEY_BYTES)
+        self._keys = public_keys(self._channel_key, self._mask_key, self._seed)
+        return encode_keys(self._keys)
 
-def vector_reply(message: Message, vector: np.ndarray) -> Message:
-    """Return a client's vector, integers in [0, `BOUND`], for SecAgg+ to mask."""
-    if vector.min() < 0 or vector.max() > BOUND:
-        raise ValueError(
-            f"Expected a vector in [0, {BOUND}], got {vector.min()} to {vector.max()}; join with "
-            "fewer records."
+    def _deal(self, data: bytes) -> bytes:
+        self._peers = decode_key_list(data)
+        own = self._peers.pop(self._number, None)
+        if own != (self._keys.channel, self._keys.mask):
+            raise SumRefusedError("Expected this client's keys in the list, got others.")
+        if not self._threshold <= len(self._peers) + 1 <= self._clients:
+            raise SumRefusedError(
+                f"Expected keys of {self._threshold} to {self._clients} clients, got "
+                f"{len(self._peers) + 1}."
+            )
+        self._transcript = transcript(
+            self._round_id, self._length, self._threshold, self._clients, data
         )
-    result = FitRes(
-        Status(Code.OK, ""),
-        ndarrays_to_parameters([vector.astype(np.float64)]),
-        num_examples=1,
-        metrics={},
-    )
-    return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
+        everybody = [self._number, *self._peers]
+        mask_shares = split(self._mask_key, self._threshold, everybody)
+        seed_shares = split(self._seed, self._threshold, everybody)
+        self._shares = {self._number: (mask_shares[self._number], seed_shares[self._number])}
+        sealed = []
+        for peer in self._peers:
+            plain = encode_shares([mask_shares[peer], seed_shares[peer]])
+            cipher, info = self._cipher(self._number, peer)
+            sealed.append(cipher.encrypt(bytes(12), plain, info))
+        return encode_sealed(sealed)
+
+    def _cipher(self, sender: int, receiver: int) -> tuple[ChaCha20Poly1305, bytes]:
+        """Return the cipher for one pair in one direction, used once, and its associated data."""
+        peer = receiver if sender == self._number else sender
+        agreed = agree(self._channel_key, self._peers[peer][0])
+        info = key_info(b"shares", self._transcript, sender, receiver)
+        return ChaCha20Poly1305(derived_key(agreed, info)), info
+
+    def _mask(self, data: bytes) -> bytes:
+        dealt = decode_dealt(data)
+        if not dealt.keys() <= self._peers.keys() or len(dealt) + 1 < self._threshold:
+            raise SumRefusedError(
+                f"Expected shares of {self._threshold - 1} or more of the listed clients, got "
+                f"{len(dealt)}."
+            )
+        for peer, sealed in dealt.items():
+            self._shares[peer] = self._unsealed(peer, sealed)
+        mask = own_mask(self._seed, self._transcript, self._number, self._length)
+        for peer in dealt:
+            mask += pair_mask(
+                self._mask_key,
+                self._peers[peer][1],
+                self._transcript,
+                self._number,
+                peer,
+                self._length,
+            )
+        vector = np.asarray(self._vector())
+        if vector.shape != (self._length,) or vector.dtype != np.int64:
+            raise ValueError(
+                f"Expected an int64 vector of {self._length} numbers, got {vector.dtype} "
+                f"{vector.shape}."
+            )
+        return encode_vector(vector.view(np.uint64) + mask)
+
+    def _unsealed(self, sender: int, sealed: bytes) -> tuple[int, int]:
+        """Return the sender's shares for this client: of its mask key, and of its seed."""
+        cipher, info = self._cipher(sender, self._number)
+        try:
+            plain = cipher.decrypt(bytes(12), sealed, info)
+        except InvalidTag as error:
+            raise SumRefusedError(
+                f"Expected shares that client {sender} sealed for this client, got others."
+            ) from error
+        mask_share, seed_share = decode_shares(plain)
+        return mask_share, seed_share
+
+    def _open(self, data: bytes) -> bytes:
+        inside = set(decode_numbers(data))
+        if not inside <= self._shares.keys() or self._number not in inside:
+            raise SumRefusedError(
+                "Expected to open a sum of this client and of others that dealt it shares, got "
+                "another."
+            )
+        if len(inside) < self._threshold:
+            raise SumRefusedError(
+                f"Expected {self._threshold} or more clients in the sum, got {len(inside)}."
+            )
+        chosen = [self._shares[number][number in inside] for number in sorted(self._shares)]
+        return encode_shares(chosen)
 
 
-def secure_sum(
-    grid: Any, context: Context, nodes: Sequence[int], threshold: int
-) -> tuple[np.ndarray, int] | None:
-    """Return the sum of the nodes' vectors, and the number of vectors in it.
+class Summation:
+    """Server side of one sum, of clients known by their numbers.
 
-    Args:
-      grid: Grid of Flower.
-      context: Context of the ServerApp.
-      nodes: Node numbers, at least two and at most `MOST_CLIENTS`.
-      threshold: Least number of nodes that open the sum.
+    Calls must not overlap.
 
-    Returns:
-      `(sum, count)`, int64 and int, or None if too few nodes are left or the protocol was halted.
+    Attributes:
+      step: Current step, 0 to 3; 4 when the sum is open.
+      result: `(sum, count)`, int64 `[length]` modulo 2^64 and the number of vectors in it; None
+        until the sum is open.
     """
-    if not 2 <= len(nodes) <= MOST_CLIENTS or not 2 <= threshold <= len(nodes):
-        raise ValueError(
-            f"Expected 2 <= threshold <= clients <= {MOST_CLIENTS}, got threshold={threshold} of "
-            f"{len(nodes)} clients."
-        )
-    everybody: Any = _Everybody(nodes)
-    legacy = LegacyContext(
-        context=context,
-        config=ServerConfig(num_rounds=1),
-        strategy=everybody,
-        client_manager=everybody,
-    )
-    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: 1})
-    legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(
-        ndarrays_to_parameters([]), True
-    )
-    quantization = {
-        "max_weight": 1.0,
-        "clipping_range": float(BOUND),
-        "quantization_range": 2 * BOUND,
-        "modulus_range": MODULUS,
-    }
-    server_side.SecAggPlusWorkflow(1.0, threshold, timeout=STEP, **quantization)(
-        _Soon(grid), legacy
-    )
-    opened: tuple[np.ndarray, int] | None = everybody.result
-    return opened
 
+    def __init__(self, round_id: str, length: int, clients: Sequence[int], threshold: int) -> None:
+        """Begin a sum.
 
-class _Everybody:
-    """Strategy and client manager, as far as the workflow uses them.
+        Args:
+          round_id: Id of the round.
+          length: Length of each vector.
+          clients: Distinct numbers below 2^64, at most `MOST_CLIENTS`.
+          threshold: Least number of clients that open the sum, 2 to `len(clients)`.
 
-    It asks every node, and keeps the sum.
-    """
-
-    def __init__(self, nodes: Sequence[int]) -> None:
-        self.nodes = nodes
+        Raises:
+          ValueError: If the threshold or the clients are out of range, or if one is listed twice.
+        """
+        if not 2 <= threshold <= len(set(clients)) == len(clients) <= MOST_CLIENTS:
+            raise ValueError(
+                f"Expected 2 <= threshold <= clients <= {MOST_CLIENTS}, each client once, got "
+                f"threshold={threshold} of {len(clients)} clients."
+            )
+        if not 0 <= min(clients) <= max(clients) < 2**64:
+            raise ValueError("Expected client numbers from 0 to 2^64 - 1, got others.")
+        self.step = 0
         self.result: tuple[np.ndarray, int] | None = None
+        self._round_id = round_id
+        self._length = length
+        self._threshold = threshold
+        self._members = [sorted(clients)]  # of each step so far, those asked in it
+        self._answered: list[set[int]] = [set() for _ in range(STEPS)]
+        self._keys: dict[int, Keys] = {}
+        self._sealed: dict[int, list[bytes]] = {}
+        self._total = np.zeros(length, np.uint64)
+        self._shares: dict[int, list[int]] = {}
 
-    def num_available(self) -> int:
-        return len(self.nodes)
+    def waiting(self) -> set[int]:
+        """Return the clients whose bytes for the current step are missing."""
+        if self.step == STEPS:
+            return set()
+        return set(self._members[self.step]) - self._answered[self.step]
 
-    def configure_fit(self, number: int, parameters: Any, manager: Any) -> list[tuple[Any, FitIns]]:
-        return [(_Proxy(node), FitIns(parameters, {})) for node in self.nodes]
+    def question(self, client: int) -> bytes | None:
+        """Return the server's bytes for a client in the current step.
 
-    def aggregate_fit(
-        self, number: int, results: Any, failures: Any
-    ) -> tuple[None, dict[str, Any]]:
-        mean = parameters_to_ndarrays(results[0][1].parameters)[0]
-        self.result = np.rint(mean * len(results)).astype(np.int64), len(results)
-        return None, {}
+        None means that the client has dropped out, that it is unknown, or that the sum is open.
+        """
+        if self.step == STEPS or client not in self._members[self.step]:
+            return None
+        match self.step:
+            case 0:
+                return encode_invitation(client, self._threshold, len(self._members[0]))
+            case 1:
+                return encode_key_list({number: self._keys[number] for number in self._members[1]})
+            case 2:
+                return encode_dealt(
+                    {
+                        sender: self._sealed[sender][_position(self._members[1], sender, client)]
+                        for sender in self._members[2]
+                        if sender != client
+                    }
+                )
+            case _:
+                return encode_numbers(self._members[3])
+
+    def receive(self, client: int, step: int, data: bytes) -> str:
+        """Take a client's bytes, which may be anything.
+
+        Returns:
+          The fate of the bytes: `counted`; `again` if the client has already answered this step;
+          `late` if the step is over or the client has dropped out; `unknown` if the client was not
+          invited; else `malformed`.
+        """
+        if client not in self._members[0]:
+            return "unknown"
+        if step not in range(STEPS) or step > self.step or not isinstance(data, bytes):
+            return "malformed"
+        if client in self._answered[step]:
+            return "again"
+        if step < self.step or client not in self._members[step]:
+            return "late"
+        try:
+            (self._take_keys, self._take_sealed, self._take_vector, self._take_shares)[step](
+                client, data
+            )
+        except SumRefusedError:
+            return "malformed"
+        self._answered[step].add(client)
+        return "counted"
+
+    def _take_keys(self, client: int, data: bytes) -> None:
+        keys = decode_keys(data)
+        known = {key for other in self._keys.values() for key in other[:2]}
+        if known & set(keys[:2]):
+            raise SumRefusedError("Expected keys of its own, got those of another client.")
+        self._keys[client] = keys
+
+    def _take_sealed(self, client: int, data: bytes) -> None:
+        self._sealed[client] = decode_sealed(data, len(self._members[1]) - 1)
+
+    def _take_vector(self, client: int, data: bytes) -> None:
+        self._total += decode_vector(data, self._length)
+
+    def _take_shares(self, client: int, data: bytes) -> None:
+        shares = decode_shares(data)
+        if len(shares) != len(self._members[2]):
+            raise SumRefusedError(f"Expected {len(self._members[2])} shares, got {len(shares)}.")
+        self._shares[client] = shares
+
+    def advance(self) -> None:
+        """End the current step with those who answered; the last step opens the sum.
+
+        Raises:
+          ValueError: If too few clients are left, or if shares do not fit.
+        """
+        if self.step == STEPS:
+            raise ValueError("Expected a sum that is not open yet, got one that is.")
+        left = sorted(self._answered[self.step])
+        if len(left) < self._threshold:
+            raise ValueError(
+                f"The sum could not be opened: expected {self._threshold} clients to stay, got "
+                f"{len(left)} in step {self.step} of 0 to {STEPS - 1}; begin another round."
+            )
+        if self.step == STEPS - 1:
+            self.result = self._opened(), len(self._members[3])
+        self._members.append(left)
+        self.step += 1
+
+    def _opened(self) -> np.ndarray:
+        """Return the sum of the vectors without their masks, int64 `[length]`."""
+        listed = encode_key_list({number: self._keys[number] for number in self._members[1]})
+        hashed = transcript(
+            self._round_id, self._length, self._threshold, len(self._members[0]), listed
+        )
+        inside = self._members[3]
+        total = self._total.copy()
+        for index, owner in enumerate(self._members[2]):
+            shares = {opener: found[index] for opener, found in self._shares.items()}
+            if owner in inside:
+                seed = self._recovered(owner, shares, _fits_seed)
+                total -= own_mask(seed, hashed, owner, self._length)
+                continue
+            key = self._recovered(owner, shares, _fits_mask_key)
+            for other in inside:
+                total += pair_mask(key, self._keys[other].mask, hashed, owner, other, self._length)
+        return total.view(np.int64)
+
+    def _recovered(
+        self, owner: int, shares: Mapping[int, int], fits: Callable[[bytes, Keys], bool]
+    ) -> bytes:
+        """Return a secret from the first circular run of shares that fits the announced keys."""
+        numbers = sorted(shares)
+        runs = len(numbers) if len(numbers) > self._threshold else 1
+        for start in range(runs):
+            chosen = sorted((numbers + numbers)[start : start + self._threshold])
+            secret = combine({number: shares[number] for number in chosen})
+            if secret is not None and fits(secret, self._keys[owner]):
+                return secret
+        raise ValueError(
+            f"The sum could not be opened: the shares of client {owner} do not fit its keys; begin "
+            "another round."
+        )
 
 
-class _Proxy:
-    def __init__(self, node: int) -> None:
-        self.node_id = node
-        self.cid = str(node)
+def _fits_seed(seed: bytes, keys: Keys) -> bool:
+    return hashlib.sha256(seed).digest() == keys.commitment
 
 
-class _Soon:
-    """Grid that polls for replies as often as a protocol of four steps needs."""
+def _fits_mask_key(key: bytes, keys: Keys) -> bool:
+    return _public(key) == keys.mask
 
-    def __init__(self, grid: Any) -> None:
-        self.grid = grid
 
-    def send_and_receive(
-        self, messages: Sequence[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        left = set(self.grid.push_messages(messages))
-        heard = []
-        ends = time.time() + (timeout or STEP)
-        while left and time.time() < ends:
-            came = list(self.grid.pull_messages(list(left)))
-            heard += came
-            left -= {message.metadata.reply_to_message_id for message in came}
-            time.sleep(POLL)
-        return heard
+def _position(members: Sequence[int], sender: int, receiver: int) -> int:
+    """Return the index of the receiver among the members without the sender."""
+    index = members.index(receiver)
+    return index - (sender < receiver)

@@ -46,8 +46,11 @@ class Serve:
       seed: of clustering and training, which are public. No option fixes the noise.
       host: that clients reach.
       port: likewise.
-      certificates: folder of ca.pem, server.pem and server.key.
-      keys: file of the clients' public keys, one a line, as OpenSSH writes them.
+      certificates: folder of server.pem and server.key, for HTTPS.
+      keys: file of the clients' certificates, one after the other (PEM); nobody else is let in, and a client counts once by its key.
+      question: folder of another server whose question is asked here too, with the same options; see --merge.
+      collect_only: publish nothing; --merge counts the folder.
+      merge: folders of servers that asked one question; nobody is asked, and the answers of all are counted in --out and published.
       allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
@@ -78,6 +81,9 @@ class Serve:
     port: int = PORT
     certificates: Path | None = None
     keys: Path | None = None
+    question: Path | None = None
+    collect_only: bool = False
+    merge: tuple[Path, ...] = ()
     allow_large_epsilon: bool = False
     json: bool = False
 
@@ -90,7 +96,8 @@ class Join:
 
     Attributes:
       private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none.
-      server: host:port.
+      server: host:port, or https://host:port.
+      dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Without it, one such record keeps the client out of the round.
       budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
       budget_delta: likewise for delta.
       unit: what the ledger protects, likewise: a record, or all that is in the file.
@@ -107,12 +114,14 @@ class Join:
       patience: seconds to wait for another process that holds the ledger; after that the round is refused.
       rounds: folder where each round's answer is kept, as it was sent; <private file>.rounds where it is not given.
       ca: the server's root certificate.
-      key: private key by which the server knows this client.
+      certificate: certificate by which the server knows this client.
+      key: its private key.
       json: end with one line of JSON on stdout.
     """  # noqa: E501
 
     private: Path
     server: str = f"127.0.0.1:{PORT}"
+    dimensions: int | None = None
     budget: float | None = None
     budget_delta: float = 0.0
     unit: Unit = "record"
@@ -129,6 +138,7 @@ class Join:
     patience: float = PATIENCE
     rounds: Path | None = None
     ca: Path | None = None
+    certificate: Path | None = None
     key: Path | None = None
     json: bool = False
 

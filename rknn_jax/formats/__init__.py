@@ -35,6 +35,10 @@ class Columns(NamedTuple):
         to None, the width of the file.
       classes: Names of the classes, or an empty tuple if they are numbers, for formats without
         types. Defaults to None, which reads labels as text there.
+      raw: Whether the rows are records for an encoder, such as images or text, in one array or
+        column. Defaults to False.
+      person: Name of the array or column that tells whose a record is, which is never a feature.
+        Defaults to None, which reads none.
     """
 
     embedding: tuple[str, ...] | None = None
@@ -42,18 +46,29 @@ class Columns(NamedTuple):
     reads_label: bool = True
     width: int | None = None
     classes: tuple[str, ...] | None = None
+    raw: bool = False
+    person: str | None = None
+
+    @property
+    def aside(self) -> tuple[str, ...]:
+        """Names of columns that are no features."""
+        return (self.label, LABELS, *([] if self.person is None else [self.person]))
 
 
 class Block(NamedTuple):
     """Consecutive rows of a file.
 
     Attributes:
-      embeddings: Real numbers `[b, f]` as stored; None if none were asked for.
+      embeddings: Real numbers `[b, f]` as stored, or raw records `[b, ...]`; None if none were
+        asked for.
       labels: Labels `[b]` as stored; None if none were asked for.
+      persons: Numbers, text or bytes `[b]` that tell whose a record is; None for a missing one.
+        Defaults to None.
     """
 
     embeddings: np.ndarray | None
     labels: np.ndarray | None
+    persons: np.ndarray | None = None
 
 
 class FormatError(ValueError):

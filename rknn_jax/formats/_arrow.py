@@ -35,6 +35,8 @@ def names_of(schema: Any, columns: Columns) -> list[str]:
     wanted = list(features_of(schema, columns))
     if columns.reads_label:
         wanted.append(columns.label)
+    if columns.person is not None:
+        wanted.append(columns.person)
     for name in wanted:
         if name not in schema.names:
             raise absent(name, schema.names)
@@ -52,11 +54,18 @@ def features_of(schema: Any, columns: Columns) -> list[str]:
       AbsentError: If there is none.
       FormatError: If columns of lists, decimals or integers leave open which they are.
     """
+    if columns.raw and len(columns.embedding or ()) > 1:
+        raise FormatError(
+            f"Expected one column of records, got {len(columns.embedding or ())} names in "
+            "--embedding; name one."
+        )
     if columns.embedding is not None:
         return list(columns.embedding)
     if EMBEDDINGS in schema.names:
         return [EMBEDDINGS]
-    features = _numeric_columns(schema, columns.label)
+    if columns.raw:
+        return [raw_name(schema.names, columns)]
+    features = _numeric_columns(schema, columns.aside)
     if not features:
         raise absent(EMBEDDINGS, schema.names)
     _check_clear(schema, features)
@@ -72,12 +81,101 @@ def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
       columns: Arrays or columns to read.
     """
     labels = label_column(batch.column(columns.label)) if columns.reads_label else None
+    persons = None
+    if columns.person is not None:
+        persons = person_column(batch.column(columns.person), columns.person)
     if not features:
-        return Block(None, labels)
+        return Block(None, labels, persons)
+    if columns.raw:
+        return _raw_block(batch.column(features[0]), features[0], labels, persons)
     parts = [batch.column(name) for name in features]
     if len(parts) == 1 and (_is_list(parts[0].type) or features[0] == EMBEDDINGS):
-        return Block(list_column(parts[0], features[0], columns.width), labels)
-    return Block(np.stack([_numbers(part) for part in parts], axis=1), labels)
+        return Block(list_column(parts[0], features[0], columns.width), labels, persons)
+    return Block(np.stack([_numbers(part) for part in parts], axis=1), labels, persons)
+
+
+def raw_name(names: Sequence[str], columns: Columns) -> str:
+    """Return the name of the only column beside the label.
+
+    Raises:
+      FormatError: If there are others.
+    """
+    found = [name for name in names if name not in columns.aside]
+    if len(found) != 1:
+        raise FormatError(
+            f"Expected one column of records beside the label {columns.label!r}, got "
+            f"{', '.join(found) or 'none'}; name it with --embedding."
+        )
+    return found[0]
+
+
+def _raw_block(
+    column: Any, name: str, labels: np.ndarray | None, persons: np.ndarray | None
+) -> Block:
+    """Return raw records as a block. A record that is missing in part has no label."""
+    values, missing = raw_column(column, name)
+    if labels is not None and missing.any():
+        nothing = "" if labels.dtype.kind == "U" else np.nan
+        labels = np.where(missing, nothing, labels)
+    return Block(values, labels, persons)
+
+
+def raw_column(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a column of text or bytes as objects `[b]`, or one of tensors or lists as an array.
+
+    Also returns which records are missing in whole or in part, bool `[b]`. A missing text is None,
+    and a missing number 0: one record must not change the dtype of the others.
+
+    Raises:
+      FormatError: If the column holds something else.
+    """
+    pa = pyarrow()
+    types = pa.types
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        values, missing = _fixed_lists(column.storage)
+        return values.reshape(len(column), *column.type.shape), missing
+    if types.is_fixed_size_list(column.type):
+        return _fixed_lists(column)
+    missing = np.array(column.is_null().to_numpy(zero_copy_only=False), bool)
+    if types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        return text_column(column.cast(pa.large_binary())), missing
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        return _objects(column.to_pylist()), missing
+    raise FormatError(
+        f"Expected text, bytes, tensors or lists of one fixed length in column {name!r}, got "
+        f"{column.type}; save it so."
+    )
+
+
+def _fixed_lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return lists of one length in the dtype of the schema, and which have missing values."""
+    width = column.type.list_size
+    dtype = column.type.value_type.to_pandas_dtype()
+    there = np.array(column.is_valid().to_numpy(zero_copy_only=False), bool)
+    values = column.filter(column.is_valid()).flatten()
+    holes = np.array(values.is_null().to_numpy(zero_copy_only=False), bool).reshape(-1, width)
+    rows = np.zeros((len(column), width), dtype)
+    rows[there] = values.fill_null(0).to_numpy(zero_copy_only=False).reshape(-1, width)
+    missing = ~there
+    missing[there] = holes.any(axis=1)
+    return rows, missing
+
+
+def text_column(column: Any) -> np.ndarray:
+    """Return a column of bytes as text, object `[b]`; what is no Unicode is replaced."""
+    texts: Sequence[bytes | None] = column.to_pylist()
+    return _objects([None if text is None else text.decode(errors="replace") for text in texts])
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    made = np.empty(len(values), object)
+    made[:] = values
+    return made
 
 
 def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
@@ -142,6 +240,32 @@ def label_column(column: Any) -> np.ndarray:
     return values
 
 
+def person_column(column: Any, name: str) -> np.ndarray:
+    """Return a column that tells whose a record is, float64 or object `[b]` of bytes and None.
+
+    Numbers and text stay whole, because two persons must not become one.
+
+    Raises:
+      FormatError: If the column holds neither numbers nor text.
+    """
+    pa = pyarrow()
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_floating(column.type):
+        numbers: np.ndarray = column.to_numpy(zero_copy_only=False)
+        return numbers
+    if types.is_integer(column.type) or types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        return _objects(column.to_pylist())
+    raise FormatError(
+        f"Expected numbers or text in column {name!r} of persons, got {column.type}; save it so."
+    )
+
+
 def _flat(column: Any) -> np.ndarray:
     """Return the values of all lists, one after another."""
     from pyarrow import types
@@ -165,8 +289,8 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _numeric_columns(schema: Any, label: str) -> list[str]:
-    """Return the names of the numeric columns, without labels and without the index of pandas."""
+def _numeric_columns(schema: Any, aside: Sequence[str]) -> list[str]:
+    """Return the names of the numeric columns, without `aside` and the index of pandas."""
     from pyarrow import types
 
     index = (schema.pandas_metadata or {}).get("index_columns", [])
@@ -175,7 +299,7 @@ def _numeric_columns(schema: Any, label: str) -> list[str]:
         for field in schema
         if types.is_floating(field.type) or types.is_integer(field.type)
     ]
-    return [name for name in number if name not in (label, "labels") and name not in index]
+    return [name for name in number if name not in aside and name not in index]
 
 
 def _check_clear(schema: Any, features: Sequence[str]) -> None:

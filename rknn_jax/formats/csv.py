@@ -50,7 +50,9 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield rows in blocks of at most `size`, each line in its place."""
     names = _names(file)
     own = _features(names, columns)
-    for name in [*own, *([columns.label] if columns.reads_label else [])]:
+    read = [columns.label] if columns.reads_label else []
+    read += [] if columns.person is None else [columns.person]
+    for name in [*own, *read]:
         if name not in names:
             raise absent(name, names)
     for lines in _lines(file):
@@ -82,7 +84,9 @@ def _names(file: IO[bytes]) -> list[str]:
 def _features(names: list[str], columns: Columns) -> list[str]:
     if columns.embedding is not None:
         return list(columns.embedding)
-    found = [name for name in names if name not in (columns.label, "labels")]
+    if columns.raw:
+        return [_arrow.raw_name(names, columns)]
+    found = [name for name in names if name not in columns.aside]
     if not found:
         raise absent(EMBEDDINGS, names)
     if columns.width is not None and len(found) != columns.width:
@@ -154,9 +158,14 @@ def _block(batch: Any, own: Sequence[str], columns: Columns) -> Block:
         labels = _arrow.label_column(batch.column(columns.label).combine_chunks())
         if columns.classes is not None:
             labels = _class_numbers(labels, columns.classes)
+    persons = None
+    if columns.person is not None:
+        persons = _arrow.person_column(batch.column(columns.person), columns.person)
     if not own:
-        return Block(None, labels)
-    return Block(np.stack([_numbers(batch.column(name)) for name in own], axis=1), labels)
+        return Block(None, labels, persons)
+    if columns.raw:
+        return Block(_arrow.text_column(batch.column(own[0])), labels, persons)
+    return Block(np.stack([_numbers(batch.column(name)) for name in own], axis=1), labels, persons)
 
 
 def _class_numbers(labels: np.ndarray, classes: Sequence[str]) -> np.ndarray:

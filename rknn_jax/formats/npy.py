@@ -35,6 +35,11 @@ def num_rows(file: IO[bytes], columns: Columns) -> int:
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield the array in blocks of `size` rows."""
+    if columns.person is not None:
+        raise FormatError(
+            f"Expected an array {columns.person!r} of persons, got a .npy file, which holds one "
+            "array; save both in a .npz file."
+        )
     for rows in arrays(file, size):
         yield Block(None, rows) if columns.embedding == () else Block(rows, None)
 

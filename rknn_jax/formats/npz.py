@@ -20,44 +20,43 @@ def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the length of the first array that is asked for, from its head."""
     with ExitStack() as stack:
         archive = stack.enter_context(_archive(file))
-        embedding, label = _names(columns)
-        return npy.num_rows(_member(stack, archive, embedding or label or ""), columns)
+        first = next(name for name in _names(columns) if name is not None)
+        return npy.num_rows(_member(stack, archive, first), columns)
 
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
-    """Yield both arrays in blocks of `size` rows.
+    """Yield the arrays in blocks of `size` rows.
 
     Raises:
       ValueError: If an array is absent or damaged, or their lengths differ.
     """
-    embedding, label = _names(columns)
+    names = _names(columns)
     with ExitStack() as stack:
         archive = stack.enter_context(_archive(file))
-        named = [name for name in (embedding, label) if name is not None]
+        named = [name for name in names if name is not None]
         lengths = [npy.num_rows(_member(stack, archive, name), columns) for name in named]
         if len(set(lengths)) > 1:
+            told = [f"{length} {name}" for length, name in zip(lengths, named, strict=True)]
             raise FormatError(
-                f"Expected one label a record, got {lengths[1]} labels for {lengths[0]} "
-                "embeddings; save both in the same order."
+                f"Expected one label a record, got {', '.join(told)}; save all in the same order."
             )
         members = [npy.arrays(_member(stack, archive, name), size) for name in named]
         for parts in zip(*members, strict=True):
-            yield Block(
-                None if embedding is None else parts[0], None if label is None else parts[-1]
-            )
+            found = iter(parts)
+            yield Block(*(None if name is None else next(found) for name in names))
 
 
-def _names(columns: Columns) -> tuple[str | None, str | None]:
-    """Return the names of the arrays of embeddings and labels; None for what is not read."""
+def _names(columns: Columns) -> tuple[str | None, str | None, str | None]:
+    """Return the arrays of embeddings, labels and persons; None for what is not read."""
     label = columns.label if columns.reads_label else None
     if columns.embedding == ():
-        return None, label
+        return None, label, columns.person
     names = columns.embedding or (EMBEDDINGS,)
     if len(names) > 1:
         raise FormatError(
             f"Expected one array of embeddings, got {len(names)} names in --embedding; name one."
         )
-    return names[0], label
+    return names[0], label, columns.person
 
 
 def _archive(file: IO[bytes]) -> zipfile.ZipFile:

@@ -22,7 +22,8 @@ import numpy as np
 
 from rknn_jax import bsvs
 from rknn_jax._internal import pytree
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Trust
+from rknn_jax.privacy.contributions import as_person
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Trust, Unit
 from rknn_jax.types import Array
 
 CLIENTS_PER_BLOCK = 8192
@@ -160,11 +161,16 @@ class CentralMechanism(CalibratedMechanism):
 
     Attributes:
       relation: Neighboring relation. Defaults to `replace-one`.
+      unit: Privacy unit: record, or person, if `privacy.contributions` bounds the votes of each
+        person by those of a record. Defaults to record.
+      grid: Units of a vote in the totals that `release` takes, for fractional votes. Defaults to 1.
     """
 
     trusts: ClassVar[tuple[Trust, ...]] = ("central",)
 
     relation: Relation = field(default="replace-one", metadata=pytree.STATIC)
+    unit: Unit = field(default="record", kw_only=True, repr=False, metadata=pytree.STATIC)
+    grid: int = field(default=1, kw_only=True, repr=False, metadata=pytree.STATIC)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -172,6 +178,17 @@ class CentralMechanism(CalibratedMechanism):
             raise ValueError(
                 f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
             )
+        sound = self.grid == 1 if self.unit == "record" else self.grid >= 1
+        if self.unit not in ("record", "person") or not sound:
+            raise ValueError(
+                "Expected a grid of 1 for unit=record and a grid >= 1 for unit=person, got "
+                f"unit={self.unit!r} and grid={self.grid}."
+            )
+
+    def release_guarantee(self, num_records: int) -> Guarantee:
+        """Return the guarantee of one run whose noise is exact, for the mechanism's unit."""
+        guarantee = super().release_guarantee(num_records)
+        return guarantee if self.unit == "record" else as_person(guarantee)
 
     @property
     def changed_cells(self) -> int:
@@ -197,7 +214,7 @@ class CentralMechanism(CalibratedMechanism):
         The noise comes from the operating system's entropy.
 
         Args:
-          totals: Counts, int64 `[num_queries, num_classes]`.
+          totals: Counts, int64 `[num_queries, num_classes]`, in units of 1 / `grid` votes.
 
         Raises:
           NotImplementedError: If the noise has no exact form.
@@ -287,8 +304,9 @@ def release_counts(
     Args:
       mechanism: Central mechanism with an exact form.
       votes: Sums of the records' votes, integers `[num_queries, num_classes]`. Each record has
-        `votes_per_record` votes at most, for different cells.
-      num_records: Number of records n.
+        `votes_per_record` votes at most, for different cells. A person's votes are bounded by
+        `privacy.contributions`, and in units of 1 / `mechanism.grid`.
+      num_records: Number of records n, or of persons.
       ledger: Budget of the private data set that the votes come from.
       purpose: A few words for the ledger.
 
@@ -300,7 +318,7 @@ def release_counts(
       ValueError: If the votes are not those of so many records, or there is no record.
     """
     totals = np.asarray(votes)
-    most = num_records * mechanism.votes_per_record
+    most = num_records * mechanism.votes_per_record * mechanism.grid
     sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records > 0
     if not sound or totals.min() < 0 or totals.sum(dtype=np.int64) > most:
         raise ValueError(

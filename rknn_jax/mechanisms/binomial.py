@@ -58,6 +58,11 @@ class Binomial(CentralMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.unit != "record":
+            raise ValueError(
+                f"Expected unit=record for coins, which hide whole votes, got unit={self.unit}; "
+                "use discrete_laplace."
+            )
         if not 0 < self.delta < 1:
             raise ValueError(
                 f"Expected 0 < delta < 1, got delta={self.delta}; coins hide a vote at a "

@@ -52,9 +52,9 @@ class DiscreteLaplace(CentralMechanism):
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact noise; see `CentralMechanism.release`."""
-        return exact_noise.discrete_laplace(
-            totals, exact_noise.safe_scale(self.changed_cells, self.epsilon)
-        )
+        scale = exact_noise.safe_scale(self.changed_cells * self.grid, self.epsilon)
+        noisy = exact_noise.discrete_laplace(totals, scale)
+        return noisy if self.grid == 1 else noisy / self.grid
 
     @property
     def noise_scale(self) -> float:
@@ -71,11 +71,11 @@ class DiscreteLaplace(CentralMechanism):
         return bsvs.flip_prob(gap, self.noise_scale, self.num_classes)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
-        """Return sqrt(2a)/(1 - a) for every cell."""
+        """Return sqrt(2a)/(1 - a) for every cell, in votes."""
         del num_records
-        scale = float(self.scale)
+        scale = float(self.scale) * self.grid
         stddev = np.sqrt(2 * np.exp(-1 / scale)) / -np.expm1(-1 / scale) if scale > 0 else 0.0
-        return np.broadcast_to(stddev, np.shape(counts))
+        return np.broadcast_to(stddev / self.grid, np.shape(counts))
 
     def guarantee(self, num_records: int) -> Guarantee:
         """Return pure epsilon-DP."""

@@ -51,12 +51,14 @@ class Gaussian(CentralMechanism):
                     f"Expected 0 < delta < 1, got delta={self.delta}; for pure differential "
                     "privacy use DiscreteLaplace."
                 )
-            multiplier = (
-                0.0
-                if self.epsilon == math.inf
-                else accounting.gaussian_noise_multiplier(self.epsilon, self.delta)
-            )
+            multiplier = 0.0 if self.epsilon == math.inf else self._calibrated()
             object.__setattr__(self, "noise_multiplier", multiplier)
+
+    def _calibrated(self) -> float:
+        """Return z: by the analytic formula, or by concentrated DP if persons move fractions."""
+        if self.unit == "person":
+            return accounting.zcdp_noise_multiplier(self.epsilon, self.delta)
+        return accounting.gaussian_noise_multiplier(self.epsilon, self.delta)
 
     @property
     def sigma(self) -> float:
@@ -72,10 +74,13 @@ class Gaussian(CentralMechanism):
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact discrete Gaussian noise; see `CentralMechanism.release`."""
-        return exact_noise.discrete_gaussian(totals, self._release_stddev())
+        noisy = exact_noise.discrete_gaussian(totals, self._release_stddev())
+        return noisy if self.grid == 1 else noisy / self.grid
 
     def release_guarantee(self, num_records: int) -> Guarantee:
         """Return (epsilon, delta)-DP of the discrete Gaussian."""
+        if self.unit == "person":
+            return replace(super().release_guarantee(num_records), accountant="zCDP")
         event = Event("discrete_gaussian", self._release_stddev(), self.changed_cells)
         return replace(
             self.guarantee(num_records), events=(event,), accountant="PLD", sampler="release"
@@ -100,6 +105,9 @@ class Gaussian(CentralMechanism):
         )
 
     def _release_stddev(self) -> float:
+        """Return the parameter of the discrete Gaussian, in units of 1 / `grid` votes."""
+        if self.unit == "person":
+            return self.sigma * self.grid * (1 + 1e-12)
         return accounting.discrete_gaussian_stddev(self.epsilon, self.delta, self.changed_cells)
 
 

@@ -8,8 +8,9 @@ one-hot row: no soft labels and no smoothing.
 **Why the scale is that of the Laplace histogram.** A vote more or less moves one count of one
 query, for which permute-and-flip is monotone and (1/t)-DP. Under add-remove that happens in k
 queries: k/t in total. Replacing a record either does that in up to 2k queries, or moves two counts
-by 1 each, at 2/t, in k queries. Both cost 2k/t. With r > 1 labels a record there is no single
-winner to release.
+by 1 each, at 2/t, in k queries. Both cost 2k/t. A person whose votes are bounded by weights moves
+counts in one direction by k in all, joining or leaving, and costs the same. With r > 1 labels a
+record there is no single winner to release.
 
 References: McKenna & Sheldon, "Permute-and-Flip", 2020; Ding et al., "The Permute-and-Flip
 Mechanism is Identical to Report-Noisy-Max with Exponential Noise", 2021.
@@ -66,7 +67,7 @@ class PermuteAndFlip(CentralMechanism):
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Return the winners as one-hot rows, drawn exactly; see `CentralMechanism.release`."""
         winners = exact_noise.permute_and_flip(
-            totals, exact_noise.safe_scale(self.changed_cells, self.epsilon)
+            totals, exact_noise.safe_scale(self.changed_cells * self.grid, self.epsilon)
         )
         chosen: np.ndarray = (np.arange(self.num_classes) == winners[:, None]).astype(np.int64)
         return chosen

@@ -19,7 +19,7 @@ Protection = Trust | Literal["aggregate"]
 A labeler's `Trust`, or `aggregate`: a server sums for clients who add the noise.
 """
 
-Unit = Literal["record", "client"]
+Unit = Literal["record", "client", "person"]
 Sampler = Literal["simulation", "release"]
 EventKind = Literal[
     "laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "binomial", "pure"

@@ -1,4 +1,4 @@
-"""Privacy budget on disk: one append-only file per private data set.
+"""Privacy budget on disk: one append-only file for the people of a private data set.
 
 Spending is never forgotten and never refunded. Every private release charges the ledger before it
 draws any noise. If the process dies in between, the budget is spent and nothing is released. The
@@ -7,6 +7,11 @@ reverse order could release without a record. The file holds one JSON object a l
     {"kind": "create", ..., "hash": h0}   data set, relation, unit, budget and a random salt
     {"kind": "spend",  ..., "hash": h1}   h1 = SHA-256(h0 and the line without its hash)
     {"kind": "drawn",  ..., "hash": h2}   the noise of that spend exists; never draw it again
+    {"kind": "adopt",  ..., "hash": h3}   other data of the same people share the budget
+
+A budget belongs to people, while a fingerprint belongs to the bits of their data. Data that were
+embedded anew, or have records added or removed, are adopted before they are charged. An adoption
+costs nothing and cannot be undone.
 
 - **Never overspent.** A charge reads, decides and appends under an exclusive lock, in exact
   fractions: ten times 0.1 is 1.
@@ -29,6 +34,7 @@ import json
 import logging
 import os
 import secrets
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,16 +49,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rknn_jax._internal import mounts
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
 from rknn_jax.privacy.ledger_lines import (
     FORMAT,
+    MOST_SHARDS,
     Amount,
     BudgetExceededError,
     Chain,
+    DataSet,
     Entry,
     LedgerCorruptError,
     LedgerError,
     LedgerMismatchError,
+    adopted,
     body_of,
     entry_of,
     parse,
@@ -65,6 +75,7 @@ __all__ = [
     "PATIENCE",
     "Amount",
     "BudgetExceededError",
+    "DataSet",
     "Digest",
     "Entry",
     "Ledger",
@@ -86,7 +97,7 @@ Number = int | float | str | Decimal | Fraction
 
 @dataclass(frozen=True)
 class Ledger:
-    """Privacy budget of one private data set.
+    """Privacy budget of the people of a private data set.
 
     Reading never changes the file, and every property reads it anew.
 
@@ -117,6 +128,9 @@ class Ledger:
         *,
         relation: Relation = "replace-one",
         unit: Unit = "record",
+        name: str | None = None,
+        rows: int | None = None,
+        shards: Sequence[str] = (),
     ) -> "Ledger":
         """Make a new ledger file, all or nothing.
 
@@ -129,6 +143,11 @@ class Ledger:
             Defaults to 0.
           relation: Relation of every guarantee that may be charged. Defaults to `replace-one`.
           unit: Privacy unit of every guarantee that may be charged. Defaults to `record`.
+          name: Name of the ledger, which it keeps if the file is renamed. Defaults to that of the
+            file, without its suffixes.
+          rows: Number of private records. Defaults to None, for unknown.
+          shards: Fingerprints of the shards, of which the first `MOST_SHARDS` in order are kept.
+            Defaults to none.
 
         Raises:
           LedgerError: If the file exists already, the folder cannot be written, or an amount is out
@@ -146,7 +165,10 @@ class Ledger:
             )
         header = {
             "format": FORMAT,
+            "name": _stem(Path(path)) if name is None else name,
             "dataset": dataset,
+            "rows": rows,
+            "shards": sorted(shards)[:MOST_SHARDS],
             "relation": relation,
             "unit": unit,
             "salt": secrets.token_hex(16),
@@ -179,6 +201,16 @@ class Ledger:
         ledger = cls(Path(path), dataset, patience)
         ledger._check_dataset(ledger._chain())
         return ledger
+
+    @property
+    def name(self) -> str:
+        """Name of the ledger, or of its file if the ledger was made without a name."""
+        return self._chain().name or _stem(self.path)
+
+    @property
+    def datasets(self) -> tuple[DataSet, ...]:
+        """Data sets that may be charged, oldest first."""
+        return self._chain().datasets
 
     @property
     def budget(self) -> Amount:
@@ -292,6 +324,48 @@ class Ledger:
 
         return self._append(body)
 
+    def adopt(self, data: DataSet, reason: str, *, unrelated: bool = False) -> Entry:
+        """Let other data of the same people be charged to this budget, on the record.
+
+        Such data are another embedding, or the records after some were added or removed. Data that
+        the ledger has already are not recorded twice.
+
+        Args:
+          data: Data set to adopt. Releases take the `fingerprint` of embeddings in float32.
+          reason: Reason why these are the same people's data.
+          unrelated: Flag for data that share neither a shard nor the number of rows with those
+            that the ledger has. Defaults to False, which refuses them as a likely mistake.
+
+        Returns:
+          The entry, which is on disk.
+
+        Raises:
+          LedgerMismatchError: If the data share nothing with those that the ledger has.
+          LedgerError: If the reason is empty, or the file cannot be written.
+        """
+        if not reason.strip():
+            raise LedgerError(
+                "Expected a reason for the adoption, got an empty one; say why these are the same "
+                "people's data."
+            )
+        if not data.fingerprint:
+            raise LedgerError("Expected the fingerprint of a data set, got an empty one.")
+        kept = data._replace(shards=tuple(sorted(data.shards)[:MOST_SHARDS]))
+
+        def body(chain: Chain) -> dict[str, Any] | Entry:
+            for entry in chain.entries:
+                if entry.data is not None and entry.data.fingerprint == kept.fingerprint:
+                    return entry
+            if not unrelated and not data.resembles(chain.datasets):
+                raise LedgerMismatchError(
+                    f"Expected data that share a shard or the number of rows with those of "
+                    f"{self.path}, got data that share neither; if they are the same people's, "
+                    "pass --unrelated, and say in the reason what became of the records."
+                )
+            return adopted(kept, reason)
+
+        return self._append(body)
+
     def mark_drawn(self, purpose: str, result: str) -> Entry:
         """Record that the noise of a charge was drawn.
 
@@ -369,13 +443,18 @@ class Ledger:
         with _clear_errors(self.path, "read"), open(self.path, "rb") as file:
             return parse(file.read(), self.path)
 
-    def _append(self, body: Callable[[Chain], dict[str, Any]]) -> Entry:
-        """Append the record that `body` makes from the chain, or nothing if `body` raises."""
+    def _append(self, body: Callable[[Chain], dict[str, Any] | Entry]) -> Entry:
+        """Append the record that `body` makes from the chain.
+
+        Nothing is appended if `body` raises, or returns an entry that the chain has already.
+        """
         with _clear_errors(self.path, "written"), self._locked() as file:
             data = file.read()
             chain = parse(data, self.path)
             self._check_dataset(chain)
             record = body(chain)
+            if isinstance(record, Entry):
+                return record
             text = b"" if data.endswith(b"\n") else b"\n"
             head = chain.head
             if chain.damage:
@@ -392,6 +471,7 @@ class Ledger:
 
         The lock ends with the file handle, even on `kill -9`.
         """
+        _check_mount(self.path)
         deadline = time.monotonic() + self.patience
         while True:
             with FileIO(self.path, "r+b") as file:
@@ -403,11 +483,19 @@ class Ledger:
                     return
 
     def _check_dataset(self, chain: Chain) -> None:
-        if self.dataset not in (None, chain.dataset):
+        known = [data.fingerprint for data in chain.datasets]
+        if self.dataset is not None and self.dataset not in known:
             raise LedgerMismatchError(
-                f"{self.path} is the ledger of another data set; name the ledger of this one, or "
-                "create one."
+                f"Expected the ledger of these people's records, got {self.path}, which is the "
+                "ledger of another data set; name the ledger of these people. If this is it, let "
+                f"it adopt the records: `rknn budget adopt {shlex.quote(str(self.path))} "
+                "--private FILE --reason TEXT`, or Ledger.adopt."
             )
+
+
+def _stem(path: Path) -> str:
+    """Return the name of a ledger's file without its suffixes."""
+    return path.name.removesuffix(".jsonl").removesuffix(".ledger")
 
 
 def fingerprint(*arrays: ArrayLike) -> str:
@@ -420,8 +508,8 @@ def fingerprint(*arrays: ArrayLike) -> str:
     the wrong ledger, another split.
 
     **Limits.** One more record, another order or another encoder makes a new fingerprint, though
-    the people are the same. Charge all of them to one ledger, kept under the fingerprint of the
-    records as they were collected. The fingerprint depends on the private data without noise.
+    the people are the same. Charge all of them to one ledger, which `Ledger.adopt` lets know of
+    them. The fingerprint depends on the private data without noise.
     Anyone who guesses all the records can confirm the guess, so keep the fingerprint with the
     ledger and do not publish it.
 
@@ -452,17 +540,29 @@ class Digest:
         self._canonical = ""
 
     def begin(self, kind: str, shape: tuple[int, ...]) -> None:
-        """Begin an array of NumPy's kind of dtype and of a shape."""
-        self._canonical = _CANONICAL[kind]
+        """Begin an array of NumPy's kind of dtype and of a shape.
+
+        Text, bytes and other objects are items, each with its length.
+        """
+        self._canonical = _CANONICAL.get(kind, "items")
         self._hash.update(f"{self._canonical}{shape}".encode())
 
     def update(self, block: np.ndarray) -> None:
         """Add the next values of the array, in order."""
         flat = block.reshape(-1)
+        if self._canonical == "items":
+            self._update_items(flat)
+            return
         for start in range(0, flat.size, BLOCK):
             # Adding 0 turns minus zero into zero.
             values = flat[start : start + BLOCK].astype(self._canonical) + 0
             self._hash.update(values.data)
+
+    def _update_items(self, items: np.ndarray) -> None:
+        for item in items.tolist():
+            content = item if isinstance(item, bytes) else str(item).encode(errors="replace")
+            self._hash.update(f"{type(item).__name__} {len(content)} ".encode())
+            self._hash.update(content)
 
     def text(self) -> str:
         """Return the fingerprint of all arrays so far."""
@@ -527,6 +627,17 @@ def _append(file: FileIO, data: bytes, text: bytes) -> None:
         raise
 
 
+def _check_mount(path: Path) -> None:
+    """Refuse a file whose lock keeps out no other machine; two could spend one budget."""
+    mount = mounts.without_locks(path)
+    if mount is not None:
+        raise LedgerError(
+            f"Expected a ledger on a file system with locks, got {path} on {mount.folder}, which "
+            f"is {mount.kind} and locks files for one machine alone; nothing was charged. Keep the "
+            "ledger on a local disk, or mount the folder with locks."
+        )
+
+
 def _lock(file: FileIO, path: Path, deadline: float) -> None:
     """Lock the file, name the process that holds it, and give up at the deadline."""
     began = time.monotonic()
@@ -567,6 +678,7 @@ def _write_new(path: Path, line: bytes) -> None:
 
     The file gets its name, which must be free, once it is complete.
     """
+    _check_mount(path)
     with _clear_errors(path, "created"):
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:

@@ -8,6 +8,7 @@ here is a function of bytes, and touches no file.
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -18,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
 
 FORMAT = "rknn-jax privacy ledger 1"
-KINDS = ("create", "spend", "budget", "repair", "drawn")
-FREE = ("repair", "drawn")  # kinds that may cost nothing
+KINDS = ("create", "spend", "budget", "repair", "drawn", "adopt")
+FREE = ("repair", "drawn", "adopt")  # kinds that may cost nothing
 _CORRUPT = (
     "it is no ledger, or something else has changed it. Nothing can be spent until the last good "
     "copy is back, or until "
@@ -30,6 +31,12 @@ _READABLE = re.compile(
     rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?'
 )
 _SUFFIX = len(',"hash":""}') + 64  # length of the end of every line
+
+MOST_SHARDS = 256
+"""Most fingerprints of shards that a line holds, the lowest of all.
+
+If two data sets have most of their shards in common, their lowest ones overlap too.
+"""
 
 
 class LedgerError(ValueError):
@@ -58,35 +65,64 @@ class Amount(NamedTuple):
         return f"epsilon={float(self.epsilon)}, delta={float(self.delta)}"
 
 
+class DataSet(NamedTuple):
+    """Data that may be charged to a ledger: private, because a guess of them can be confirmed.
+
+    Attributes:
+      fingerprint: Fingerprint of all records.
+      rows: Number of records. Defaults to None, for unknown.
+      shards: Fingerprints of at most `MOST_SHARDS` shards, in order. Defaults to none.
+    """
+
+    fingerprint: str
+    rows: int | None = None
+    shards: tuple[str, ...] = ()
+
+    def resembles(self, others: "Sequence[DataSet]") -> bool:
+        """Return True if another data set has as many rows, or a shard in common."""
+        mine = {self.fingerprint, *self.shards}
+        counts = [other.rows for other in others if other.rows is not None]
+        return self.rows in counts or any(
+            not mine.isdisjoint((other.fingerprint, *other.shards)) for other in others
+        )
+
+
 @dataclass(frozen=True)
 class Entry:
     """One line of a ledger.
 
     Attributes:
       kind: `create` or `budget` for a line that sets the budget; `spend` for a charge; `repair` for
-        damaged bytes that count as spent; `drawn` for a spend whose noise was drawn.
+        damaged bytes that count as spent; `drawn` for a spend whose noise was drawn; `adopt` for
+        other data of the same people.
       time: UTC time, ISO 8601.
       amount: Amount that is spent or counts as spent, or the whole budget from here on.
       purpose: Purpose of the charge, or reason for the change.
       guarantee: Guarantee that the amount was spent on; None for a line that is not a `spend`.
       hash: Hash of this line and all lines before it.
       result: SHA-256 of what was drawn, in a `drawn` line; empty in all others.
+      data: Data that may be charged from here on, in a `create` or `adopt` line; None in all
+        others.
     """
 
-    kind: Literal["create", "spend", "budget", "repair", "drawn"]
+    kind: Literal["create", "spend", "budget", "repair", "drawn", "adopt"]
     time: str
     amount: Amount
     purpose: str
     guarantee: Guarantee | None
     hash: str
     result: str = ""
+    data: DataSet | None = None
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Verified content of a ledger file: the first `size` bytes are sound, and `damage` follows."""
+    """Verified content of a ledger file: the first `size` bytes are sound, and `damage` follows.
 
-    dataset: str
+    `name` is empty if the ledger was made before ledgers had names.
+    """
+
+    name: str
     relation: Relation
     unit: Unit
     entries: tuple[Entry, ...]
@@ -97,6 +133,11 @@ class Chain:
     def head(self) -> str:
         """Hash of the last sound line."""
         return self.entries[-1].hash
+
+    @property
+    def datasets(self) -> tuple[DataSet, ...]:
+        """Data sets that may be charged, oldest first."""
+        return tuple(entry.data for entry in self.entries if entry.data is not None)
 
     @property
     def budget(self) -> Amount:
@@ -207,12 +248,14 @@ def sound_part(data: bytes, path: Path) -> Chain:
         header.get("relation") in RELATIONS
         and header.get("unit") in UNITS
         and isinstance(header.get("dataset"), str)
+        and isinstance(header.get("name", ""), str)
     )
     if not known or kinds.index("create") != 0 or kinds.count("create") != 1:
         raise LedgerCorruptError(
             f"{path} names no data set, relation or unit that is known: {_CORRUPT}"
         )
-    return Chain(header["dataset"], header["relation"], header["unit"], entries, size, data[size:])
+    name = header.get("name", "")
+    return Chain(name, header["relation"], header["unit"], entries, size, data[size:])
 
 
 def _read(line: bytes, path: Path) -> dict[str, Any]:
@@ -312,7 +355,31 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
         guarantee,
         record["hash"],
         result,
+        _data_of(record, path),
     )
+
+
+def _data_of(record: dict[str, Any], path: Path) -> DataSet | None:
+    """Return the data that a line allows to be charged, or None for other kinds of lines."""
+    if record["kind"] not in ("create", "adopt"):
+        return None
+    fingerprint = record.get("dataset" if record["kind"] == "create" else "fingerprint")
+    rows = record.get("rows")
+    shards = record.get("shards", [])
+    known = isinstance(fingerprint, str) and (rows is None or type(rows) is int)
+    if not known or not isinstance(shards, list) or not all(isinstance(s, str) for s in shards):
+        raise LedgerCorruptError(f"A line of {path} names no data that are known: {_CORRUPT}")
+    return DataSet(str(fingerprint), rows, tuple(shards))
+
+
+def adopted(data: DataSet, reason: str) -> dict[str, Any]:
+    """Return the line that allows other data of the same people to be charged.
+
+    Its keys come after `epsilon` in the alphabet, so a cut line still shows that it cost nothing.
+    """
+    free = Amount(Fraction(), Fraction())
+    told = {"fingerprint": data.fingerprint, "rows": data.rows, "shards": list(data.shards)}
+    return body_of("adopt", free, reason) | told
 
 
 def repaired(chain: Chain, amount: Amount, reason: str) -> bytes:

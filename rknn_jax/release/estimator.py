@@ -101,6 +101,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       n_queries: Number of queries s that the public rows are clustered into. Defaults to None,
         which chooses it from n, epsilon and the classes.
       n_neighbors: Number of queries k that each private record votes for. Defaults to 1.
+      records_per_person: Number m of a person's records that are drawn, if `label` is told whose
+        they are. Defaults to None: all records of a person share one vote.
       mechanism: Noise mechanism: `discrete_laplace`, `permute_and_flip` for fewer wrong labels but
         no probabilities, or `gaussian` for many neighbors. Defaults to `discrete_laplace`.
       relation: Neighboring relation: `replace-one` takes the number of private records as public;
@@ -144,6 +146,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "delta": [Interval(Real, 0, 1, closed="left")],
         "n_queries": [Interval(Integral, 1, None, closed="left"), None],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "records_per_person": [Interval(Integral, 1, None, closed="left"), None],
         "mechanism": [str],
         **{name: [StrOptions(set(choices))] for name, choices in _CHOICES.items()},
         "classes": ["array-like", None],
@@ -163,6 +166,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         delta: float = 0.0,
         n_queries: int | None = None,
         n_neighbors: int = 1,
+        records_per_person: int | None = None,
         mechanism: str = "discrete_laplace",
         relation: Relation = "replace-one",
         metric: Metric = "sqeuclidean",
@@ -180,6 +184,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.delta = delta
         self.n_queries = n_queries
         self.n_neighbors = n_neighbors
+        self.records_per_person = records_per_person
         self.mechanism = mechanism
         self.relation = relation
         self.metric = metric
@@ -213,7 +218,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop(name, None)
         return self
 
-    def preview(self, X: ArrayLike) -> Preview:
+    def preview(self, X: ArrayLike, person: ArrayLike | None = None) -> Preview:
         """Return the error to expect of `label`.
 
         It spends nothing, draws nothing and reads no label.
@@ -221,6 +226,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         Args:
           X: `[n, f]`, private. The result shows their number n alone, and under `add-remove` not
             even that.
+          person: Numbers or text `[n]` that tell whose a record is, as for `label`. Defaults to
+            None.
 
         Raises:
           LedgerError: If the ledger belongs to another data set or is damaged.
@@ -232,14 +239,14 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             if self.classes is None
             else _named(_sorted(self.classes))
         )
-        plan = self._plan(X, None, classes)
+        plan = self._plan(X, None, classes, person)
         planning.open_ledger(plan.settings, fingerprint(X))
         expected = preview.preview(
             plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
         )
         return replace(expected, advice=_in_parameters(expected.advice))
 
-    def label(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
+    def label(self, X: ArrayLike, y: ArrayLike, person: ArrayLike | None = None) -> np.ndarray:
         """Release labels for the public rows.
 
         It charges the ledger, draws the noise, counts the votes and takes the arg max.
@@ -254,6 +261,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             unless `classes` names it. A record whose label is none of the classes, or whose row
             holds NaN or infinity, casts no vote either. An error would reveal that record. A
             warning gives the number of such records, for the owner's eyes alone.
+          person: Numbers or text `[n]` that tell whose a record is, private. Epsilon then protects
+            a person with all records, and n is the number of persons. A record of nobody (None,
+            NaN, '') casts no vote. Defaults to None: epsilon protects a record.
 
         Returns:
           `[m]`, `labels_`.
@@ -272,7 +282,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             )
         ids, values = _class_ids(y, self.classes)
         check_consistent_length(X, ids)
-        plan = self._plan(X, ids, _named(values, "inferred" if self.classes is None else "given"))
+        named = _named(values, "inferred" if self.classes is None else "given")
+        plan = self._plan(X, ids, named, person)
         with _errors_in_parameters():
             votes = job.count(plan)
         with job.spend_stands(plan.settings.ledger_path, "the caller"):
@@ -334,9 +345,17 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         )
 
-    def _plan(self, X: np.ndarray, labels: np.ndarray | None, classes: Classes) -> planning.Plan:
+    def _plan(
+        self,
+        X: np.ndarray,
+        labels: np.ndarray | None,
+        classes: Classes,
+        person: ArrayLike | None,
+    ) -> planning.Plan:
         """Plan a release, or a dry run if there are no labels."""
         self._validate_params()
+        persons = None if person is None else column_or_1d(np.asarray(person, dtype=object))
+        check_consistent_length(X, persons)
         if self.ledger is None:
             raise ValueError(
                 "Expected ledger to name the file that keeps the budget of the private data set, "
@@ -349,6 +368,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             epsilon=self.epsilon,
             queries=self.n_queries,
             neighbors=self.n_neighbors,
+            person=None if persons is None else "person",
+            records_per_person=self.records_per_person,
             budget=self.budget,
             budget_delta=self.budget_delta,
             ledger=Path(self.ledger),
@@ -362,7 +383,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         )
         with _errors_in_parameters():
             inputs.check(settings)
-            return planning.plan(settings, inputs.data_of(self.X_, X, labels, classes))
+            data = inputs.data_of(self.X_, X, labels, classes, persons)
+            return planning.plan(settings, data)
 
 
 def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:

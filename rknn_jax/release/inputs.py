@@ -14,8 +14,12 @@ import numpy as np
 
 from rknn_jax import mechanisms
 from rknn_jax.formats import Columns
+from rknn_jax.privacy import contributions
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
-from rknn_jax.release import engines, tables
+from rknn_jax.privacy.ledger import Digest
+from rknn_jax.release import encoding, engines, tables
+from rknn_jax.release.counting import num_persons
+from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.shards import (
     ArrayShard,
     FileShard,
@@ -50,12 +54,19 @@ class Data:
       private: Private records, which are not read yet.
       classes: Set of labels, taken as public.
       skipped: Files in the private folders that are in no known format. Defaults to none.
+      encode: Encoder of the private records. Defaults to None, for embeddings.
+      digest: Fingerprint of the public rows as read. Defaults to "", that of `public`.
+      num_persons: Number of persons with records. Defaults to None, if records are protected or
+        the number is private.
     """
 
     public: np.ndarray
     private: Records
     classes: Classes
     skipped: tuple[str, ...] = ()
+    encode: Encoding | None = None
+    digest: str = ""
+    num_persons: int | None = None
 
 
 def check(settings: "Settings") -> None:
@@ -104,6 +115,7 @@ def check(settings: "Settings") -> None:
             f"--queries {settings.queries}; use fewer "
             "neighbors or more queries."
         )
+    _check_persons(settings)
     if settings.relation == "add-remove" and settings.queries is None:
         raise ValueError(
             "Expected --queries with --relation add-remove, got none; the default depends on n, "
@@ -112,6 +124,21 @@ def check(settings: "Settings") -> None:
     if not 0 <= settings.seed < 2**32:
         raise ValueError(
             f"Expected 0 <= seed < 2^32, got --seed {settings.seed}; it only starts the clustering."
+        )
+
+
+def _check_persons(settings: "Settings") -> None:
+    """Refuse a bound on records of persons who are not named."""
+    most = settings.records_per_person
+    if most is not None and settings.person is None:
+        raise ValueError(
+            f"Expected --person with --records-per-person {most}, got none; name the column that "
+            "tells whose a record is."
+        )
+    if most is not None and not 1 <= most <= contributions.GRID:
+        raise ValueError(
+            f"Expected 1 <= records_per_person <= {contributions.GRID}, got --records-per-person "
+            f"{most}."
         )
 
 
@@ -129,42 +156,122 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     Raises:
       ValueError: If the files or the classes cannot be used.
     """
-    asked = Columns(settings.embedding or None, settings.label, reads_label=False)
+    asked = Columns(
+        settings.embedding or None,
+        settings.label,
+        reads_label=False,
+        raw=settings.representation is not None,
+    )
     found = Found([], []) if private is not None else find(_listed(settings.private), "--private")
     _refuse_private_as_public(find(_listed(settings.public), "--public").files, found.files)
-    public, names = tables.read_named_embeddings(settings.public, "--public", asked)
-    _refuse_ids(public, names, settings)
-    classes = None if settings.classes is None else tables.parse_classes(settings.classes)
-    if classes is None and len(found.files) == 1 and os.path.isfile(found.files[0]):
-        classes = tables.read_classes(Path(found.files[0]))
+    classes = _given_classes(settings, found.files)
+    public = _public(settings, asked, classes)
     columns = asked._replace(
         reads_label=not settings.dry_run,
-        width=public.shape[1],
+        person=settings.person,
+        width=public.features.shape[1],
         classes=None if classes is None else classes.names or (),
     )
     if private is None:
-        private = with_one_order(_shards(settings, found.files, columns), names)
+        private = with_one_order(_shards(settings, found.files, columns), public.names)
     records = Records.of(private)
     if not len(records):
         raise ValueError(
             f"Expected embeddings [n > 0, f > 0] in --private {_words(settings.private)}, got no "
             "row; save one row a record."
         )
-    _check_first(records.shards[0], public.shape[1])
-    if settings.dry_run:
-        assumed = Classes(ASSUMED_CLASSES, source="assumed")
-        return Data(public, records, classes or assumed, tuple(found.skipped))
-    if classes is None and not settings.infer_classes:
+    if public.encode is None:
+        _check_first(records.shards[0], public.features.shape[1])
+    if classes is None:
+        inferred = not settings.dry_run and settings.infer_classes
+        classes = _inferred(private) if inferred else _assumed(settings)
+    counts_persons = settings.unit == "person" and settings.relation == "replace-one"
+    return Data(
+        public.features,
+        records,
+        classes,
+        tuple(found.skipped),
+        public.encode,
+        public.digest,
+        _num_persons(private) if counts_persons else None,
+    )
+
+
+def _num_persons(private: Sequence[Shard]) -> int:
+    """Return the number of persons, which is public if one's content may be replaced."""
+    found = num_persons(private)
+    if not found:
+        raise ValueError(
+            "Expected a person for at least one record, got nobody's records alone; name another "
+            "column with --person."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Public:
+    """Public rows.
+
+    Attributes:
+      features: float32 `[m, f]`.
+      names: Names of the f columns, or none if they have no names.
+      encode: Encoder that made the features. Defaults to None, for embeddings.
+      digest: Fingerprint of the rows as read. Defaults to "", that of `features`.
+    """
+
+    features: np.ndarray
+    names: tuple[str, ...]
+    encode: Encoding | None = None
+    digest: str = ""
+
+
+def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Public:
+    """Read the public rows, and encode them if they are raw."""
+    if settings.representation is None:
+        features, names = tables.read_named_embeddings(settings.public, "--public", asked)
+        _refuse_ids(features, names, settings)
+        return Public(features, names)
+    digest = Digest()
+    encode, features = encoding.learned(
+        settings.representation,
+        tables.read_raw(settings.public, "--public", asked, digest),
+        num_classes=ASSUMED_CLASSES if classes is None else classes.count,
+        num_queries=settings.queries,
+        seed=settings.seed,
+    )
+    return Public(features, (), encode, digest.text())
+
+
+def _given_classes(settings: "Settings", private: Sequence[str]) -> Classes | None:
+    """Return the classes that the settings or the private file name, or None."""
+    if settings.classes is not None:
+        return tables.parse_classes(settings.classes)
+    if len(private) == 1 and os.path.isfile(private[0]):
+        return tables.read_classes(Path(private[0]))
+    return None
+
+
+def _assumed(settings: "Settings") -> Classes:
+    """Return the classes of a dry run that knows none.
+
+    Raises:
+      ValueError: In a release.
+    """
+    if not settings.dry_run:
         raise ValueError(
             "Expected --classes, got none; name all classes, or pass --infer-classes to read "
             "them from the private labels, which "
             "epsilon does not cover."
         )
-    return Data(public, records, classes or _inferred(private), tuple(found.skipped))
+    return Classes(ASSUMED_CLASSES, source="assumed")
 
 
 def data_of(
-    public: np.ndarray, private: np.ndarray, labels: np.ndarray | None, classes: Classes
+    public: np.ndarray,
+    private: np.ndarray,
+    labels: np.ndarray | None,
+    classes: Classes,
+    persons: np.ndarray | None = None,
 ) -> Data:
     """Return the data of a release from arrays. A private record with a row of NaN casts no vote.
 
@@ -173,8 +280,11 @@ def data_of(
       private: float32 `[n, f]`.
       labels: int32 `[n]`, private, `MISSING` if a record has no label; None in a dry run.
       classes: Set of labels.
+      persons: `[n]`, whose the records are. Defaults to None, if records are protected.
     """
-    return Data(public, Records.of([ArrayShard("the private rows", private, labels)]), classes)
+    shard = ArrayShard("the private rows", private, labels, persons)
+    number = None if persons is None else _num_persons([shard])
+    return Data(public, Records.of([shard]), classes, num_persons=number)
 
 
 def _shards(settings: "Settings", files: list[str], columns: Columns) -> list[FileShard]:

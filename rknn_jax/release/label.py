@@ -16,7 +16,7 @@ import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,10 @@ from rknn_jax import postprocessing
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import release_counts
+from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, Ledger, fingerprint
+from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.privacy.statement import Account, Statement, page
 from rknn_jax.release import engines, preview, release_folder
 from rknn_jax.release.counting import Progress, Votes
@@ -91,9 +93,12 @@ def count(plan: Plan, on_rows: Progress | None = None) -> Votes:
     votes: Votes = engine.count_all(
         plan.data.private, plan.question, on_rows, address=settings.address
     )
-    open_ledger(plan.settings, votes.dataset, paid=plan.paid)
+    if not plan.paid:
+        for one in (votes.dataset, *votes.shards[:MOST_SHARDS]):
+            ledger_index.check(settings.ledger_path, one)
+    open_ledger(settings, votes.dataset, paid=plan.paid)
     # A warning, not an error: the existence of a release must not depend on one private record.
-    if fingerprint(plan.data.public) == votes.dataset:
+    if (plan.data.digest or fingerprint(plan.data.public)) == votes.dataset:
         warnings.warn(
             "The public rows are the private ones; whoever sees the labels sees which rows they "
             "are of.",
@@ -160,13 +165,13 @@ def draw(plan: Plan, votes: Votes, folder: ReleaseFolder | None = None) -> Relea
             f"{settings.mechanism}"
         )
         counts, _ = release_counts(
-            plan.mechanism, votes.counts, votes.rows, folder or ledger, purpose
+            plan.mechanism, votes.counts, votes.units, folder or ledger, purpose
         )
         if folder:
             folder.keep(counts)
-    guarantee = plan.mechanism.release_guarantee(len(data.private))
+    guarantee = plan.mechanism.release_guarantee(votes.units)
     answers = rknn.answer(
-        counts, plan.mechanism.stddev(counts, len(data.private)), guarantee, queries, config
+        counts, plan.mechanism.stddev(counts, votes.units), guarantee, queries, config
     )
     # Permute-and-flip releases labels, and has no counts to show.
     shown = counts if plan.mechanism.releases_counts else None
@@ -181,7 +186,7 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
 
     Of the private data it shows n, if n is public, and nothing else.
     """
-    choices = ("mechanism", "relation", "metric", "smoothing")
+    choices = ("mechanism", "relation", "representation", "metric", "smoothing")
     # The ledger's fingerprint of the data is private, and stays there.
     amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
     return {
@@ -193,7 +198,8 @@ def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
             **amounts,
         },
         "not_covered": not_covered(plan),
-        "num_records": plan.num_records,
+        f"num_{plan.settings.unit}s": plan.num_records,
+        **_bound(plan),
         "num_public": len(plan.data.public),
         "num_queries": plan.mechanism.num_queries,
         "num_classes": plan.data.classes.count,
@@ -219,7 +225,7 @@ def not_covered(plan: Plan) -> list[str]:
         *(
             []
             if plan.num_records is None
-            else ["the number of private records, which is taken as public"]
+            else [f"the number of private {plan.settings.unit}s, which is taken as public"]
         ),
         f"the set of {plan.data.classes.count} classes, which {seen}",
         "the embedding model or other preprocessing, if private data had a part in training or "
@@ -228,6 +234,14 @@ def not_covered(plan: Plan) -> list[str]:
         "that were never charged to the budget",
         *engines.named(plan.settings.engine).NOT_COVERED,
     ]
+
+
+def _bound(plan: Plan) -> dict[str, Any]:
+    """Return the bound on a person's votes for the card, or nothing if records are protected."""
+    if plan.settings.person is None:
+        return {}
+    most = plan.settings.records_per_person
+    return {"records_per_person": "all, sharing one vote" if most is None else most}
 
 
 def _inferred(plan: Plan) -> str:
@@ -245,11 +259,14 @@ def statement(plan: Plan, done: Release) -> Statement:
     settings = plan.settings
     account = done.card["ledger"]
     classes = plan.data.classes.count
+    unit = plan.settings.unit
     records = (
-        "all private records"
+        f"all private {unit}s"
         if plan.num_records is None
-        else f"all {plan.num_records:,} private records"
+        else f"all {plan.num_records:,} private {unit}s"
     )
+    if unit == "person":
+        records = f"the records of {records}"
     said = (
         "the label of"
         if done.counts is None
@@ -276,7 +293,9 @@ def statement(plan: Plan, done: Release) -> Statement:
         details={
             "private data": _file_names(settings.private),
             "public data": _file_names(settings.public),
-            "votes of a record": settings.neighbors,
+            "representation": settings.representation or "embeddings, as given",
+            f"votes of a {unit}": settings.neighbors,
+            **{name.replace("_", " "): value for name, value in _bound(plan).items()},
             "queries": plan.mechanism.num_queries,
             "classes": classes,
         },
@@ -365,11 +384,22 @@ def _labeler(settings: "Settings") -> rknn.ReverseKNN:
 
 
 def _ledger(plan: Plan, votes: Votes) -> Ledger:
-    """Open the ledger of the data set, or make its first one."""
+    """Open the ledger of these people, or make their first one, and note it in the index.
+
+    A release that is paid for is finished whatever the index says.
+    """
     settings = plan.settings
-    return open_ledger(settings, votes.dataset, paid=plan.paid) or Ledger.create(
-        settings.ledger_path, votes.dataset, *first_budget(settings), relation=settings.relation
-    )
+    path = settings.ledger_path
+    with nullcontext() if plan.paid else ledger_index.held(path, votes.dataset, votes.shards):
+        return open_ledger(settings, votes.dataset, paid=plan.paid) or Ledger.create(
+            path,
+            votes.dataset,
+            *first_budget(settings),
+            relation=settings.relation,
+            unit=settings.unit,
+            rows=votes.rows,
+            shards=votes.shards,
+        )
 
 
 def _room(plan: Plan) -> int:

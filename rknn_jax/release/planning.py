@@ -24,10 +24,18 @@ from scipy.sparse import csr_matrix
 from rknn_jax import mechanisms, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError, fingerprint
+from rknn_jax.privacy import contributions
+from rknn_jax.privacy.ledger import (
+    Amount,
+    BudgetExceededError,
+    Ledger,
+    LedgerError,
+    LedgerMismatchError,
+    fingerprint,
+)
 from rknn_jax.queries import kmeans
-from rknn_jax.release import preview, release_folder
-from rknn_jax.release.counting import Question
+from rknn_jax.release import adoption, preview, release_folder
+from rknn_jax.release.counting import Bound, Question
 from rknn_jax.release.inputs import Data, check, read, refuse_inside
 from rknn_jax.release.shards import Shard
 from rknn_jax.types import Array, Queries
@@ -90,15 +98,20 @@ class Plan:
 
     @property
     def num_records(self) -> int | None:
-        """Number of private records n, or None if n is private."""
-        return len(self.data.private) if self.settings.relation == "replace-one" else None
+        """Number n of private records, or of persons if they are protected; None if private."""
+        return public_size(self.settings, self.data)
 
     @property
     def question(self) -> Question:
         """Public side of the count of votes."""
         settings = self.settings
         return Question(
-            self.queries.features, self.data.classes, settings.neighbors, settings.metric
+            self.queries.features,
+            self.data.classes,
+            settings.neighbors,
+            settings.metric,
+            self.data.encode,
+            None if settings.person is None else Bound(settings.records_per_person, settings.seed),
         )
 
     @property
@@ -163,11 +176,22 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     return Plan(settings, data, mechanism, queries, graph, ledger, paid)
 
 
+def public_size(settings: "Settings", data: Data) -> int | None:
+    """Return the number n of private records or persons, or None if it is private."""
+    if settings.relation != "replace-one":
+        return None
+    return len(data.private) if settings.person is None else data.num_persons
+
+
 def request(settings: "Settings", data: Data) -> str:
     """Return a hash of all public input that the noisy counts of a release depend on."""
     public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
-    public["records"] = len(data.private) if settings.relation == "replace-one" else None
-    words = repr([sorted(public.items()), data.classes, fingerprint(data.public)])
+    for name in ("representation", "person", "records_per_person"):
+        if public[name] is None:  # as before there were any
+            del public[name]
+    public["records"] = public_size(settings, data)
+    rows = data.digest or fingerprint(data.public)
+    words = repr([sorted(public.items()), data.classes, rows])
     return hashlib.sha256(words.encode()).hexdigest()
 
 
@@ -180,12 +204,14 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
         num_classes=data.classes.count,
         num_neighbors=settings.neighbors,
         relation=settings.relation,
+        unit=settings.unit,
+        grid=_grid(settings),
         **({"delta": settings.delta} if mechanisms.named(settings.mechanism).needs_delta else {}),
     )
     if settings.queries is None:
-        suggested = preview.suggested_num_queries(
-            mechanism, len(data.private), shared=shares_votes(settings)
-        )
+        known = public_size(settings, data)
+        assert known is not None  # `check` asks for --queries otherwise
+        suggested = preview.suggested_num_queries(mechanism, known, shared=shares_votes(settings))
         mechanism = replace(
             mechanism, num_queries=max(min(suggested, len(data.public)), settings.neighbors)
         )
@@ -248,7 +274,10 @@ def open_ledger(
                 "ask for less."
             )
         return None
-    ledger = Ledger.open(path, dataset, settings.patience)
+    try:
+        ledger = Ledger.open(path, dataset, settings.patience)
+    except LedgerMismatchError as error:
+        raise LedgerMismatchError(adoption.advice(settings)) from error
     raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
     for flag, given, wanted, recorded in (
         ("--budget", settings.budget, budget.epsilon, ledger.budget.epsilon),
@@ -281,6 +310,13 @@ def first_budget(settings: "Settings") -> Amount:
     return _amount(
         epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta
     )
+
+
+def _grid(settings: "Settings") -> int:
+    """Return the units of a vote, in which the votes of persons are counted."""
+    if settings.person is None:
+        return 1
+    return settings.records_per_person or contributions.GRID
 
 
 def shares_votes(settings: "Settings") -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy.guarantee import Relation, Unit
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,14 @@ class Settings:
       private_labels: private labels, if --private does not hold them.
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels.
+      person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record of nobody casts no vote.
+      records_per_person: number m of a person's records that are drawn and count 1/m each; where it is not given, all records of a person share one vote, which leaves more of it.
       queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
       neighbors: number of queries k that each private record votes for.
       delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
       mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly; discrete_laplace, permute_and_flip for fewer wrong labels but no probabilities, or gaussian for many neighbors.
       relation: replace-one takes n as public; add-remove hides n, and needs --queries.
+      representation: for raw records in place of embeddings: a file of rknn_jax/representations, learned from the public images alone, or a function of your own that treats each record by itself, as package.module:function. It is applied where the records are read.
       metric: of the embeddings.
       smoothing: auto lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; none does neither.
       classes: number of classes, or their names with commas between them.
@@ -48,11 +51,14 @@ class Settings:
     private_labels: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = "labels"
+    person: str | None = None
+    records_per_person: int | None = None
     queries: int | None = None
     neighbors: int = 1
     delta: float = 0.0
     mechanism: str = "discrete_laplace"
     relation: Relation = "replace-one"
+    representation: str | None = None
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
     classes: str | None = None
@@ -68,6 +74,11 @@ class Settings:
     seed: int = 0
     dry_run: bool = False
     json: bool = False
+
+    @property
+    def unit(self) -> Unit:
+        """Privacy unit that epsilon protects."""
+        return "record" if self.person is None else "person"
 
     @property
     def ledger_path(self) -> Path:

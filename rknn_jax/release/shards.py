@@ -44,6 +44,9 @@ class Shard(Protocol):
     def labels(self, size: int) -> Iterator[np.ndarray]:
         """Yield the labels alone, in blocks of about `size`."""
 
+    def persons(self, size: int) -> Iterator[np.ndarray]:
+        """Yield whose the records are, in blocks of about `size`."""
+
 
 @dataclass(frozen=True)
 class Records:
@@ -74,11 +77,13 @@ class ArrayShard:
       name: Name of the shard.
       embeddings: float `[n, f]`.
       labels_: `[n]`. Defaults to None.
+      persons_: `[n]`, whose the records are. Defaults to None.
     """
 
     name: str
     embeddings: np.ndarray
     labels_: np.ndarray | None = None
+    persons_: np.ndarray | None = None
 
     @property
     def where(self) -> str:
@@ -92,14 +97,19 @@ class ArrayShard:
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield views of `size` rows."""
         for start in range(0, len(self.embeddings), size):
-            stop = start + size
-            labels = None if self.labels_ is None else self.labels_[start:stop]
-            yield Block(self.embeddings[start:stop], labels)
+            whole = Block(self.embeddings, self.labels_, self.persons_)
+            part = slice(start, start + size)
+            yield Block(*(None if values is None else values[part] for values in whole))
 
     def labels(self, size: int) -> Iterator[np.ndarray]:
         """Yield the labels at once."""
         if self.labels_ is not None:
             yield self.labels_
+
+    def persons(self, size: int) -> Iterator[np.ndarray]:
+        """Yield whose the records are, at once."""
+        if self.persons_ is not None:
+            yield self.persons_
 
 
 @dataclass(frozen=True)
@@ -142,8 +152,13 @@ class ArrowShard:
 
     def labels(self, size: int) -> Iterator[np.ndarray]:
         """Yield the labels alone."""
-        only = replace(self, columns=self.columns._replace(embedding=()))
+        only = replace(self, columns=self.columns._replace(embedding=(), person=None))
         yield from (block.labels for block in only.blocks(size) if block.labels is not None)
+
+    def persons(self, size: int) -> Iterator[np.ndarray]:
+        """Yield whose the records are."""
+        only = replace(self, columns=self.columns._replace(embedding=(), reads_label=False))
+        yield from (block.persons for block in only.blocks(size) if block.persons is not None)
 
     def _batches(self, names: list[str]) -> Iterator[Any]:
         import pyarrow as pa
@@ -214,14 +229,14 @@ class FileShard:
             return
         without = self.columns._replace(reads_label=False)
         of_rows = self._read(self.name, self.argument, without, size)
-        only = self.columns._replace(embedding=())
+        only = self.columns._replace(embedding=(), person=None)
         of_labels = self._read(self.labels_name, "--private-labels", only, size)
         pairs = zip(regular(of_rows, size), regular(of_labels, size), strict=True)
         try:
             for rows, labels in pairs:
                 if len(_values(rows)) != len(_values(labels)):
                     raise ValueError
-                yield Block(rows.embeddings, labels.labels)
+                yield Block(rows.embeddings, labels.labels, rows.persons)
         except ValueError as error:
             if str(error) and "zip()" not in str(error):
                 raise
@@ -233,13 +248,20 @@ class FileShard:
 
     def labels(self, size: int) -> Iterator[np.ndarray]:
         """Yield the labels alone."""
-        only = self.columns._replace(embedding=())
+        only = self.columns._replace(embedding=(), person=None)
         name, argument = self.name, self.argument
         if self.labels_name is not None:
             name, argument = self.labels_name, "--private-labels"
         for block in self._read(name, argument, only, size):
             if block.labels is not None:
                 yield block.labels
+
+    def persons(self, size: int) -> Iterator[np.ndarray]:
+        """Yield whose the records are."""
+        only = self.columns._replace(embedding=(), reads_label=False)
+        for block in self._read(self.name, self.argument, only, size):
+            if block.persons is not None:
+                yield block.persons
 
     def _read(self, name: str, argument: str, columns: Columns, size: int) -> Iterator[Block]:
         format_ = _format(name, argument)
@@ -410,9 +432,7 @@ def _joined(blocks: list[Block]) -> Block:
 
 
 def _values(block: Block) -> np.ndarray:
-    values = block.labels if block.embeddings is None else block.embeddings
-    assert values is not None
-    return values
+    return next(values for values in block if values is not None)
 
 
 def _format(name: str, argument: str) -> Any:

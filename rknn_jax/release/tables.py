@@ -6,14 +6,18 @@ label. Nothing is ever unpickled, because loading a pickle can run code.
 """
 
 import os
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
+from rknn_jax.privacy.ledger import Digest
 from rknn_jax.release.shards import FileShard, find, with_one_order
 
 MISSING = -1
@@ -33,6 +37,12 @@ Larger numbers are more likely to be something else, so the user has to name the
 
 ROWS_AT_ONCE = 2**14
 """Rows that are read at once into a whole array."""
+
+RAW_AT_ONCE = 2**10
+"""Raw records that are read at once."""
+
+_NOBODY = {"nan", "none", "null", "<na>", "na", "n/a", "nat"}
+_WHOLE = re.compile(r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,400})(\.0*)?")
 
 _MISSING_TEXT = {"nan", "none", "null", "<na>"}  # str() of missing values, in lower case
 
@@ -111,6 +121,30 @@ def read_named_embeddings(
         )
     features = shards[0].columns.embedding or ()
     return array, features if len(features) == array.shape[1] else ()
+
+
+def read_raw(
+    names: str | Sequence[str] | Path, argument: str, columns: Columns, digest: Digest
+) -> Iterator[np.ndarray]:
+    """Yield public records for an encoder, in blocks.
+
+    Args:
+      names: Files, folders, patterns or URLs, as for `shards.find`.
+      argument: Command-line argument that named them, for the errors.
+      columns: Column to read.
+      digest: Fingerprint that the records are added to.
+
+    Raises:
+      ValueError: If a file cannot be used.
+    """
+    for shard in _opened(names, argument, columns):
+        rows = shard.num_rows()
+        for number, block in enumerate(shard.blocks(RAW_AT_ONCE)):
+            assert block.embeddings is not None
+            if not number:
+                digest.begin(block.embeddings.dtype.kind, (rows, *block.embeddings.shape[1:]))
+            digest.update(block.embeddings)
+            yield block.embeddings
 
 
 def read_records(path: Path, argument: str, width: int | None = None) -> np.ndarray:
@@ -292,6 +326,55 @@ def label_ids(labels: np.ndarray, classes: Classes) -> np.ndarray:
     else:
         ids = np.where(labels < classes.count, labels, MISSING)
     return ids.astype(np.int32)
+
+
+def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the name of each record's person, and whether it has one.
+
+    A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
+    person however they are written: 7, 7.0, "07". Text is compared without spaces around it and in
+    Unicode's form NFKC. Missing values, the words for them, and floats that are too large to be
+    exact are nobody. No single value raises an error.
+
+    Args:
+      values: Numbers, text or bytes `[b]`.
+      where: Argument and name of the file, for the errors.
+
+    Returns:
+      `(names, known)`, uint64 `[b, 2]` and bool `[b]`.
+
+    Raises:
+      ValueError: If the values are of another kind or shape.
+    """
+    if values.ndim != 1 or values.dtype.kind not in "iufUSO":
+        raise ValueError(
+            f"Expected numbers or text [n] that tell whose a record is in {where}, got "
+            f"{values.dtype} {values.shape}; save one value a record."
+        )
+    if values.dtype.kind == "f":
+        exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        values = np.where(np.abs(values.astype(np.float64)) < exact, values, np.nan)
+    texts = [_person_text(value) for value in values.tolist()]
+    digests = {text: blake2b(text, digest_size=16).digest() for text in set(texts)}
+    joined = b"".join([digests[text] for text in texts])
+    known = np.array([bool(text) for text in texts], bool)
+    return np.frombuffer(joined, "<u8").reshape(-1, 2), known
+
+
+def _person_text(value: Any) -> bytes:
+    """Return a person's number or text in one form, which is empty for nobody."""
+    try:
+        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
+        plain = unicodedata.normalize("NFKC", text).strip()
+    except Exception:  # an error would reveal the record, whatever it holds
+        return b""
+    if not plain or plain.lower() in _NOBODY:
+        return b""
+    number = _WHOLE.fullmatch(plain)
+    if number:
+        digits = number["digits"].lstrip("0") or "0"
+        plain = f"-{digits}" if number["sign"] == "-" and digits != "0" else digits
+    return plain.encode(errors="surrogatepass")
 
 
 def num_given(labels: np.ndarray) -> int:

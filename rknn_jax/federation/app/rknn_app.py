@@ -1,6 +1,6 @@
-"""Entry point of `flwr run`; everything is in `rknn_jax.federation.simulation`."""
+"""Entry point of `flwr run`; everything is in `rknn_jax.federation.flower`."""
 
-from rknn_jax.federation import simulation
+from rknn_jax.federation import flower
 
-server = simulation.server_app()
-client = simulation.client_app()
+server = flower.server_app()
+client = flower.node_app()

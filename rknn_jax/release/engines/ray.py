@@ -1,16 +1,16 @@
 """Ray Data: shards on a cluster, or on this machine if no address is given.
 
 A worker or a machine that dies is replaced, and its shards are counted again. That changes nothing:
-a shard's count is a pure function of the shard, and `counting.total` takes every shard once. An
-error in a shard is not retried and ends the job. No noise is drawn on the cluster.
+a shard's count is a pure function of the shard, and `counting.total` takes every shard once. No
+noise is drawn on the cluster.
 """
 
-import logging
-import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal import ray_map
 from rknn_jax.release import counting
 from rknn_jax.release.counting import Count, Progress, Question, Votes
 from rknn_jax.release.shards import Records
@@ -21,9 +21,6 @@ NOT_COVERED = (
     "encrypted only if RAY_USE_TLS is set",
 )
 """Risks of this engine that a guarantee does not cover."""
-
-STORE_BYTES = 2**28
-"""Memory of the object store of an embedded cluster; what passes through it is a few tables."""
 
 
 def count_all(
@@ -45,49 +42,27 @@ def count_all(
       ValueError: If Ray is not installed or the cluster cannot be reached, and as for
         `counting.count`. Nothing was spent then.
     """
-    ray = _library()
-    started = not ray.is_initialized()
-    if started:
-        _connect(ray, address)
-    try:
-        counts = []
-        for row in _counted(ray, records, question).iter_rows():
-            if row.pop("error"):
-                raise ValueError(f"{row['name']} Nothing was spent.")
-            counts.append(Count(**row | {"votes": np.asarray(row["votes"], np.int64)}))
-            if on_rows is not None:
-                on_rows(counts[-1].rows)
-    except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
-        words = " ".join(str(error).split())
-        raise ValueError(
-            f"The count on Ray ended: {words}. Nothing was spent; mend it and run the same command "
-            "again."
-        ) from error
-    finally:
-        if started:
-            ray.shutdown()
-    return counting.total(counts, [shard.name for shard in records.shards], question.num_neighbors)
+    names = [shard.name for shard in records.shards]
+    counts = _counts(records, question, on_rows, address)
+    return counting.total(counts, names, question)
 
 
-def _counted(ray: Any, records: Records, question: Question) -> Any:
-    """Return a data set with a row for each shard, which is counted when it is read."""
-    context = ray.data.DataContext.get_current()
-    context.max_errored_blocks = 0  # a shard that fails ends the job
-    context.actor_task_retry_on_errors = False
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+def _counts(
+    records: Records, question: Question, on_rows: Progress | None, address: str | None
+) -> Iterator[Count]:
+    """Yield the count of each shard, as they are done."""
     number = len(records.shards)
-    names = ray.data.from_items([{"number": i} for i in range(number)], override_num_blocks=number)
-    gpus = int(ray.cluster_resources().get("GPU", 0))
-    most = gpus or int(ray.cluster_resources().get("CPU", 1))
-    each = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-    return names.map(
-        _Counter,
-        fn_constructor_args=(records, question),
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=max(1, min(most, number))),
-        **each,
-    )
+    try:
+        for row in ray_map.results(_Counter, (records, question), number, address):
+            if error := row.pop("error"):
+                raise ValueError(error)
+            if on_rows is not None:
+                on_rows(row["rows"])
+            yield Count(**row | {"votes": np.asarray(row["votes"], np.int64)})
+    except ValueError as error:
+        raise ValueError(
+            f"{error} Nothing was spent; mend it and run the same command again."
+        ) from error
 
 
 class _Counter:
@@ -104,34 +79,5 @@ class _Counter:
             found = counting.count(shard, rows, self._question, workers=1)
         except ValueError as error:  # an exception would reach the driver without its words
             votes = np.zeros((len(self._question.queries), self._question.classes.count), np.int64)
-            return vars(Count(str(error), 0, 0, 0, votes, "")) | {"error": True}
-        return vars(found) | {"error": False}
-
-
-def _library() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-        import ray.data
-        import ray.data.exceptions
-    except ImportError as error:
-        raise ValueError(
-            "Expected Ray with --engine ray, got none; pip install 'rknn-jax[ray]'."
-        ) from error
-    return ray
-
-
-def _connect(ray: Any, address: str | None) -> None:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    embedded: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
-    try:
-        if address is None:
-            ray.init(address="local", **embedded, **quiet)
-        else:
-            ray.init(address=address, **quiet)
-    except Exception as error:  # a cluster that cannot be reached fails in many ways
-        raise ValueError(
-            f"The Ray cluster --address {address} cannot be reached: {error}; start it, or leave "
-            "--address out."
-        ) from error
+            return vars(Count(shard.name, 0, 0, 0, votes, "")) | {"error": str(error)}
+        return vars(found) | {"error": ""}

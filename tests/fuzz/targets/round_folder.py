@@ -1,7 +1,6 @@
 """`federation.round_folder` on the folder of a round that is gone on with."""
 
 import functools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ def seeds():
     features = {"features": QUERIES, "index": INDEX, "cluster": INDEX, "size": INDEX}
     found = {"totals": np.arange(12), "num_clients": 5, "refused": 1}
     files = {
-        "settings.json": json.dumps(round_folder._plain(_asked())).encode(),
+        "settings.json": round_folder._plain(_asked()).encode(),
         "question.bin": a_round().data,
         "public.npz": npz(compress=True, **features),
         "opened.json": b'{"opened": 1.5}',

@@ -1,0 +1,101 @@
+"""Map over numbered pieces of work on a Ray cluster, or on this machine if no address is given.
+
+A worker or a machine that dies is replaced, and its pieces are done again. So the work on a piece
+must be a pure function of its number. An error in a piece is not retried and ends the job.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+STORE_BYTES = 2**28
+"""Memory of the object store of an embedded cluster; what passes through it is a few tables."""
+
+WAVE = 10_000
+"""Pieces of one job. Their names and results lie in memory until the job ends."""
+
+
+def results(
+    worker: type, arguments: tuple[Any, ...], count: int, address: str | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the result of each piece, as they are done.
+
+    Args:
+      worker: Class whose instances map `{"number": i}` to a dict of numbers, text and arrays. An
+        instance lives in a process of the cluster, and does one piece at a time.
+      arguments: Arguments of the class.
+      count: Number of pieces.
+      address: Address of a cluster, such as `ray://head:10001` or `auto`; None for one that is
+        started on this machine and ends with the work.
+
+    Raises:
+      ValueError: If Ray is not installed, the cluster cannot be reached, or the job ends.
+    """
+    ray = _library()
+    started = not ray.is_initialized()
+    if started:
+        _connect(ray, address)
+    try:
+        _quiet(ray)
+        for first in range(0, count, WAVE):
+            numbers = range(first, min(first + WAVE, count))
+            yield from _mapped(ray, worker, arguments, numbers).iter_rows()
+    except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
+        raise ValueError(f"The work on Ray ended: {' '.join(str(error).split())}.") from error
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _quiet(ray: Any) -> None:
+    """End the job at the first error, and print nothing."""
+    context = ray.data.DataContext.get_current()
+    context.max_errored_blocks = 0
+    context.actor_task_retry_on_errors = False
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def _mapped(ray: Any, worker: type, arguments: tuple[Any, ...], numbers: range) -> Any:
+    """Return a data set with a row for each piece, which is worked on when it is read."""
+    rows = [{"number": number} for number in numbers]
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    most = gpus or int(ray.cluster_resources().get("CPU", 1))
+    each = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+    return ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+        worker,
+        fn_constructor_args=arguments,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=max(1, min(most, len(rows)))),
+        **each,
+    )
+
+
+def _library() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+        import ray.data
+        import ray.data.exceptions
+    except ImportError as error:
+        raise ValueError(
+            "Expected Ray with --engine ray, got none; pip install 'rknn-jax[ray]'."
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    embedded: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    try:
+        if address is None:
+            ray.init(address="local", **embedded, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except Exception as error:  # a cluster that cannot be reached fails in many ways
+        raise ValueError(
+            f"The Ray cluster --address {address} cannot be reached: {error}; start it, or leave "
+            "--address out."
+        ) from error

@@ -1,0 +1,185 @@
+"""Course of a round on the server: count what clients bring to its desk, and tell them the end."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from rknn_jax.federation.collector import Collector, Sum
+from rknn_jax.federation.desk import Arrival, Desk
+from rknn_jax.federation.round_folder import Tell
+from rknn_jax.federation.secure_sum import Summation
+from rknn_jax.federation.secure_sum_keys import MOST_CLIENTS, STEPS
+
+TICK = 1.0
+SHORT_TICK = 0.1
+"""Longest wait for a batch, in seconds; the short one while clients come that send nothing."""
+
+STEP_SECONDS = 120.0
+"""Longest time of each step of a sum."""
+
+GOODBYE = 10.0
+"""Seconds that the server waits until all clients that are there know the end."""
+
+POLL = 0.02
+MOST_LINES = 8
+"""Fates of a batch that are told one by one."""
+
+
+def collect(desk: Desk, collector: Collector, clients: int, tell: Tell) -> None:
+    """Count answers until enough clients have answered or the round closes.
+
+    Args:
+      desk: Desk of the round, closed to answers when this returns.
+      collector: Collector of the round.
+      clients: Number of clients to wait for.
+      tell: Function that is called with each answer, refusal and rejection.
+    """
+    refused = set[int]()
+    while collector.num_clients < clients and (left := desk.closes - time.time()) > 0:
+        _count(desk, collector, clients, refused, desk.take(min(left, TICK)), tell)
+    desk.change(stage="closed", has_counted=collector.clients.__contains__)
+    while batch := desk.take(0):
+        _count(desk, collector, clients, refused, batch, tell)
+
+
+def _count(
+    desk: Desk,
+    collector: Collector,
+    clients: int,
+    refused: set[int],
+    batch: Sequence[Arrival],
+    tell: Tell,
+) -> None:
+    """Count a batch, which is on disk before any client hears of it."""
+    for late in (False, True):
+        answers = [come for come in batch if come.kind == "answer" and come.late == late]
+        fates = collector.receive([come.reply for come in answers], late=late)
+        desk.judge(answers, fates)
+        _tell_fates(answers, fates, f"{collector.num_clients} of {clients} clients", tell)
+    if fresh := _note_refusals(desk, batch, refused, tell):
+        collector.reject("refused by the client", fresh)
+
+
+def sum_up(desk: Desk, clients: int, threshold: int, begin: Callable[[], None], tell: Tell) -> Sum:
+    """Add up the clients' counts and noise by secure aggregation.
+
+    Args:
+      desk: Desk of a round with trust=central, closed when this returns.
+      clients: Number of clients to wait for.
+      threshold: Least number of clients for a sum to be opened.
+      begin: Function that is called before clients spend anything.
+      tell: Function that is called with each event.
+
+    Raises:
+      ValueError: If too few clients are ready, or if the sum could not be opened.
+    """
+    refused = set[int]()
+    invited = _wait_for_clients(desk, clients, refused, tell)
+    if len(invited) < threshold:
+        raise ValueError(
+            f"Expected {threshold} clients to be ready, got {len(invited)} by the deadline; "
+            "nothing was spent, nothing is published."
+        )
+    begin()
+    round = desk.round
+    summation = Summation(round.id, round.num_cells, invited, threshold)
+    try:
+        while summation.step < STEPS:
+            _take_step(desk, summation, refused, tell)
+    except ValueError as error:
+        give_up(desk, str(error))
+        raise
+    desk.change(stage="closed")
+    assert summation.result is not None
+    rejected = Counter({"refused by the client": len(refused)} if refused else {})
+    return Sum(round, *summation.result, rejected)
+
+
+def _wait_for_clients(desk: Desk, clients: int, refused: set[int], tell: Tell) -> list[int]:
+    """Return the clients that are ready, once they are enough or the round closes."""
+    known = set[int]()
+    while True:
+        ready = desk.waiting() - refused
+        if fresh := ready - known:
+            tell("ready", f"{_names(fresh)}; {len(ready)} of {clients} clients")
+        known = ready
+        if len(ready) >= clients or time.time() >= desk.closes:
+            return sorted(ready)[:MOST_CLIENTS]
+        _note_refusals(desk, desk.take(SHORT_TICK), refused, tell)
+
+
+def _take_step(desk: Desk, summation: Summation, refused: set[int], tell: Tell) -> None:
+    """Ask a step of all clients, until all have answered or the time is over."""
+    step = summation.step
+    desk.change(
+        stage="summing",
+        step=step,
+        invited=frozenset(summation.waiting()),
+        question=summation.question,
+    )
+    ends = time.monotonic() + STEP_SECONDS
+    while summation.waiting() - refused and (left := ends - time.monotonic()) > 0:
+        batch = desk.take(min(left, TICK))
+        _note_refusals(desk, batch, refused, tell)
+        messages = [come for come in batch if come.kind == "sum"]
+        received = [
+            summation.receive(come.reply.client, come.step, come.reply.payload) for come in messages
+        ]
+        desk.judge(messages, received)
+    tell("step", f"{step + 1} of {STEPS}: {len(summation.waiting())} clients did not answer")
+    # Nobody is asked while the sum advances.
+    desk.change(step=step + 1, invited=frozenset())
+    summation.advance()
+
+
+def _note_refusals(desk: Desk, batch: Sequence[Arrival], refused: set[int], tell: Tell) -> int:
+    """Note refusals of a batch, and return the number of clients that had not refused before."""
+    refusals = [come for come in batch if come.kind == "refusal"]
+    fresh = {come.reply.client for come in refusals} - refused
+    if fresh:
+        refused |= fresh
+        tell("refused", f"by {_names(fresh)}")
+    desk.judge(refusals, ["refused"] * len(refusals))
+    return len(fresh)
+
+
+def announce(desk: Desk, statement: str, clients: int = 0) -> None:
+    """Tell the clients the result of the round, and wait a little for them.
+
+    Args:
+      desk: Desk of the round.
+      statement: Statement of what was published.
+      clients: Number of clients to wait for, beside those that are there. After a restart, clients
+        that were counted before are on their way back. Defaults to 0.
+    """
+    desk.change(statement=statement)
+    _wait_until_told(desk, clients)
+
+
+def give_up(desk: Desk, failure: str) -> None:
+    """Tell all clients that are there that nothing will be published, and wait a little."""
+    desk.change(failure=failure, stage="closed")
+    _wait_until_told(desk, 0)
+
+
+def _wait_until_told(desk: Desk, clients: int) -> None:
+    there = desk.present()
+    ends = time.monotonic() + GOODBYE
+    while (there - desk.told or len(desk.told) < clients) and time.monotonic() < ends:
+        time.sleep(POLL)
+
+
+def _tell_fates(answers: Sequence[Arrival], fates: Sequence[str], so_far: str, tell: Tell) -> None:
+    if len(answers) <= MOST_LINES:
+        for come, fate in zip(answers, fates, strict=True):
+            size = len(come.reply.payload)
+            tell(fate, f"client {come.reply.client}, {size:,} bytes; {so_far}")
+        return
+    for fate, count in Counter(fates).items():
+        tell(fate, f"answers of {count:,} clients; {so_far}")
+
+
+def _names(clients: set[int]) -> str:
+    named = ", ".join(str(client) for client in sorted(clients)[:MOST_LINES])
+    more = f" and {len(clients) - MOST_LINES:,} more" if len(clients) > MOST_LINES else ""
+    return f"{'client' if len(clients) == 1 else 'clients'} {named}{more}"

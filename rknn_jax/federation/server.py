@@ -1,0 +1,246 @@
+"""HTTP resources of one round, as docs/wire.md describes them.
+
+Clients ask, so that phones and parties behind proxies can take part. Nothing that a client sends
+decides how much memory the server uses: a body has at most as many bytes as the round's largest
+answer, all unfinished bodies together have a bound, and only so many clients wait at once.
+"""
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rknn_jax.federation import wire
+from rknn_jax.federation.collector import Reply
+from rknn_jax.federation.desk import Desk, Kind
+from rknn_jax.federation.rounds import MOST_RECORDS, Round
+from rknn_jax.federation.secure_sum_keys import MOST_CLIENTS, SEALED_BYTES
+
+ROUND_HEADER = "rknn-round"
+TICKET_HEADER = "rknn-ticket"
+OCTETS = "application/octet-stream"
+
+STATUSES = {
+    "counted": 200,
+    "again": 200,
+    "refused": 200,
+    "malformed": 400,
+    "unknown": 403,
+    "another round": 404,
+    "late": 410,
+    "too many": 413,
+    "outside the alphabet": 422,
+    "busy": 503,
+}
+"""HTTP status of each fate of a message."""
+
+POLL_SECONDS = 20.0
+"""Longest wait for news. Proxies give up a request after 30 s or more."""
+
+MOST_WAITING = 1024
+"""Clients that wait at once; all others are told to come back after `RETRY_SECONDS`."""
+
+RETRY_SECONDS = 5
+PIECE = 2**16
+
+MOST_ANSWER = 2**28
+MOST_UNFINISHED = 2**30
+"""Bytes of an answer, and of all answers that are in memory at once."""
+
+
+class Resources:
+    """HTTP resources of a round, as an ASGI application `app`.
+
+    Args:
+      desk: Desk of the round.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.most_bytes = _most_bytes(desk.round)
+        self._unfinished = 0
+        self._waiting = 0
+        routes = [
+            Route("/v1/round", self.question),
+            Route("/v1/rounds/{round}/answers", self.answer, methods=["POST"]),
+            Route("/v1/rounds/{round}/refusal", self.refusal, methods=["POST"]),
+            Route("/v1/rounds/{round}/statement", self.statement),
+        ]
+        if desk.round.summed:
+            routes += [
+                Route("/v1/rounds/{round}/sum/{step:str}", self.sum_question),
+                Route("/v1/rounds/{round}/sum/{step:str}", self.sum_answer, methods=["POST"]),
+            ]
+
+        @contextlib.asynccontextmanager
+        async def attached(app: Starlette) -> AsyncIterator[None]:
+            desk.attach()
+            yield
+
+        self.app = Starlette(routes=routes, lifespan=attached)
+        self.app.router.redirect_slashes = False
+
+    async def question(self, request: Request) -> Response:
+        """Send the question, or say that the round takes no more answers."""
+        self._number(request)
+        if self.desk.stage != "asking":
+            return self._fate("late")
+        data = self.desk.round.data
+        headers = self._headers({"etag": f'"{self.desk.round.id}"'})
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            # In pieces, because a slow reader then counts as one that reads.
+            for start in range(0, len(data), PIECE):
+                yield data[start : start + PIECE]
+
+        headers["content-length"] = str(len(data))
+        return StreamingResponse(pieces(), media_type=OCTETS, headers=headers)
+
+    async def answer(self, request: Request) -> Response:
+        """Take a client's messages, and send their fate once they are on disk."""
+        return await self._bring(request, "answer")
+
+    async def refusal(self, request: Request) -> Response:
+        """Take a refusal, which has no reason."""
+        return await self._bring(request, "refusal")
+
+    async def sum_answer(self, request: Request) -> Response:
+        """Take a client's answer to a step of a sum."""
+        return await self._bring(request, "sum")
+
+    async def sum_question(self, request: Request) -> Response:
+        """Send the question of a step to a client, once there is one.
+
+        A client that asks for the first step is ready for the sum.
+        """
+        desk = self.desk
+        number = self._number(request)
+        step = _step(request)
+        if request.path_params["round"] != desk.round.id:
+            return self._fate("another round")
+        if number is None or step is None:
+            return self._fate("malformed")
+        if step == 0:
+            desk.ready[number] = time.monotonic()
+
+        def over() -> bool:
+            return desk.step > step or desk.stage == "closed"
+
+        def there() -> bool:
+            return desk.step == step and number in desk.invited
+
+        if not await self._wait(lambda: over() or there()):
+            return self._come_back()
+        question = desk.question(number) if there() else None
+        if question is None:
+            return self._fate("late")
+        return Response(question, media_type=OCTETS, headers=self._headers())
+
+    async def statement(self, request: Request) -> Response:
+        """Send the statement of what was published, once there is one."""
+        desk = self.desk
+        number = self._number(request)
+        if request.path_params["round"] != desk.round.id:
+            return self._fate("another round")
+        if not await self._wait(lambda: not (desk.statement is None and desk.failure is None)):
+            return self._come_back()
+        if number is not None:
+            desk.told.add(number)
+        if desk.statement is None:
+            content = {"failure": desk.failure}
+            return JSONResponse(content, 410, headers=self._headers())
+        return PlainTextResponse(desk.statement, headers=self._headers())
+
+    async def _bring(self, request: Request, kind: Kind) -> Response:
+        number = self._number(request)
+        if request.path_params["round"] != self.desk.round.id:
+            return self._fate("another round", close=True)
+        step = _step(request)
+        if number is None or step is None:
+            return self._fate("malformed", close=True)
+        try:
+            with self._body() as body:
+                wrong = await self._read(request, body)
+                if wrong:
+                    return self._fate(wrong, close=True)
+                reply = Reply(number, self.desk.round.id, bytes(body))
+                return self._fate(await self.desk.bring(kind, reply, step))
+        except ClientDisconnect:
+            return Response()  # nobody reads it
+
+    async def _read(self, request: Request, body: bytearray) -> str | None:
+        """Read a body into `body`, and return the reason for which it was not read whole."""
+        if int(request.headers.get("content-length", 0)) > self.most_bytes:
+            return "too many"
+        async for chunk in request.stream():
+            body += chunk
+            self._unfinished += len(chunk)
+            if len(body) > self.most_bytes:
+                return "too many"
+            if self._unfinished > MOST_UNFINISHED:
+                return "busy"
+        return None
+
+    @contextlib.contextmanager
+    def _body(self) -> Iterator[bytearray]:
+        """Make room for a body, and give the room back."""
+        body = bytearray()
+        try:
+            yield body
+        finally:
+            self._unfinished -= len(body)
+
+    async def _wait(self, ready: Callable[[], bool]) -> bool:
+        if self._waiting >= MOST_WAITING:
+            return ready()
+        self._waiting += 1
+        try:
+            return await self.desk.wait(ready, POLL_SECONDS)
+        finally:
+            self._waiting -= 1
+
+    def _number(self, request: Request) -> int | None:
+        """Return the client's number: of its key, or else its ticket, or None if it has neither."""
+        number: int | None = getattr(request.state, "client", None)
+        ticket = request.headers.get(TICKET_HEADER, "")
+        if number is None and ticket.isascii() and ticket.isdecimal() and len(ticket) <= 20:
+            number = int(ticket) % 2**64
+        if number is not None:
+            self.desk.see(number)
+        return number
+
+    def _come_back(self) -> Response:
+        full = self._waiting >= MOST_WAITING
+        headers = {"retry-after": str(RETRY_SECONDS if full else 0)}
+        if full:
+            headers["connection"] = "close"
+        return Response(status_code=204, headers=self._headers(headers))
+
+    def _fate(self, fate: str, *, close: bool = False) -> Response:
+        headers = {"connection": "close"} if close else {}
+        if fate == "busy":
+            headers["retry-after"] = str(RETRY_SECONDS)
+        return JSONResponse({"fate": fate}, STATUSES[fate], headers=self._headers(headers))
+
+    def _headers(self, others: dict[str, str] | None = None) -> dict[str, str]:
+        return {ROUND_HEADER: self.desk.round.id, "cache-control": "no-store"} | (others or {})
+
+
+def _step(request: Request) -> int | None:
+    """Return the number of a sum's step in the path, 0 if there is none, or None for other text."""
+    text = request.path_params.get("step", "0")
+    return int(text) if len(text) == 1 and text in "0123456789" else None
+
+
+def _most_bytes(round: Round) -> int:
+    """Return the most bytes of a client's message."""
+    if round.summed:
+        return max(8 * round.num_cells, MOST_CLIENTS * SEALED_BYTES)
+    largest = (round.records_per_client or MOST_RECORDS) * wire.message_bytes(round.mechanism)
+    return min(MOST_ANSWER, largest)

@@ -1,0 +1,135 @@
+"""Bounds on the votes of one person, who may have any number of records.
+
+A record casts k·r votes for different cells. A person's votes are weighted so that they move the
+totals no more than a record's do. Then every mechanism, calibrated for records, protects persons,
+with the number of persons in the place of the number of records. There are two bounds:
+
+- `shared`: all records of a person, j of them, count 1/j each.
+- `limited`: at most m of a person's records are drawn, and count 1/m each.
+
+**Proof.** The weights of a person's records are at most 1 in sum. A record adds its weight to k·r
+different cells. So a person adds at most 1 to a cell and at most k·r in all, which is what a record
+of weight 1 adds at most: the L1 norm is at most k·r. As no cell gets more than 1, the squared L2
+norm is at most the L1 norm. Both are the sensitivities of a record. A person's weights depend on
+that person's records alone, so that a neighboring data set changes the votes of one person. But a
+person may change many cells by fractions, where a record changes 2k·r cells by 1. So no accountant
+may count single cells, and what is charged is known by its epsilon alone (`as_person`).
+
+**Choice.** Sharing leaves at least as much of a person's vote: j records that agree on a query have
+weight 1 in all, where min(j, m) drawn ones have min(j, m)/m. Limiting is for comparison with other
+systems, and if a person with many records should count for more than one with few.
+
+Weights are integers on a public grid, because exact noise is drawn on integers.
+
+Reference: Wilson et al., "Differentially Private SQL with Bounded User Contribution", 2020.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from rknn_jax.privacy.guarantee import Event, Guarantee
+
+GRID = 720_720
+"""Weight of a person who shares, in units; it is divisible by 1 to 16."""
+
+
+class Weights(NamedTuple):
+    """Weights of records.
+
+    Attributes:
+      units: int64 `[n]`.
+      grid: Most units of a person, a public number.
+    """
+
+    units: np.ndarray
+    grid: int
+
+
+def shared(person: np.ndarray, grid: int = GRID) -> Weights:
+    """Weigh all records of a person alike, up to one unit.
+
+    Args:
+      person: Number of each record's person, int `[n]`, from 0 on without gaps.
+      grid: Units of a person, public. Defaults to `GRID`.
+    """
+    records = np.maximum(np.bincount(person), 1)[person]
+    units = grid // records + (_place_within(person) < grid % records)
+    return Weights(units.astype(np.int64), grid)
+
+
+def limited(person: np.ndarray, names: np.ndarray, most: int, seed: int = 0) -> Weights:
+    """Draw at most `most` records of each person.
+
+    The draw depends on the seed, the person's name, and the order of that person's own records.
+    Other persons' records change nothing in it.
+
+    Args:
+      person: Number of each record's person, int `[n]`, from 0 on without gaps.
+      names: Name of each record's person as numbers, uint64 `[n]`, the same whatever other persons
+        there are.
+      most: Most records m of a person, public.
+      seed: Seed of the draw, public. Defaults to 0.
+
+    Raises:
+      ValueError: If m is below 1.
+    """
+    if most < 1:
+        raise ValueError(f"Expected at least 1 record of a person, got {most}.")
+    place = _place_within(person)
+    luck = _mixed(_mixed(names ^ _mixed(np.full(1, seed, np.uint64))) + place.astype(np.uint64))
+    order = np.lexsort((place, luck, person))
+    drawn = np.zeros(len(person), np.int64)
+    drawn[order] = _place_within(person[order]) < most
+    return Weights(drawn, most)
+
+
+def weighed_votes(cells: np.ndarray, weights: Weights, num_cells: int) -> np.ndarray:
+    """Sum the records' votes by their weights.
+
+    Args:
+      cells: Votes of each record, int `[n, k·r]`, for different cells.
+      weights: Weights of the records.
+      num_cells: Number of cells d.
+
+    Returns:
+      int64 `[num_cells]`, in units of the weights' grid.
+
+    Raises:
+      OverflowError: If the sum is beyond 2^53.
+    """
+    if int(weights.units.sum(dtype=object)) * cells.shape[1] > 2**53:
+        raise OverflowError("The sum of the votes is beyond 2^53; use a coarser grid.")
+    units = np.repeat(weights.units.astype(np.float64), cells.shape[1])
+    # float64 holds every partial sum exactly.
+    return np.bincount(cells.ravel(), units, num_cells).astype(np.int64)
+
+
+def as_person(guarantee: Guarantee) -> Guarantee:
+    """Return a record's guarantee for persons whose votes are bounded by this module.
+
+    Events that name single cells become one that is known by its epsilon alone. With a delta, no
+    event is left.
+    """
+    pure = () if guarantee.delta else (Event("pure", guarantee.epsilon),)
+    return replace(guarantee, unit="person", events=pure)
+
+
+def _place_within(groups: np.ndarray) -> np.ndarray:
+    """Return the number of earlier entries of the same group, int64 `[n]`."""
+    order = np.argsort(groups, kind="stable")
+    sizes = np.bincount(groups) if len(groups) else np.zeros(0, np.int64)
+    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    place = np.empty(len(groups), np.int64)
+    place[order] = np.arange(len(groups)) - starts
+    return place
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Mix the bits of uint64 (SplitMix64's finalizer)."""
+    with np.errstate(over="ignore"):
+        mixed = np.asarray(values, np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))

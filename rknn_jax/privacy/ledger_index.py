@@ -1,0 +1,241 @@
+"""Index of one user's ledgers on one machine: where the records of a fingerprint are charged.
+
+A copy of a data set, or another `--ledger`, would begin a second budget for the same people. A
+release therefore looks up its records here. It is refused if another ledger that still exists has
+them on record.
+
+The folder is `RKNN_STATE_DIR`, or `rknn_jax/ledgers` in the user's state folder (`XDG_STATE_HOME`,
+by default `~/.local/state`). It holds a random salt, and a small JSON file for each fingerprint
+with the paths of its ledgers. The file's name is a salted hash of the fingerprint. Whoever can read
+the folder can confirm a guess of all records of a data set, as with a ledger, and learns no more.
+
+**Limits.** The index stops mistakes, not intent. It does not know other users, other machines, or
+records that were changed, reordered or cut into other shards: those are for `Ledger.adopt`. The
+ledgers decide, not the index. An index that is absent, damaged or cannot be written is a warning,
+and changes no release.
+"""
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shlex
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rknn_jax._internal import disk
+from rknn_jax.privacy.ledger import Ledger, LedgerError, LedgerMismatchError
+from rknn_jax.privacy.ledger_lines import MOST_SHARDS
+
+PATIENCE = 5.0  # seconds to wait for another process that writes the index
+SALT_SIZE = 32
+_SALT = "salt"
+_LOCK = "lock"
+
+
+class _DamagedError(ValueError):
+    """A file of the index is not as it was written."""
+
+
+def folder() -> Path:
+    """Return the folder of the index.
+
+    Raises:
+      OSError: If the user has no home folder.
+    """
+    given = os.environ.get("RKNN_STATE_DIR")
+    if given:
+        return Path(given).absolute()
+    state = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        above = Path(state) if os.path.isabs(state) else Path.home() / ".local/state"
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
+    return above / "rknn_jax" / "ledgers"
+
+
+def check(path: Path, dataset: str) -> None:
+    """Refuse a ledger if the index has another one for the same records. Write nothing.
+
+    A ledger that is in the index already stays usable, with a warning.
+
+    Args:
+      path: Path of the ledger to use, which may not exist yet.
+      dataset: `fingerprint` of the private records, or of one of their shards.
+
+    Raises:
+      LedgerMismatchError: If another ledger that exists has these records, or if theirs is gone.
+    """
+    try:
+        others = _refuse_second(folder(), path, dataset)
+    except (OSError, _DamagedError) as error:
+        _warn(error)
+        return
+    if others:
+        warnings.warn(
+            f"These records are charged to {others[0]} as well as to {path}; what both have spent "
+            "adds up. Use one of them.",
+            stacklevel=2,
+        )
+
+
+@contextmanager
+def held(path: Path, dataset: str, shards: Sequence[str] = ()) -> Iterator[None]:
+    """Note a ledger in the index after it was opened, made or changed in the `with` block.
+
+    Until then, no other process of this user gives the same records another ledger.
+
+    Args:
+      path: Path of the ledger, which exists at the end.
+      dataset: `fingerprint` of the private records.
+      shards: Fingerprints of their shards, of which the first `MOST_SHARDS` are noted too. Defaults
+        to none.
+
+    Raises:
+      LedgerMismatchError: As in `check`, whose warnings are left out.
+    """
+    parts = [dataset, *sorted(shards)[:MOST_SHARDS]]
+    try:
+        place = folder()
+        descriptor = _locked(place)
+    except OSError as error:
+        _warn(error)
+        yield
+        return
+    try:
+        for one in parts:
+            with suppress(OSError, _DamagedError):
+                _refuse_second(place, path, one)
+        yield
+        for one in parts:
+            _note(place, path, one)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_second(place: Path, path: Path, dataset: str) -> list[str]:
+    """Return other ledgers of the records that are used beside this one.
+
+    Raises:
+      LedgerMismatchError: If there are others, and this one is new to the index, or does not exist.
+        Also if the only one is gone, and this one does not exist.
+    """
+    known = _read(place, dataset)
+    own = os.path.realpath(path)
+    others = [other for other in known if _has(other, own, dataset)]
+    if others and (own not in known or not os.path.exists(own)):
+        got = path if os.path.lexists(path) else f"no ledger yet at {path}"
+        raise LedgerMismatchError(
+            f"Expected the ledger of these records, {others[0]}, got {got}; pass --ledger "
+            f"{shlex.quote(others[0])}, so that all releases on these people share one budget. If "
+            "the ledger is to be kept elsewhere, move that file."
+        )
+    if known and not others and not os.path.lexists(path):
+        entry = place / _name((place / _SALT).read_bytes(), dataset)
+        raise LedgerMismatchError(
+            f"Expected the ledger of these records at {known[-1]}, which is gone or has other "
+            f"records, got no ledger yet at {path}; name its new place by --ledger, because a new "
+            f"one does not know what was spent. If it is gone for good, remove {entry}."
+        )
+    return others
+
+
+def _has(other: str, own: str, dataset: str) -> bool:
+    """Return True if another file is a ledger of the records, or a ledger that cannot be read."""
+    if not os.path.lexists(other) or other == own:
+        return False
+    if os.path.exists(own) and os.path.samefile(other, own):
+        return False
+    try:
+        return any(
+            dataset in (data.fingerprint, *data.shards) for data in Ledger.open(other).datasets
+        )
+    except LedgerError:
+        return True
+
+
+def _read(place: Path, dataset: str) -> list[str]:
+    """Return the paths that the index has for the records.
+
+    Raises:
+      OSError: If the index cannot be read.
+      _DamagedError: If it is damaged.
+    """
+    try:
+        if not (place / _SALT).exists() and any(place.glob("*.json")):
+            raise _DamagedError(f"{place / _SALT} is missing")
+        salt = (place / _SALT).read_bytes()
+        if len(salt) != SALT_SIZE:
+            raise _DamagedError(f"{place / _SALT} is damaged")
+        path = place / _name(salt, dataset)
+        found = disk.read_json(path)
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise _DamagedError(str(error)) from error
+    paths = found.get("ledgers") if isinstance(found, dict) else None
+    if not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
+        raise _DamagedError(f"{path} is damaged")
+    return [one for one in paths if "\0" not in one]
+
+
+def _note(place: Path, path: Path, dataset: str) -> None:
+    """Add a ledger to the index, which begins anew where it is damaged."""
+    known: list[str] = []
+    with suppress(OSError, _DamagedError):
+        known = _read(place, dataset)
+    own = os.path.realpath(path)
+    if own in known:
+        return
+    try:
+        text = json.dumps({"ledgers": [*known, own]})
+        disk.write_whole(place / _name(_salt(place), dataset), text.encode(), disk.OWNER)
+    except OSError as error:
+        _warn(error)
+
+
+def _salt(place: Path) -> bytes:
+    """Return the salt of the index, and make one if there is none of the right size."""
+    path = place / _SALT
+    found = path.read_bytes() if path.exists() else b""
+    if len(found) != SALT_SIZE:
+        found = secrets.token_bytes(SALT_SIZE)
+        disk.write_whole(path, found, disk.OWNER)
+    return found
+
+
+def _name(salt: bytes, dataset: str) -> str:
+    return f"{hmac.new(salt, dataset.encode(), hashlib.sha256).hexdigest()}.json"
+
+
+def _locked(place: Path) -> int:
+    """Make the folder, lock it, and return the descriptor that keeps the lock.
+
+    Raises:
+      OSError: If the folder cannot be written, or another process holds it too long.
+    """
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT, disk.OWNER)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise
+        time.sleep(0.01)
+
+
+def _warn(error: Exception) -> None:
+    warnings.warn(
+        f"The index of ledgers cannot be used ({error}), so a second ledger of the same records "
+        "would go unnoticed; give the folder back, or name another by RKNN_STATE_DIR.",
+        stacklevel=3,
+    )

@@ -1,0 +1,106 @@
+"""Other data of the same people, for a ledger that is to adopt them.
+
+`rknn label` takes the fingerprint of the private records while it counts votes. Here the same
+fingerprint is taken without queries, labels or classes.
+"""
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rknn_jax.formats import Columns
+from rknn_jax.privacy.ledger import DataSet, Digest, combined
+from rknn_jax.release import tables
+from rknn_jax.release.shards import FileShard, Records, Shard, find, with_one_order
+from rknn_jax.release.tables import ROWS_AT_ONCE
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+
+def data_set(
+    private: Sequence[str], columns: Columns, public: Sequence[str] | None = None
+) -> DataSet:
+    """Return the fingerprint of private records as `rknn label` takes it.
+
+    Args:
+      private: Files, folders, patterns or URLs of the private records.
+      columns: Columns to read. Labels are not read.
+      public: Public embeddings, which give the columns their order and the embeddings their width.
+        Defaults to None, for those of the first private file.
+
+    Raises:
+      ValueError: If the files cannot be used, or hold no row.
+    """
+    columns = columns._replace(reads_label=False)
+    order: tuple[str, ...] = ()
+    if public is not None and not columns.raw:
+        asked = columns._replace(person=None)
+        features, order = tables.read_named_embeddings(public, "--public", asked)
+        columns = columns._replace(width=features.shape[1])
+    files = find(private, "--private").files
+    shards = with_one_order([FileShard(name, "--private", columns) for name in files], order)
+    records = Records.of(shards)
+    if not len(records):
+        raise ValueError(
+            f"Expected records in --private {', '.join(private)}, got no row; save one row a "
+            "record."
+        )
+    pairs = zip(records.shards, records.rows, strict=True)
+    digests = [_digest(shard, rows, raw=columns.raw) for shard, rows in pairs]
+    return DataSet(combined(digests), len(records), tuple(digests) if len(digests) > 1 else ())
+
+
+def _digest(shard: Shard, rows: int, *, raw: bool) -> str:
+    """Return the fingerprint of a shard.
+
+    Raises:
+      ValueError: If the shard has another number of rows than it was opened with.
+    """
+    digest = Digest()
+    found = 0
+    for block in shard.blocks(ROWS_AT_ONCE):
+        assert block.embeddings is not None
+        values = block.embeddings
+        if not raw:
+            values = tables.usable_rows(tables.real_rows(values, shard.where))
+        if not found:
+            digest.begin(values.dtype.kind, (rows, *values.shape[1:]))
+        digest.update(values)
+        found += len(values)
+    if found != rows:
+        raise ValueError(
+            f"Expected {rows} rows in {shard.where}, as when it was opened, got {found}; keep the "
+            "data unchanged meanwhile."
+        )
+    return digest.text()
+
+
+def advice(settings: "Settings") -> str:
+    """Return the error for a release on records that the ledger does not have."""
+    command = shlex.join(["rknn", "budget", "adopt", str(settings.ledger_path), *_named(settings)])
+    return (
+        f"Expected the ledger of these people's records, got {settings.ledger_path}, which is "
+        "the ledger of another data set; name the ledger of these people. If this is it, and the "
+        "records were embedded anew, added or removed, let it adopt them (Ledger.adopt in Python), "
+        "so that they share one budget: "
+        f"{command} --reason TEXT"
+    )
+
+
+def _named(settings: "Settings") -> list[str]:
+    """Return the arguments that name the private records to `rknn budget adopt`."""
+    words = ["--private", *_listed(settings.private), "--public", *_listed(settings.public)]
+    if settings.embedding:
+        words += ["--embedding", *settings.embedding]
+    if settings.label != Columns().label:
+        words += ["--label", settings.label]
+    if settings.person is not None:
+        words += ["--person", settings.person]
+    if settings.representation is not None:
+        words += ["--representation", settings.representation]
+    return words
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)

@@ -1,0 +1,226 @@
+"""Features of raw records, such as images or text, made where the records are read.
+
+An encoder is public: it was learned from public data alone, or is the owner's own function. It
+treats every record by itself. Otherwise one private record could move the votes of many.
+"""
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rknn_jax import representations
+from rknn_jax._internal.keys import Stage, stage_key
+
+BYTES_AT_ONCE = 2**25
+"""Most bytes of raw records that are encoded at once."""
+
+TOLERANCE = 1e-4
+"""Largest difference, relative to the features' size, that the number of records may make."""
+
+TRAININGS = Path("runs") / "representations"
+"""Folder in which a long training goes on where it was stopped."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Function of the owner's own code, imported in every process that calls it.
+
+    It gets one record at a time, so that no record can move another one's features. A function that
+    treats the records of a batch by themselves says so by an attribute `batched = True`.
+
+    Attributes:
+      name: Module and function, as in `package.module:function`. The function maps records
+        `[b, ...]`, or an object array of text or bytes `[b]`, to features `[b, f]`.
+    """
+
+    name: str
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return the features."""
+        function = _function(self.name)
+        if getattr(function, "batched", False):
+            return np.asarray(function(values))
+        rows = [np.asarray(function(values[i : i + 1])) for i in range(len(values))]
+        return np.concatenate(rows)
+
+
+@functools.cache
+def _function(name: str) -> Callable[[Any], Any]:
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script has not
+        sys.path.append(os.getcwd())
+    try:
+        found: Callable[[Any], Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"Expected a function that can be imported as --representation {name}: {error}; run "
+            "in its folder, or set PYTHONPATH."
+        ) from error
+    if not callable(found):
+        raise ValueError(f"Expected a function as --representation {name}, got {found!r}.")
+    return found
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Encoder that one bad record does not stop.
+
+    Attributes:
+      encode: Function that maps records to features.
+      probe: Public record, `[1, ...]`, which tells a broken encoder from a bad record.
+      width: Number of features f.
+    """
+
+    encode: Callable[[Any], Any]
+    probe: np.ndarray
+    width: int
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return features, float32 `[b, f]`. A record that cannot be encoded is a row of NaN.
+
+        Raises:
+          ValueError: If the encoder fails on a public record too.
+        """
+        # Every error of the encoder is caught, also an exit: one record must not decide whether
+        # there is a release.
+        with suppress(Exception, SystemExit):
+            return self._encoded(values)
+        if len(values) > 1:
+            half = len(values) // 2
+            return np.concatenate([self(values[:half]), self(values[half:])])
+        self._check_works()
+        return np.full((len(values), self.width), np.nan, np.float32)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Number of records that are encoded at once."""
+        return max(1, BYTES_AT_ONCE // max(1, self.probe.nbytes))
+
+    def _encoded(self, values: np.ndarray) -> np.ndarray:
+        parts = [
+            features(self.encode, values[start : start + self.rows_at_once])
+            for start in range(0, len(values), self.rows_at_once)
+        ]
+        made = np.concatenate(parts)
+        if made.shape != (len(values), self.width):
+            raise ValueError(f"features of shape {made.shape}")
+        return made
+
+    def _check_works(self) -> None:
+        try:
+            self._encoded(self.probe)
+        except (Exception, SystemExit) as error:
+            raise ValueError(
+                f"The representation fails on a public record, on which it worked before: {error}; "
+                "give it more memory, or the same packages on every machine."
+            ) from error
+
+
+def features(encode: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:
+    """Return an encoder's features as float32 `[b, f]`. It gets a copy, which it may change."""
+    return np.asarray(encode(values.copy()), np.float32)
+
+
+def learned(
+    name: str, public: Iterable[np.ndarray], *, num_classes: int, num_queries: int | None, seed: int
+) -> tuple[Encoding, np.ndarray]:
+    """Learn a representation from public records, and encode them.
+
+    Args:
+      name: File of `rknn_jax.representations`, or `package.module:function`.
+      public: Blocks of public records, which are held in memory only to be learned from.
+      num_classes: Number of classes, public.
+      num_queries: Number of queries if it is known, public.
+      seed: Seed of the training.
+
+    Returns:
+      `(encoding, features)`, the encoder and float32 `[m, f]` for all public records.
+
+    Raises:
+      ValueError: If the representation is unknown or cannot be learned from such records, or if a
+        record's features depend on other records.
+    """
+    encode: Callable[[Any], Any] = Imported(name)
+    if ":" not in name:
+        settings = representations.named(name)().for_task(num_classes, num_queries)
+        images = np.concatenate(list(public))
+        _check_images(images, name)
+        key = stage_key(jax.random.key(seed), Stage.ENCODER)
+        encode = settings.fit(key, images, folder=TRAININGS)
+        public = [images]
+    encoding: Encoding | None = None
+    parts = []
+    for values in public:
+        encoding = encoding or checked(encode, values, name)
+        parts.append(encoding._encoded(values))
+    if encoding is None:
+        raise ValueError("Expected public records to encode, got none.")
+    return encoding, np.concatenate(parts)
+
+
+def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Encoding:
+    """Check on public records that every record is treated by itself.
+
+    A record is encoded alone and among others: public ones, copies of itself, and, of numbers, the
+    smallest, the largest and mirrored ones. No check of so few records is a proof.
+
+    Raises:
+      ValueError: If the encoder fails, does not make one row of finite features a record, or gives
+        a record other features among others.
+    """
+    some = values[:3]
+    try:
+        made = features(encode, some)
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"--representation {name} fails on public records ({type(error).__name__}: {error}); "
+            "mend it, or name the column of the records with --embedding."
+        ) from error
+    if made.ndim != 2 or len(made) != len(some) or not np.isfinite(made).all():
+        raise ValueError(
+            f"Expected finite features [b, f] of {len(some)} public records from --representation "
+            f"{name}, got shape {made.shape}."
+        )
+    alone = features(encode, some[:1])
+    for others in (some[1:], np.repeat(some[:1], 7, axis=0), *_extreme(some)):
+        among = features(encode, np.concatenate([some[:1], others]))
+        if len(among) != 1 + len(others) or _differ(alone[0], among[0]):
+            raise ValueError(
+                f"Expected --representation {name} to treat every record by itself, got other "
+                "features for a public record among others than alone; one private record would "
+                "move the votes of others. Turn off batch statistics, as for evaluation, or leave "
+                "out its attribute `batched`."
+            )
+    return Encoding(encode, some[:1], made.shape[1])
+
+
+def _extreme(values: np.ndarray) -> list[np.ndarray]:
+    """Return records of numbers unlike others, or none for other kinds of records."""
+    if values.dtype.kind not in "iuf":
+        return []
+    integers = values.dtype.kind in "iu"
+    most = np.iinfo(values.dtype).max if integers else 1e6 * (1 + np.abs(values).max())
+    return [np.zeros_like(values), np.full_like(values, most), values[:, ::-1]]
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> bool:
+    size = max(float(np.abs(one).max(initial=0)), float(np.abs(other).max(initial=0)))
+    return not float(np.abs(one - other).max(initial=0)) <= TOLERANCE * size
+
+
+def _check_images(images: np.ndarray, name: str) -> None:
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise ValueError(
+            f"Expected public images uint8 [m, h, w, c] with --representation {name}, got "
+            f"{images.dtype} {images.shape}; name their array with --embedding, or bring a "
+            "function of your own as package.module:function."
+        )

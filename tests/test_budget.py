@@ -1,0 +1,582 @@
+"""One budget for the people of a data set, whatever becomes of its bits, its files and its name.
+
+Commands are called as `rknn` calls them: `label.run` and `budget.adopt`.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tyro
+
+import rknn_jax
+from rknn_jax.cli import budget, label
+from rknn_jax.cli.budget import Adopt, Raise, Show
+from rknn_jax.formats import Columns
+from rknn_jax.privacy import ledger_index, ledger_lines
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.ledger import (
+    BudgetExceededError,
+    DataSet,
+    Ledger,
+    LedgerCorruptError,
+    LedgerError,
+    LedgerMismatchError,
+    fingerprint,
+)
+from rknn_jax.release import adoption, planning
+from rknn_jax.release import label as job
+from rknn_jax.release.settings import Settings
+
+ROWS = 200
+DATA = "sha256:of-some-records"
+
+
+def people(seed=0):
+    """Return records of 3 classes, float32 `[n, 4]`, and their labels."""
+    generator = np.random.default_rng(seed)
+    labels = np.arange(ROWS) % 3
+    rows = 8 * np.eye(3, 4)[labels] + generator.normal(size=(ROWS, 4))
+    return rows.astype(np.float32), labels
+
+
+def released(epsilon):
+    event = Event("pure", epsilon)
+    return Guarantee(epsilon, 0.0, "replace-one", "central", (event,), sampler="release")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def index_of_module():
+    """Leave the index as it is for users."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with public rows and private records, in which commands run."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("P.npz", embeddings=people(9)[0][:50])
+    rows, labels = people()
+    np.savez("R.npz", embeddings=rows, labels=labels)
+    return tmp_path
+
+
+def release(private="R.npz", **changes):
+    """Release labels by the function of `rknn label`."""
+    given = {"public": "P.npz", "epsilon": 0.5, "queries": 3, "classes": "3"}
+    given["out"] = Path(f"out{len(list(Path().glob('out*')))}")
+    return label.run(Settings(private=private, **given | changes))
+
+
+def adopt(ledger="R.npz.ledger.jsonl", private="R2.npz", reason="embedded by model 2", **options):
+    """Adopt by the function of `rknn budget adopt`."""
+    return budget.adopt(Adopt(Path(ledger), private, reason, **options))
+
+
+def account(path="R.npz.ledger.jsonl"):
+    return float(Ledger.open(path).spent.epsilon)
+
+
+# Acceptance
+
+
+def test_one_budget_survives_a_new_embedding_new_records_and_another_order(folder):
+    rows, labels = people()
+    release(budget=2)
+    generator = np.random.default_rng(1)
+    turned = (rows @ generator.normal(size=(4, 4))).astype(np.float32)
+    changed = np.concatenate([rows[2:], people(5)[0][:2]])  # 1% removed, 1% new
+    order = generator.permutation(ROWS)
+    for number, new in enumerate((turned, changed, rows[order]), 1):
+        np.savez("R2.npz", embeddings=new, labels=labels)
+        with pytest.raises(LedgerMismatchError, match="rknn budget adopt"):
+            release("R2.npz", ledger=Path("R.npz.ledger.jsonl"))
+        adopt(reason=f"change {number}")
+        release("R2.npz", ledger=Path("R.npz.ledger.jsonl"))
+        assert account() == 0.5 * (number + 1)
+    with pytest.raises(BudgetExceededError):
+        release("R2.npz", ledger=Path("R.npz.ledger.jsonl"))
+    with pytest.raises(BudgetExceededError):
+        release()
+    assert list(folder.glob("*.jsonl")) == [folder / "R.npz.ledger.jsonl"]
+    kinds = [entry.kind for entry in Ledger.open("R.npz.ledger.jsonl").entries()]
+    assert kinds.count("adopt") == 3
+
+
+def test_the_error_names_the_ledger_and_its_command_adopts_what_was_refused(folder, capsys):
+    """The columns of the private file have another order than the public ones."""
+    names = ["d", "a", "c", "b"]
+    rows, labels = people()
+    public = people(9)[0][:50]
+    pq.write_table(pa.table(dict(zip("abcd", public.T, strict=True))), "P.parquet")
+    columns = dict(zip(names, 2 * rows[:, [3, 0, 2, 1]].T, strict=True))
+    pq.write_table(pa.table(columns | {"of": labels}), "new data.parquet")
+    given = {"public": "P.parquet", "label": "of", "ledger": Path("R.npz.ledger.jsonl")}
+    release(budget=1)
+    with pytest.raises(LedgerMismatchError) as caught:
+        release("new data.parquet", **given)
+    words = str(caught.value)
+    assert "R.npz.ledger.jsonl, which is the ledger of another data set" in words
+    assert not re.search(r"create|new (ledger|budget)|--budget", words)
+    command = shlex.split(words[words.index("rknn budget adopt") :].replace("TEXT", "'the same'"))
+    options = tyro.cli(budget.Budget, args=command[2:], config=(tyro.conf.OmitArgPrefixes,))
+    budget.adopt(options.action)
+    release("new data.parquet", **given)
+    assert account() == 1.0
+
+
+@pytest.mark.parametrize("how", ["copy", "hard link", "symbolic link to a copy", "another name"])
+def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, how):
+    release(budget=1)
+    options = {}
+    if how == "hard link":
+        os.link("R.npz", "R2.npz")
+    elif how == "another name":
+        os.symlink("R.npz", "R2.npz")
+        options = {"ledger": Path("other.jsonl")}
+    else:
+        Path("copy.npz").write_bytes(Path("R.npz").read_bytes())
+        os.symlink("copy.npz", "R2.npz")
+    before = sorted(os.listdir())
+    with pytest.raises(LedgerMismatchError) as caught:
+        release("R2.npz", **options)
+    own = folder / "R.npz.ledger.jsonl"
+    assert f"Expected the ledger of these records, {own}, got no ledger yet" in str(caught.value)
+    assert f"pass --ledger {own}" in str(caught.value)
+    assert sorted(os.listdir()) == before
+    assert account() == 0.5
+    release("R2.npz", ledger=own)
+    assert account() == 1.0
+
+
+def test_a_copied_ledger_is_no_second_budget_and_a_moved_one_is_the_same(folder):
+    release(budget=1.5)
+    home = Path("R.npz.ledger.jsonl")
+    copy = Path("copy.jsonl")
+    copy.write_bytes(home.read_bytes())
+    with pytest.raises(LedgerMismatchError, match=r"got copy\.jsonl"):
+        release(ledger=copy)
+    assert account(copy) == 0.5
+    home.unlink()
+    release(ledger=copy)
+    os.rename(copy, home)
+    release()
+    assert account() == 1.5
+
+
+def test_adopted_data_have_one_ledger_too(folder):
+    release(budget=1)
+    np.savez("R2.npz", embeddings=2 * people()[0], labels=people()[1])
+    adopt()
+    with pytest.raises(LedgerMismatchError, match="pass --ledger"):
+        release("R2.npz")
+    np.savez("R3.npz", embeddings=people(3)[0], labels=people()[1])
+    release("R3.npz")
+    with pytest.raises(LedgerMismatchError, match=r"Expected the ledger .*R3\.npz\.ledger\.jsonl"):
+        adopt(private="R3.npz")
+    assert len(Ledger.open("R.npz.ledger.jsonl").datasets) == 2
+
+
+# Adoption
+
+
+def test_data_that_share_nothing_need_the_flag_and_a_reason(folder):
+    release()
+    np.savez("R2.npz", embeddings=people(3)[0][:150], labels=people()[1][:150])
+    before = Path("R.npz.ledger.jsonl").read_bytes()
+    for options, words in (({}, "--unrelated"), ({"unrelated": True, "reason": " "}, "reason")):
+        with pytest.raises(LedgerError, match=words):
+            adopt(**options)
+    assert Path("R.npz.ledger.jsonl").read_bytes() == before
+    adopt(unrelated=True)
+    assert [data.rows for data in Ledger.open("R.npz.ledger.jsonl").datasets] == [200, 150]
+
+
+def test_the_command_needs_a_reason(folder, capsys):
+    with pytest.raises(SystemExit):
+        tyro.cli(Adopt, args=["R.npz.ledger.jsonl", "--private", "R2.npz"])
+    assert "--reason" in capsys.readouterr().err
+
+
+def test_a_shard_in_common_is_seen_and_the_lowest_are_kept(tmp_path):
+    ledger = Ledger.create(tmp_path / "L", "sha256:a", 1, rows=7)
+    grown = DataSet("sha256:b", 9, ("sha256:a", "sha256:new"))
+    ledger.adopt(grown, "one more file")
+    many = tuple(f"sha256:{number:04d}" for number in range(2000))
+    ledger.adopt(DataSet("sha256:c", 1000, ("sha256:new", *many)), "many small files")
+    assert ledger.datasets[2].shards == many[: ledger_lines.MOST_SHARDS]
+    ledger.adopt(DataSet("sha256:d", 1001, many[5:]), "five removed")
+    with pytest.raises(LedgerMismatchError, match="share neither"):
+        ledger.adopt(DataSet("sha256:e", None, many[1000:]), "others")
+    assert [data.fingerprint[-1] for data in ledger.datasets] == list("abcd")
+
+
+def test_an_adoption_costs_nothing_and_is_recorded_once(tmp_path):
+    ledger = Ledger.create(tmp_path / "clinic.ledger.jsonl", DATA, 1)
+    ledger.charge(released(0.3), "one")
+    first = ledger.adopt(DataSet("sha256:new"), "embedded anew", unrelated=True)
+    assert ledger.adopt(DataSet("sha256:new"), "again") == first
+    assert ledger.adopt(DataSet(DATA), "the first").kind == "create"
+    assert (first.kind, first.amount, first.purpose) == ("adopt", (0, 0), "embedded anew")
+    assert ledger.spent.epsilon == ledger.budget.epsilon * 3 / 10
+    Ledger.open(ledger.path, "sha256:new").charge(released(0.7), "the rest")
+    for dataset in (DATA, "sha256:new"):
+        with pytest.raises(BudgetExceededError):
+            Ledger.open(ledger.path, dataset).charge(released(0.1), "too much")
+
+
+def test_a_ledger_keeps_its_name_if_the_file_is_renamed(tmp_path):
+    for name, expected in ((None, "clinic"), ("Ward 3, März", "Ward 3, März")):
+        ledger = Ledger.create(tmp_path / "clinic.ledger.jsonl", DATA, 1, name=name)
+        assert ledger.name == expected
+        assert Ledger(ledger.path.rename(tmp_path / "other"), None).name == expected
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet", "csv"])
+def test_a_fingerprint_without_queries_is_that_of_a_release(folder, suffix):
+    """Rows that no release can use change nothing in that."""
+    rows, labels = people()
+    rows[3] = np.nan
+    rows[5, 1] = np.inf
+    Path("many").mkdir()
+    for number, part in enumerate((slice(0, 70), slice(70, ROWS))):
+        name = f"many/{number}.{suffix}"
+        table = pa.table(dict(zip("abcd", rows[part].T, strict=True)) | {"labels": labels[part]})
+        if suffix == "npz":
+            np.savez(name, embeddings=rows[part].astype(np.float64), labels=labels[part])
+        elif suffix == "csv":
+            table.to_pandas().to_csv(name, index=False)
+        else:
+            pq.write_table(table, name)
+    for private in (f"many/0.{suffix}", "many"):
+        settings = Settings("P.npz", private, 0.5, queries=3, classes="3", ledger=Path("L"))
+        votes = job.count(planning.prepare(settings))
+        found = adoption.data_set([private], Columns())
+        assert (found.fingerprint, found.rows) == (votes.dataset, votes.rows)
+        assert len(found.shards) == (2 if private == "many" else 0)
+
+
+def test_raw_records_are_adopted_as_they_are(folder):
+    images = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 1), dtype=np.uint8)
+    np.savez("raw.npz", images=images, labels=np.zeros(20))
+    release()
+    adopt(private="raw.npz", embedding=("images",), representation="own:code", unrelated=True)
+    assert Ledger.open("R.npz.ledger.jsonl").datasets[1].fingerprint == fingerprint(images)
+
+
+def test_show_lists_the_name_and_the_data_sets_with_dates_and_reasons(folder, capsys):
+    release()
+    np.savez("R2.npz", embeddings=2 * people()[0], labels=people()[1])
+    adopt(reason="March export, model 2")
+    capsys.readouterr()
+    told = budget.show(Show(Path("R.npz.ledger.jsonl")))
+    shown = capsys.readouterr().out
+    assert told["name"] == "R.npz"
+    assert [one["reason"] for one in told["datasets"]] == ["the first one", "March export, model 2"]
+    assert re.search(r"data set +March export, model 2, since \d{4}-\d\d-\d\dT", shown)
+    assert not any(
+        data.fingerprint[7:] in shown + json.dumps(told, default=str)
+        for data in Ledger.open("R.npz.ledger.jsonl").datasets
+    )
+
+
+# Old and damaged ledgers
+
+
+OLD = (
+    '{"dataset":"%s","delta":"0","epsilon":"2","format":"rknn-jax privacy ledger 1",'
+    '"kind":"create","purpose":"the first budget","relation":"replace-one",'
+    '"salt":"00112233445566778899aabbccddeeff","time":"2026-10-01T00:00:00+00:00","unit":"record"}'
+)
+
+
+def test_a_ledger_of_an_older_version_is_read_charged_and_adopts(folder):
+    """It has neither a name nor a number of rows."""
+    path = Path("R.npz.ledger.jsonl")
+    header = OLD % fingerprint(people()[0])
+    path.write_bytes(ledger_lines.seal(header.encode(), "") + b"\n")
+    release()
+    assert account() == 0.5
+    assert Ledger.open(path).name == "R.npz"
+    np.savez("R2.npz", embeddings=2 * people()[0], labels=people()[1])
+    with pytest.raises(LedgerMismatchError, match="--unrelated"):
+        adopt()
+    adopt(unrelated=True)
+    release("R2.npz", ledger=path)
+    assert account() == 1.0
+
+
+def test_a_program_that_knows_no_adoption_refuses_and_does_not_misread(tmp_path, monkeypatch):
+    ledger = Ledger.create(tmp_path / "L", DATA, 1)
+    ledger.adopt(DataSet("sha256:new"), "embedded anew", unrelated=True)
+    old = tuple(kind for kind in ledger_lines.KINDS if kind != "adopt")
+    monkeypatch.setattr(ledger_lines, "KINDS", old)
+    before = ledger.path.read_bytes()
+    for dataset in (DATA, "sha256:new"):
+        with pytest.raises(LedgerCorruptError, match="Nothing can be spent"):
+            Ledger(ledger.path, dataset).charge(released(0.1), "refused")
+    assert ledger.path.read_bytes() == before
+
+
+def test_an_adoption_cut_at_any_byte_adopts_nothing_and_leaves_no_more_than_before(tmp_path):
+    ledger = Ledger.create(tmp_path / "L", DATA, 1, "0.01")
+    ledger.charge(released(0.25), "one")
+    truth = ledger.remaining
+    before = ledger.path.read_bytes()
+    ledger.adopt(DataSet("sha256:new", 5, ("sha256:x",)), "embedded anew", unrelated=True)
+    line = ledger.path.read_bytes()[len(before) : -1]
+    exact = 0
+    for cut in range(1, len(line)):
+        ledger.path.write_bytes(before + line[:cut])
+        left = ledger.remaining
+        assert left.epsilon <= truth.epsilon, f"cut at byte {cut}"
+        assert left.delta <= truth.delta, f"cut at byte {cut}"
+        exact += left == truth
+        with pytest.raises(LedgerMismatchError):
+            Ledger.open(ledger.path, "sha256:new")
+    assert exact >= len(line) - 60, "a line that shows that it is free costs nothing"
+    ledger.adopt(DataSet("sha256:new", 5), "again", unrelated=True)
+    Ledger.open(ledger.path, "sha256:new").charge(released(0.75), "the rest")
+    assert [entry.kind for entry in ledger.entries()][2:] == ["repair", "adopt", "spend"]
+
+
+ODD = [{"fingerprint": None}, {"rows": "5"}, {"rows": True}, {"shards": "ab"}, {"shards": [1]}]
+
+
+@pytest.mark.parametrize("change", ODD, ids=str)
+def test_an_adoption_with_a_right_hash_and_odd_values_is_corrupt(tmp_path, change):
+    ledger = Ledger.create(tmp_path / "L", DATA, 1)
+    record = ledger_lines.adopted(DataSet("sha256:new", 5), "embedded anew") | change
+    with ledger.path.open("ab") as file:
+        file.write(ledger_lines.sealed(record, ledger.head) + b"\n")
+    with pytest.raises(LedgerCorruptError):
+        Ledger.open(ledger.path, DATA)
+
+
+# The index
+
+
+def test_the_index_says_nothing_of_the_data_and_is_the_users_alone(folder):
+    release()
+    index = ledger_index.folder()
+    told = b"".join(os.fsencode(path.name) + path.read_bytes() for path in index.iterdir())
+    assert index != Path.home() / ".local/state/rknn_jax/ledgers"
+    dataset = Ledger.open("R.npz.ledger.jsonl").datasets[0].fingerprint
+    assert dataset.removeprefix("sha256:").encode() not in told
+    assert os.fsencode(folder / "R.npz.ledger.jsonl") in told
+    modes = {path.stat().st_mode & 0o777 for path in index.iterdir()}
+    assert modes == {0o600}
+    names = {path.name for path in index.glob("*.json")}
+    (index / "salt").write_bytes(bytes(32))
+    with ledger_index.held(folder / "R.npz.ledger.jsonl", dataset):
+        pass
+    assert {path.name for path in index.glob("*.json")} - names, "another salt, another name"
+
+
+def test_the_index_lies_where_the_user_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("RKNN_STATE_DIR", str(tmp_path / "own"))
+    assert ledger_index.folder() == tmp_path / "own"
+    monkeypatch.delenv("RKNN_STATE_DIR")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert ledger_index.folder() == tmp_path / "rknn_jax/ledgers"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ledger_index.folder() == tmp_path / ".local/state/rknn_jax/ledgers"
+
+
+def test_a_ledger_that_is_gone_is_not_replaced_in_silence(folder):
+    release()
+    os.rename("R.npz.ledger.jsonl", "moved.jsonl")
+    again = Settings("P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"))
+    with pytest.raises(LedgerMismatchError, match=r"which is gone.*new place by --ledger") as found:
+        job.release(planning.prepare(again))
+    assert not Path("R.npz.ledger.jsonl").exists()
+    entry = str(found.value).split("remove ")[1].rstrip(".")
+    os.unlink(entry)
+    job.release(planning.prepare(again))
+    assert account() == 0.5
+
+
+def test_a_shard_of_known_records_has_their_ledger(folder):
+    os.mkdir("parts")
+    with np.load("R.npz") as whole:
+        rows = {name: whole[name] for name in ("embeddings", "labels")}
+    for i, part in enumerate(np.array_split(np.arange(len(rows["labels"])), 2)):
+        np.savez(f"parts/{i}.npz", **{name: values[part] for name, values in rows.items()})
+    given = Settings("P.npz", "parts", 0.5, queries=3, classes="3", ledger=Path("people.jsonl"))
+    job.release(planning.prepare(replace(given, out=Path("a"))))
+    alone = replace(given, private="parts/0.npz", ledger=None, out=Path("b"))
+    with pytest.raises(LedgerMismatchError, match=r"people\.jsonl"):
+        job.release(planning.prepare(alone))
+
+
+def damage_entry(index):
+    for path in index.glob("*.json"):
+        path.write_text("{")
+
+
+def odd_entry(index):
+    for path in index.glob("*.json"):
+        path.write_text('{"ledgers": [5]}')
+
+
+def short_salt(index):
+    (index / "salt").write_bytes(b"short")
+
+
+def no_folder(index):
+    for path in index.iterdir():
+        path.unlink()
+    index.rmdir()
+    index.write_text("a file")
+
+
+@pytest.mark.parametrize("damage", [damage_entry, odd_entry, short_salt, no_folder])
+def test_a_damaged_index_is_a_warning_and_loses_no_release(folder, damage):
+    release(budget=2)
+    damage(ledger_index.folder())
+    plan = planning.prepare(Settings("P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o")))
+    with pytest.warns(UserWarning, match="index of ledgers cannot be used"):
+        votes = job.count(plan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        job.release(plan, votes)
+    assert account() == 1.0
+    if damage is not no_folder:  # it began anew
+        with pytest.raises(LedgerMismatchError, match="pass --ledger"):
+            release(ledger=Path("other.jsonl"))
+
+
+def test_an_index_that_another_process_holds_is_a_warning(folder, monkeypatch):
+    monkeypatch.setattr(ledger_index, "PATIENCE", 0.05)
+    with (
+        ledger_index.held(Path("x"), DATA),
+        pytest.warns(UserWarning, match="index of ledgers"),
+        ledger_index.held(Path("R.npz.ledger.jsonl"), DATA),
+    ):
+        pass
+
+
+def test_a_ledger_that_cannot_be_read_still_counts_as_one(folder):
+    release()
+    Path("R.npz.ledger.jsonl").write_text("damaged")
+    with pytest.raises(
+        LedgerMismatchError, match=r"Expected the ledger of these records, .*R\.npz"
+    ):
+        release(ledger=Path("other.jsonl"))
+
+
+def test_two_ledgers_that_are_in_use_already_stay_usable_with_a_warning(folder):
+    release()
+    home = Path("R.npz.ledger.jsonl")
+    other = Path("other.jsonl")
+    dataset = Ledger.open(home).datasets[0].fingerprint
+    Ledger.create(other, dataset, 1.0)
+    ledger_index._note(ledger_index.folder(), other, dataset)
+    plan = planning.prepare(
+        Settings("P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"), dry_run=True)
+    )
+    with pytest.warns(UserWarning, match=r"charged to .*other\.jsonl as well as"):
+        ledger_index.check(home, dataset)
+    assert plan.ledger is not None
+
+
+# Processes
+
+RACE = """
+import json, os, sys, warnings
+from pathlib import Path
+from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.ledger import BudgetExceededError, DataSet, Ledger, LedgerMismatchError
+warnings.simplefilter("error")
+def released(epsilon):
+    event = (Event("pure", epsilon),)
+    return Guarantee(epsilon, 0.0, "replace-one", "central", event, sampler="release")
+def fork(work):
+    child = os.fork()
+    if not child:
+        os.write(write, f"{work()}\\n".encode())
+        os._exit(0)
+    return child
+def race(*works):
+    children = [fork(work) for work in works]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(works)
+    return [int(n) for n in os.read(read, 4096).split()]
+read, write = os.pipe()
+"""
+
+ADOPT_AND_CHARGE = """
+Ledger.create("L", "sha256:0", 1)
+def adopt_and_charge(first):
+    accepted = 0
+    for number in range(first, first + 20):
+        data = DataSet(f"sha256:{number}")
+        with ledger_index.held(Path("L"), data.fingerprint):
+            Ledger.open("L").adopt(data, "embedded anew", unrelated=True)
+        try:
+            Ledger.open("L", data.fingerprint).charge(released(0.04), str(number))
+            accepted += 1
+        except BudgetExceededError:
+            pass
+    return accepted
+accepted = race(lambda: adopt_and_charge(1), lambda: adopt_and_charge(11))
+ledger = Ledger.open("L")
+prints = [data.fingerprint for data in ledger.datasets]
+print(json.dumps([sum(accepted), len(prints), len(set(prints)), float(ledger.spent.epsilon)]))
+"""
+
+CREATE = """
+def create(name):
+    made = 0
+    for number in range(30):
+        path, dataset = Path(f"{name}{number}"), f"sha256:{number}"
+        try:
+            with ledger_index.held(path, dataset):
+                Ledger.create(path, dataset, 1)
+            made += 1
+        except LedgerMismatchError:
+            pass
+    return made
+print(json.dumps(race(*[lambda name=name: create(name) for name in "abc"])))
+"""
+
+
+def run(script, folder):
+    environment = os.environ | {"PYTHONPATH": str(Path(rknn_jax.__file__).parents[1])}
+    command = [sys.executable, "-c", RACE + script]
+    done = subprocess.run(
+        command, env=environment, cwd=folder, stdout=subprocess.PIPE, check=True, timeout=120
+    )
+    return json.loads(done.stdout)
+
+
+def test_two_processes_that_adopt_and_charge_lose_no_line_and_pass_no_budget(tmp_path):
+    accepted, lines, distinct, spent = run(ADOPT_AND_CHARGE, tmp_path)
+    assert (accepted, spent) == (25, 1.0)
+    assert lines == distinct == 31
+
+
+def test_of_processes_that_would_each_make_a_ledger_one_does(tmp_path):
+    assert sum(run(CREATE, tmp_path)) == 30
+    assert len([name for name in os.listdir(tmp_path) if re.fullmatch(r"[abc]\d+", name)]) == 30
+
+
+def test_a_raised_budget_holds_for_adopted_data(folder):
+    release(budget=0.5)
+    np.savez("R2.npz", embeddings=2 * people()[0], labels=people()[1])
+    adopt()
+    with pytest.raises(BudgetExceededError):
+        release("R2.npz", ledger=Path("R.npz.ledger.jsonl"))
+    budget.set_anew(Raise(Path("R.npz.ledger.jsonl"), 1.0, "the board agreed"))
+    release("R2.npz", ledger=Path("R.npz.ledger.jsonl"))
+    assert account() == 1.0

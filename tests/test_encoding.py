@@ -1,0 +1,253 @@
+"""Raw records that are encoded where they are read: images, text, and records that fail."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from sklearn.datasets import load_digits
+
+from rknn_jax.formats import Columns
+from rknn_jax.privacy.ledger import Digest
+from rknn_jax.release import counting, encoding, label, planning
+from rknn_jax.release.counting import Question
+from rknn_jax.release.encoding import Encoding
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import ArrayShard, FileShard, Records
+from rknn_jax.release.tables import Classes
+
+WORDS = ["red", "green", "blue"]
+
+
+def letters(texts):
+    """Count the letters of each text; an encoder of text."""
+    return np.array([[text.count(letter) for letter in "redgnblu"] for text in texts], np.float32)
+
+
+def halved(values):
+    """Flatten images at half their brightness."""
+    return np.reshape(values, (len(values), -1)) / 2
+
+
+def centered(values):
+    """Subtract the mean of the batch, as no encoder may."""
+    flat = np.reshape(values, (len(values), -1)).astype(np.float32)
+    return flat - flat.mean(axis=0)
+
+
+def scaled(values):
+    """Scale images by the brightest of the batch."""
+    return np.reshape(values, (len(values), -1)) / np.float32(values.max() + 1)
+
+
+def one_of_many(values):
+    """Give another result to batches of more than four."""
+    return np.reshape(values, (len(values), -1)).astype(np.float32) * (1 + (len(values) > 4))
+
+
+def alone(values):
+    """Flatten one image."""
+    assert len(values) == 1
+    return np.reshape(values, (1, -1)).astype(np.float32)
+
+
+def emptied(values):
+    """Flatten images, and leave zeros behind."""
+    made = np.reshape(values, (len(values), -1)).astype(np.float32)
+    values[:] = 0
+    return made
+
+
+for function in (centered, scaled, one_of_many, emptied):
+    function.batched = True
+
+
+def settings(folder, **changes):
+    given = {"public": str(folder / "P.npz"), "private": str(folder / "R"), "epsilon": 1.0}
+    given |= {"classes": "10", "queries": 12, "ledger": folder / "ledger.jsonl"}
+    return Settings(**given | {"out": folder / "out"} | changes)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Digits as uint8 images: 400 public ones, and 600 private ones in three shards."""
+    digits = load_digits()
+    pictures = np.uint8(digits.images * 15)[..., None]
+    np.savez(tmp_path / "P.npz", images=pictures[:400])
+    (tmp_path / "R").mkdir()
+    for start in range(400, 1000, 200):
+        part = slice(start, start + 200)
+        np.savez(tmp_path / f"R/{start}.npz", images=pictures[part], labels=digits.target[part])
+    return tmp_path
+
+
+def test_images_have_the_votes_of_their_features(images):
+    plan = planning.prepare(settings(images, representation="pixels", embedding=("images",)))
+    votes = label.count(plan)
+    assert plan.data.encode is not None
+    shards = []
+    for shard in plan.data.private.shards:
+        (block,) = shard.blocks(1000)
+        features = np.asarray(plan.data.encode.encode(block.embeddings))
+        shards.append(ArrayShard(shard.name, features, block.labels))
+    question = dataclasses.replace(plan.question, encode=None)
+    np.testing.assert_array_equal(
+        votes.counts, counting.count_all(Records.of(shards), question).counts
+    )
+    done = label.release(plan, votes)
+    assert (done.labels == load_digits().target[:400]).mean() > 0.6
+    assert done.card["representation"] == "pixels"
+
+
+def test_a_fingerprint_is_of_the_records_and_not_of_their_encoder(images):
+    names = ("pixels", "tests.test_encoding:halved")
+    plans = [
+        planning.prepare(settings(images, representation=name, embedding=("images",)))
+        for name in names
+    ]
+    assert len({label.count(plan).dataset for plan in plans}) == 1
+    assert len({planning.request(plan.settings, plan.data) for plan in plans}) == 2
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_text_is_encoded_by_a_function_of_the_owner(tmp_path, suffix):
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 3, 300)
+    texts = [" ".join([WORDS[i]] * int(rng.integers(1, 4))) for i in ids]
+    whole = pa.table({"text": texts, "labels": [WORDS[i] for i in ids]})
+    write = pa.parquet.write_table if suffix == "parquet" else pa.csv.write_csv
+    write(whole.slice(0, 100).select(["text"]), tmp_path / f"P.{suffix}")
+    write(whole.slice(100), tmp_path / f"R.{suffix}")
+    plan = planning.prepare(
+        settings(
+            tmp_path,
+            public=str(tmp_path / f"P.{suffix}"),
+            private=str(tmp_path / f"R.{suffix}"),
+            classes=",".join(WORDS),
+            queries=9,
+            epsilon=20.0,
+            representation="tests.test_encoding:letters",
+        )
+    )
+    done = label.release(plan)
+    assert (done.labels == ids[:100]).mean() > 0.95
+
+
+def test_a_record_that_cannot_be_encoded_casts_no_vote_and_no_error_tells_of_it():
+    texts = np.array(["red", None, "blue", "green"] * 50, object)
+    encode = Encoding(letters, np.array(["red"], object), 8)
+    question = Question(letters(WORDS), Classes(3), encode=encode)
+    shard = ArrayShard("texts", texts, np.arange(200) % 3)
+    votes = counting.count_all(Records.of([shard]), question)
+    assert (votes.rows, votes.voters, votes.ignored) == (200, 150, 50)
+    usable = texts != None  # noqa: E711 elementwise
+    told = np.argmin(((letters(texts[usable])[:, None] - question.queries) ** 2).sum(-1), axis=1)
+    expected = np.zeros((3, 3), int)
+    np.add.at(expected, (told, (np.arange(200) % 3)[usable]), 1)
+    np.testing.assert_array_equal(votes.counts, expected)
+
+
+def test_an_encoder_that_breaks_down_is_an_error():
+    def broken(texts):
+        raise MemoryError
+
+    encode = Encoding(broken, np.array(["red"], object), 8)
+    question = Question(letters(WORDS), Classes(3), encode=encode)
+    shard = ArrayShard("texts", np.array(["red", "blue"], object), np.zeros(2, int))
+    with pytest.raises(ValueError, match="fails on a public record"):
+        counting.count(shard, 2, question)
+
+
+@pytest.mark.parametrize("name", ["centered", "scaled", "one_of_many"])
+def test_an_encoder_that_mixes_records_is_refused(images, name):
+    given = {"representation": f"tests.test_encoding:{name}", "embedding": ("images",)}
+    with pytest.raises(ValueError, match="treat every record by itself"):
+        planning.prepare(settings(images, **given))
+
+
+def test_an_encoder_that_does_not_say_that_it_is_batched_gets_one_record_at_a_time(images):
+    given = {"representation": "tests.test_encoding:alone", "embedding": ("images",)}
+    plan = planning.prepare(settings(images, **given))
+    assert label.count(plan).voters == 600
+
+
+def test_an_encoder_may_change_what_it_gets_and_the_fingerprint_stays(images):
+    given = {"representation": "tests.test_encoding:emptied", "embedding": ("images",)}
+    other = {"representation": "pixels", "embedding": ("images",)}
+    plans = [planning.prepare(settings(images, **one)) for one in (given, other)]
+    assert len({label.count(plan).dataset for plan in plans}) == 1
+
+
+def test_an_encoder_that_fails_on_public_records_is_named(images):
+    given = {"representation": "tests.test_encoding:letters", "embedding": ("images",)}
+    with pytest.raises(ValueError, match="letters fails on public records"):
+        planning.prepare(settings(images, **given))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("simcrl", "one of .*simclr"),
+        ("nowhere.at_all:encode", "can be imported"),
+        ("tests.test_encoding:absent", "can be imported"),
+        ("tests.test_encoding:WORDS", "a function"),
+    ],
+)
+def test_an_unknown_encoder_is_refused(images, name, words):
+    with pytest.raises(ValueError, match=words):
+        planning.prepare(settings(images, representation=name, embedding=("images",)))
+
+
+def test_embeddings_are_no_images(tmp_path):
+    np.savez(tmp_path / "P.npz", embeddings=np.eye(20, dtype=np.float32))
+    np.savez(tmp_path / "R.npz", embeddings=np.eye(20, dtype=np.float32), labels=np.arange(20) % 10)
+    given = settings(tmp_path, private=str(tmp_path / "R.npz"), representation="hog")
+    with pytest.raises(ValueError, match=r"images uint8 \[m, h, w, c\]"):
+        planning.prepare(given)
+
+
+def test_blocks_of_large_records_are_small():
+    probe = np.zeros((1, 1024, 1024, 3), np.uint8)
+    assert Encoding(letters, probe, 8).rows_at_once == encoding.BYTES_AT_ONCE // probe.nbytes
+
+
+def test_a_fingerprint_sees_every_text_and_where_it_ends():
+    def of(*texts):
+        digest = Digest()
+        digest.begin("O", (len(texts),))
+        for text in texts:
+            digest.update(np.array([text], object))
+        return digest.text()
+
+    others = [("ab", "c"), ("a", "bc"), ("c", "ab"), (b"ab", "c"), ("ab", None), ("ab", "None")]
+    assert len({of(*texts) for texts in others}) == len(others)
+
+
+def test_columns_of_lists_and_tensors_are_arrays(tmp_path):
+    values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    lists = pa.FixedSizeListArray.from_arrays(values.ravel(), 12)
+    pa.parquet.write_table(pa.table({"tensor": tensors, "list": lists}), tmp_path / "P.parquet")
+    for name, expected in (("tensor", values), ("list", values.reshape(2, 12))):
+        columns = Columns((name,), reads_label=False, raw=True)
+        (block,) = FileShard(str(tmp_path / "P.parquet"), "--public", columns).blocks(5)
+        np.testing.assert_array_equal(block.embeddings, expected)
+
+
+def test_a_missing_record_changes_no_other_and_casts_no_vote(tmp_path):
+    """Neither the dtype of a column nor a row beside it."""
+    values = np.arange(24, dtype=np.uint8).reshape(2, 12)
+    for holes in (
+        [None, values[1].tolist()],
+        [[None, *values[0, 1:].tolist()], values[1].tolist()],
+    ):
+        lists = pa.array(holes, pa.list_(pa.uint8(), 12))
+        table = pa.table({"image": lists, "labels": ["a", "b"]})
+        pa.parquet.write_table(table, tmp_path / "R.parquet")
+        columns = Columns(("image",), raw=True)
+        (block,) = FileShard(str(tmp_path / "R.parquet"), "--private", columns).blocks(5)
+        assert block.embeddings.dtype == np.uint8
+        np.testing.assert_array_equal(block.embeddings[1], values[1])
+        assert block.labels.tolist() == ["", "b"]

@@ -1,0 +1,792 @@
+"""A round over HTTP in one process: what a client brings counts once, whatever the network, a
+stranger or a hostile party does; `tests/test_federation_processes.py` kills whole programs.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import http.client
+import json
+import queue
+import socket
+import ssl
+import threading
+import time
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from rknn_jax.cli import federation
+from rknn_jax.federation import connection as connections
+from rknn_jax.federation import hosting, joining, listener, server, tls
+from rknn_jax.federation.agreement import Agreement
+from rknn_jax.federation.collector import Collector
+from rknn_jax.federation.connection import Connection, FailedError, take_part
+from rknn_jax.federation.desk import Desk
+from rknn_jax.federation.listener import listening
+from rknn_jax.federation.rounds import Round
+from rknn_jax.federation.server import Resources
+from rknn_jax.federation.settings import Join, Serve
+from tests import certificates
+from tests.test_federation import a_client, a_round, honest
+
+HERE = certificates.HERE
+PATIENCE = 30  # seconds until something counts as hanging
+NOBODY = "0" * 64
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """A server that ends does not wait for connections that stay open, or for silent clients."""
+    monkeypatch.setattr(listener, "SHUTDOWN_SECONDS", 0)
+    monkeypatch.setattr(hosting, "TICK", 0.05)
+
+
+def ask(port, method, path, body=None, *, ticket=None, context=None, **headers):
+    """Return status, body and headers of one request on a connection of its own."""
+    kind = http.client.HTTPSConnection if context else http.client.HTTPConnection
+    options = {"context": context} if context else {}
+    connection = kind(HERE, port, timeout=PATIENCE, **options)
+    if ticket is not None:
+        headers["rknn-ticket"] = str(ticket)
+    try:
+        connection.request(method, path, body, headers)
+        found = connection.getresponse()
+        return SimpleNamespace(status=found.status, data=found.read(), headers=found.headers)
+    finally:
+        connection.close()
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind((HERE, 0))
+        return listening.getsockname()[1]
+
+
+def fate(found):
+    return found.status, json.loads(found.data)["fate"]
+
+
+@contextlib.contextmanager
+def serving(folder, round, clients=1, *, seconds=PATIENCE, context=None, known=None):
+    """Serve a round beside the test, and end it with the statement `done`."""
+    collector = Collector(folder, round)
+    desk = Desk(round, time.time() + seconds)
+    told = []
+    with listening(Resources(desk).app, HERE, 0, context, known) as port:
+
+        def course():
+            hosting.collect(desk, collector, clients, lambda *line: told.append(line))
+            running.collected.set()
+            running.go.wait(PATIENCE)
+            hosting.announce(desk, "done")
+
+        running = SimpleNamespace(
+            port=port,
+            desk=desk,
+            collector=collector,
+            told=told,
+            collected=threading.Event(),
+            go=threading.Event(),
+            path=f"/v1/rounds/{round.id}",
+        )
+        running.go.set()
+        thread = threading.Thread(target=course)
+        thread.start()
+        try:
+            yield running
+        finally:
+            desk.closes = 0
+            running.go.set()
+            thread.join(PATIENCE)
+            collector.close()
+    assert not thread.is_alive()
+
+
+def joined(client, port, context=None, scheme=None):
+    """Take part as a client; return the outcome and what its owner was told."""
+    told = []
+    scheme = scheme or ("https" if context else "http")
+    with contextlib.closing(
+        Connection(f"{scheme}://{HERE}:{port}", context, lambda *line: told.append(line))
+    ) as connection:
+        return take_part(client, connection, lambda *line: told.append(line)), dict(told)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Wait less."""
+    monkeypatch.setattr(connections, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(connections, "CLOSED_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(hosting, "GOODBYE", 0.3)
+
+
+# A round
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_client_answers_hears_the_end_and_sends_the_same_when_it_comes_back(tmp_path):
+    round = a_round(mechanism="randomized_response")
+    client = a_client(tmp_path / "client")
+    with serving(tmp_path / "server", round, 2) as running:
+        found = []
+        first = threading.Thread(target=lambda: found.append(joined(client, running.port)))
+        first.start()
+        while not running.collector.num_clients:
+            time.sleep(0.01)
+        ticket, payload = client.said(round.id)
+        again = ask(running.port, "POST", f"{running.path}/answers", payload, ticket=ticket)
+        assert fate(again) == (200, "again")
+        second, events = joined(a_client(tmp_path / "other", seed=2), running.port)
+        first.join(PATIENCE)
+    assert found[0][0] == second == ("done", True)
+    assert list(events) == ["asked", "answered", "over"]
+    assert running.collector.rejected == {"again": 1}
+    assert running.collector.num_messages == 12
+    assert client.ledger.spent.epsilon == 1
+    assert payload in (tmp_path / "server/answers.bin").read_bytes()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_client_that_comes_too_late_spends_nothing_and_a_counted_one_hears_the_end(tmp_path):
+    round = a_round(mechanism="randomized_response")
+    counted = a_client(tmp_path / "client")
+    ticket, payload = counted.answer(round.data)[1:]
+    late = a_client(tmp_path / "late", seed=2)
+    with serving(tmp_path / "server", round) as running:
+        running.go.clear()
+        answers = f"{running.path}/answers"
+        assert fate(ask(running.port, "POST", answers, payload, ticket=ticket)) == (200, "counted")
+        assert running.collected.wait(PATIENCE)
+        assert fate(ask(running.port, "GET", "/v1/round")) == (410, "late")
+        assert fate(ask(running.port, "POST", answers, payload, ticket=ticket + 1)) == (410, "late")
+        back = []  # a killed client that was started again, and one that did not hear its fate
+        for _ in range(2):
+            thread = threading.Thread(target=lambda: back.append(joined(counted, running.port)[0]))
+            thread.start()
+            time.sleep(0.1)
+            running.go.set()
+            thread.join(PATIENCE)
+        assert back == [("done", True)] * 2
+
+        def leave(name, text):
+            raise KeyboardInterrupt(f"{name}: {text}")  # as Ctrl-C does
+
+        silent = Connection(f"http://{HERE}:{running.port}", None, lambda *line: None)
+        with pytest.raises(KeyboardInterrupt, match="waiting: .* no more answers"):
+            take_part(late, silent, leave)
+    assert late.ledger.spent.epsilon == 0
+    assert running.collector.rejected == {}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_refusal_has_no_reason_and_counts_once(tmp_path):
+    round = a_round(epsilon=2.0)
+    poor = a_client(tmp_path / "client", budget=1)
+    heard = []
+    with serving(tmp_path / "server", round) as running:
+        bring = running.desk.bring
+
+        async def listened(kind, reply, step=0):
+            heard.append((kind, reply.payload))
+            return await bring(kind, reply, step)
+
+        running.desk.bring = listened
+        thread = threading.Thread(target=lambda: heard.append(joined(poor, running.port)))
+        thread.start()
+        while not running.collector.rejected:
+            time.sleep(0.01)
+        running.desk.closes = 0
+        thread.join(PATIENCE)
+    (kind, payload), (outcome, events) = heard
+    assert (kind, payload, outcome) == ("refusal", b"", ("done", False))
+    assert "has epsilon=1.0" in events["refused"]
+    assert running.collector.rejected == {"refused by the client": 1}
+    assert poor.ledger.spent.epsilon == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_answers_that_come_together_share_a_write_and_none_is_acknowledged_before(tmp_path):
+    round = a_round(mechanism="generalized_randomized_response")
+    payloads = honest(round, 40)
+    with serving(tmp_path / "server", round, len(payloads)) as running:
+        writes = []
+        heard = []
+        append = running.collector._append
+
+        def append_when_all_are_there(clients, payload):
+            first = not writes
+            writes.append(len(clients))
+            while first and running.desk._arrivals.qsize() < len(payloads) - len(clients):
+                time.sleep(0.01)
+            assert len(heard) <= sum(writes[:-1])
+            append(clients, payload)
+
+        running.collector._append = append_when_all_are_there
+
+        async def send(client, number):
+            headers = {"rknn-ticket": str(number)}
+            path = f"{running.path}/answers"
+            found = await client.post(path, content=payloads[number], headers=headers)
+            heard.append(found.json()["fate"])
+
+        async def send_all():
+            url = f"http://{HERE}:{running.port}"
+            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+                await asyncio.gather(*(send(client, number) for number in range(len(payloads))))
+
+        asyncio.run(send_all())
+    assert heard == ["counted"] * len(payloads)
+    assert len(writes) <= 2
+    assert running.collector.num_clients == len(payloads)
+
+
+@pytest.mark.usefixtures("quick")
+def test_serve_and_join_end_with_a_statement_and_the_ledger(tmp_path):
+    settings = Serve(
+        public=tmp_path / "public.npz",
+        epsilon=1.0,
+        classes="3",
+        clients=1,
+        out=tmp_path / "out",
+        mechanism="generalized_randomized_response",
+        student="none",
+        collect_only=True,
+        port=free_port(),
+    )
+    rng = np.random.default_rng(0)
+    np.savez(settings.public, embeddings=rng.normal(size=(9, 4)).astype(np.float32))
+    np.savez(
+        tmp_path / "R.npz",
+        embeddings=rng.normal(size=(5, 4)).astype(np.float32),
+        labels=np.zeros(5, np.int32),
+    )
+    served = []
+    thread = threading.Thread(target=lambda: served.append(federation.serve(settings)))
+    thread.start()
+    found = federation.join(Join(tmp_path / "R.npz", f"{HERE}:{settings.port}", budget=2))
+    thread.join(PATIENCE)
+    assert (served[0]["clients"], served[0]["messages"]) == (1, 5)
+    assert not (settings.out / "privacy.json").exists()  # it collects only
+    assert found["statement"] == served[0]["statement"]
+    assert (found["exit_status"], found["ledger"]["spent"]["epsilon"]) == (0, 1)
+    with pytest.raises(ValueError, match="got a finished one"):
+        federation.serve(settings)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"server": "host"}, "host:port, got --server host"),
+        ({"server": "host:port"}, "host:port"),
+        ({"server": "ftp://host:1"}, "host:port"),
+        ({"server": "hospital.example:9092"}, "--ca, --certificate and --key"),
+        ({"server": "https://127.0.0.1:9092"}, "--ca, --certificate and --key"),
+        ({"ca": "file"}, "without all three"),
+        ({"key": "none"}, "file as --key"),
+        ({"server": "http://a:1", "ca": "file", "certificate": "file", "key": "file"}, "https"),
+    ],
+)
+def test_what_would_go_in_the_clear_is_refused(tmp_path, words, message):
+    (tmp_path / "file").touch()
+    files = ("ca", "certificate", "key")
+    words = {name: tmp_path / value if name in files else value for name, value in words.items()}
+    with pytest.raises(ValueError, match=message):
+        federation.join(Join(tmp_path / "R.npz", **words))
+
+
+def test_a_record_of_another_length_casts_no_vote(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [[0.0, 1.0], [2.0], None, [3.0, 4.0]]
+    table = pyarrow.table({"embeddings": rows, "labels": [0, 1, 0, 1]})
+    parquet.write_table(table, tmp_path / "R.parquet")
+    client = joining.open_client(Join(tmp_path / "R.parquet", budget=1, dimensions=2))
+    np.testing.assert_array_equal(np.isnan(client.inputs).all(axis=1), [False, True, True, False])
+    round = Round(np.zeros((2, 2), np.float32), ("a", "b"), a_round().config)
+    assert len(client.answer(round.data)[2]) == round.answer_bytes(4)
+
+
+def test_a_server_that_others_reach_wants_certificates(tmp_path):
+    settings = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out")
+    for words in ({"host": "0.0.0.0"}, {"keys": tmp_path}, {"certificates": tmp_path}):
+        with pytest.raises(ValueError, match="--certificates and --keys"):
+            federation.serve(dataclasses.replace(settings, **words))
+    assert not settings.out.exists()
+
+
+# Hostile clients
+
+
+@pytest.mark.usefixtures("quick")
+def test_hostile_requests_get_a_status_and_nothing_is_counted(tmp_path):
+    round = a_round(mechanism="generalized_randomized_response")
+    good = honest(round, 2)
+    with serving(tmp_path / "server", round, 9) as running:
+        answers = f"{running.path}/answers"
+
+        def post(body, path=answers, ticket=1, **headers):
+            return fate(ask(running.port, "POST", path, body, ticket=ticket, **headers))
+
+        assert post(b"") == (400, "malformed")
+        assert post(good[0], ticket=None) == (400, "malformed")
+        for odd in ("x", "-1", "1.5", "9" * 21, "\u0663".encode()):
+            assert post(good[0], ticket=odd.decode("latin1") if isinstance(odd, bytes) else odd)[0]
+        assert post(good[0], f"/v1/rounds/{NOBODY}/answers") == (404, "another round")
+        assert post(b"\xff") == (422, "outside the alphabet")
+        largest = running.collector._most * len(good[0])
+        assert post(None, **{"content-length": str(largest + 1)}) == (413, "too many")
+        others = {"/": 404, "/docs": 404, "/v1": 404, "/v1/round/": 404, "/v1/rounds/": 404}
+        others[f"{running.path}/../../round"] = 404
+        others[f"{running.path}/sum/0"] = 404
+        others[f"{running.path}/sum/{'9' * 5000}"] = 404
+        for path, status in others.items():
+            found = ask(running.port, "GET", path)
+            assert (found.status, found.headers["server"]) == (status, None)
+        known = {"if-none-match": f'"{round.id}"'}
+        assert ask(running.port, "GET", "/v1/round", **known).status == 304
+        assert ask(running.port, "POST", "/v1/round").status == 405
+        assert ask(running.port, "GET", answers).status == 405
+        assert post(good[0]) == (200, "counted")
+    assert running.collector.clients == {1}
+
+
+def test_a_step_of_a_sum_is_one_digit():
+    """More digits than Python converts end in no error of the server."""
+    told = {"0": 0, "3": 3, "": None, "x": None, "-1": None, "\u0663": None, "9" * 5000: None}
+    for text, step in told.items():
+        assert server._step(SimpleNamespace(path_params={"step": text})) == step
+
+
+@pytest.mark.usefixtures("quick")
+def test_bodies_without_end_and_garbage_end_the_connection(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "MOST_RECORDS", 2**10)
+    monkeypatch.setattr(listener, "CHECK_SECONDS", 0.1)
+    round = a_round(mechanism="generalized_randomized_response")
+    post = f"POST /v1/rounds/{round.id}/answers HTTP/1.1\r\nhost: h\r\nrknn-ticket: 1\r\n".encode()
+    chunked = post + b"transfer-encoding: chunked\r\n\r\n"
+    with serving(tmp_path / "server", round, 9) as running:
+
+        def left_by(first, more=b""):
+            """Return what the server said before it closed the connection."""
+            with socket.create_connection((HERE, running.port), PATIENCE) as raw:
+                came = b""
+                with contextlib.suppress(ConnectionError):
+                    raw.sendall(first)
+                    while more:
+                        raw.sendall(more)
+                        time.sleep(0.002)
+                with contextlib.suppress(ConnectionError):
+                    while piece := raw.recv(2**16):
+                        came += piece
+                return came
+
+        chunk = b"400\r\n" + b"x" * 0x400 + b"\r\n"
+        assert b"too many" in left_by(chunked + 3 * chunk)
+        left_by(chunked, chunk)  # without end
+        assert left_by(b"") == b""  # nothing at all
+        assert left_by(post) == b""  # headers without end
+        assert left_by(post + b"content-length: 500\r\n\r\n" + b"x") == b""  # stops
+        assert left_by(post + b"x-more: " + b"y" * 2**15)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431")
+        assert left_by(b"\x16\x03\x01\x00\xff not http\r\n\r\n")[:12] == b"HTTP/1.1 400"
+        slow = threading.Thread(target=left_by, args=(post, b"a: b\r\n"))
+        slow.start()
+        slow.join(PATIENCE)
+        assert not slow.is_alive()
+        found = ask(running.port, "GET", "/v1/round")
+        assert hashlib.sha256(found.data).hexdigest() == round.id
+    assert running.collector.num_clients == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_wait_is_bounded_and_a_long_wait_is_no_idleness(tmp_path, monkeypatch):
+    monkeypatch.setattr(listener, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(server, "POLL_SECONDS", 0.5)
+    round = a_round()
+    with serving(tmp_path / "server", round) as running:
+        since = time.monotonic()
+        found = ask(running.port, "GET", f"{running.path}/statement")
+        assert (found.status, found.headers["retry-after"]) == (204, "0")
+        assert time.monotonic() - since >= 0.5
+        monkeypatch.setattr(server, "MOST_WAITING", 0)
+        found = ask(running.port, "GET", f"{running.path}/statement")
+        assert (found.status, found.headers["retry-after"]) == (204, str(server.RETRY_SECONDS))
+        assert ask(running.port, "GET", f"/v1/rounds/{NOBODY}/statement").status == 404
+
+
+@pytest.mark.usefixtures("quick")
+def test_all_bodies_together_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "MOST_UNFINISHED", 8)
+    round = a_round(mechanism="generalized_randomized_response")
+    (one,) = honest(round, 1)
+    with serving(tmp_path / "server", round, 9) as running:
+        path = f"{running.path}/answers"
+        for body, expected in ((9 * one, "busy"), (8 * one, "counted"), (one, "counted")):
+            assert fate(ask(running.port, "POST", path, body, ticket=len(body)))[1] == expected
+    assert running.collector.num_clients == 2
+
+
+# Certificates
+
+
+@pytest.fixture
+def secured(tmp_path):
+    """Certificates of a server and of two clients that it knows; both sides' contexts."""
+    certificates.write_server(tmp_path / "tls")
+    names = ("party0", "party1")
+    for name in names:
+        certificates.write_client(tmp_path, name, authority=True)  # as openssl req -x509 does
+    (tmp_path / "clients.pem").write_bytes(
+        b"".join((tmp_path / f"{name}.pem").read_bytes() for name in names)
+    )
+    known = tls.read_clients(tmp_path / "clients.pem")
+    context = tls.server_context(tmp_path / "tls", known)
+    return SimpleNamespace(server={"context": context, "known": known}, client=client_tls)
+
+
+def client_tls(folder, name="party0", ca="tls/ca.pem"):
+    return tls.client_context(folder / ca, folder / f"{name}.pem", folder / f"{name}.key")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_client_counts_once_by_its_key_whatever_it_calls_itself(tmp_path, secured):
+    round = a_round(mechanism="generalized_randomized_response")
+    good = honest(round, 3)
+    with serving(tmp_path / "server", round, 2, **secured.server) as running:
+        context = client_tls(tmp_path)
+        for ticket, expected in ((1, "counted"), (2, "again")):
+            found = ask(
+                running.port,
+                "POST",
+                f"{running.path}/answers",
+                good[ticket],
+                ticket=ticket,
+                context=context,
+            )
+            assert fate(found) == (200, expected)
+        other = a_client(tmp_path / "client")
+        assert joined(other, running.port, client_tls(tmp_path, "party1"))[0].took_part
+    assert running.collector.clients == set(secured.server["known"].values())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stranger_learns_its_mistake_and_spends_nothing(tmp_path, secured):
+    certificates.write_client(tmp_path, "stranger")
+    certificates.write_client(tmp_path, "party0.expired")
+    certificates.write_server(tmp_path / "other")
+    client = a_client(tmp_path / "client")
+    bare = ssl.create_default_context(cafile=tmp_path / "tls/ca.pem")
+    reasons = {
+        "does not know this certificate": client_tls(tmp_path, "stranger"),
+        "wants a certificate": bare,
+        "check --ca": client_tls(tmp_path, ca="other/ca.pem"),
+    }
+    with serving(tmp_path / "server", a_round(), **secured.server) as running:
+        for reason, context in reasons.items():
+            with pytest.raises(ValueError, match=reason):
+                joined(client, running.port, context)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(running.port, "GET", "/v1/round")
+    with (
+        serving(tmp_path / "plain", a_round()) as running,
+        pytest.raises(ValueError, match="does not speak TLS"),
+    ):
+        joined(client, running.port, client_tls(tmp_path))
+    assert client.ledger.spent.epsilon == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_server_under_another_name_and_an_expired_certificate_are_named(tmp_path):
+    from cryptography import x509
+
+    certificates.write_server(tmp_path / "tls", names=(x509.DNSName("elsewhere"),))
+    certificates.write_server(tmp_path / "right")
+    certificates.write_client(tmp_path, "old", ends=-certificates.DAY)
+    known = tls.read_clients(tmp_path / "old.pem")
+    client = a_client(tmp_path / "client")
+    for folder, reason in (("tls", "check --ca and the server's name"), ("right", "has expired")):
+        context = tls.server_context(tmp_path / folder, known)
+        with (
+            serving(tmp_path / f"{folder}.out", a_round(), context=context, known=known) as running,
+            pytest.raises(ValueError, match=reason),
+        ):
+            joined(client, running.port, client_tls(tmp_path, "old", f"{folder}/ca.pem"))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_known_client_cannot_let_others_in_and_holds_few_connections(tmp_path, secured):
+    """A certificate made by `openssl req -x509` is an authority's: it could sign any number."""
+    folder = tmp_path / "signed"
+    folder.mkdir()
+    key = certificates.new_key()
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    signer = load_pem_private_key((tmp_path / "party0.key").read_bytes(), None)
+    made = certificates.certificate("sybil", key, signer, "party0")
+    certificates.write_key(tmp_path / "sybil.key", key)
+    certificates.write_certificate(tmp_path / "sybil.pem", made)
+    with serving(tmp_path / "server", a_round(), **secured.server) as running:
+        with pytest.raises((http.client.HTTPException, OSError)):
+            ask(running.port, "GET", "/v1/round", context=client_tls(tmp_path, "sybil"))
+        context = client_tls(tmp_path)
+        with contextlib.ExitStack() as held:
+            for _ in range(listener.CONNECTIONS_OF_A_CLIENT):
+                raw = held.enter_context(socket.create_connection((HERE, running.port)))
+                held.enter_context(context.wrap_socket(raw, server_hostname=HERE))
+            time.sleep(0.2)
+            with pytest.raises((http.client.HTTPException, OSError)):
+                ask(running.port, "GET", "/v1/round", context=context)
+            other = client_tls(tmp_path, "party1")
+            assert ask(running.port, "GET", "/v1/round", context=other).status == 200
+        time.sleep(0.2)
+        assert ask(running.port, "GET", "/v1/round", context=context).status == 200
+
+
+def test_files_that_are_no_certificates_are_named(tmp_path, secured):
+    (tmp_path / "text").write_text("no certificate")
+    with pytest.raises(ValueError, match=r"--keys .*text.*makes one"):
+        tls.read_clients(tmp_path / "text")
+    with pytest.raises(ValueError, match="--certificates"):
+        tls.server_context(tmp_path / "none", secured.server["known"])
+    with pytest.raises(ValueError, match="--certificate and --key"):
+        tls.client_context(
+            tmp_path / "tls/ca.pem", tmp_path / "party0.pem", tmp_path / "party1.key"
+        )
+    with pytest.raises(ValueError, match="--ca"):
+        tls.client_context(tmp_path / "text", tmp_path / "party0.pem", tmp_path / "party0.key")
+
+
+# A network and servers that cannot be relied on
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_proxy_that_loses_repeats_cuts_and_lies_delays_a_client_and_no_more(tmp_path):
+    """Each request meets every fault in turn before it passes."""
+    round = a_round(mechanism="generalized_randomized_response")
+    faults = queue.SimpleQueue()
+    for fault in ["bad gateway", "captive", "cut", "damaged", "lost", "none"] + [
+        "bad gateway",
+        "lost",
+        "twice",
+        "lost",
+        "too many requests",
+        "none",
+    ]:
+        faults.put(fault)
+    with serving(tmp_path / "server", round) as running:
+
+        async def forward(request):
+            fault = "none" if faults.empty() else faults.get()
+            if fault == "bad gateway":
+                return PlainTextResponse("upstream", 502)
+            if fault == "too many requests":
+                return PlainTextResponse("slower", 429)
+            if fault == "captive":
+                return PlainTextResponse("<html>please log in</html>")
+            url = f"http://{HERE}:{running.port}{request.url.path}"
+            body = await request.body()
+            async with httpx.AsyncClient(timeout=PATIENCE) as http_client:
+                for _ in range(1 + (fault == "twice")):
+                    found = await http_client.request(
+                        request.method, url, content=body, headers=request.headers.raw
+                    )
+            if fault == "lost":
+                raise asyncio.CancelledError
+            data = found.content
+            headers = {
+                name: found.headers[name]
+                for name in ("rknn-round", "retry-after")
+                if name in found.headers
+            }
+            if fault == "damaged":
+                data = data[:-1] + bytes([data[-1] ^ 1])
+            if fault == "cut":
+                headers["content-length"] = str(len(data))
+                data = data[:-1]
+            return Response(data, found.status_code, headers)
+
+        methods = ["GET", "POST"]
+        proxy = Starlette(routes=[Route("/{path:path}", forward, methods=methods)])
+        with listening(proxy, HERE, 0) as port:
+            client = a_client(tmp_path / "client", records=1)
+            outcome, events = joined(client, port)
+    assert outcome == ("done", True)
+    assert "waiting" in events
+    assert client.ledger.spent.epsilon == 1
+    assert running.collector.num_messages == 1
+    assert set(running.collector.rejected) <= {"again"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_hostile_server_fills_no_memory_and_controls_no_terminal(tmp_path):
+    import gzip
+
+    round = a_round()
+    client = a_client(tmp_path / "client", agreement=Agreement(most_bytes=2**12))
+    told = []
+    bombs = [
+        Response(gzip.compress(bytes(2**20)), headers={"content-encoding": "gzip"}),
+        Response(status_code=307, headers={"location": "http://127.0.0.1:1/"}),
+        Response(bytes(2**13)),
+    ]
+
+    async def question(request):
+        found = bombs.pop(0)
+        found.headers["rknn-round"] = round.id
+        return found
+
+    async def refusal(request):
+        told.append(await request.body())
+        return Response(b"[]" * 10, headers={"rknn-round": round.id})
+
+    async def statement(request):
+        return PlainTextResponse("\x1b[2Jall \u202eclear", headers={"rknn-round": round.id})
+
+    hostile = Starlette(
+        routes=[
+            Route("/v1/round", question),
+            Route("/v1/rounds/{round}/refusal", refusal, methods=["POST"]),
+            Route("/v1/rounds/{round}/statement", statement),
+        ]
+    )
+    with listening(hostile, HERE, 0) as port:
+        outcome, events = joined(client, port)
+    assert outcome == ("?[2Jall ?clear", False)
+    assert "--most-bytes" in events["refused"]
+    assert told == [b""]
+    assert client.ledger.spent.epsilon == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_loopback_traffic_goes_to_no_proxy_and_other_traffic_to_the_one_that_is_named(
+    tmp_path, secured, monkeypatch
+):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serving(tmp_path / "server", a_round()) as running:
+        plain = Connection(f"http://{HERE}:{running.port}", None, lambda *line: None)
+        assert plain.get("/v1/round", 2**20).status == 200
+    tunnels = []
+
+    async def refuse(reader, writer):
+        tunnels.append(await reader.readline())
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async def through():
+        found = await asyncio.start_server(refuse, HERE, 0)
+        port = found.sockets[0].getsockname()[1]
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{HERE}:{port}")
+        remote = Connection("https://hospital.example", client_tls(tmp_path), lambda *line: None)
+        with pytest.raises(httpx.ProxyError):
+            await asyncio.to_thread(remote._sent("GET", "/v1/round", None).__enter__)
+        found.close()
+
+    asyncio.run(through())
+    assert tunnels == [b"CONNECT hospital.example:443 HTTP/1.1\r\n"]
+
+
+# Sums
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("leaves", [None, 1, 2])
+def test_a_sum_is_opened_without_whoever_leaves_and_given_up_if_too_few_stay(
+    tmp_path, monkeypatch, leaves
+):
+    """`leaves` is the number of clients that stop before they send their vectors."""
+    monkeypatch.setattr(hosting, "STEP_SECONDS", 2.0)
+    round = a_round(mechanism="binomial", trust="central", honest=2)
+    desk = Desk(round, time.time() + PATIENCE)
+    agreement = Agreement(trust="central")
+    clients = [
+        a_client(tmp_path / f"{n}", seed=n, agreement=agreement, budget_delta=0.5) for n in range(4)
+    ]
+    found = {}
+
+    def run(number):
+        try:
+            found[number] = joined(clients[number], port)[0]
+        except FailedError as error:
+            found[number] = error
+
+    if leaves:
+        vector = type(clients[0].ready(round.data)).vector
+
+        def stop_or_vector(prepared):
+            if prepared.client.folder.parent.name in map(str, range(leaves)):
+                raise connections.SumRefusedError("stops")
+            return vector(prepared)
+
+        monkeypatch.setattr(type(clients[0].ready(round.data)), "vector", stop_or_vector)
+    begun = []
+    told = lambda *line: None  # noqa: E731
+    with listening(Resources(desk).app, HERE, 0) as port:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        if leaves == 2:
+            with pytest.raises(ValueError, match="could not be opened"):
+                hosting.sum_up(desk, 4, 3, lambda: begun.append(1), told)
+        else:
+            opened = hosting.sum_up(desk, 4, 3, lambda: begun.append(1), told)
+            hosting.announce(desk, "done")
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert begun == [1]
+    if leaves == 2:
+        assert all(isinstance(error, FailedError) for error in found.values())
+        return
+    inside = 4 - (leaves or 0)
+    assert opened.num_clients == inside
+    assert opened.rejected == ({"refused by the client": leaves} if leaves else {})
+    assert [found[n].took_part for n in range(4)] == [False] * (4 - inside) + [True] * inside
+    spent = [client.ledger.spent.epsilon for client in clients]
+    assert spent == [0] * (4 - inside) + [1] * inside
+    coins = inside * round.shares.coins_per_share
+    votes = sum(len(client.inputs) for client in clients[4 - inside :])
+    assert opened.totals.min() >= 0
+    assert opened.totals.sum() <= votes + coins * round.num_cells
+    assert np.abs(opened.counts()[0]).max() < 20 * opened.counts()[1].max() + votes
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_server_that_was_restarted_waits_for_its_clients_to_hear_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosting, "GOODBYE", PATIENCE)
+    round = a_round()
+    desk = Desk(round, time.time())
+    found = []
+
+    def come_back(number):
+        time.sleep(0.3)
+        path = f"/v1/rounds/{round.id}/statement"
+        found.append(ask(port, "GET", path, ticket=number).data)
+
+    with listening(Resources(desk).app, HERE, 0) as port:
+        threads = [threading.Thread(target=come_back, args=(number,)) for number in (1, 2)]
+        for thread in threads:
+            thread.start()
+        hosting.announce(desk, "done", 2)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert found == [b"done"] * 2
+
+
+def test_too_few_clients_for_a_sum_spend_nothing(tmp_path):
+    round = a_round(mechanism="binomial", trust="central", honest=2)
+    desk = Desk(round, time.time())
+    with (
+        listening(Resources(desk).app, HERE, 0),
+        pytest.raises(ValueError, match="nothing was spent"),
+    ):
+        hosting.sum_up(desk, 4, 3, lambda: pytest.fail("begun"), lambda *line: None)

@@ -1,0 +1,180 @@
+"""Folders of several servers of one round: counted together, each client and each folder once."""
+
+import contextlib
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from rknn_jax._internal import disk
+from rknn_jax.cli import federation
+from rknn_jax.federation import merge as merges
+from rknn_jax.federation import round_folder
+from rknn_jax.federation.collector import Collector
+from rknn_jax.federation.inputs import read_public
+from rknn_jax.federation.settings import Serve, asked
+from tests.test_federation import honest, replies_of
+
+QUIET = lambda *line: None  # noqa: E731
+
+
+@pytest.fixture
+def settings(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "public.npz", embeddings=rng.normal(size=(12, 4)).astype(np.float32))
+    return Serve(
+        tmp_path / "public.npz",
+        1.0,
+        "3",
+        9,
+        tmp_path / "all",
+        mechanism="generalized_randomized_response",
+        student="none",
+        quorum=4,
+    )
+
+
+def collect(settings, name, first, count, question=None):
+    """Count answers of clients numbered from `first` in a folder, as a server does."""
+    folder = settings.out.with_name(name)
+    mine = read_public(settings.public, None)
+    round, _ = round_folder.prepare(folder, mine, asked(settings), QUIET, question)
+    with contextlib.closing(Collector(folder, round)) as collector:
+        payloads = honest(round, 9)[first : first + count]
+        assert set(collector.receive(replies_of(round, payloads, first))) == {"counted"}
+        collector.receive(replies_of(round, payloads[:1], first))
+    return folder, round
+
+
+def content(*folders):
+    return {path: path.read_bytes() for folder in folders for path in sorted(folder.glob("*"))}
+
+
+def merged(settings, *parts):
+    return federation.serve(dataclasses.replace(settings, merge=parts))
+
+
+def test_a_second_server_asks_the_same_question_and_both_are_counted_together(settings):
+    north, round = collect(settings, "north", 0, 2)
+    south, same = collect(settings, "south", 2, 2, question=north)
+    assert same.data == round.data
+    card = merged(settings, north, south)
+    assert (card["clients"], card["messages"], card["round"]) == (4, 4, round.id)
+    assert card["rejected"] == {"again": 2}
+    alone = Collector(settings.out.with_name("alone"), round)
+    alone.receive(replies_of(round, honest(round, 9)[:4]))
+    np.testing.assert_array_equal(np.load(settings.out / "queries.npz")["votes"], alone.counts()[0])
+    for part in (north, south):
+        with pytest.raises(ValueError, match="which was merged into"):
+            collect(settings, part.name, 4, 1)
+    with pytest.raises(ValueError, match="not over"):
+        merged(settings, north, south)
+
+
+def test_a_merge_of_too_few_is_kept_goes_on_and_is_merged_again(settings):
+    north, _ = collect(settings, "north", 0, 2)
+    south, _ = collect(settings, "south", 2, 1, question=north)
+    west, _ = collect(settings, "west", 3, 2, question=north)
+    few = dataclasses.replace(settings, out=settings.out.with_name("few"))
+    for _ in range(2):  # the second time, it goes on where it was
+        with pytest.raises(ValueError, match="quorum of 4 clients, got 3"):
+            merged(few, north, south)
+    with pytest.raises(ValueError, match="folders that .* was merged from"):
+        merged(few, north, west)
+    collect(settings, "few", 7, 1)  # a server goes on with it
+    assert merged(settings, few.out, west)["clients"] == 6
+
+
+@pytest.mark.parametrize("when", ["answers", "question", "marked"])
+def test_a_merge_that_was_killed_is_done_again(settings, monkeypatch, when):
+    north, _ = collect(settings, "north", 0, 3)
+    south, _ = collect(settings, "south", 3, 3, question=north)
+    write = disk.write_whole
+    names = {
+        "answers": round_folder.PARTS,
+        "question": "question.bin",
+        "marked": round_folder.MERGED,
+    }
+
+    def die(path, *rest):
+        if path.name == names[when] and (when != "marked" or path.parent == south):
+            raise KeyboardInterrupt
+        write(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merges, "write_whole", die)
+        patch.setattr(round_folder, "write_whole", die)
+        with pytest.raises(KeyboardInterrupt):
+            merged(settings, north, south)
+    assert merged(settings, north, south)["clients"] == 6
+
+
+def test_a_client_in_two_folders_is_named_and_nothing_is_written(settings):
+    north, _ = collect(settings, "north", 0, 3)
+    south, _ = collect(settings, "south", 2, 3, question=north)
+    before = content(north, south)
+    with pytest.raises(ValueError, match=r"got 1 clients a second time in .*south, such as 2;"):
+        merged(settings, north, south)
+    assert content(north, south) == before
+    assert list(settings.out.iterdir()) == []
+
+
+def test_what_is_no_part_of_the_round_is_refused(settings, tmp_path):
+    north, _ = collect(settings, "north", 0, 2)
+    south, _ = collect(settings, "south", 2, 2, question=north)
+    other, _ = collect(settings, "other", 4, 2)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for parts, words in (
+        ((north,), "two or more folders"),
+        ((north, north), "two or more folders"),
+        ((north, other), "another round in"),
+        ((north, empty), "without a whole question.bin"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            merged(settings, *parts)
+    with (
+        disk.locked(south, "busy"),
+        pytest.raises(ValueError, match="no server has, got .*south"),
+    ):
+        merged(settings, north, south)
+    with pytest.raises(ValueError, match="others for config"):
+        merged(dataclasses.replace(settings, epsilon=2.0), north, south)
+    summed = dataclasses.replace(settings, trust="central", honest=2, mechanism=None)
+    with pytest.raises(ValueError, match="--merge, got --trust central"):
+        merged(summed, north, south)
+    with pytest.raises(ValueError, match="2 <= quorum <= clients"):
+        federation.serve(dataclasses.replace(summed, quorum=1))
+    data = bytearray((south / "answers.bin").read_bytes())
+    data[20] ^= 1
+    (south / "answers.bin").write_bytes(bytes(data) + b"more")
+    with pytest.raises(ValueError, match=r"answers\.bin .*restore"):
+        merged(settings, north, south)
+    assert not (settings.out / "question.bin").exists()
+
+
+def test_results_of_a_part_keep_it_out_of_a_shuffle(settings):
+    """The difference of two results would show the other part's messages, too few to hide in."""
+    shuffled = dataclasses.replace(
+        settings, trust="shuffle", honest=2, amplification="general", delta=1e-3
+    )
+    north, _ = collect(shuffled, "north", 0, 2)
+    south, _ = collect(shuffled, "south", 2, 2, question=north)
+    (south / round_folder.PUBLISHED).write_text(json.dumps({}))
+    with pytest.raises(ValueError, match="without results to merge.*--collect-only"):
+        merged(shuffled, north, south)
+    (south / round_folder.PUBLISHED).unlink()
+    assert merged(shuffled, north, south)["clients"] == 4
+
+
+def test_a_question_of_other_settings_or_of_no_round_is_not_asked(settings, tmp_path):
+    north, _ = collect(settings, "north", 0, 1)
+    other = dataclasses.replace(settings, epsilon=2.0)
+    with pytest.raises(ValueError, match="others for config"):
+        collect(other, "south", 1, 1, question=north)
+    with pytest.raises(ValueError, match="without question.bin"):
+        collect(settings, "west", 1, 1, question=tmp_path / "none")
+    collect(settings, "east", 1, 1)
+    with pytest.raises(ValueError, match="Expected the question of"):
+        collect(settings, "east", 2, 1, question=north)

@@ -1,0 +1,323 @@
+"""A person as the unit: bounds on the votes of all records of a person, wherever they lie."""
+
+import dataclasses
+import hashlib
+import json
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize
+
+from rknn_jax import mechanisms
+from rknn_jax.audit import games_release, verdict
+from rknn_jax.formats import Columns
+from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.mechanisms.gaussian import Gaussian
+from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
+from rknn_jax.privacy import accounting, contributions
+from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError, fingerprint
+from rknn_jax.release import counting, label, planning, tables
+from rknn_jax.release.counting import Bound, Question
+from rknn_jax.release.estimator import ReverseKNNLabeler
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import ArrayShard, FileShard, Records
+from rknn_jax.release.tables import Classes
+
+NEW = {"representation", "person", "records_per_person"}
+RANDOM = np.random.default_rng(0)
+ROWS, NUM_CLASSES = 240, 3
+EMBEDDINGS = RANDOM.normal(size=(ROWS, 4)).astype(np.float32)
+LABELS = RANDOM.integers(-1, NUM_CLASSES, ROWS)
+PERSONS = RANDOM.zipf(1.6, ROWS) % 40
+QUERIES = RANDOM.normal(size=(6, 4)).astype(np.float32)
+BOUNDS = [Bound(), Bound(1), Bound(3, seed=5)]
+
+
+def question(bound, num_neighbors=2):
+    return Question(QUERIES, Classes(NUM_CLASSES), num_neighbors, bound=bound)
+
+
+def votes_of(bound, keep=True, num_neighbors=2):
+    """Votes of the records to keep; all others have no label, so that nothing compiles anew."""
+    shard = ArrayShard("all", EMBEDDINGS, np.where(keep, LABELS, -1), PERSONS)
+    return counting.count_all(Records.of([shard]), question(bound, num_neighbors))
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=str)
+@pytest.mark.parametrize("num_neighbors", [1, 2])
+def test_a_person_moves_the_votes_no_more_than_a_record_may(bound, num_neighbors):
+    """Every person leaves: k votes in L1, k in squared L2, 1 a cell, and nobody else's change."""
+    whole = votes_of(bound, num_neighbors=num_neighbors)
+    alone = np.zeros_like(whole.counts)
+    for person in np.unique(PERSONS):
+        moved = whole.counts - votes_of(bound, person != PERSONS, num_neighbors).counts
+        mine = votes_of(bound, person == PERSONS, num_neighbors).counts
+        np.testing.assert_array_equal(moved, mine)
+        alone += mine
+        assert mine.min() >= 0
+        assert mine.max() <= whole.grid
+        assert mine.sum() <= num_neighbors * whole.grid
+        assert (mine.astype(object) ** 2).sum() <= num_neighbors * whole.grid**2
+    np.testing.assert_array_equal(alone, whole.counts)
+    assert whole.persons == len(np.unique(PERSONS[LABELS >= 0]))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 9))
+def test_a_person_who_shares_has_one_unit_in_all(persons, grid):
+    _, person = np.unique(persons, return_inverse=True)
+    units = contributions.shared(person, grid).units
+    assert np.all(np.bincount(person, units) == grid)
+    for i in np.unique(person):
+        assert np.ptp(units[person == i]) <= 1
+
+
+def test_drawn_records_are_m_of_each_person_and_any_of_them():
+    """Each of a person's four records is drawn in half of 2,000 draws, within 5 deviations."""
+    person = np.repeat([0, 1, 2], [4, 1, 2])
+    names = person.astype(np.uint64) * np.uint64(10**15)
+    drawn = np.array([contributions.limited(person, names, 2, seed).units for seed in range(2000)])
+    assert np.all(drawn[:, :4].sum(axis=1) == 2)
+    assert drawn[:, 4:].all()
+    assert np.abs(drawn[:, :4].mean(axis=0) - 0.5).max() < 5 * np.sqrt(0.25 / 2000)
+
+
+def test_a_draw_does_not_change_with_other_persons():
+    """Others come before, between and after a person's records."""
+    names = np.array([7, 7, 9, 7, 8, 9, 7], np.uint64)
+    _, person = np.unique(names, return_inverse=True)
+    mine = names == 7
+    whole = contributions.limited(person, names, 2).units[mine]
+    alone = contributions.limited(np.zeros(4, int), names[mine], 2).units
+    np.testing.assert_array_equal(whole, alone)
+
+
+def test_records_of_a_person_in_several_shards_are_bounded_as_one(tmp_path):
+    """By every cut, format and order of the shards."""
+    shards = []
+    for number, part in enumerate(np.array_split(np.arange(ROWS), 3)):
+        table = pa.table(
+            {"e": EMBEDDINGS[part].tolist(), "y": LABELS[part], "who": PERSONS[part].astype(str)}
+        )
+        pa.parquet.write_table(table, tmp_path / f"{number}.parquet")
+        columns = Columns(("e",), "y", width=4, person="who")
+        shards.append(FileShard(str(tmp_path / f"{number}.parquet"), "--private", columns))
+    for bound in BOUNDS:
+        found = counting.count_all(Records.of(shards[::-1]), question(bound))
+        np.testing.assert_array_equal(found.counts, votes_of(bound).counts)
+    assert counting.num_persons(shards) == len(np.unique(PERSONS))
+
+
+def test_a_record_of_nobody_casts_no_vote():
+    persons = np.array([str(person) for person in PERSONS], object)
+    persons[::3] = None
+    persons[1::9] = "  "
+    shard = ArrayShard("some", EMBEDDINGS, LABELS, persons)
+    found = counting.count_all(Records.of([shard]), question(Bound()))
+    known = np.array([bool(person and person.strip()) for person in persons])
+    np.testing.assert_array_equal(found.counts, votes_of(Bound(), known).counts)
+    assert found.ignored == np.sum(~known & (LABELS >= 0))
+
+
+def test_names_keep_persons_apart_and_kinds_of_numbers_together():
+    long = "x" * 500
+    apart = np.array([long + "a", long + "b", "1", "-1", "2", "A", "a", "1.5"], object)
+    names, known = tables.person_names(apart, "")
+    assert len(np.unique(names, axis=0)) == len(apart)
+    assert known.all()
+    same = [np.array([2**53 + 1]), np.array([str(2**53 + 1)]), np.array([b" 9007199254740993"])]
+    assert len({tables.person_names(each, "")[0].tobytes() for each in same}) == 1
+    written = np.array(["7", "7.0", "07", "+7", " 7\u00a0", b"7", 7, 7.0, np.float32(7)], object)
+    assert len(np.unique(tables.person_names(written, "")[0], axis=0)) == 1
+    forms = np.array(["Jos\u00e9", "Jose\u0301", "Jos\u00e9".encode()], object)
+    assert len(np.unique(tables.person_names(forms, "")[0], axis=0)) == 1
+    nobody = np.array(["", " ", None, "nan", "NA", "None", "null", np.nan, "<NA>"], object)
+    assert not tables.person_names(nobody, "")[1].any()
+    assert tables.person_names(np.array([2.0**53, 5.0]), "")[1].tolist() == [False, True]
+    assert tables.person_names(np.array([2**24, 5], np.float32), "")[1].tolist() == [False, True]
+    assert tables.person_names(np.array(["\ud800", "b"], object), "")[1].all()
+    numbers = np.array([1.0, np.nan, 2.5])
+    names, known = tables.person_names(numbers, "")
+    assert known.tolist() == [True, False, True]
+    np.testing.assert_array_equal(names[0], tables.person_names(np.array([1]), "")[0][0])
+    for odd in (np.zeros((2, 2)), np.array([True]), np.zeros(2, "M8[s]")):
+        with pytest.raises(ValueError, match="whose a record is"):
+            tables.person_names(odd, "--private")
+
+
+@pytest.mark.parametrize("kind", [DiscreteLaplace, PermuteAndFlip, Gaussian])
+def test_a_mechanism_for_persons_is_that_for_records_on_a_finer_grid(kind):
+    """4,000 draws of each; their variance within 12%, which 5 standard errors are."""
+    delta = {"delta": 1e-5} if kind.needs_delta else {}
+    person = kind(2.0, 1000, 4, unit="person", grid=6, **delta)
+    guarantee = person.release_guarantee(10)
+    assert guarantee.unit == "person"
+    assert (guarantee.epsilon, guarantee.delta) == (2.0, delta.get("delta", 0.0))
+    votes = np.tile([0, 6, 12, 60], (1000, 1))
+    released = person.release(votes)
+    if kind is PermuteAndFlip:
+        record = kind(2.0, 1000, 4).release(votes // 6)
+        assert abs(released[:, 3].mean() - record[:, 3].mean()) < 0.05
+        return
+    noise = released - votes / 6
+    assert abs(noise.var() / person.stddev(votes, 1)[0, 0] ** 2 - 1) < 0.12
+    assert not np.allclose(noise, np.round(noise)), "the grid is finer than a vote"
+
+
+def test_concentrated_noise_is_enough_for_whichever_cells_a_person_moves():
+    z = accounting.zcdp_noise_multiplier(1.0, 1e-5)
+    analytic = accounting.gaussian_noise_multiplier(1.0, 1e-5)
+    assert analytic < z < 1.2 * analytic
+
+
+@pytest.mark.parametrize("epsilon", [1e-4, 0.01, 1.0, 8.0, 50.0])
+@pytest.mark.parametrize("delta", [1e-10, 1e-2])
+def test_concentrated_noise_keeps_its_promise_at_every_epsilon(epsilon, delta):
+    """By a conversion at any real order, which the calibration's own table may lack."""
+    rho = 1 / (2 * accounting.zcdp_noise_multiplier(epsilon, delta) ** 2)
+
+    def cost(log_order):
+        order = 1 + np.exp(log_order)
+        loss = rho * order + np.log1p(-1 / order) - np.log(delta * order) / (order - 1)
+        return max(0.0, float(loss))
+
+    best = optimize.minimize_scalar(cost, bounds=(-20, 30), method="bounded").fun
+    grid = min(cost(value) for value in np.linspace(-20, 30, 20_001))
+    assert min(best, grid) <= epsilon * (1 + 1e-9)
+
+
+def test_coins_hide_whole_votes_alone():
+    with pytest.raises(ValueError, match="whole votes"):
+        mechanisms.make(
+            "binomial", epsilon=1.0, num_queries=4, num_classes=2, unit="person", grid=2
+        )
+
+
+@pytest.mark.parametrize(("unit", "grid"), [("record", 2), ("person", 0), ("household", 1)])
+def test_a_grid_belongs_to_persons(unit, grid):
+    with pytest.raises(ValueError, match="grid"):
+        DiscreteLaplace(1.0, 4, 2, unit=unit, grid=grid)
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(1)
+    group = rng.integers(0, 3, 900)
+    rows = (np.eye(3)[group] * 5 + rng.normal(size=(900, 3))).astype(np.float32)
+    np.save(tmp_path / "P.npy", rows[:300])
+    person = rng.integers(0, 200, 600)
+    np.savez(
+        tmp_path / "R.npz", embeddings=rows[300:], labels=group[300:], who=person, text=person > 9
+    )
+    return tmp_path, group[:300], person
+
+
+def settings(folder, **changes):
+    given = {"public": str(folder / "P.npy"), "private": str(folder / "R.npz"), "epsilon": 2.0}
+    given |= {"classes": "3", "queries": 3, "person": "who", "out": folder / "out"}
+    return Settings(**given | changes)
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("most", [None, 2])
+def test_labels_cost_persons_and_say_so(files, relation, most):
+    folder, truth, person = files
+    given = settings(folder, relation=relation, records_per_person=most)
+    plan = planning.prepare(given)
+    public = len(np.unique(person)) if relation == "replace-one" else None
+    assert plan.num_records == public
+    done = label.release(plan)
+    assert (done.labels == truth).mean() > 0.9
+    card = json.loads((folder / "out" / "privacy.json").read_text())
+    assert card["guarantee"]["unit"] == "person"
+    assert card["num_persons"] == public
+    assert "num_records" not in card
+    assert card["records_per_person"] == (most or "all, sharing one vote")
+    assert "one person" in card["statement"]
+    assert Ledger.open(given.ledger_path).entries()[1].guarantee.unit == "person"
+    page = (folder / "out" / "privacy.html").read_text()
+    assert "private persons" in page
+
+
+def test_a_ledger_of_records_pays_for_no_person(files):
+    folder, _, _ = files
+    label.release(planning.prepare(settings(folder, person=None, budget=9)))
+    with pytest.raises(LedgerMismatchError, match="unit"):
+        label.release(planning.prepare(settings(folder, out=folder / "again")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"person": "whom"}, "'whom'"),
+        ({"person": None, "records_per_person": 2}, "--person with --records-per-person 2"),
+        ({"records_per_person": 0}, "1 <= records_per_person"),
+        ({"mechanism": "binomial", "delta": 1e-6}, "whole votes"),
+    ],
+)
+def test_settings_of_persons_that_cannot_be_are_refused(files, changes, words):
+    folder, _, _ = files
+    with pytest.raises(ValueError, match=words):
+        planning.prepare(settings(folder, **changes))
+    assert not (folder / "R.npz.ledger.jsonl").exists()
+
+
+def test_persons_of_nobody_alone_are_refused(files):
+    folder, _, _ = files
+    rows = np.zeros((5, 3), np.float32)
+    np.savez(folder / "R.npz", embeddings=rows, labels=np.arange(5) % 3, who=np.full(5, np.nan))
+    with pytest.raises(ValueError, match="nobody's records alone"):
+        planning.prepare(settings(folder))
+
+
+def test_a_request_without_persons_is_what_it_was(files):
+    folder, _, _ = files
+    plan = planning.prepare(settings(folder, person=None))
+    assert plan.mechanism == DiscreteLaplace(2.0, 3, 3)
+    assert "unit" not in repr(plan.mechanism)
+    asked = dataclasses.asdict(plan.settings)
+    seen = {name: asked[name] for name in asked.keys() - set(planning.UNSEEN) - NEW}
+    words = repr([sorted((seen | {"records": 600}).items()), plan.data.classes])
+    rows = repr(fingerprint(plan.data.public))
+    told = hashlib.sha256(f"{words[:-1]}, {rows}]".encode()).hexdigest()
+    assert planning.request(plan.settings, plan.data) == told
+
+
+def test_the_estimator_protects_persons(files):
+    folder, truth, person = files
+    with np.load(folder / "R.npz") as private:
+        X, y = private["embeddings"], private["labels"]
+    labeler = ReverseKNNLabeler(2.0, classes=[0, 1, 2], n_queries=3, ledger=folder / "l.jsonl")
+    labeler.fit(np.load(folder / "P.npy"))
+    names = [f"writer {number}" for number in person]
+    assert labeler.preview(X, names).expected_votes[0] < 100
+    assert (labeler.label(X, y, names) == truth).mean() > 0.9
+    assert labeler.guarantee_.unit == "person"
+    assert labeler.card_["num_persons"] == len(np.unique(person))
+    with pytest.raises(ValueError, match="inconsistent"):
+        labeler.label(X, y, names[1:])
+
+
+def test_a_bound_on_records_needs_persons(files):
+    folder, _, _ = files
+    labeler = ReverseKNNLabeler(classes=[0, 1, 2], records_per_person=2, ledger=folder / "l.jsonl")
+    labeler.fit(np.load(folder / "P.npy"))
+    with pytest.raises(ValueError, match="person"):
+        labeler.label(np.zeros((5, 3)), np.zeros(5))
+
+
+def test_the_audit_of_a_person_finds_a_release_that_protects_rows(monkeypatch):
+    """The planted one weighs each of the canary's 300 records as a person."""
+
+    def by_row(person, grid=contributions.GRID):
+        return contributions.Weights(np.full(len(person), grid, np.int64), grid)
+
+    monkeypatch.setattr(contributions, "shared", by_row)
+    monkeypatch.setattr(counting.Votes, "units", property(lambda votes: votes.rows))
+    games, guarantee = games_release.of_release(0.25, person="person", smoothing="none")
+    assert guarantee.unit == "person"
+    assert verdict.audit(jax.random.key(0), [games[0]], guarantee, 48, 0.99).broken
