@@ -580,3 +580,31 @@ def test_a_raised_budget_holds_for_adopted_data(folder):
     budget.set_anew(Raise(Path("R.npz.ledger.jsonl"), 1.0, "the board agreed"))
     release("R2.npz", ledger=Path("R.npz.ledger.jsonl"))
     assert account() == 1.0
+
+
+def test_small_releases_are_composed_where_the_ledger_was_made_so(folder, capsys):
+    """Sixteen releases of 0.05 cost 0.8 as a sum, and fit into 0.6 by their divergences."""
+    given = {"epsilon": 0.05, "mechanism": "discrete_laplace"}
+    release(budget=0.6, budget_delta=1e-5, accounting="renyi", **given)
+    ledger = Ledger.open("R.npz.ledger.jsonl")
+    cost = ledger.entries()[1].guarantee
+    own = Ledger.open(ledger.path, ledger.datasets[0].fingerprint)
+    for _ in range(14):
+        own.charge(cost, "an equal release")
+    release(**given)
+    assert account() < 0.6 < 16 * 0.05
+    while own.affords(cost):
+        own.charge(cost, "an equal release")
+    with pytest.raises(BudgetExceededError, match="left of"):
+        release(**given)
+    with pytest.raises(LedgerError, match="--accounting renyi"):
+        release(accounting="sum", **given)
+    budget.show(Show(Path("R.npz.ledger.jsonl")))
+    assert "renyi" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("budget_delta", [None, 0.0])
+def test_divergences_need_a_delta_in_the_budget(folder, budget_delta):
+    with pytest.raises(LedgerError, match="delta > 0"):
+        release(accounting="renyi", budget_delta=budget_delta)
+    assert not list(folder.glob("*.jsonl"))

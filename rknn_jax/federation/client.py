@@ -194,11 +194,10 @@ class Client:
             raise RefusedError(
                 "Expected a ledger, got none, and real noise is not drawn without one."
             )
-        left = self.ledger.remaining
-        asked = Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
-        if not self._spent(round) and (asked.epsilon > left.epsilon or asked.delta > left.delta):
+        if not self._spent(round) and not self.ledger.affords(cost):
+            asked = Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
             raise BudgetExceededError(
-                f"The round costs {asked}, and {self.ledger.path} has {left} left."
+                f"The round costs {asked}, and {self.ledger.path} has {self.ledger.remaining} left."
             )
 
     def _spent(self, round: Round) -> bool:

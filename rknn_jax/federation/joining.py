@@ -55,6 +55,11 @@ def _ledger(settings: Join, path: Path, dataset: str) -> Ledger:
             f"{path}, got none."
         )
     ledger = Ledger.create(
-        path, dataset, settings.budget, settings.budget_delta, unit=settings.unit
+        path,
+        dataset,
+        settings.budget,
+        settings.budget_delta,
+        unit=settings.unit,
+        accounting=settings.accounting,
     )
     return replace(ledger, patience=settings.patience)

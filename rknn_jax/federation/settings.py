@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Trust, Unit
 from rknn_jax.privacy.ledger import PATIENCE
 
@@ -51,6 +52,9 @@ class Serve:
       question: folder of another server whose question is asked here too, with the same options; see --merge.
       collect_only: publish nothing; --merge counts the folder.
       merge: folders of servers that asked one question; nobody is asked, and the answers of all are counted in --out and published.
+      controller: who answers for this round, in public words for the statement.
+      contact: address for questions, likewise.
+      purpose: of the round, likewise.
       allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
@@ -84,6 +88,9 @@ class Serve:
     question: Path | None = None
     collect_only: bool = False
     merge: tuple[Path, ...] = ()
+    controller: str = ""
+    contact: str = ""
+    purpose: str = ""
     allow_large_epsilon: bool = False
     json: bool = False
 
@@ -100,6 +107,7 @@ class Join:
       dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Without it, one such record keeps the client out of the round.
       budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
       budget_delta: likewise for delta.
+      accounting: likewise: sum adds epsilons up, renyi lets many small rounds cost less than their sum, and needs --budget-delta.
       unit: what the ledger protects, likewise: a record, or all that is in the file.
       most_epsilon: that one round may cost.
       most_delta: likewise.
@@ -124,6 +132,7 @@ class Join:
     dimensions: int | None = None
     budget: float | None = None
     budget_delta: float = 0.0
+    accounting: Accounting = "sum"
     unit: Unit = "record"
     most_epsilon: float | None = None
     most_delta: float | None = None
@@ -161,6 +170,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     from rknn_jax import representations
     from rknn_jax.federation.request import Asked
     from rknn_jax.labelers import rknn
+    from rknn_jax.privacy.statement import Controller
     from rknn_jax.release import tables
     from rknn_jax.students import fit as students
 
@@ -212,4 +222,5 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         settings.epochs,
         settings.seed,
         settings.keys is not None,
+        Controller(settings.controller, settings.contact, settings.purpose),
     )

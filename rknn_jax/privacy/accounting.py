@@ -136,11 +136,7 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
         found["analytic Gaussian"] = gaussian_epsilon(
             sum(event.count / event.parameter**2 for event in events) ** -0.5, delta
         )
-    if not any(
-        event.kind == "binomial"
-        or (event.replaced and event.sampling_prob < 1 and not (event.screen or event.opposite))
-        for event in events
-    ):
+    if not any(_no_curve(event) for event in events):
         found["RDP"] = _rdp_epsilon(events, delta)
     if (
         delta >= SMALLEST_PLD_DELTA
@@ -161,6 +157,27 @@ def rdp_epsilon_as_published(events: Iterable[Event], delta: float) -> float:
     """
     curve = _curve(_merged(events))
     return float(np.min(curve - math.log(delta) / (ORDERS - 1)))
+
+
+def renyi_divergence(events: Iterable[Event], order: float) -> float:
+    """Return the Rényi divergence of the events together.
+
+    Args:
+      events: Events of one release or of many.
+      order: Order, above 1. The divergence is that of the next order at which curves are known.
+
+    Returns:
+      The divergence; infinity if it is not bounded, or cannot be computed.
+
+    >>> round(renyi_divergence([Event("gaussian", 2.0)], ORDERS[2000]) / ORDERS[2000], 6)
+    0.125
+    """
+    merged = _merged(events)
+    if any(_no_curve(event) for event in merged):
+        return math.inf
+    curve = _curve(merged)
+    place = int(np.searchsorted(ORDERS, order))
+    return float(curve[place]) if place < len(ORDERS) else math.inf
 
 
 def calibrate(
@@ -366,6 +383,12 @@ def _merged(events: Iterable[Event]) -> tuple[Event, ...]:
 
 def _is_gaussian(event: Event) -> bool:
     return event.kind in ("gaussian", "discrete_gaussian")
+
+
+def _no_curve(event: Event) -> bool:
+    """Return True if the event's Rényi divergence is not known."""
+    replaced = event.replaced and event.sampling_prob < 1
+    return event.kind == "binomial" or (replaced and not (event.screen or event.opposite))
 
 
 def _loss(event: Event) -> float:

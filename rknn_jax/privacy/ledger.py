@@ -23,9 +23,10 @@ costs nothing and cannot be undone.
 - **Not tamper-proof.** Anyone who can write the file can also replace it. A rollback is detectable
   only against a published `head`, so print the head with every release.
 
-Epsilons and deltas add up here (basic composition). That remains valid if releases are chosen after
-seeing earlier results. `rknn_jax.privacy.accounting.compose` gives a tighter total of the entries'
-guarantees, but returns no budget.
+Epsilons and deltas add up (basic composition), or Rényi divergences do (`accounting="renyi"`).
+Then many small releases cost less than their sum. Both remain valid if releases are chosen after
+seeing earlier results (`filters`). `rknn_jax.privacy.accounting.compose` gives a tighter total of
+the entries' guarantees, but returns no budget.
 """
 
 import fcntl
@@ -44,17 +45,16 @@ from decimal import Decimal
 from fractions import Fraction
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rknn_jax._internal import mounts
+from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Cost, Renyi, Rule, Sum
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
 from rknn_jax.privacy.ledger_lines import (
-    FORMAT,
     MOST_SHARDS,
-    Amount,
     BudgetExceededError,
     Chain,
     DataSet,
@@ -67,6 +67,7 @@ from rknn_jax.privacy.ledger_lines import (
     entry_of,
     parse,
     repaired,
+    rule_fields,
     sealed,
     sound_part,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "LedgerMismatchError",
     "combined",
     "fingerprint",
+    "new_ledger_affords",
 ]
 
 BLOCK = 2**20  # array elements hashed at once
@@ -131,6 +133,7 @@ class Ledger:
         name: str | None = None,
         rows: int | None = None,
         shards: Sequence[str] = (),
+        accounting: Accounting = "sum",
     ) -> "Ledger":
         """Make a new ledger file, all or nothing.
 
@@ -148,6 +151,9 @@ class Ledger:
           rows: Number of private records. Defaults to None, for unknown.
           shards: Fingerprints of the shards, of which the first `MOST_SHARDS` in order are kept.
             Defaults to none.
+          accounting: `sum` adds epsilons up. `renyi` adds Rényi divergences up, so that many small
+            releases cost less; the budget needs a delta, which pays for no single release. The
+            choice is final. Defaults to `sum`.
 
         Raises:
           LedgerError: If the file exists already, the folder cannot be written, or an amount is out
@@ -163,8 +169,8 @@ class Ledger:
                 "Expected the fingerprint of a data set, got an empty dataset; use "
                 "fingerprint(embeddings, labels)."
             )
-        header = {
-            "format": FORMAT,
+        budget = _amount(budget_epsilon, budget_delta)
+        header = rule_fields(_rule(accounting, budget)) | {
             "name": _stem(Path(path)) if name is None else name,
             "dataset": dataset,
             "rows": rows,
@@ -174,7 +180,7 @@ class Ledger:
             "salt": secrets.token_hex(16),
         }
         line = sealed(
-            header | body_of("create", _amount(budget_epsilon, budget_delta), "the first budget"),
+            header | body_of("create", budget, "the first budget"),
             "",
         )
         _write_new(Path(path), line)
@@ -218,8 +224,16 @@ class Ledger:
         return self._chain().budget
 
     @property
+    def accounting(self) -> Accounting:
+        """Rule of the ledger: `sum` or `renyi`."""
+        return "renyi" if isinstance(self._chain().rule, Renyi) else "sum"
+
+    @property
     def spent(self) -> Amount:
-        """Exact sum of all charges, damage included."""
+        """Amount of the budget that is used up, damage included: the exact sum of all charges.
+
+        If Rényi divergences add up, it is the budget less what remains.
+        """
         return self._chain().spent
 
     @property
@@ -229,7 +243,10 @@ class Ledger:
 
     @property
     def remaining(self) -> Amount:
-        """Budget less the amount spent."""
+        """Amount that one more release may cost: budget less the amount spent.
+
+        If Rényi divergences add up, a release whose noise is known may cost more: see `affords`.
+        """
         return self._chain().remaining
 
     @property
@@ -243,6 +260,19 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         """Return all lines, oldest first."""
         return self._chain().entries
+
+    def affords(self, guarantee: Guarantee) -> bool:
+        """Return True if a release would fit the budget. Nothing is charged.
+
+        Args:
+          guarantee: Guarantee of the release, which may be that of a simulation.
+
+        Raises:
+          LedgerError: If the guarantee cannot be charged.
+        """
+        chain = self._chain()
+        cost = _cost(chain.rule, guarantee, _amount(guarantee.epsilon, guarantee.delta))
+        return chain.rule.fits(chain.budget, (*chain.costs, cost))
 
     def charge(self, guarantee: Guarantee, purpose: str) -> Entry:
         """Spend the cost of a release that is about to happen.
@@ -278,7 +308,8 @@ class Ledger:
                         f"{self.path} keeps {name}={mine!r}, got {name}={theirs!r}; use one "
                         f"{name} throughout."
                     )
-            if amount.epsilon > chain.remaining.epsilon or amount.delta > chain.remaining.delta:
+            cost = _cost(chain.rule, guarantee, amount)
+            if not chain.rule.fits(chain.budget, (*chain.costs, cost)):
                 damaged = (
                     f" ({chain.unread} on account of a damaged last line; see `rknn budget repair`)"
                     if chain.damage
@@ -289,7 +320,8 @@ class Ledger:
                     f"{chain.budget}{damaged}; ask for less, "
                     "or raise the budget, which the ledger records."
                 )
-            return body_of("spend", amount, purpose) | {"guarantee": asdict(guarantee)}
+            told = {} if cost.divergence is None else {"renyi": str(cost.divergence)}
+            return body_of("spend", amount, purpose) | told | {"guarantee": asdict(guarantee)}
 
         return self._append(body)
 
@@ -315,7 +347,7 @@ class Ledger:
             )
 
         def body(chain: Chain) -> dict[str, Any]:
-            if amount.epsilon < chain.spent.epsilon or amount.delta < chain.spent.delta:
+            if not chain.rule.fits(amount, chain.costs):
                 raise LedgerError(
                     f"Expected a budget of at least the {chain.spent} that {self.path} has "
                     f"spent, got {amount}."
@@ -388,7 +420,7 @@ class Ledger:
                     f"Expected one spend on {purpose!r} in {self.path}, got {found}; nothing was "
                     "marked."
                 )
-            return body_of("drawn", Amount(Fraction(), Fraction()), purpose) | {"result": result}
+            return body_of("drawn", NOTHING, purpose) | {"result": result}
 
         return self._append(body)
 
@@ -434,6 +466,11 @@ class Ledger:
                 raise LedgerError(
                     f"Expected epsilon >= 0 and 0 <= delta < 1, got epsilon={epsilon}, "
                     f"delta={delta}."
+                )
+            if amount.delta and isinstance(chain.rule, Renyi):
+                raise LedgerError(
+                    f"Expected delta=0 in {self.path}, which adds divergences up, got "
+                    f"delta={float(amount.delta)}; give an epsilon that is large enough."
                 )
             line = repaired(chain, amount, reason)
             _append(file, data, b"\n" + line + b"\n")
@@ -591,6 +628,38 @@ def _chargeable(guarantee: Guarantee) -> Amount:
             "holds for all data."
         )
     return _amount(guarantee.epsilon, guarantee.delta)
+
+
+def new_ledger_affords(budget: Amount, accounting: Accounting, guarantee: Guarantee) -> bool:
+    """Return True if a release would fit the budget of a ledger that is yet to be made.
+
+    Raises:
+      LedgerError: If the budget does not suit the accounting, or the guarantee cannot be charged.
+    """
+    rule = _rule(accounting, budget)
+    amount = _amount(guarantee.epsilon, guarantee.delta)
+    return rule.fits(budget, (_cost(rule, guarantee, amount),))
+
+
+def _rule(accounting: Accounting, budget: Amount) -> Rule:
+    """Return the rule of a new ledger."""
+    if accounting not in get_args(Accounting):
+        raise LedgerError(
+            f"Expected accounting to be one of {get_args(Accounting)}, got "
+            f"accounting={accounting!r}."
+        )
+    try:
+        return Sum() if accounting == "sum" else Renyi.best(budget)
+    except ValueError as error:
+        raise LedgerError(str(error)) from error
+
+
+def _cost(rule: Rule, guarantee: Guarantee, amount: Amount) -> Cost:
+    """Return the cost of a release under a rule."""
+    try:
+        return rule.cost(guarantee, amount)
+    except ValueError as error:
+        raise LedgerError(str(error)) from error
 
 
 def _amount(epsilon: Number, delta: Number) -> Amount:

@@ -7,6 +7,7 @@ here is a function of bytes, and touches no file.
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +17,13 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from rknn_jax.privacy.filters import NOTHING, Amount, Cost, Renyi, Rule, Sum, less, total
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
 
 FORMAT = "rknn-jax privacy ledger 1"
+RENYI_FORMAT = "rknn-jax privacy ledger 2"
+"""Format of a ledger whose rule is `Renyi`; versions that know sums alone refuse it."""
+
 KINDS = ("create", "spend", "budget", "repair", "drawn", "adopt")
 FREE = ("repair", "drawn", "adopt")  # kinds that may cost nothing
 _CORRUPT = (
@@ -53,16 +58,6 @@ class LedgerMismatchError(LedgerError):
 
 class LedgerCorruptError(LedgerError):
     """The file is no ledger, or was changed by something other than this library."""
-
-
-class Amount(NamedTuple):
-    """Exact epsilon and delta."""
-
-    epsilon: Fraction
-    delta: Fraction
-
-    def __str__(self) -> str:
-        return f"epsilon={float(self.epsilon)}, delta={float(self.delta)}"
 
 
 class DataSet(NamedTuple):
@@ -103,6 +98,8 @@ class Entry:
       result: SHA-256 of what was drawn, in a `drawn` line; empty in all others.
       data: Data that may be charged from here on, in a `create` or `adopt` line; None in all
         others.
+      divergence: Rényi divergence of the spend at the ledger's order; None in all other lines, and
+        in ledgers that add epsilons up.
     """
 
     kind: Literal["create", "spend", "budget", "repair", "drawn", "adopt"]
@@ -113,13 +110,15 @@ class Entry:
     hash: str
     result: str = ""
     data: DataSet | None = None
+    divergence: Fraction | None = None
 
 
 @dataclass(frozen=True)
 class Chain:
     """Verified content of a ledger file: the first `size` bytes are sound, and `damage` follows.
 
-    `name` is empty if the ledger was made before ledgers had names.
+    `name` is empty if the ledger was made before ledgers had names. `rule` decides what fits the
+    budget.
     """
 
     name: str
@@ -128,6 +127,7 @@ class Chain:
     entries: tuple[Entry, ...]
     size: int
     damage: bytes
+    rule: Rule
 
     @property
     def head(self) -> str:
@@ -147,35 +147,56 @@ class Chain:
         )
 
     @property
-    def recorded(self) -> Amount:
-        """Amount spent on the sound lines."""
-        amounts = [entry.amount for entry in self.entries if entry.kind in ("spend", "repair")]
-        return Amount(
-            sum((a.epsilon for a in amounts), Fraction()),
-            sum((a.delta for a in amounts), Fraction()),
+    def recorded(self) -> tuple[Cost, ...]:
+        """Costs on the sound lines."""
+        return tuple(
+            Cost(entry.amount, entry.divergence)
+            if entry.kind == "spend"
+            else self.rule.unknown(entry.amount)
+            for entry in self.entries
+            if entry.kind in ("spend", "repair")
         )
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """Costs on the sound lines, and what the damage counts as."""
+        unread = self.unread
+        return (*self.recorded, self.rule.unknown(unread)) if any(unread) else self.recorded
 
     @property
     def unread(self) -> Amount:
         """Amount that the damage counts as, at most what remained."""
-        left = less(self.budget, self.recorded)
-        return (
-            less(left, _left_after(self.damage, left, self.recorded))
-            if self.damage
-            else Amount(Fraction(), Fraction())
-        )
+        if not self.damage:
+            return NOTHING
+        left = self.rule.left(self.budget, self.recorded)
+        return less(left, self._left_after_damage(left))
 
     @property
     def spent(self) -> Amount:
-        """Amount spent on the sound lines, plus the amount that the damage counts as."""
-        return Amount(
-            self.recorded.epsilon + self.unread.epsilon, self.recorded.delta + self.unread.delta
-        )
+        """Amount of the budget that is used up, damage included.
+
+        If epsilons add up, this is their sum. If not, it is what does not remain.
+        """
+        if isinstance(self.rule, Sum):
+            return total(self.costs)
+        return less(self.budget, self.remaining)
 
     @property
     def remaining(self) -> Amount:
-        """Budget less the amount spent."""
-        return less(self.budget, self.spent)
+        """Amount that one more release may cost."""
+        return self.rule.left(self.budget, self.costs)
+
+    def _left_after_damage(self, left: Amount) -> Amount:
+        """Return the part of `left` that remains under the worst reading of the damage."""
+        torn = _torn(self.damage)
+        if torn is None:
+            return NOTHING
+        amount, kind = torn
+        if_spent = self.rule.left(self.budget, (*self.recorded, self.rule.unknown(amount)))
+        if_budget = Amount(*map(min, left, self.rule.left(amount, self.recorded)))
+        if kind is None and amount.epsilon:  # A budget line is positive, so a zero excludes it.
+            return Amount(*map(min, if_spent, if_budget))
+        return if_budget if kind == "budget" else if_spent
 
 
 def body_of(kind: str, amount: Amount, purpose: str) -> dict[str, Any]:
@@ -239,7 +260,7 @@ def sound_part(data: bytes, path: Path) -> Chain:
         if (skipped and commits) if record.get("kind") == "repair" else not skipped:
             records.append(record)
             size = min(start, len(data))
-    if not records or records[0].get("format") != FORMAT:
+    if not records or records[0].get("format") not in (FORMAT, RENYI_FORMAT):
         raise LedgerCorruptError(f"{path} does not begin as a {FORMAT!r} does: {_CORRUPT}")
     entries = tuple(entry_of(record, path) for record in records)
     header = records[0]
@@ -254,8 +275,31 @@ def sound_part(data: bytes, path: Path) -> Chain:
         raise LedgerCorruptError(
             f"{path} names no data set, relation or unit that is known: {_CORRUPT}"
         )
+    rule = _rule_of(header, path)
+    if isinstance(rule, Renyi) and any(e.kind == "spend" and e.divergence is None for e in entries):
+        raise LedgerCorruptError(f"A spend in {path} has no divergence: {_CORRUPT}")
     name = header.get("name", "")
-    return Chain(name, header["relation"], header["unit"], entries, size, data[size:])
+    return Chain(name, header["relation"], header["unit"], entries, size, data[size:], rule)
+
+
+def rule_fields(rule: Rule) -> dict[str, Any]:
+    """Return the fields of the first line that name the rule."""
+    if isinstance(rule, Sum):
+        return {"format": FORMAT}
+    return {"format": RENYI_FORMAT, "order": repr(rule.order)}
+
+
+def _rule_of(header: dict[str, Any], path: Path) -> Rule:
+    """Return the rule that the first line names."""
+    if header["format"] == FORMAT:
+        return Sum()
+    try:
+        order = float(header["order"])
+    except (LookupError, TypeError, ValueError):
+        order = math.nan
+    if not 1 < order < math.inf:
+        raise LedgerCorruptError(f"{path} names no order of divergences above 1: {_CORRUPT}")
+    return Renyi(order)
 
 
 def _read(line: bytes, path: Path) -> dict[str, Any]:
@@ -288,26 +332,6 @@ def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
         return None
     kind = "spend" if found[3] else found[4].decode() if found[4] else None
     return Amount(epsilon, delta), kind
-
-
-def _left_after(damage: bytes, left: Amount, recorded: Amount) -> Amount:
-    """Return the part of `left` that remains under the worst reading of the damage."""
-    torn = _torn(damage)
-    if torn is None:
-        return Amount(Fraction(), Fraction())
-    amount, kind = torn
-    if_spent = less(left, amount)
-    if_budget = Amount(*map(min, left, less(amount, recorded)))
-    if kind is None and amount.epsilon:  # A budget line is positive, so a zero excludes it.
-        return Amount(*map(min, if_spent, if_budget))
-    return if_budget if kind == "budget" else if_spent
-
-
-def less(amount: Amount, other: Amount) -> Amount:
-    """Return the difference, at least zero."""
-    return Amount(
-        max(amount.epsilon - other.epsilon, Fraction()), max(amount.delta - other.delta, Fraction())
-    )
 
 
 def _told_amount(text: Any) -> Fraction | None:
@@ -356,6 +380,7 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
         record["hash"],
         result,
         _data_of(record, path),
+        _told_amount(record.get("renyi")) if kind == "spend" else None,
     )
 
 
@@ -377,9 +402,8 @@ def adopted(data: DataSet, reason: str) -> dict[str, Any]:
 
     Its keys come after `epsilon` in the alphabet, so a cut line still shows that it cost nothing.
     """
-    free = Amount(Fraction(), Fraction())
     told = {"fingerprint": data.fingerprint, "rows": data.rows, "shards": list(data.shards)}
-    return body_of("adopt", free, reason) | told
+    return body_of("adopt", NOTHING, reason) | told
 
 
 def repaired(chain: Chain, amount: Amount, reason: str) -> bytes:

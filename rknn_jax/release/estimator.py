@@ -36,6 +36,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.release import inputs, planning, preview, tables
@@ -124,8 +125,15 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         to None, that release's epsilon.
       budget_delta: Total delta that may be spent on this data set, set at its first release.
         Defaults to None, that release's delta.
+      accounting: Rule of a ledger that does not exist yet: `sum` adds epsilons up, `renyi` lets
+        many small releases cost less than their sum and needs a `budget_delta`. Defaults to None,
+        `sum`.
       patience: Time to wait for another process that holds the ledger, in seconds. Defaults to 60.
       random_state: Seed or generator of the clustering, which is public. Defaults to 0.
+      controller: Public words for `card_` that name who answers for the release. Defaults to "",
+        not stated.
+      contact: Address for questions, likewise. Defaults to "".
+      purpose: Purpose of the release, likewise. Defaults to "".
 
     Attributes:
       n_features_in_: Number of features f.
@@ -155,8 +163,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "ledger": [str, os.PathLike, None],
         "budget": [Interval(Real, 0, None, closed="neither"), None],
         "budget_delta": [Interval(Real, 0, 1, closed="left"), None],
+        "accounting": [StrOptions(set(get_args(Accounting))), None],
         "patience": [Interval(Real, 0, None, closed="left")],
         "random_state": ["random_state"],
+        "controller": [str],
+        "contact": [str],
+        "purpose": [str],
     }
 
     def __init__(
@@ -177,8 +189,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         ledger: str | os.PathLike[str] | None = None,
         budget: float | None = None,
         budget_delta: float | None = None,
+        accounting: Accounting | None = None,
         patience: float = 60.0,
         random_state: int | np.random.RandomState | None = 0,
+        controller: str = "",
+        contact: str = "",
+        purpose: str = "",
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -195,8 +211,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.ledger = ledger
         self.budget = budget
         self.budget_delta = budget_delta
+        self.accounting = accounting
         self.patience = patience
         self.random_state = random_state
+        self.controller = controller
+        self.contact = contact
+        self.purpose = purpose
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "ReverseKNNLabeler":
         """Take the public rows, and forget earlier releases.
@@ -240,7 +260,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             else _named(_sorted(self.classes))
         )
         plan = self._plan(X, None, classes, person)
-        planning.open_ledger(plan.settings, fingerprint(X))
+        planning.open_ledger(plan.settings, plan.cost, fingerprint(X))
         expected = preview.preview(
             plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
         )
@@ -372,11 +392,15 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             records_per_person=self.records_per_person,
             budget=self.budget,
             budget_delta=self.budget_delta,
+            accounting=self.accounting,
             ledger=Path(self.ledger),
             seed=self._seed,
             delta=self.delta,
             allow_large_epsilon=self.allow_large_epsilon,
             patience=self.patience,
+            controller=self.controller,
+            contact=self.contact,
+            purpose=self.purpose,
             dry_run=labels is None,
             mechanism=self.mechanism,
             **{name: getattr(self, name) for name in _CHOICES},

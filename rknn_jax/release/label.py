@@ -12,7 +12,6 @@ Private records are read by `rknn_jax.release.counting`, record by record, and t
 """
 
 import importlib.metadata
-import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,9 +28,18 @@ from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import release_counts
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Amount, Ledger, fingerprint
+from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
-from rknn_jax.privacy.statement import Account, Statement, page
+from rknn_jax.privacy.statement import (
+    PUBLIC_TUNING,
+    Account,
+    Contribution,
+    Controller,
+    Statement,
+    as_json,
+    new_release,
+    page,
+)
 from rknn_jax.release import engines, preview, release_folder
 from rknn_jax.release.counting import Progress, Votes
 from rknn_jax.release.planning import Plan, first_budget, open_ledger, request, shares_votes
@@ -40,6 +48,9 @@ from rknn_jax.types import Answers
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
+
+PACKAGES = ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")
+"""Packages whose versions a statement names."""
 
 ROOM_FOR_WORDS = 2**20  # bytes of the statement and of the array files' headers
 BYTES_PER_CELL = 100
@@ -61,12 +72,14 @@ class Release:
       counts: int64 `[num_queries, num_classes]`, noisy; None if the mechanism releases labels
         alone.
       card: Content of `privacy.json`.
+      statement: Content of `privacy.html`.
     """
 
     answers: Answers
     probabilities: np.ndarray
     counts: np.ndarray | None
     card: dict[str, Any]
+    statement: Statement
 
     @property
     def labels(self) -> np.ndarray:
@@ -96,7 +109,7 @@ def count(plan: Plan, on_rows: Progress | None = None) -> Votes:
     if not plan.paid:
         for one in (votes.dataset, *votes.shards[:MOST_SHARDS]):
             ledger_index.check(settings.ledger_path, one)
-    open_ledger(settings, votes.dataset, paid=plan.paid)
+    open_ledger(settings, plan.cost, votes.dataset, paid=plan.paid)
     # A warning, not an error: the existence of a release must not depend on one private record.
     if (plan.data.digest or fingerprint(plan.data.public)) == votes.dataset:
         warnings.warn(
@@ -158,12 +171,15 @@ def draw(plan: Plan, votes: Votes, folder: ReleaseFolder | None = None) -> Relea
     queries = plan.queries
     config = _labeler(settings)
     ledger = folder.ledger if folder else _ledger(plan, votes)
+    number = new_release()
     counts = folder.kept(plan.mechanism.shape) if folder else None
     if counts is None:
         purpose = (
             f"rknn label: {plan.mechanism.num_queries} queries, {data.classes.count} classes, "
             f"{settings.mechanism}"
         )
+        if not folder:
+            purpose = f"{purpose}; release {number}"
         counts, _ = release_counts(
             plan.mechanism, votes.counts, votes.units, folder or ledger, purpose
         )
@@ -178,40 +194,26 @@ def draw(plan: Plan, votes: Votes, folder: ReleaseFolder | None = None) -> Relea
     probabilities = postprocessing.public_labels(
         plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries
     )
-    return Release(answers, probabilities, shown, card(plan, guarantee, ledger))
+    told = statement(plan, guarantee, ledger, folder.release if folder else number)
+    return Release(answers, probabilities, shown, card(plan, told), told)
 
 
-def card(plan: Plan, guarantee: Guarantee, ledger: Ledger) -> dict[str, Any]:
+def card(plan: Plan, told: Statement) -> dict[str, Any]:
     """Return the content of `privacy.json`.
 
     Of the private data it shows n, if n is public, and nothing else.
     """
-    choices = ("mechanism", "relation", "representation", "metric", "smoothing")
-    # The ledger's fingerprint of the data is private, and stays there.
-    amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
-    return {
-        "statement": f"{guarantee}{_inferred(plan)}",
-        "guarantee": guarantee.asdict(),
-        "ledger": {
-            "file": ledger.path.name,  # without its folder, which may name a person
-            "head": ledger.head,
-            **amounts,
-        },
-        "not_covered": not_covered(plan),
-        f"num_{plan.settings.unit}s": plan.num_records,
+    choices = ("relation", "representation", "metric", "smoothing")
+    return told.card(
+        **{f"num_{plan.settings.unit}s": plan.num_records},
         **_bound(plan),
-        "num_public": len(plan.data.public),
-        "num_queries": plan.mechanism.num_queries,
-        "num_classes": plan.data.classes.count,
-        "num_neighbors": plan.settings.neighbors,
+        num_public=len(plan.data.public),
+        num_queries=plan.mechanism.num_queries,
+        num_classes=plan.data.classes.count,
+        num_neighbors=plan.settings.neighbors,
         **{name: getattr(plan.settings, name) for name in choices},
-        "clustering_seed": plan.settings.seed,  # public; no seed fixes the noise
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")
-        },
-    }
+        clustering_seed=plan.settings.seed,  # public; no seed fixes the noise
+    )
 
 
 def not_covered(plan: Plan) -> list[str]:
@@ -248,18 +250,23 @@ def _inferred(plan: Plan) -> str:
     """Return a sentence on classes that were read from private labels, or an empty string."""
     if plan.data.classes.source != "inferred":
         return ""
-    return " Epsilon does not cover the set of classes, which was read from the private labels."
+    return "Epsilon does not cover the set of classes, which was read from the private labels."
 
 
-def statement(plan: Plan, done: Release) -> Statement:
+def statement(plan: Plan, guarantee: Guarantee, ledger: Ledger, release: str) -> Statement:
     """Return the content of `privacy.html`.
 
     Of the private data it shows what `card` shows, and the names of the files.
+
+    Args:
+      plan: Release that was made.
+      guarantee: Guarantee of the release.
+      ledger: Ledger that was charged.
+      release: Id of the release.
     """
     settings = plan.settings
-    account = done.card["ledger"]
     classes = plan.data.classes.count
-    unit = plan.settings.unit
+    unit = settings.unit
     records = (
         f"all private {unit}s"
         if plan.num_records is None
@@ -268,12 +275,12 @@ def statement(plan: Plan, done: Release) -> Statement:
     if unit == "person":
         records = f"the records of {records}"
     said = (
-        "the label of"
-        if done.counts is None
-        else f"the noisy number of votes for each of {classes} classes, and the label, of"
+        f"the noisy number of votes for each of {classes} classes, and the label, of"
+        if plan.mechanism.releases_counts
+        else "the label of"
     )
     return Statement(
-        done.answers.guarantee,
+        guarantee,
         f"Whoever ran this release holds {records}, as they are, in one place.",
         (
             f"{said} each of {plan.mechanism.num_queries} queries, which stand for groups of "
@@ -282,14 +289,12 @@ def statement(plan: Plan, done: Release) -> Statement:
             "public records, made from that",
             "for each of them the query that spoke for it, and how sure that is",
         ),
-        tuple(done.card["not_covered"]),
+        tuple(not_covered(plan)),
         settings.mechanism,
-        Account(
-            account["file"],
-            account["head"],
-            *(Amount(**account[name]) for name in ("budget", "spent", "remaining")),
-        ),
-        done.card["time"],
+        # The file's name without its folder, which may name a person. The ledger's fingerprint of
+        # the data is private, and stays there.
+        Account(ledger.path.name, ledger.head, ledger.budget, ledger.spent, ledger.remaining),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         details={
             "private data": _file_names(settings.private),
             "public data": _file_names(settings.public),
@@ -299,8 +304,20 @@ def statement(plan: Plan, done: Release) -> Statement:
             "queries": plan.mechanism.num_queries,
             "classes": classes,
         },
-        versions=done.card["versions"],
+        versions={name: importlib.metadata.version(name) for name in PACKAGES},
+        release=release,
+        controller=Controller(settings.controller, settings.contact, settings.purpose),
+        contribution=_contribution(settings),
+        tuning=PUBLIC_TUNING,
+        remark=_inferred(plan),
     )
+
+
+def _contribution(settings: "Settings") -> Contribution:
+    """Return the largest part that a record or a person has in the release."""
+    if settings.person is None:
+        return Contribution(1, settings.neighbors)
+    return Contribution(settings.records_per_person or "shared", settings.neighbors)
 
 
 def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
@@ -363,11 +380,8 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
         staging / "queries.npz",
         asked | ({} if done.counts is None else {"noisy_counts": done.counts}),
     )
-    write_text(staging / "privacy.html", page(statement(plan, done)))
-    write_text(
-        staging / "privacy.json",
-        json.dumps(done.card, indent=2, allow_nan=False, default=float) + "\n",
-    )
+    write_text(staging / "privacy.html", page(done.statement))
+    write_text(staging / "privacy.json", as_json(done.card))
 
 
 def _file_names(names: str | Sequence[str]) -> str:
@@ -391,10 +405,11 @@ def _ledger(plan: Plan, votes: Votes) -> Ledger:
     settings = plan.settings
     path = settings.ledger_path
     with nullcontext() if plan.paid else ledger_index.held(path, votes.dataset, votes.shards):
-        return open_ledger(settings, votes.dataset, paid=plan.paid) or Ledger.create(
+        return open_ledger(settings, plan.cost, votes.dataset, paid=plan.paid) or Ledger.create(
             path,
             votes.dataset,
             *first_budget(settings),
+            accounting=settings.accounting or "sum",
             relation=settings.relation,
             unit=settings.unit,
             rows=votes.rows,

@@ -25,6 +25,7 @@ from rknn_jax import mechanisms, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy import contributions
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     Amount,
     BudgetExceededError,
@@ -32,6 +33,7 @@ from rknn_jax.privacy.ledger import (
     LedgerError,
     LedgerMismatchError,
     fingerprint,
+    new_ledger_affords,
 )
 from rknn_jax.queries import kmeans
 from rknn_jax.release import adoption, preview, release_folder
@@ -57,9 +59,13 @@ UNSEEN = (
     "label",
     "budget",
     "budget_delta",
+    "accounting",
     "patience",
     "engine",
     "address",
+    "controller",
+    "contact",
+    "purpose",
 )
 """Settings on which the noisy counts of a release do not depend."""
 
@@ -122,11 +128,17 @@ class Plan:
     @property
     def affordable(self) -> bool:
         """True if the ledger has this release's cost left."""
-        left = self.ledger.remaining if self.ledger else first_budget(self.settings)
-        return self.paid or (
-            _cost(self.settings).epsilon <= left.epsilon
-            and _cost(self.settings).delta <= left.delta
-        )
+        if self.paid:
+            return True
+        if self.ledger:
+            return self.ledger.affords(self.cost)
+        settings = self.settings
+        return new_ledger_affords(first_budget(settings), settings.accounting or "sum", self.cost)
+
+    @property
+    def cost(self) -> Guarantee:
+        """Guarantee of the release, which its ledger is charged for."""
+        return self.mechanism.release_guarantee(self.num_records or 1)  # n does not count
 
 
 def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Plan:
@@ -162,8 +174,8 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     Raises:
       ValueError: As in `prepare`, for settings that `check` has passed.
     """
-    ledger = open_ledger(settings, paid=paid)
     mechanism = calibrated(settings, data)
+    ledger = open_ledger(settings, mechanism.release_guarantee(1), paid=paid)
     _log.info(
         "clustering %s public rows into %s queries",
         f"{len(data.public):,}",
@@ -251,12 +263,13 @@ def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queri
 
 
 def open_ledger(
-    settings: "Settings", dataset: str | None = None, *, paid: bool = False
+    settings: "Settings", cost: Guarantee, dataset: str | None = None, *, paid: bool = False
 ) -> Ledger | None:
     """Open and check the ledger of this release; return None if there is none yet.
 
     Args:
       settings: Settings of the release.
+      cost: Guarantee of the release.
       dataset: Fingerprint of the private records. Defaults to None, before they are read, to check
         the budget alone.
       paid: Flag for a release that a stopped process has already paid for. Defaults to False.
@@ -268,7 +281,7 @@ def open_ledger(
     path = settings.ledger_path
     budget = first_budget(settings)
     if not os.path.lexists(path):
-        if budget.epsilon < _cost(settings).epsilon or budget.delta < _cost(settings).delta:
+        if not new_ledger_affords(budget, settings.accounting or "sum", cost):
             raise BudgetExceededError(
                 f"This release costs {_cost(settings)}, and the first budget is to be {budget}; "
                 "ask for less."
@@ -289,17 +302,18 @@ def open_ledger(
                 "it out, or change it on the record: "
                 f"{raising} E --reason TEXT"
             )
-    left = ledger.remaining
-    cost = _cost(settings)
-    if (
-        not settings.dry_run
-        and not paid
-        and (cost.epsilon > left.epsilon or cost.delta > left.delta)
-    ):
+    if settings.accounting not in (None, ledger.accounting):
+        raise LedgerError(
+            f"Expected --accounting {ledger.accounting} as {path} has it, got --accounting "
+            f"{settings.accounting}; leave it out, because a ledger keeps the rule that it was "
+            "made with."
+        )
+    if not settings.dry_run and not paid and not ledger.affords(cost):
+        asked = _cost(settings)
         raise BudgetExceededError(
-            f"This release costs {cost}, and {path} has {left} left of {ledger.budget}; ask for "
-            "less, or let those who answer for the data "
-            f"decide: {raising} {float(ledger.spent.epsilon + cost.epsilon):g} --reason TEXT"
+            f"This release costs {asked}, and {path} has {ledger.remaining} left of "
+            f"{ledger.budget}; ask for less, or let those who answer for the data "
+            f"decide: {raising} {float(ledger.spent.epsilon + asked.epsilon):g} --reason TEXT"
         )
     return ledger
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Relation, Unit
 
 
@@ -35,12 +36,16 @@ class Settings:
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
       budget: epsilon that may be spent on this data set in all, set at its first release; this epsilon where it is not given.
       budget_delta: likewise for delta.
+      accounting: of a ledger that does not exist yet. sum adds epsilons up, which is the default; renyi lets many small releases cost less than their sum, and needs --budget-delta. Later releases may be chosen in view of earlier ones under both.
       ledger: file of the budget; <private file>.ledger.jsonl where it is not given. Keep one for all copies of the same records.
       out: folder for the results; a new one under runs/ where it is not given.
       patience: seconds to wait for another process that holds the ledger.
       engine: local reads shard after shard on this machine; ray counts them on a Ray cluster, or on one that is started here.
       address: of the Ray cluster.
       seed: of the clustering, which is public. No option fixes the noise.
+      controller: who answers for this release, in public words for the statement.
+      contact: address for questions, likewise.
+      purpose: of the release, likewise.
       dry_run: tell what error to expect. Reads no private labels, spends nothing, draws nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
@@ -66,12 +71,16 @@ class Settings:
     allow_large_epsilon: bool = False
     budget: float | None = None
     budget_delta: float | None = None
+    accounting: Accounting | None = None
     ledger: Path | None = None
     out: Path | None = None
     patience: float = 60.0
     engine: str = "local"
     address: str | None = None
     seed: int = 0
+    controller: str = ""
+    contact: str = ""
+    purpose: str = ""
     dry_run: bool = False
     json: bool = False
 

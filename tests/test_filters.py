@@ -1,0 +1,243 @@
+"""Rule of a ledger that adds Rényi divergences up: valid for any adaptive analyst, and tight."""
+
+import functools
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+
+from rknn_jax.privacy import accounting, filters
+from rknn_jax.privacy.filters import Amount, Cost, Renyi, Sum
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerCorruptError, LedgerError
+from rknn_jax.privacy.sampled_gaussian import ORDERS
+
+DATA = "sha256:of-some-records"
+FREE = Fraction()
+
+
+def amount(epsilon, delta=0):
+    return Amount(Fraction(str(epsilon)), Fraction(str(delta)))
+
+
+def laplace(epsilon):
+    """Return the guarantee of a release of two counts, each by half of epsilon."""
+    event = Event("discrete_laplace", 2 / epsilon, 2)
+    return Guarantee(epsilon, 0.0, "replace-one", "central", (event,), sampler="release")
+
+
+def gaussian(stddev, delta=1e-6):
+    event = Event("gaussian", stddev)
+    epsilon = accounting.gaussian_epsilon(stddev, delta)
+    return Guarantee(epsilon, delta, "replace-one", "central", (event,), sampler="release")
+
+
+def response(epsilon):
+    return Guarantee(
+        epsilon, 0.0, "replace-one", "local", (Event("pure", epsilon),), sampler="release"
+    )
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "times", "budget"), [(0.1, 10, 0.83), (0.1, 50, 2.13), (0.01, 100, 0.257)]
+)
+def test_many_small_releases_cost_less_than_their_sum(tmp_path, epsilon, times, budget):
+    ledger = Ledger.create(tmp_path / "l.jsonl", DATA, budget, 1e-5, accounting="renyi")
+    for _ in range(times):
+        ledger.charge(laplace(epsilon), "a release")
+    with pytest.raises(BudgetExceededError, match="left of"):
+        ledger.charge(laplace(epsilon), "one more")
+    spent = accounting.epsilons(laplace(epsilon).events * times, 1e-5)["RDP"]
+    assert spent <= budget < 1.02 * spent, "the order of the budget is as good as the best"
+
+
+def test_a_budget_never_takes_less_than_the_sum(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.jsonl", DATA, 1, 1e-9, accounting="renyi")
+    for _ in range(10):
+        assert ledger.affords(laplace(0.1))
+        ledger.charge(laplace(0.1), "a release")
+    assert not ledger.affords(laplace(0.1))
+    assert (ledger.remaining.epsilon, ledger.spent.epsilon) == (0, 1)
+
+
+def gain(rule, budget, menu, scale=1.0):
+    """Return the largest delta(E) that any adaptive choice of randomized responses reaches.
+
+    Args:
+      rule: Rule under test.
+      budget: Its budget (E, delta).
+      menu: Epsilons to choose from; a release of epsilon e tells a bit with probability
+        e^e / (1 + e^e), and its loss is +-e.
+      scale: Factor of the costs: below 1, a rule that counts too little.
+    """
+    costs = [rule.unknown(amount(e)) for e in menu]
+    cheap = [
+        cost._replace(
+            divergence=cost.divergence * Fraction(scale),
+            amount=Amount(cost.amount.epsilon * Fraction(scale), FREE),
+        )
+        for cost in costs
+    ]
+
+    @functools.cache
+    def best(counts, loss):
+        stop = max(0.0, -math.expm1(float(budget.epsilon - loss)))
+        values = [stop]
+        for place, epsilon in enumerate(menu):
+            more = tuple(count + (i == place) for i, count in enumerate(counts))
+            if rule.fits(budget, [c for c, n in zip(cheap, more, strict=True) for _ in range(n)]):
+                likely = 1 / (1 + math.exp(-epsilon))
+                step = Fraction(str(epsilon))
+                values.append(
+                    likely * best(more, loss + step) + (1 - likely) * best(more, loss - step)
+                )
+        return max(values)
+
+    return best((0,) * len(menu), Fraction())
+
+
+@pytest.mark.parametrize("menu", [(0.3, 0.9), (0.2, 0.5, 1.1)])
+def test_no_adaptive_choice_passes_the_budget(menu):
+    budget = amount(1.6, 0.02)
+    rule = Renyi.best(budget)
+    assert 0.05 * 0.02 < gain(rule, budget, menu) <= 0.02
+    assert gain(rule, budget, menu, scale=0.4) > 0.02, "the search finds a rule that is wrong"
+
+
+@pytest.mark.parametrize("order", [1.5, 4.0, 30.0])
+@pytest.mark.parametrize(
+    ("guarantee", "event"),
+    [
+        (gaussian(3.0), dp_event.GaussianDpEvent(3.0)),
+        (laplace(0.5), dp_event.SelfComposedDpEvent(dp_event.LaplaceDpEvent(4.0), 2)),
+    ],
+    ids=["gaussian", "laplace"],
+)
+def test_divergences_are_those_of_dp_accounting(order, guarantee, event):
+    known = float(ORDERS[ORDERS >= order][0])
+    told = RdpAccountant(orders=[known]).compose(event)._rdp[0]
+    found = float(Renyi(order).cost(guarantee, amount(guarantee.epsilon)).divergence)
+    if guarantee.delta:
+        assert told <= found <= told * (1 + 1e-6)
+    else:  # discrete Laplace noise of the same scale is no worse than randomized response
+        assert found == pytest.approx(2 * filters._pure(0.25, known), rel=1e-6)
+        assert told <= found
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0])
+def test_the_conversion_is_that_of_dp_accounting(epsilon):
+    budget = amount(epsilon, 1e-6)
+    rule = Renyi.best(budget)
+    worth = float(rule.worth(budget))
+    accountant = RdpAccountant(orders=[rule.order])
+    stddev = math.sqrt(rule.order / 2 / worth)
+    accountant.compose(dp_event.GaussianDpEvent(stddev))
+    assert accountant.get_epsilon(1e-6) == pytest.approx(epsilon, rel=1e-6)
+    assert accountant.get_epsilon(1e-6) <= epsilon * (1 + 1e-9)
+
+
+def test_gaussian_noise_is_charged_by_its_divergence_not_by_its_delta(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.jsonl", DATA, 1, 1e-6, accounting="renyi")
+    times = 0
+    while ledger.affords(gaussian(40.0)):
+        ledger.charge(gaussian(40.0), "a release")
+        times += 1
+    together = accounting.zcdp_noise_multiplier(1.0, 1e-6)
+    assert times == pytest.approx(40.0**2 / together**2, rel=0.02)
+
+
+def test_a_known_epsilon_costs_what_is_left(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.jsonl", DATA, 1, 1e-5, accounting="renyi")
+    for _ in range(12):
+        ledger.charge(response(0.08), "a release")
+    left = ledger.remaining
+    assert left.delta == 0
+    assert ledger.affords(response(float(left.epsilon) * 0.999))
+    assert not ledger.affords(response(float(left.epsilon) * 1.001))
+    assert ledger.spent.epsilon == 1 - left.epsilon
+
+
+def test_noise_that_is_not_known_is_refused_and_costs_nothing(tmp_path):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")
+    before = path.read_bytes()
+    for events, said in [((), "noise is known"), ((Event("binomial", 9.0),), "binomial noise")]:
+        with pytest.raises(LedgerError, match=said):
+            ledger.charge(replace(gaussian(9.0), events=events), "a release")
+    assert path.read_bytes() == before
+
+
+def test_the_rule_is_of_the_file_and_other_ledgers_keep_the_sum(tmp_path):
+    path = tmp_path / "l.jsonl"
+    made = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")
+    made.charge(laplace(0.2), "a release")
+    header, spend = map(json.loads, path.read_text().splitlines())
+    assert (header["format"], float(header["order"])) == (
+        "rknn-jax privacy ledger 2",
+        Renyi.best(amount(1, 1e-5)).order,
+    )
+    assert Fraction(spend["renyi"]) == made.entries()[1].divergence > 0
+    assert Ledger.open(path, DATA).accounting == "renyi"
+    plain = Ledger.create(tmp_path / "s.jsonl", DATA, 1, 1e-5)
+    assert (plain.accounting, plain.affords(laplace(1)), plain.affords(laplace(1.1))) == (
+        "sum",
+        True,
+        False,
+    )
+
+
+@pytest.mark.parametrize(("delta", "rule"), [(0, "renyi"), (1e-5, "rényi")])
+def test_a_budget_without_delta_and_an_unknown_rule_make_no_ledger(tmp_path, delta, rule):
+    with pytest.raises(LedgerError, match="accounting"):
+        Ledger.create(tmp_path / "l.jsonl", DATA, 1, delta, accounting=rule)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_raised_budget_has_the_same_order_and_more_room(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.jsonl", DATA, 0.5, 1e-5, accounting="renyi")
+    while ledger.affords(laplace(0.1)):
+        ledger.charge(laplace(0.1), "a release")
+    with pytest.raises(LedgerError, match="at least"):
+        ledger.raise_budget(0.4, 1e-5, "less")
+    ledger.raise_budget(0.8, 1e-5, "decided by the board")
+    assert ledger.affords(laplace(0.1))
+
+
+def test_damage_counts_as_all_that_remained(tmp_path):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")
+    ledger.charge(laplace(0.1), "a release")
+    whole = path.read_bytes()
+    tenths = {b'{"del': 0, b'{"delta":"0","epsilon":"1/10","guarantee"': 8}
+    for torn, left in tenths.items():
+        path.write_bytes(whole + torn)
+        assert ledger.remaining.epsilon == Fraction(left, 10)
+    path.write_bytes(whole + b'{"delta":"1/100000","epsilon":"1/10","guar')
+    assert ledger.remaining == (0, 0), "unknown noise with a delta may have cost everything"
+    assert not ledger.affords(laplace(0.01))
+    with pytest.raises(LedgerError, match="delta=0"):
+        ledger.repair("a torn line", 0.1, 1e-5)
+    ledger.repair("a torn line, of a release of 0.1", 0.1, 0)
+    assert ledger.affords(laplace(0.1))
+
+
+def test_a_spend_without_its_divergence_blocks_the_ledger(tmp_path, monkeypatch):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")
+    monkeypatch.setattr(Renyi, "cost", lambda self, guarantee, amount: Cost(amount))
+    monkeypatch.setattr(Renyi, "fits", lambda self, budget, costs: True)
+    ledger.charge(laplace(0.1), "a release")
+    with pytest.raises(LedgerCorruptError, match="divergence"):
+        Ledger.open(path, DATA)
+
+
+def test_sums_are_exact():
+    rule = Sum()
+    tenth = Cost(amount(0.1))
+    assert rule.fits(amount(1), [tenth] * 10)
+    assert not rule.fits(amount(1), [tenth] * 11)
+    assert rule.left(amount(1), [tenth] * 3) == amount(0.7)
