@@ -1,5 +1,6 @@
 """Strict modes for every test, set before JAX makes its devices."""
 
+import functools
 import gc
 import importlib
 import json
@@ -19,10 +20,13 @@ jax.config.update("jax_enable_compilation_cache", False)  # that of whoever runs
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that they start
 os.environ["RKNN_STATE_DIR"] = os.devnull  # no folder, until a fixture names one
 
+from jsonschema import Draft202012Validator  # noqa: E402
+
 from rknn_jax.cli import main as cli  # noqa: E402 once the devices are set
 from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402
 from rknn_jax.mechanisms.separation import Separation  # noqa: E402
 from rknn_jax.privacy import ledger_index  # noqa: E402
+from rknn_jax.privacy.statement import Statement, as_json, schema  # noqa: E402
 
 # Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's;
 # few examples, as each shape compiles.
@@ -33,6 +37,38 @@ hypothesis.settings.load_profile("ci")
 gc.set_threshold(
     200_000, 20, 100
 )  # tracing makes many objects, and each collection walks all modules that were imported
+
+
+SCHEMA = Draft202012Validator(schema())
+
+
+def _with_check(card):
+    """Check every card that a test makes against the schema, whoever makes it."""
+
+    @functools.wraps(card)
+    def checked(statement, **others):
+        made = card(statement, **others)
+        SCHEMA.validate(json.loads(as_json(made)))
+        return made
+
+    return checked
+
+
+Statement.card = _with_check(Statement.card)
+
+
+def pytest_runtest_teardown(item):
+    """Check every statement of this version in a test's own folder, also those of other programs
+    that the test ran.
+    """
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    for path in folder.rglob("privacy.json") if folder else ():
+        try:
+            card = json.loads(path.read_text())
+        except ValueError:
+            continue  # damaged on purpose
+        if isinstance(card, dict) and "version" in card:
+            SCHEMA.validate(card)
 
 
 @pytest.fixture(autouse=True, scope="module")

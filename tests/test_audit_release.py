@@ -89,7 +89,9 @@ def test_every_file_and_number_of_a_release_is_looked_at(replaced):
     ):
         assert shown in names, shown
     assert not any(
-        name.endswith(clock) for name in names for clock in ("json: time", "ledger.head")
+        name.endswith(clock)
+        for name in names
+        for clock in ("json: time", "ledger.head", "json: release")
     )
     assert {len(values) for values in names.values()} == {1}
 
@@ -137,8 +139,8 @@ def records_that_voted_in_the_card(monkeypatch):
     """The number of records with a usable label, in `privacy.json`."""
     honest = label.card
 
-    def card(plan, guarantee, ledger):
-        return honest(plan, guarantee, ledger) | {
+    def card(plan, statement):
+        return honest(plan, statement) | {
             "voted": int((plan.data.private.shards[0].labels_ == 0).sum())
         }
 

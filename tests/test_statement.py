@@ -24,6 +24,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.privacy.statement import (
     Account,
+    Controller,
     Statement,
     belief,
     exception,
@@ -53,6 +54,7 @@ WORDS = Statement(
     "2026-01-02T03:04:05Z",
     "Nothing else.",
     {"queries": 40},
+    release="0123456789abcdef",
 )
 HOSTILE = """<script>alert("1")</script>&amp;'{{ 7 * 7 }}"""
 
@@ -338,7 +340,7 @@ def test_an_epsilon_that_promises_nothing_is_told_in_big_letters(epsilon, sample
     assert bounds(read)[0] == []
     assert "guess is right at most" not in read.text.split("What was spent")[0]
     assert "There are no exceptions" not in read.text
-    assert "nan" not in read.text
+    assert not re.search(r"\bnan\b", read.text)
 
 
 def test_the_page_tells_the_account_the_settings_and_the_rest():
@@ -366,12 +368,13 @@ def test_the_page_tells_the_account_the_settings_and_the_rest():
 
 
 def test_hostile_text_is_text_and_nothing_else():
-    named = {name: HOSTILE for name in ("holders", "mechanism", "date", "trusted_with")}
+    names = ("holders", "mechanism", "date", "trusted_with", "release", "remark")
+    named = {name: HOSTILE for name in names} | {"controller": Controller(*[HOSTILE] * 3)}
     lists = {name: (HOSTILE,) for name in ("released", "not_covered")}
     dicts = {name: {HOSTILE: HOSTILE} for name in ("details", "versions")}
     read = page_of(**named, **lists, **dicts, account=ACCOUNT._replace(path=HOSTILE, head=HOSTILE))
     assert "script" not in read.tags
-    assert read.text.count(HOSTILE) == 14
+    assert read.text.count(HOSTILE) == 29
     assert "script" not in page_of(account=HOSTILE).tags
 
 

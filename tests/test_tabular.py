@@ -180,6 +180,7 @@ def test_it_releases_what_rknn_label_releases(table, rknn, known_noise, tmp_path
     assert estimator.not_covered_ == done.json["not_covered"]
     assert {name for name in estimator.card_ if estimator.card_[name] != done.json[name]} <= {
         "ledger",
+        "release",
         "time",
     }
 
@@ -346,6 +347,7 @@ def test_other_private_records_with_the_same_votes_change_nothing(
         np.testing.assert_array_equal(first[name], second[name])
     assert {name for name in first["card_"] if first["card_"][name] != second["card_"][name]} <= {
         "ledger",
+        "release",
         "time",
     }
     ones[1].set_params(ledger=tmp_path / "three").label(private, (labels + 1) % 3)

@@ -12,10 +12,18 @@ import numpy as np
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax.algorithm import Round
 from rknn_jax.labelers.noisy_sgd import Head
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.statement import Statement, page
+from rknn_jax.privacy.statement import (
+    Contribution,
+    Statement,
+    Tuning,
+    as_json,
+    new_release,
+    page,
+)
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Classifier, Queries, Records, Task
@@ -23,6 +31,12 @@ from rknn_jax.types import Answers, Classifier, Queries, Records, Task
 from .environment import environment
 from .experiment import TRAINING, Experiment
 from .json_files import write_json
+
+EXPERIMENT_TUNING = Tuning(
+    "uncharged",
+    "An experiment's settings were chosen by accuracies on benchmark data, and epsilon does not "
+    "cover that choice. What a purchase of labels cost is part of epsilon.",
+)
 
 
 def finish(
@@ -57,13 +71,17 @@ def finish(
         **_circumstances(experiment, task, guarantee, student, seconds),
         "not_covered_by_epsilon": benchmark,
     }
-    privacy = _privacy(guarantee, parts, chosen, experiment.delta, model)
+    statement = _statement(experiment, task, guarantee, model)
+    privacy = statement.card(
+        **_privacy(guarantee, parts, chosen, experiment.delta),
+        covers=list(statement.released),
+        does_not_cover=list(statement.not_covered),
+    )
     write_arrays(folder / "labels.npz", _public_rows(task, labels))
     write_arrays(folder / "queries.npz", _queries(task, labels, rounds))
     _save_networks(folder, model, student)
-    statement = _statement(experiment, task, guarantee, privacy)
     write_whole(folder / "privacy.html", page(statement).encode())
-    write_json(folder / "privacy.json", privacy)
+    write_whole(folder / "privacy.json", as_json(privacy).encode())
     # The result comes last, because a folder that has it is a finished run.
     write_json(folder / "result.json", result)
     if not result["interrupted"]:
@@ -103,6 +121,8 @@ def _circumstances(
         "interrupted": student_wanted if student is None else student.interrupted,
         "num_public": len(task.public.images),
         "num_private": len(task.private.labels),
+        "unit": guarantee.unit,
+        "num_units": experiment.labeler_of_round().num_units(task.private),
         "num_test": len(task.test.labels),
     }
 
@@ -112,29 +132,18 @@ def _privacy(
     rounds: Sequence[Guarantee],
     chosen: Guarantee | None,
     delta: float,
-    model: Classifier | None,
 ) -> dict[str, Any]:
-    """Return the whole guarantee, epsilon by every accountant, and the limits of the promise."""
+    """Return the whole guarantee and its parts, and epsilon by every accountant."""
     parts = [*rounds, chosen] if chosen else rounds
-    if guarantee.relation == "add-remove":
-        told_by = "a benchmark's result.json tells"
-    else:
-        told_by = "replace-one takes as public"
+    told = _accountants(guarantee, parts, delta)
     return {
         "whole": guarantee.asdict(),
         "rounds": [one.asdict() for one in rounds],
-        "accountants": _accountants(guarantee, parts, delta),
+        "accountants": {
+            name: "infinity" if math.isinf(value) else value  # JSON lacks infinity
+            for name, value in told.items()
+        },
         "choice_of_labels_to_buy": chosen and chosen.asdict(),
-        "covers": [
-            "the noisy counts" if model is None else "the network",
-            "the labels of the public records",
-            "the student",
-        ],
-        "does_not_cover": [
-            f"the number of private {guarantee.unit}s, which {told_by}",
-            "settings chosen by looking at private data or at accuracies, such as this page's",
-            "everything under not_covered_by_epsilon in result.json",
-        ],
     }
 
 
@@ -178,30 +187,45 @@ def _save_networks(
 
 
 def _statement(
-    experiment: Experiment, task: Task, guarantee: Guarantee, privacy: dict[str, Any]
+    experiment: Experiment, task: Task, guarantee: Guarantee, model: Classifier | None
 ) -> Statement:
     about = environment()
-    records = (
-        f"{len(task.private.labels):,} of its"
-        if guarantee.relation == "replace-one"
-        else "Some of its"
-    )
+    if guarantee.relation == "replace-one":
+        count = experiment.labeler_of_round().num_units(task.private)
+        records = f"{count:,} of its"
+        told_by = "replace-one takes as public"
+    else:
+        records = "Some of its"
+        told_by = "a benchmark's result.json tells"
+    labeler = experiment.labeler
+    votes = labeler.num_neighbors if isinstance(labeler, ReverseKNN) else None
     return Statement(
         guarantee,
-        f"This is an experiment on the data set {experiment.dataset}. {records} records play the "
-        "part of private ones, and whoever runs it "
+        f"This is an experiment on the data set {experiment.dataset}. {records} "
+        f"{guarantee.unit}s play the part of private ones, and whoever runs it "
         "holds all of them.",
-        tuple(privacy["covers"]),
-        tuple(privacy["does_not_cover"]),
-        experiment.labeler.noise,
+        (
+            "the noisy counts" if model is None else "the network",
+            "the labels of the public records",
+            "the student",
+        ),
+        (
+            f"the number of private {guarantee.unit}s, which {told_by}",
+            "settings chosen by looking at private data or at accuracies, such as this page's",
+            "everything under not_covered_by_epsilon in result.json",
+        ),
+        labeler.noise,
         "No ledger keeps account of experiments: every one of them sees the same records again.",
         about["date"],
         details={
             "data set": experiment.dataset,
-            "labeler": experiment.labeler.name,
+            "labeler": labeler.name,
             "rounds": experiment.rounds,
         },
         versions={"rknn-jax": metadata.version("rknn-jax")} | about["versions"],
+        release=new_release(),
+        contribution=Contribution(1 if guarantee.unit == "record" else "all", votes),
+        tuning=EXPERIMENT_TUNING,
     )
 
 

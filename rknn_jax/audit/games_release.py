@@ -49,8 +49,8 @@ DECIMALS = 6
 MEMORY = Path("/dev/shm")
 """Folder in memory, if it exists: a release waits for the disk a dozen times."""
 
-CLOCKS = ("time", "head")
-"""Entries of `privacy.json` that hold the time, or a hash of it."""
+CLOCKS = ("time", "head", "release")
+"""Entries of `privacy.json` that hold the time, a hash of it, or the random id of the release."""
 
 Columns = dict[str, np.ndarray]
 """Map from a column's name to its values, `[1, f]`."""
@@ -173,7 +173,7 @@ def columns(folder: Path) -> Columns:
     """Return all content of a folder, as columns."""
     texts = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     card = json.loads(texts["privacy.json"])
-    clocks = [card["time"], card["ledger"]["head"]]
+    clocks = [card["time"], card["ledger"]["head"], card["release"]]
     found: Columns = {}
     for name, content in texts.items():
         if name.endswith(".npz"):

@@ -6,7 +6,6 @@ All of it is public or post-processing, and all of it is written into the round'
 
 import base64
 import io
-import json
 import math
 import time
 from importlib import resources
@@ -27,7 +26,13 @@ from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.statement import Statement, page
+from rknn_jax.privacy.statement import (
+    PUBLIC_TUNING,
+    Contribution,
+    Statement,
+    as_json,
+    page,
+)
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Queries
@@ -86,12 +91,12 @@ def publish(
     accuracy = None
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, labels, tell)
-    card = _card(asked, collector, guarantee, accuracy)
+    told = _statement(asked, collector, guarantee)
+    card = _card(told, asked, collector, accuracy)
     report = _report(public, asked, answers, labels, confidence, card)
     write_whole(folder / "report.html", report.encode())
-    write_whole(folder / "privacy.html", page(_statement(asked, guarantee, card)).encode())
-    line = json.dumps(card, indent=2, allow_nan=False) + "\n"
-    write_whole(folder / "privacy.json", line.encode())
+    write_whole(folder / "privacy.html", page(told).encode())
+    write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
     if accuracy is not None and public.test is not None:
         tell("student", f"{accuracy:.2%} of {len(public.test[1]):,} test images")
@@ -145,81 +150,84 @@ def _train(
 
 
 def _card(
-    asked: Asked, collector: Collector | Sum, guarantee: Guarantee, accuracy: float | None
+    told: Statement, asked: Asked, collector: Collector | Sum, accuracy: float | None
 ) -> dict[str, Any]:
+    """Return the content of `privacy.json`."""
     round = collector.round
-    central = asked.summed
-    if central:
+    if asked.summed:
         message_bytes = 8 * round.shares.num_cells
         most_votes_of_a_liar = None  # nobody can look into a vector
-        message_epsilon = math.nan
     else:
         message_bytes = wire.message_bytes(round.mechanism)
         most_votes_of_a_liar = most_shift(round.mechanism)
-        message_epsilon = round.message_epsilon
+    return told.card(
+        round=round.id,
+        clients=collector.num_clients,
+        messages=collector.num_messages,
+        rejected=dict(collector.rejected),
+        message_bytes=message_bytes,
+        most_votes_of_a_liar=most_votes_of_a_liar,
+        num_queries=len(round.queries),
+        num_neighbors=asked.config.num_neighbors,
+        classes=list(asked.classes),
+        student_accuracy=accuracy,
+    )
+
+
+def _statement(asked: Asked, collector: Collector | Sum, guarantee: Guarantee) -> Statement:
+    """Return the content of `privacy.html`."""
+    round = collector.round
+    clients = collector.num_clients
+    holders = "1 client holds" if clients == 1 else f"{clients:,} clients hold"
+    sent = (
+        "numbers that were masked and of which the server saw the sum"
+        if asked.summed
+        else "answers that it had made random"
+    )
+    message_epsilon = math.nan if asked.summed else round.message_epsilon
     trusted = TRUSTED[asked.config.trust].format(epsilon=message_epsilon, honest=round.honest)
-    if central or asked.unit == "client":
+    if asked.summed or asked.unit == "client":
         hidden = "that a client took part"
     else:
         hidden = "how many messages a client sent"
-    return {
-        "statement": str(guarantee),
-        "guarantee": guarantee.asdict(),
-        "trusted_with": trusted,
-        "round": round.id,
-        "clients": collector.num_clients,
-        "messages": collector.num_messages,
-        "rejected": dict(collector.rejected),
-        "message_bytes": message_bytes,
-        "most_votes_of_a_liar": most_votes_of_a_liar,
-        "mechanism": asked.config.noise,
-        "num_queries": len(round.queries),
-        "num_neighbors": asked.config.num_neighbors,
-        "classes": list(asked.classes),
-        "student_accuracy": accuracy,
-        "not_covered": [
-            hidden,
-            "the set of classes, which is taken as public",
-            "results of other rounds: each client's own ledger adds them up",
-        ],
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _statement(asked: Asked, guarantee: Guarantee, card: dict[str, Any]) -> Statement:
-    summed = asked.summed
-    holders = "1 client holds" if card["clients"] == 1 else f"{card['clients']:,} clients hold"
-    sent = (
-        "numbers that were masked and of which the server saw the sum"
-        if summed
-        else "answers that it had made random"
-    )
     released = [
         "the noisy number of votes for each class, and the label, of each query",
         "a label for each public record, made from that",
     ]
     student = [] if asked.student == "none" else ["a network trained on these labels"]
+    counted = "clients of the sum" if asked.summed else "messages"
     return Statement(
         guarantee,
         f"{holders} private records, each its own. The records stayed there; each client sent "
         f"{sent}.",
         (*released, *student),
-        tuple(card["not_covered"]),
+        (
+            hidden,
+            "the set of classes, which is taken as public",
+            "results of other rounds: each client's own ledger adds them up",
+        ),
         asked.config.noise,
         "No ledger keeps account of a simulation."
         if guarantee.sampler == "simulation"
         else "Every client has a ledger of its own, which was charged before anything was sent; "
         "the server sees none of them.",
-        card["time"],
-        f"The server is trusted with {card['trusted_with']}.",
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        f"The server is trusted with {trusted}.",
         {
-            "round": card["round"],
-            "clients": card["clients"],
-            "messages": card["messages"],
-            "votes of a record": card["num_neighbors"],
-            "queries": card["num_queries"],
+            "round": round.id,
+            "clients": clients,
+            "messages": collector.num_messages,
+            "votes of a record": asked.config.num_neighbors,
+            "queries": len(round.queries),
             "classes": len(asked.classes),
         },
+        release=round.id,
+        controller=asked.controller,
+        contribution=Contribution(max(1, asked.records_per_client), asked.config.num_neighbors),
+        tuning=PUBLIC_TUNING,
+        assumptions=(f"at least {round.honest} {counted} were made by this protocol",)
+        if round.honest
+        else (),
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.guarantee import Unit
+from rknn_jax.privacy.statement import NOT_STATED, Controller
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Asked:
       epochs: Number of epochs of the student. Defaults to 0, the network's own number.
       seed: Seed of clustering and training, which are public. Defaults to 0.
       authenticated: Flag for clients that are identified by keys. Defaults to False.
+      controller: Party that answers for the round, for the statement. Defaults to not stated.
     """
 
     config: rknn.ReverseKNN
@@ -43,6 +45,7 @@ class Asked:
     epochs: int = 0
     seed: int = 0
     authenticated: bool = False
+    controller: Controller = NOT_STATED
 
     @property
     def shuffled(self) -> bool:

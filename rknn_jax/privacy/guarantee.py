@@ -39,11 +39,11 @@ _CHOICES = {
     "trust": (*get_args(Trust), "aggregate"),
     "sampler": get_args(Sampler),
 }
-_RELATION_WORDS = {
+RELATION_WORDS = {
     "replace-one": "one {unit}'s content is replaced by any other",
     "add-remove": "one {unit} is added or removed",
 }
-_TRUST_WORDS = {
+TRUST_WORDS = {
     "central": "a trusted curator sees what the records say, without noise, and adds it",
     "local": "every client randomizes its own message and trusts nobody",
     "aggregate": "clients add the noise in shares, and a server that follows the protocol of "
@@ -188,10 +188,10 @@ class Guarantee:
         amount = f"epsilon = {_round_up(self.epsilon, 6)}" + (
             f", delta = {_round_up(self.delta, 3)}" if self.delta else " (pure)"
         )
-        neighbours = _RELATION_WORDS[self.relation].format(unit=self.unit)
+        neighbours = RELATION_WORDS[self.relation].format(unit=self.unit)
         sentence = (
             f"Differential privacy with {amount}, for neighboring data sets where {neighbours}; "
-            f"{_TRUST_WORDS[self.trust]} (accountant: {self.accountant})."
+            f"{TRUST_WORDS[self.trust]} (accountant: {self.accountant})."
         )
         if self.data_dependent:
             sentence += (

@@ -1,9 +1,12 @@
-"""Privacy statement of a release as a page for people.
+"""Privacy statement of a release, as JSON for programs and as a page for people.
 
-The page tells who holds the data, what was released, and what is promised to one record. `page`
-makes one HTML file that loads nothing; `privacy.json` beside it is for programs. The page's numbers
-are those of hypothesis testing. Let P and Q be the laws of all that was released, on two
-neighboring data sets. For every set S of outcomes, and also with P and Q exchanged,
+A `Statement` tells who holds the data, what was released, and what is promised to one record.
+`Statement.card` is the content of `privacy.json`, in the shape of `statement.schema.json`, and
+`as_json` writes it. `page` makes one HTML file that loads nothing.
+
+The page's numbers are those of hypothesis testing. Let P and Q be the laws of all that was
+released, on two neighboring data sets. For every set S of outcomes, and also with P and Q
+exchanged,
 
     P(S) <= e^ε Q(S) + δ
 
@@ -23,17 +26,23 @@ References: Kairouz, Oh & Viswanath, "The Composition Theorem for Differential P
 Kasiviswanathan & Smith, "On the 'Semantics' of Differential Privacy: A Bayesian Formulation", 2014.
 """
 
+import json
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from importlib import metadata, resources
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jinja2
 
-from rknn_jax.privacy.guarantee import Guarantee, _round_up
+from rknn_jax.privacy import checklists, profile
+from rknn_jax.privacy.guarantee import TRUST_WORDS, Guarantee, _round_up
 from rknn_jax.privacy.ledger import Amount
+
+VERSION = 1
+"""Version of the shape of `privacy.json`. It grows when a key changes its meaning or goes away."""
 
 BELIEFS = (0.01, 0.1, 0.5, 0.9)
 """Prior beliefs that the page updates."""
@@ -66,13 +75,89 @@ class Account(NamedTuple):
     remaining: Amount
 
 
+class Controller(NamedTuple):
+    """Party that answers for a release, in its own public words. An empty text is not stated.
+
+    Attributes:
+      name: Person or organization. Defaults to not stated.
+      contact: Address for questions. Defaults to not stated.
+      purpose: Purpose of the release. Defaults to not stated.
+    """
+
+    name: str = ""
+    contact: str = ""
+    purpose: str = ""
+
+
+NOT_STATED = Controller()
+
+
+class Contribution(NamedTuple):
+    """Largest part that one unit has in a release.
+
+    Attributes:
+      records: Number of the unit's records that count; `shared` if all of them share one record's
+        votes; `all` if nothing bounds them. Defaults to 1.
+      votes: Number of queries that a record votes for; None if records do not vote. Defaults to
+        None.
+    """
+
+    records: int | Literal["shared", "all"] = 1
+    votes: int | None = None
+
+
+ONE_RECORD = Contribution()
+
+
+class Tuning(NamedTuple):
+    """Choice of the settings of a release.
+
+    Attributes:
+      private_data: `none` if the program chose on public quantities alone; `charged` if a private
+        choice is part of epsilon; `uncharged` if settings were chosen with private data or with
+        accuracies, and epsilon does not cover that.
+      words: Sentence that explains it.
+    """
+
+    private_data: Literal["none", "charged", "uncharged"]
+    words: str
+
+
+PUBLIC_TUNING = Tuning(
+    "none",
+    "The program chose settings on public quantities alone. Settings that were given to it are not "
+    "covered if they were chosen in view of private data.",
+)
+
+
+class AuditBound(NamedTuple):
+    """Lower bound on epsilon that an audit found.
+
+    Attributes:
+      epsilon: Epsilon that the release has at least.
+      confidence: Probability with which the bound holds.
+      command: Command that computed it.
+    """
+
+    epsilon: float
+    confidence: float
+    command: str
+
+
+def new_release() -> str:
+    """Return a fresh id of a release, drawn on the operating system's entropy."""
+    return secrets.token_hex(8)
+
+
 def _versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in PACKAGES}
 
 
 @dataclass(frozen=True)
 class Statement:
-    """Content of the page. Its words are shown as plain text, whatever they hold.
+    """Content of the page and of `privacy.json`.
+
+    The page shows its words as plain text, whatever they hold.
 
     Attributes:
       guarantee: Guarantee of everything that was released, together.
@@ -85,6 +170,14 @@ class Statement:
       trusted_with: Sentence that names who else must be trusted, and with what. Defaults to none.
       details: Settings by name. Defaults to none.
       versions: Software versions by package. Defaults to those that are installed.
+      release: Id of the release.
+      controller: Party that answers for the release. Defaults to not stated.
+      contribution: Largest part that one unit has. Defaults to one record.
+      tuning: Choice of the settings. Defaults to None, which leaves the question unanswered.
+      audit: Lower bound of an audit. Defaults to None, which leaves the question unanswered.
+      assumptions: Assumptions of the accountant, beside those that the guarantee itself tells.
+        Defaults to none.
+      remark: Sentence that belongs to the guarantee's. Defaults to none.
     """
 
     guarantee: Guarantee
@@ -97,6 +190,99 @@ class Statement:
     trusted_with: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=_versions)
+    release: str = field(kw_only=True)
+    controller: Controller = NOT_STATED
+    contribution: Contribution = ONE_RECORD
+    tuning: Tuning | None = None
+    audit: AuditBound | None = None
+    assumptions: tuple[str, ...] = ()
+    remark: str = ""
+
+    def card(self, **others: Any) -> dict[str, Any]:
+        """Return the content of `privacy.json`, in the shape of `schema`.
+
+        Args:
+          **others: Further entries of one kind of release, which the schema leaves open.
+        """
+        return _core(self) | others
+
+
+def _core(statement: Statement) -> dict[str, Any]:
+    """Return the entries that every statement has."""
+    guarantee = statement.guarantee
+    remark = f" {statement.remark}" if statement.remark else ""
+    return {
+        "version": VERSION,
+        "release": statement.release,
+        "statement": f"{guarantee}{remark}",
+        "controller": statement.controller.name,
+        "contact": statement.controller.contact,
+        "purpose": statement.controller.purpose,
+        "time": statement.date,
+        "holders": statement.holders,
+        "released": list(statement.released),
+        "mechanism": statement.mechanism,
+        "guarantee": guarantee.asdict(),
+        "contribution": statement.contribution._asdict(),
+        "profile": profile.of(guarantee).asdict(),
+        "assumptions": [*_assumptions(guarantee), *statement.assumptions],
+        "tuning": statement.tuning and statement.tuning._asdict(),
+        "audit": statement.audit and statement.audit._asdict(),
+        "trusted_with": statement.trusted_with,
+        "not_covered": list(statement.not_covered),
+        **_account(statement.account),
+        "versions": dict(statement.versions),
+    }
+
+
+def _account(account: Account | str) -> dict[str, Any]:
+    """Return the entries of the card on the ledger, or on who keeps account."""
+    if isinstance(account, str):
+        return {"account": account}
+    amounts = {name: getattr(account, name) for name in ("budget", "spent", "remaining")}
+    return {
+        "ledger": {
+            "file": account.path,
+            "head": account.head,
+            **{name: amount._asdict() for name, amount in amounts.items()},
+        }
+    }
+
+
+def _assumptions(guarantee: Guarantee) -> list[str]:
+    """Return the assumptions under which the guarantee's epsilon holds."""
+    events = guarantee.events
+    if guarantee.sampler == "release":
+        noise = "the noise was exact and came from the operating system's entropy, which is secret"
+    else:
+        noise = "the noise was simulated, so the epsilon is that of a release by these settings"
+    sampled = [
+        f"every record was drawn anew for each of {event.count} values, independently and with "
+        f"probability {event.sampling_prob:g}"
+        for event in events
+        if event.sampling_prob < 1
+    ]
+    told = [] if events or not guarantee.delta else ["epsilon and delta are all that is known"]
+    return [TRUST_WORDS[guarantee.trust], noise, *sampled, *told]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of `privacy.json`, which this package ships."""
+    loaded: dict[str, Any] = json.loads(_resource("statement.schema.json"))
+    return loaded
+
+
+def as_json(card: Mapping[str, Any]) -> str:
+    """Return a card as the text of `privacy.json`.
+
+    Raises:
+      ValueError: If a number of it is NaN or infinite, which JSON lacks.
+    """
+    return json.dumps(card, indent=2, allow_nan=False, default=float) + "\n"
+
+
+def _resource(name: str) -> str:
+    return resources.files("rknn_jax.privacy").joinpath(name).read_text(encoding="utf-8")
 
 
 def page(statement: Statement) -> str:
@@ -112,13 +298,11 @@ def page(statement: Statement) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": percent, "one_in": one_in}
-    text = (
-        resources.files("rknn_jax.privacy")
-        .joinpath("statement.html.j2")
-        .read_text(encoding="utf-8")
-    )
-    made = environment.from_string(text).render(
+    card = _core(statement)
+    made = environment.from_string(_resource("statement.html.j2")).render(
         statement=statement,
+        card=card,
+        checklists=checklists.answered(card),
         guarantee=guarantee,
         unit=guarantee.unit,
         account=account,

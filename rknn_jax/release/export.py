@@ -1,4 +1,4 @@
-"""Results in forms that other programs read: labels as Parquet or CSV, networks as StableHLO.
+"""Results in other forms: labels as Parquet or CSV, networks as StableHLO, a registry's record.
 
 This is `rknn export` without its command line. `rknn label`, `rknn serve` and `train.distill` leave
 folders of the same layout: `labels.npz` and `privacy.json`, and some of them networks in `student/`
@@ -25,6 +25,9 @@ alike. Anyone with JAX can call it without this package:
     student = export.deserialize(open("student.stablehlo", "rb").read())
     # uint8 [n, height, width, channels] to float32 probabilities [n, num_classes]
     student.call(images)
+
+`registry.yaml` is the statement as a record of the OpenDP Deployments Registry
+(`rknn_jax.release.registry`).
 """
 
 import csv
@@ -43,13 +46,14 @@ from jax import export
 from rknn_jax._internal.disk import read_arrays, write_whole
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.release import registry
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
 from rknn_jax.students.fit import Student
 from rknn_jax.students.models import linear, mlp
 
-Format = Literal["parquet", "csv", "stablehlo"]
+Format = Literal["parquet", "csv", "stablehlo", "registry"]
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -70,9 +74,10 @@ class Labels:
 
 
 def write(folder: Path, form: Format) -> tuple[Path, ...]:
-    """Write the folder's results in another form, beside them: `labels`, or `student` and `model`.
+    """Write the folder's results in another form, beside them.
 
-    Each file is whole or absent.
+    The files are `labels`, or `student` and `model`, or `registry.yaml`. Each file is whole or
+    absent.
 
     Raises:
       ValueError: If the folder is not finished or lacks these results, or if the form needs a
@@ -85,12 +90,15 @@ def write(folder: Path, form: Format) -> tuple[Path, ...]:
             "its end."
         )
     if form == "parquet":
-        made = {"labels": parquet(read(folder))}
+        made = {"labels.parquet": parquet(read(folder))}
     elif form == "csv":
-        made = {"labels": as_csv(read(folder))}
+        made = {"labels.csv": as_csv(read(folder))}
+    elif form == "registry":
+        made = {"registry.yaml": registry.read(folder).as_yaml()}
     else:
-        made = {name: serialized(exported(model)) for name, model in networks(folder).items()}
-    paths = tuple(folder / f"{name}.{form}" for name in made)
+        found = networks(folder)
+        made = {f"{name}.{form}": serialized(exported(model)) for name, model in found.items()}
+    paths = tuple(folder / name for name in made)
     for path, content in zip(paths, made.values(), strict=True):
         write_whole(path, content)
     return paths

@@ -66,6 +66,17 @@ class ReleaseFolder:
         """Hidden folder."""
         return self.path / STAGING
 
+    @property
+    def release(self) -> str:
+        """Id of the release, as the ledger's line names it; `ValueError` before the charge."""
+        note = _read_note(self.path)
+        if note is None:
+            raise ValueError(
+                f"Expected the note of a release in {self.staging}, got none; put it back from a "
+                "backup, or remove that folder."
+            )
+        return note["purpose"].rpartition(" ")[2]
+
     def charge(self, guarantee: Guarantee, purpose: str) -> None:
         """Charge the ledger, unless a stopped process has paid for this release.
 
