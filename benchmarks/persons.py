@@ -55,7 +55,7 @@ def central(
     units = contributions.weighed_votes(cells, weights, shape[0] * shape[1])
     mechanism = DiscreteLaplace(eps, *shape, unit="person", grid=weights.grid)
     for draw in jax.random.split(key, DRAWS):
-        yield np.asarray(mechanism.estimate(draw, units / weights.grid, 1)), mechanism
+        yield np.asarray(mechanism.estimate(draw, units, 1)), mechanism
 
 
 def mnist(seed: int) -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ def fabricated(experiment, prepared=None):
             "relation": "replace-one",
             "trust": experiment.labeler.trust,
         }
-        | {"interrupted": False, "num_private": 1000},
+        | {"interrupted": False, "num_private": 1000, "num_units": 1000},
     )
     write_json(
         folder / "privacy.json",

@@ -112,17 +112,19 @@ def test_parts_are_equal_where_n_is_public_and_independent_where_it_is_not():
     assert sizes.var() == pytest.approx(600 / 12 * 11 / 12, rel=0.4)  # 480 sizes: 6 standard errors
 
 
-def test_clients_are_the_parts_and_the_unit():
+def test_whole_persons_are_dealt_to_the_teachers():
     clients = np.repeat(np.int32([7, 900, 3, 41]), 150)
-    config = dataclasses.replace(QUICK, parts="clients", epsilon=5.0, hidden=0)
+    config = dataclasses.replace(QUICK, unit="person", num_teachers=4, epsilon=5.0, hidden=0)
     part = pate.parts_of(jax.random.key(0), records(clients=clients), config)
     assert len(np.unique(part)) == 4
     assert all(len(np.unique(part[clients == client])) == 1 for client in np.unique(clients))
     votes = voted(config, clients=clients)
     assert (votes.sum(1) == 4).all()
-    assert tallied(votes, config).guarantee.unit == "client"
-    with pytest.raises(ValueError, match="parts=clients"):
+    assert tallied(votes, config).guarantee.unit == "person"
+    with pytest.raises(ValueError, match="clients for unit=person, got clients=None"):
         voted(config)
+    with pytest.raises(ValueError, match="a person for every teacher, got num_teachers=5 with 4"):
+        voted(dataclasses.replace(config, num_teachers=5), clients=clients)
 
 
 def test_a_teacher_without_records_is_refused():
@@ -138,8 +140,6 @@ def test_a_teacher_without_records_tells_nothing_where_their_number_is_private()
     """Under add-remove an error would tell that a teacher's only record is gone."""
     config = dataclasses.replace(QUICK, num_teachers=601, relation="add-remove", steps=2, hidden=0)
     assert (voted(config).sum(1) == 601).all()
-    with pytest.raises(ValueError, match="parts=clients, got add-remove"):
-        dataclasses.replace(QUICK, parts="clients", relation="add-remove")
 
 
 def test_what_fills_up_a_part_is_nobodys_record():
@@ -251,7 +251,7 @@ def test_a_cap_is_kept_and_charged():
     [
         ({"num_teachers": 0}, "num_teachers=0"),
         ({"aggregator": "max"}, "aggregator='max'"),
-        ({"parts": "writers"}, "parts='writers'"),
+        ({"unit": "client"}, "unit='client'"),
         ({"max_answers": 0}, "max_answers=0"),
         ({"steps": 0}, "steps=0"),
         ({"hidden": -1}, "hidden=-1"),

@@ -24,6 +24,7 @@ import numpy as np
 
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.noisy_sgd import HEADS, NoisySGD
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.queries import diverse_public, most_uncertain, near_private, sample
 from rknn_jax.queries.uncertainty import Measure
@@ -126,6 +127,18 @@ class Config:
             raise ValueError(
                 "Expected labeler=noisy_sgd and a network on images, such as tanh_cnn, with "
                 f"buy.labels={self.labels}, got labeler={labeler.name} and network={network}."
+            )
+
+    def check_unit(self, unit: Protected) -> None:
+        """Check that the choice of labels protects the run's privacy unit.
+
+        Raises:
+          ValueError: If the choice reads private records and persons are the unit.
+        """
+        if self.labels and self.select == "near_private" and unit != "record":
+            raise ValueError(
+                f"Expected unit=record with buy.select=near_private, got unit={unit}; its noise "
+                "hides one record, choose another selector, such as diverse_public."
             )
 
     @property

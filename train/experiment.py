@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.representations import Representation
 from rknn_jax.representations.spectral import Config as Spectral
@@ -34,7 +35,7 @@ class Experiment:
       labeler: Labeler and its settings. rknn is reverse k-NN labeling. For comparison, private_knn
         and pate label public records drawn at random, noisy_sgd trains a network on the private
         records, and dpdfd distills one from teachers by generated images. Its epsilon, delta,
-        relation, smoothing and folder are those of the run.
+        relation, unit, smoothing and folder are those of the run.
       buy: Purchase of true labels of public records from an oracle, to fine-tune noisy_sgd's
         network on images. It replaces the student. The epsilon of near_private's choice comes on
         top of epsilon.
@@ -48,6 +49,8 @@ class Experiment:
       representation_dir: Folder in which simclr, scan and dti save their training and from which
         they resume.
       relation: Neighboring relation of the data sets.
+      unit: Privacy unit: a record, or a person with all records, if the data set names the person
+        of each record.
       smoothing: Use of similar records: auto borrows votes from similar queries as far as the noise
         requires, and spreads labels between similar public records; none does neither.
       uncertain: Share of the public records that a later round's queries cover.
@@ -70,6 +73,7 @@ class Experiment:
     representation: Representation = field(default_factory=Spectral)
     representation_dir: Path | None = None
     relation: Relation = "replace-one"
+    unit: Protected = "record"
     smoothing: Literal["auto", "none"] = "auto"
     uncertain: float = 0.1
     student: StudentSettings | None = field(default_factory=Supervised)
@@ -102,6 +106,7 @@ class Experiment:
         """Let each part refuse what does not suit it."""
         self.representation.check()
         self.buy.check_labeler(self.labeler)
+        self.buy.check_unit(self.unit)
         labeler = self.labeler_of_round()
         if self.queries is not None or not self.representation.asks:
             labeler.check_queries(self.queries)
@@ -120,6 +125,7 @@ class Experiment:
             self.smoothing,
             self.rounds,
             folder and folder / TRAINING,
+            self.unit,
         )
 
 

@@ -85,25 +85,31 @@ def check(task: Task, experiment: Experiment) -> None:
     """Check that there are enough records, before a representation is learned for hours.
 
     Raises:
-      ValueError: If queries exceed the public records, or teachers the private ones.
+      ValueError: If queries exceed the public records, or teachers the private ones, or if persons
+        are the unit and the data set names none.
     """
     num_public = len(task.public.images)
-    num_private = len(task.private.labels)
     if experiment.queries is not None and experiment.queries > num_public:
         raise ValueError(
             f"Expected queries <= number of public records, got num_queries={experiment.queries} "
             f"with {num_public} public records; "
             "ask fewer queries or bring more public records."
         )
-    experiment.labeler_of_round().check(num_private)
+    if experiment.unit == "person" and task.private.clients is None:
+        raise ValueError(
+            f"Expected a data set that names the person of each record with unit=person, got "
+            f"dataset={experiment.dataset}; use mnist with its writers' files, or unit=record."
+        )
+    labeler = experiment.labeler_of_round()
+    labeler.check(labeler.num_units(task.private))
 
 
 def default_num_queries(task: Task, config: Labeler[Any], experiment: Experiment) -> int:
     """Return the number of queries that n, epsilon and k support.
 
-    n is public under replace-one, and always public for a benchmark.
+    n counts privacy units. It is public under replace-one, and always public for a benchmark.
     """
-    num_records = len(task.private.labels)
+    num_records = config.num_units(task.private)
     num_classes = task.card.num_classes
     if config.trains:
         return len(task.public.images)

@@ -39,7 +39,7 @@ CHANCE = ("seed", "noise_seed")
 """Options over whose values results are averaged."""
 
 NOTE = (
-    "Simulations on benchmark data. Epsilon is that of one run and of one record; were all these "
+    "Simulations on benchmark data. Epsilon is that of one run and of one unit; were all these "
     "runs released of one private data set, "
     "their guarantees would compose."
 )

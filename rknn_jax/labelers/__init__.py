@@ -17,6 +17,8 @@ import jax
 import numpy as np
 
 from rknn_jax._internal.keys import fresh_noise_key
+from rknn_jax.labelers import _persons
+from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Relation, Trust
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Task
@@ -48,6 +50,9 @@ class Labeler(abc.ABC, Generic[Contribution]):
       epsilon: Privacy budget of all answers together. Infinity means no noise and no privacy.
       delta: Probability delta of the (epsilon, delta) guarantee of all answers together.
       relation: Neighboring relation of the data sets.
+      unit: Privacy unit: a record, or a person with all records. Neighboring data sets then differ
+        in all records of one person, whose number may differ too. `Records.clients` names the
+        person of each record. Defaults to a record, for labelers without this setting.
       trains: Whether a network is trained on the private records. If so, the answers are its
         predictions, and `Answers.model` is the network. Such a labeler has a field `folder`, which
         names the folder of the saved training. Defaults to False.
@@ -64,12 +69,13 @@ class Labeler(abc.ABC, Generic[Contribution]):
     epsilon: float
     delta: float
     relation: Relation
+    unit: Protected = "record"
     trains: ClassVar[bool] = False
     clusters: ClassVar[bool] = False
     slow: ClassVar[bool] = False
     telling: ClassVar[Mapping[str, Any]] = {}
     given: ClassVar[frozenset[str]] = frozenset(
-        {"epsilon", "delta", "relation", "smoothing", "folder"}
+        {"epsilon", "delta", "relation", "unit", "smoothing", "folder"}
     )
 
     @classmethod
@@ -114,6 +120,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
         smoothing: Literal["auto", "none"],
         num_rounds: int = 1,
         folder: Path | None = None,
+        unit: Protected = "record",
     ) -> Self:
         """Return the labeler for one round of a run, with its share of the budget.
 
@@ -127,6 +134,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
           smoothing: Use of similar records.
           num_rounds: Number of rounds. Defaults to 1.
           folder: Folder in which the training of a network is saved. Defaults to none.
+          unit: Privacy unit. Defaults to "record".
 
         Raises:
           ValueError: If the labeler has such settings of its own, or the run does not suit it.
@@ -137,8 +145,14 @@ class Labeler(abc.ABC, Generic[Contribution]):
             if found != getattr(type(self), name):
                 raise ValueError(
                     f"Expected {name} of labeler={self.name} left as it is, got {found}; it is "
-                    "the run's own, see --epsilon, --delta, --relation, --smoothing and --out."
+                    "the run's own, see --epsilon, --delta, --relation, --unit, --smoothing and "
+                    "--out."
                 )
+        if unit != "record" and "unit" not in takes:
+            raise ValueError(
+                f"Expected unit=record with labeler={self.name}, got unit={unit}; it has no setting "
+                "unit and protects records alone."
+            )
         if self.trains and num_rounds > 1:
             raise ValueError(
                 f"Expected rounds=1 with labeler={self.name}, got rounds={num_rounds}; its network "
@@ -153,6 +167,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
             "epsilon": epsilon / num_rounds,
             "delta": delta * (1 - 1e-12) / num_rounds,
             "relation": relation,
+            "unit": unit,
             "smoothing": smoothing,
             "folder": folder,
         }
@@ -175,8 +190,28 @@ class Labeler(abc.ABC, Generic[Contribution]):
                 "which is private then."
             )
 
-    def check(self, num_private: int) -> None:
-        """Check that there are enough private records, before hours of work.
+    def check_unit(self) -> None:
+        """Check the privacy unit.
+
+        Raises:
+          ValueError: If it is neither a record nor a person.
+        """
+        if self.unit not in PROTECTED:
+            raise ValueError(f"Expected unit to be one of {PROTECTED}, got unit={self.unit!r}.")
+
+    def num_units(self, private: Records) -> int:
+        """Return the number of private records, or of persons if they are the unit.
+
+        Raises:
+          ValueError: If persons are the unit and the records name none.
+        """
+        return _persons.num_persons(private) if self.unit == "person" else len(private.labels)
+
+    def check(self, num_units: int) -> None:
+        """Check that there are enough private records, or persons, before hours of work.
+
+        Args:
+          num_units: Result of `num_units`.
 
         Raises:
           ValueError: If there are too few.
@@ -195,7 +230,8 @@ class Labeler(abc.ABC, Generic[Contribution]):
 
         Args:
           key: Random key, which is consumed. The key must stay secret.
-          private: Private records. A record whose label is not a class contributes nothing.
+          private: Private records. A record whose label is not a class contributes nothing. With
+            unit=person, `private.clients` names the person of each record.
           encode: Record-local map of images to features.
           queries: Public queries.
           num_classes: Number of classes |Y|.
@@ -227,6 +263,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
         labels: Array,
         num_classes: int,
         *,
+        person: Array | None = None,
         num_queries: int | None = None,
         key: jax.Array | None = None,
     ) -> Labeled:
@@ -241,6 +278,8 @@ class Labeler(abc.ABC, Generic[Contribution]):
             holds NaN or infinity casts no vote.
           labels: Private labels, integers `[n]` in `[0, num_classes)`; others cast no vote.
           num_classes: Number of classes |Y|.
+          person: Name of each private row's person, integers or strings `[n]`, for unit=person.
+            Defaults to none.
           num_queries: Number of queries s. Defaults to four for each class, or to all public rows
             if they are fewer.
           key: Random key, which is consumed. Defaults to a fresh one.
@@ -264,17 +303,18 @@ class Labeler(abc.ABC, Generic[Contribution]):
                 f"Expected integer labels of one private row or more, got {labels.dtype} "
                 f"{labels.shape}; number the classes from 0."
             )
-        self.check(len(private))
+        clients = None if person is None else _persons.as_numbers(person, len(private))
         usable = np.isfinite(private).all(axis=1) & (labels >= 0) & (labels < num_classes)
         labels = np.where(usable, labels, -1).astype(np.int32)
         private = np.where(np.isfinite(private).all(axis=1, keepdims=True), private, 0)
+        records = Records(private, labels, clients)
+        self.check(self.num_units(records))
         key = fresh_noise_key() if key is None else key
         query_key, sample_key, noise_key = jax.random.split(key, 3)
         usual = min(QUERIES_PER_CLASS * num_classes, len(public))
         size = usual if num_queries is None else num_queries
         queries = kmeans.select(query_key, public, size)
         queries = replace(queries, images=public[queries.index])
-        records = Records(private, labels)
         contribution = self.contribute(sample_key, records, np.asarray, queries, num_classes)
         answers = self.release(noise_key, contribution, queries, num_classes)
         answered = np.where(answers.answered, answers.labels, -1)

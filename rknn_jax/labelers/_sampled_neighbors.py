@@ -20,6 +20,11 @@ place alone. Then one more reference in a sample takes one place, and pushes at 
 That bounds the sensitivity. The rounding of a matrix product depends on its shape, so references
 are multiplied `TILE` at a time, whatever their number. Nothing is computed from all references.
 
+**Persons.** If persons are sampled in place of references, a person in a sample stands by the one
+reference of that person that is nearest to the point. That reference and its distance depend on the
+point and on that person alone. So the samples are those of one reference for each person, and the
+bound on the sensitivity holds for a person with any number of references.
+
 References: Zhu, Yu, Chandraker & Wang, "Private-kNN: Practical Differential Privacy for Computer
 Vision", 2020, section 3; Fan, Muller & Rezucha, "Development of Sampling Plans by Using Sequential
 (Item by Item) Selection Techniques", 1962 (gaps).
@@ -73,6 +78,7 @@ def nearest_in_samples(
     num_neighbors: int,
     sampling_prob: float,
     num_samples: int = 1,
+    person: np.ndarray | None = None,
 ) -> np.ndarray:
     """Find the nearest references of every point in Poisson samples of its own.
 
@@ -85,10 +91,12 @@ def nearest_in_samples(
       sampling_prob: Probability of each reference to be in a sample, from `SMALLEST_PROB` to 1,
         exact to float32's 2^-23.
       num_samples: Number of independent samples of each point. Defaults to 1.
+      person: Number of each reference's person, int `[n]`, from 0 on without gaps. If given,
+        persons are sampled, and each stands by the nearest reference. Defaults to None.
 
     Returns:
-      int32 `[s, num_samples, k]`, nearest first, ties by the lowest index; -1 at the end if a
-      sample holds fewer than k.
+      int32 `[s, num_samples, k]`, indices of references, nearest first, ties by the lowest index or
+      person; -1 at the end if a sample holds fewer than k.
 
     Raises:
       ValueError: If k < 1, a probability is out of range, features differ in width or are not
@@ -118,11 +126,17 @@ def nearest_in_samples(
     check_finite("points", points)
     check_finite("references", references)
     block = max(2, min(LARGEST_BLOCK, LARGEST_TILE // max(len(references), TILE), len(points)))
-    room = sample_room(len(references), sampling_prob, num_neighbors)
-    reach = coin_reach(len(references), sampling_prob, num_neighbors)
-    sizes = (num_neighbors, num_samples, room, reach, len(references))
+    num_units = len(references) if person is None else int(np.max(person)) + 1
+    room = sample_room(num_units, sampling_prob, num_neighbors)
+    reach = coin_reach(num_units, sampling_prob, num_neighbors)
+    sizes = (num_neighbors, num_samples, room, reach, num_units)
     solve = functools.partial(
-        _solve, key, *_augmented(points, references), sizes=sizes, sampling_prob=sampling_prob
+        _solve,
+        key,
+        *_augmented(points, references),
+        sizes=sizes,
+        sampling_prob=sampling_prob,
+        person=None if person is None else jnp.asarray(person, jnp.int32),
     )
     padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
 
@@ -206,6 +220,7 @@ def _solve(
     first: Any,
     sizes: tuple[int, int, int, int, int],
     sampling_prob: float,
+    person: jax.Array | None = None,
 ) -> jax.Array:
     num_neighbors, num_samples, room, reach, num_references = sizes
     given = jnp.pad(points - centre, ((0, 0), (0, 1)), constant_values=1)
@@ -213,6 +228,8 @@ def _solve(
         lambda tile: jnp.matmul(given, tile.T, precision=jax.lax.Precision.HIGHEST), augmented
     )
     distances = jnp.moveaxis(products, 0, 1).reshape(len(points), -1)
+    if person is not None:
+        distances, own = _nearest_of_each(distances[:, : len(person)], person, num_references)
 
     def of_point(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         distances, number = row
@@ -240,7 +257,26 @@ def _solve(
         return samples
 
     found: jax.Array = jax.lax.map(of_point, (distances, first + jnp.arange(len(points))))
-    return found
+    if person is None:
+        return found
+    return jnp.where(found < 0, -1, jnp.take_along_axis(own[:, None], jnp.maximum(found, 0), 2))
+
+
+def _nearest_of_each(
+    distances: jax.Array, person: jax.Array, num_persons: int
+) -> tuple[jax.Array, jax.Array]:
+    """Return each person's least distance, `[b, num_persons]`, and the first reference that has it.
+
+    Args:
+      distances: float32 `[b, n]`.
+      person: int32 `[n]`, number of each reference's person.
+      num_persons: Number of persons.
+    """
+    columns = distances.T
+    least = jax.ops.segment_min(columns, person, num_persons)
+    place = jnp.arange(len(person), dtype=jnp.int32)[:, None]
+    tied = jnp.where(columns == least[person], place, len(person))
+    return least.T, jax.ops.segment_min(tied, person, num_persons).T
 
 
 def _smallest(values: jax.Array, count: int) -> jax.Array:

@@ -36,7 +36,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from rknn_jax._internal.disk import write_arrays
-from rknn_jax.labelers import Labeler
+from rknn_jax.labelers import Labeler, _persons
 from rknn_jax.representations import scan, self_trained, simclr, spectral
 from rknn_jax.students import dpsgd, models
 from rknn_jax.students import fit as students
@@ -57,12 +57,15 @@ class Votes(NamedTuple):
       labels: int32 `[n]`.
       encode: Encoder of the run, which is public.
       key: Random key of the first weights.
+      person: Number of each record's person, int64 `[n]`, if persons are the unit. Defaults to
+        None.
     """
 
     inputs: np.ndarray
     labels: np.ndarray
     encode: Encoder
     key: jax.Array
+    person: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
         """
         del queries, num_classes
         inputs = np.asarray(encode(private.images)) if self.network in HEADS else private.images
-        return Votes(inputs, private.labels, encode, key)
+        person = _persons.numbered(private) if self.unit == "person" else None
+        return Votes(inputs, private.labels, encode, key, person)
 
     def release(
         self,
@@ -235,7 +239,15 @@ def _train_head(
     inputs = ((votes.inputs - centre) / scale).astype(np.float32)
     variables = network.init(votes.key, jnp.asarray(public[:1]), train=False)
     trained = dpsgd.fit(
-        key, network, variables, inputs, votes.labels, public, config, folder=config.folder
+        key,
+        network,
+        variables,
+        inputs,
+        votes.labels,
+        public,
+        config,
+        folder=config.folder,
+        person=votes.person,
     )
     return Head(
         trained.variables["params"], centre, scale, network, votes.encode
@@ -271,6 +283,7 @@ def _train_network(
         part=config.part,
         density=config.density,
         folder=config.folder,
+        person=votes.person,
     )
     found = {"batch_stats": {}, **trained.variables}
     return students.Student(

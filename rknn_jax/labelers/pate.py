@@ -23,9 +23,12 @@ side by side by full-batch Adam: 250 of them take seconds on two cores, while th
 convolutional teachers would take hours. Their accuracy is limited by the features.
 
 Parts are drawn at random, with equal sizes if the number of records is public. If it is private
-(add-remove), every record draws its own part, so that one more record moves no other. `clients`
-makes each client a part. The guarantee is then that of a client with all its records, and the
-number of clients is public.
+(add-remove), every record draws its own part, so that one more record moves no other.
+
+**Persons.** With unit=person, parts are drawn for persons, and each person is in one part with all
+records. So a person with any number of records moves the vote of one teacher, and the noise is that
+for records. Parts then have equal numbers of persons. With as many teachers as persons, each
+teacher learns from one person.
 
 References: Papernot et al., "Semi-supervised Knowledge Transfer for Deep Learning from Private
 Training Data", 2017 (`lnmax`); Papernot et al., "Scalable Private Learning with PATE", 2018,
@@ -45,15 +48,15 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rknn_jax import bsvs
-from rknn_jax.labelers import Labeler, _screening
+from rknn_jax.labelers import Labeler, _persons, _screening
 from rknn_jax.labelers._screening import Noise, Release
 from rknn_jax.privacy import accounting, smooth_sensitivity
 from rknn_jax.privacy import pate as accounts
-from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation, Unit
+from rknn_jax.privacy.contributions import Protected
+from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 Aggregator = Literal["lnmax", "gnmax", "confident_gnmax", "interactive"]
-Parts = Literal["random", "clients"]
 
 SURE = 0.9
 """Least probability at which a student answers a query that the screen declined (`interactive`)."""
@@ -71,8 +74,8 @@ class PATE(Labeler[np.ndarray]):
       epsilon: Privacy budget of all queries together; infinity means no noise and no privacy.
       delta: Probability delta of the guarantee; `lnmax` accepts 0.
       relation: Neighboring relation of the data sets.
+      unit: Privacy unit: record, or person.
       num_teachers: Number of teachers, each with its part of the private records.
-      parts: `random` parts, or one part for each of the `clients`.
       aggregator: `lnmax` and `gnmax` answer all queries, with Laplace or Gaussian noise.
         `confident_gnmax` answers those on which teachers agree, and `interactive` those that the
         student lacks.
@@ -88,8 +91,8 @@ class PATE(Labeler[np.ndarray]):
     epsilon: float = 1.0
     delta: float = 1e-5
     relation: Relation = "replace-one"
+    unit: Protected = "record"
     num_teachers: int = 250
-    parts: Parts = "random"
     aggregator: Aggregator = "confident_gnmax"
     threshold: float = 0.8
     ratio: float = 3.75
@@ -107,9 +110,9 @@ class PATE(Labeler[np.ndarray]):
     }
 
     def __post_init__(self) -> None:
+        self.check_unit()
         for name, choices in (
             ("relation", RELATIONS),
-            ("parts", get_args(Parts)),
             ("aggregator", get_args(Aggregator)),
         ):
             if getattr(self, name) not in choices:
@@ -124,21 +127,11 @@ class PATE(Labeler[np.ndarray]):
                 f"Expected a finite threshold, got threshold={self.threshold}; a very low one "
                 "lets every query pass."
             )
-        if self.parts == "clients" and self.relation == "add-remove":
-            raise ValueError(
-                "Expected relation=replace-one with parts=clients, got add-remove; the number of "
-                "teachers is taken for public."
-            )
         if not self.learning_rate > 0 or not self.weight_decay >= 0:
             raise ValueError(
                 f"Expected learning_rate > 0 and weight_decay >= 0, got {self.learning_rate} and "
                 f"{self.weight_decay}."
             )
-
-    @property
-    def unit(self) -> Unit:
-        """Privacy unit of the guarantee."""
-        return "client" if self.parts == "clients" else "record"
 
     @property
     def screens(self) -> bool:
@@ -150,18 +143,20 @@ class PATE(Labeler[np.ndarray]):
         """Laplace noise for `lnmax`, and Gaussian noise for the others."""
         return "laplace" if self.aggregator == "lnmax" else "gaussian"
 
-    def check(self, num_private: int) -> None:
-        """Check that every teacher has a record, if records are shared out evenly.
+    def check(self, num_units: int) -> None:
+        """Check that every teacher has a record, or a person, if they are shared out evenly.
+
+        Args:
+          num_units: Number of private records, or of persons.
 
         Raises:
-          ValueError: If there are more teachers than records.
+          ValueError: If there are more teachers than records or persons.
         """
-        shared_out = self.parts == "random" and self.relation == "replace-one"
-        if shared_out and self.num_teachers > num_private:
+        if self.relation == "replace-one" and self.num_teachers > num_units:
             raise ValueError(
-                f"Expected a record for every teacher, got num_teachers={self.num_teachers} with "
-                f"{num_private} private records, which "
-                f"leaves {self.num_teachers - num_private} without; ask fewer teachers."
+                f"Expected a {self.unit} for every teacher, got num_teachers={self.num_teachers} "
+                f"with {num_units} private {self.unit}s, which "
+                f"leaves {self.num_teachers - num_units} without; ask fewer teachers."
             )
 
     @property
@@ -186,15 +181,14 @@ class PATE(Labeler[np.ndarray]):
 
         Raises:
           ValueError: If a teacher would have no record and the number of records is public, if
-            there are fewer teachers than classes, or if `parts=clients` and the records name no
-            clients.
+            there are fewer teachers than classes, or if persons are the unit and the records name
+            none.
         """
         part_key, teacher_key = jax.random.split(key)
         part = parts_of(part_key, private, self)
-        num_teachers = int(part.max()) + 1 if self.parts == "clients" else self.num_teachers
-        if num_teachers < num_classes:
+        if self.num_teachers < num_classes:
             raise ValueError(
-                f"Expected as many votes as classes or more, got {num_teachers} teachers with "
+                f"Expected as many votes as classes or more, got {self.num_teachers} teachers with "
                 f"{num_classes} classes; ask more."
             )
         said = predictions(
@@ -202,7 +196,7 @@ class PATE(Labeler[np.ndarray]):
             encode(private.images),
             private.labels,
             part,
-            num_teachers,
+            self.num_teachers,
             queries.features,
             num_classes,
             self,
@@ -378,17 +372,18 @@ def parts_of(key: jax.Array, private: Records, config: PATE) -> np.ndarray:
     `key` is consumed.
 
     Raises:
-      ValueError: If clients are asked for and the records name none, or if the number of records is
-        public and a teacher would have no record.
+      ValueError: If persons are the unit and the records name none, or if the number of records or
+        persons is public and a teacher would have none.
     """
-    if config.parts == "clients":
-        if private.clients is None:
-            raise ValueError(
-                "Expected private records with clients for parts=clients, got none; use "
-                "parts=random."
-            )
-        return np.unique(private.clients, return_inverse=True)[1]
-    n = len(private.labels)
+    if config.unit == "person":
+        person = _persons.numbered(private)
+        part = _dealt(key, int(person.max()) + 1, config)
+        return np.asarray(part[person])
+    return _dealt(key, len(private.labels), config)
+
+
+def _dealt(key: jax.Array, n: int, config: PATE) -> np.ndarray:
+    """Return the teacher of each of n records or persons, int64 `[n]`. `key` is consumed."""
     num_teachers = config.num_teachers
     if config.relation == "replace-one":
         part = np.empty(n, np.int64)
@@ -397,8 +392,8 @@ def parts_of(key: jax.Array, private: Records, config: PATE) -> np.ndarray:
         part = np.asarray(jax.random.randint(key, (n,), 0, num_teachers), np.int64)
     if config.relation == "replace-one" and (empty := num_teachers - len(np.unique(part))):
         raise ValueError(
-            f"Expected a record for every teacher, got num_teachers={num_teachers} with {n} "
-            f"private records, which leaves {empty} "
+            f"Expected a {config.unit} for every teacher, got num_teachers={num_teachers} with {n} "
+            f"private {config.unit}s, which leaves {empty} "
             "without; ask fewer teachers."
         )
     return part

@@ -7,6 +7,17 @@ A record that is added, removed or replaced moves one vote of every query that s
 price grows with the number of queries, unlike in reverse k-NN labeling, and sampling keeps the
 price low. Features may be those of the last round's student.
 
+**Persons.** With unit=person, each step samples persons. A sampled person takes part with one
+record, the one nearest to the query. The k nearest persons vote, each with that record's label.
+
+*Proof of the sensitivity.* For a query, a person's record and its distance depend on the query and
+on that person's records alone. So the votes are those of a data set with one record for each
+person, and a neighboring data set adds, removes or replaces one of these. A record more takes one
+of the k places and pushes at most one other out. So one vote moves, whatever number of records a
+person has, and the coins are independent. The change, the screen and the accountant are those for
+records. Votes of all k nearest records with a cap for each person would not do: a person with k
+near records would push out k others.
+
 The implementation differs from the paper and its code:
 
 - Samples are Poisson and new for each step, as the accountant assumes. The code draws a fixed
@@ -33,9 +44,10 @@ import jax
 import numpy as np
 
 from rknn_jax import bsvs
-from rknn_jax.labelers import Labeler, _screening
+from rknn_jax.labelers import Labeler, _persons, _screening
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 from rknn_jax.labelers._screening import Noise, Release
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
@@ -62,8 +74,9 @@ class PrivateKNN(Labeler[Votes]):
       epsilon: Privacy budget of all queries together; infinity means no noise and no privacy.
       delta: Probability delta of the guarantee of all queries together.
       relation: Neighboring relation of the data sets.
-      num_neighbors: Number of neighbors k that vote on a query.
-      sampling_prob: Probability that a record takes part in one step of one query.
+      unit: Privacy unit: record, or person.
+      num_neighbors: Number of neighbors k, records or persons, that vote on a query.
+      sampling_prob: Probability that a record, or a person, takes part in one step of one query.
       threshold: Share of the k votes that the largest class must reach, with noise.
       ratio: Ratio of the screen's noise to the noise of the counts.
       max_answers: Greatest number of queries that are answered. None answers all.
@@ -72,6 +85,7 @@ class PrivateKNN(Labeler[Votes]):
     epsilon: float = 1.0
     delta: float = 1e-5
     relation: Relation = "replace-one"
+    unit: Protected = "record"
     num_neighbors: int = 300
     sampling_prob: float = 0.15
     threshold: float = 0.6
@@ -85,6 +99,7 @@ class PrivateKNN(Labeler[Votes]):
     }
 
     def __post_init__(self) -> None:
+        self.check_unit()
         if self.relation not in RELATIONS:
             raise ValueError(
                 f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
@@ -121,15 +136,17 @@ class PrivateKNN(Labeler[Votes]):
           num_classes: Number of classes |Y|.
 
         Raises:
-          ValueError: If there are fewer private records than neighbors and their number is public,
-            or fewer neighbors than classes.
+          ValueError: If there are fewer private records, or persons, than neighbors and their
+            number is public, if there are fewer neighbors than classes, or if persons are the unit
+            and the records name none.
         """
         if self.num_neighbors < num_classes:
             raise ValueError(
                 "Expected as many votes as classes or more, got "
                 f"num_neighbors={self.num_neighbors} with {num_classes} classes; ask more."
             )
-        near = _neighbors(key, encode(private.images), queries, self, 2)
+        person = _persons.numbered(private) if self.unit == "person" else None
+        near = _neighbors(key, encode(private.images), queries, self, 2, person)
         screened, counted = (
             counts_of(near[:, step], private.labels, num_classes) for step in range(2)
         )
@@ -196,7 +213,12 @@ def release(num_queries: int, config: PrivateKNN) -> Release:
 def noise(num_queries: int, config: PrivateKNN) -> Noise:
     """Return the noise that `config` requires, and its guarantee."""
     return _screening.calibrated(
-        release(num_queries, config), config.ratio, config.epsilon, config.delta, config.relation
+        release(num_queries, config),
+        config.ratio,
+        config.epsilon,
+        config.delta,
+        config.relation,
+        config.unit,
     )
 
 
@@ -259,9 +281,14 @@ def multi_label(
       clip: Greatest sum tau > 0 of a record's attributes.
 
     Raises:
-      ValueError: If attributes are not 0 or 1, and for the errors of `contribute` about the number
-        of records.
+      ValueError: If attributes are not 0 or 1, if persons are the unit, and for the errors of
+        `contribute` about the number of records.
     """
+    if config.unit != "record":
+        raise ValueError(
+            f"Expected unit=record for attributes, got unit={config.unit}; nothing names the "
+            "person of a row here."
+        )
     attributes = np.asarray(attributes)
     if attributes.ndim != 2 or not np.isin(attributes, (0, 1)).all():
         raise ValueError(
@@ -326,17 +353,29 @@ def multi_label_change(num_attributes: int, clip: float) -> float:
 
 
 def _neighbors(
-    key: jax.Array, features: Array, queries: Queries, config: PrivateKNN, num_samples: int
+    key: jax.Array,
+    features: Array,
+    queries: Queries,
+    config: PrivateKNN,
+    num_samples: int,
+    person: np.ndarray | None = None,
 ) -> np.ndarray:
+    num_units = len(features) if person is None else int(person.max()) + 1
     # Under add-remove the number of records is private, so no error may depend on it.
-    if config.num_neighbors > len(features) and config.relation == "replace-one":
+    if config.num_neighbors > num_units and config.relation == "replace-one":
         raise ValueError(
-            "Expected num_neighbors <= number of private records, got "
-            f"num_neighbors={config.num_neighbors} with {len(features)}; "
+            f"Expected num_neighbors <= number of private {config.unit}s, got "
+            f"num_neighbors={config.num_neighbors} with {num_units}; "
             "ask fewer neighbors."
         )
     return nearest_in_samples(
-        key, queries.features, features, config.num_neighbors, config.sampling_prob, num_samples
+        key,
+        queries.features,
+        features,
+        config.num_neighbors,
+        config.sampling_prob,
+        num_samples,
+        person,
     )
 
 

@@ -6,33 +6,52 @@ These are steps 3 to 6 of Algorithm 1. Before the mechanism, a private record pa
 most 2kr cells by 1, whatever the number of queries. All that follows the mechanism is
 post-processing.
 
+**Persons.** With unit=person and a curator, a person's records share a vote, and the mechanism's
+noise is that for records (`privacy.contributions` has the proof). Without a curator, each person
+draws one record and sends one message. The draw is the person's own, so a message depends on that
+person alone. The guarantee of a record's message is then the person's, and n is the number of
+persons.
+
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1.
 """
 
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import numpy as np
 import scipy.sparse
 
 from rknn_jax import bsvs, mechanisms, postprocessing
-from rknn_jax.labelers import Labeler, _confidence
+from rknn_jax.labelers import Labeler, _confidence, _persons
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, nearest
-from rknn_jax.privacy import amplification
+from rknn_jax.privacy import amplification, contributions
+from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 Amplification = Literal["variation ratio", "general"]
 
 
+class PersonVotes(NamedTuple):
+    """Sums of the votes of persons who share a vote each: private.
+
+    Attributes:
+      totals: int64 `[s·num_classes]`, in units of 1 / `SIMULATED_GRID` votes.
+      num_persons: Number of persons.
+    """
+
+    totals: np.ndarray
+    num_persons: int
+
+
 @dataclass(frozen=True)
-class ReverseKNN(Labeler[jax.Array]):
+class ReverseKNN(Labeler[jax.Array | PersonVotes]):
     """Reverse k-NN labeling and its settings.
 
     Attributes:
@@ -49,6 +68,7 @@ class ReverseKNN(Labeler[jax.Array]):
         ratio` uses the mechanism and allows less noise; `general` holds for all mechanisms alike.
         `privacy.amplification` has both.
       relation: Neighboring relation of the data sets.
+      unit: Privacy unit: record, or person.
       metric: Distance between features.
       smoothing: `auto` borrows votes from similar queries as far as the noise requires, and spreads
         labels over the neighbor graph of the public records. `none` does neither.
@@ -64,6 +84,7 @@ class ReverseKNN(Labeler[jax.Array]):
     trust: Trust = "central"
     amplification: Amplification = "variation ratio"
     relation: Relation = "replace-one"
+    unit: Protected = "record"
     metric: Metric = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
     decode: Literal["argmax", "assignment"] = "argmax"
@@ -72,6 +93,7 @@ class ReverseKNN(Labeler[jax.Array]):
     clusters: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        self.check_unit()
         if self.num_neighbors < 1:
             raise ValueError(
                 f"Expected num_neighbors >= 1, got num_neighbors={self.num_neighbors}."
@@ -110,18 +132,34 @@ class ReverseKNN(Labeler[jax.Array]):
 
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
-    ) -> jax.Array:
+    ) -> jax.Array | PersonVotes:
         """Return the cells that every private record votes for: `connect` on encoded records.
 
-        `key` is not used, because nothing is drawn.
+        With unit=person, return the sums of shared votes, or the cells of one record of each person
+        who sends a message.
+
+        Args:
+          key: Random key of the records that are drawn, which is consumed.
+          private: Private records.
+          encode: Encoder of the queries' features.
+          queries: Public queries `[s, f]`.
+          num_classes: Number of classes |Y|.
         """
-        del key
-        return connect(encode(private.images), private.labels, queries, num_classes, self)
+        if self.unit == "person" and self.trust != "central":
+            drawn = _persons.one_each(key, private)
+            private = Records(private.images[drawn], private.labels[drawn])
+        cells = connect(encode(private.images), private.labels, queries, num_classes, self)
+        if self.unit == "record" or self.trust != "central":
+            return cells
+        person = _persons.numbered(private)
+        num_cells = len(queries.features) * num_classes
+        totals = contributions.shared_votes(np.asarray(cells), person, num_cells, SIMULATED_GRID)
+        return PersonVotes(totals, _persons.num_persons(private))
 
     def release(
         self,
         key: jax.Array,
-        contribution: Array,
+        contribution: Array | PersonVotes,
         queries: Queries,
         num_classes: int,
         predicted: np.ndarray | None = None,
@@ -130,7 +168,8 @@ class ReverseKNN(Labeler[jax.Array]):
 
         Args:
           key: Random key of the noise, which is consumed.
-          contribution: int32 `[n, k·r]`, contribution from `contribute`: the cells of every record.
+          contribution: Contribution from `contribute`: the cells of every record, int32 `[n, k·r]`,
+            or sums of persons' votes.
           queries: Public queries `[s, f]`, as in `contribute`.
           num_classes: Number of classes |Y|.
           predicted: Probabilities of a student, which are not used. Defaults to none.
@@ -139,12 +178,18 @@ class ReverseKNN(Labeler[jax.Array]):
           Answers that carry their guarantee.
         """
         del predicted
-        private_step = mechanism(len(queries.features), num_classes, len(contribution), self)
-        counts = estimate_counts(private_step, key, contribution)
-        stddev = private_step.stddev(np.asarray(counts), len(contribution))
-        return answer(
-            counts, stddev, guarantee(private_step, len(contribution), self), queries, self
-        )
+        num_queries = len(queries.features)
+        if isinstance(contribution, PersonVotes):
+            num_units = contribution.num_persons
+            private_step = mechanism(num_queries, num_classes, num_units, self)
+            totals: Any = contribution.totals
+            counts = private_step.estimate(key, totals, num_units)
+        else:
+            num_units = len(contribution)
+            private_step = mechanism(num_queries, num_classes, num_units, self)
+            counts = estimate_counts(private_step, key, contribution)
+        stddev = private_step.stddev(np.asarray(counts), num_units)
+        return answer(counts, stddev, guarantee(private_step, num_units, self), queries, self)
 
 
 def mechanism(
@@ -155,13 +200,18 @@ def mechanism(
     Args:
       num_queries: Number of queries s.
       num_classes: Number of classes |Y|.
-      num_records: Number of records n, on which only shuffling depends.
+      num_records: Number of records n, or of persons, on which only shuffling depends.
       config: Settings of the labeler.
-
     """
     named = mechanisms.named(config.noise)
     takes = {field.name for field in fields(named)}
-    optional = {"delta": config.delta, "relation": config.relation, "num_clients": num_records}
+    optional = {
+        "delta": config.delta,
+        "relation": config.relation,
+        "num_clients": num_records,
+        "unit": config.unit,
+        "grid": 1 if config.unit == "record" else SIMULATED_GRID,
+    }
     sizes = {
         "num_queries": num_queries,
         "num_classes": num_classes,
@@ -194,7 +244,7 @@ def guarantee(
 
     Args:
       private_step: Calibrated mechanism.
-      num_records: Number of records n.
+      num_records: Number of records n, or of persons.
       config: Settings of the labeler.
 
     Raises:
@@ -205,7 +255,7 @@ def guarantee(
         or not isinstance(private_step, LocalRandomizer)
         or config.epsilon == math.inf
     ):
-        return private_step.guarantee(num_records)
+        return _without_amplification(private_step, num_records, config)
     variation = private_step.total_variation if config.amplification == "variation ratio" else None
     cost = amplification.hockey_stick(
         config.epsilon,
@@ -224,8 +274,26 @@ def guarantee(
     ideal = " for an ideal hash" if averaged else ""
     accountant = f"amplification by shuffling, {config.amplification} bound{ideal}"
     return Guarantee(
-        config.epsilon, config.delta, "replace-one", "shuffle", (), accountant=accountant
+        config.epsilon,
+        config.delta,
+        "replace-one",
+        "shuffle",
+        (),
+        unit=config.unit,
+        accountant=accountant,
     )
+
+
+def _without_amplification(
+    private_step: mechanisms.base.Mechanism, num_records: int, config: ReverseKNN
+) -> Guarantee:
+    """Return the mechanism's own guarantee, for the unit of the settings."""
+    if config.unit == "record":
+        return private_step.guarantee(num_records)
+    if config.trust == "central":
+        return replace(private_step.release_guarantee(num_records), sampler="simulation")
+    # A person sends one message, as a record does.
+    return replace(private_step.guarantee(num_records), unit="person")
 
 
 def connect(

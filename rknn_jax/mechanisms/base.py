@@ -163,7 +163,8 @@ class CentralMechanism(CalibratedMechanism):
       relation: Neighboring relation. Defaults to `replace-one`.
       unit: Privacy unit: record, or person, if `privacy.contributions` bounds the votes of each
         person by those of a record. Defaults to record.
-      grid: Units of a vote in the totals that `release` takes, for fractional votes. Defaults to 1.
+      grid: Units of a vote in the totals that `release` and `estimate` take, for fractional votes.
+        Defaults to 1.
     """
 
     trusts: ClassVar[tuple[Trust, ...]] = ("central",)
@@ -259,7 +260,10 @@ class CentralMechanism(CalibratedMechanism):
 
     @abc.abstractmethod
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Add the noise to the totals; see `Mechanism`."""
+        """Add the noise to the totals, in units of 1 / `grid` votes; see `Mechanism`.
+
+        The counts that are returned are in votes.
+        """
 
     @abc.abstractmethod
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:

@@ -37,7 +37,7 @@ class DiscreteLaplace(CentralMechanism):
         return self.changed_cells / self.epsilon
 
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
-        """Add the noise, float32 `[num_queries, num_classes]` of integer value.
+        """Add the noise, float32 `[num_queries, num_classes]`, integers in units of 1 / `grid`.
 
         `key` is consumed.
         """
@@ -45,10 +45,10 @@ class DiscreteLaplace(CentralMechanism):
         # A geometric is the floor of an exponential. The difference of two geometrics is the
         # two-sided one.
         up, down = jnp.floor(
-            self.scale * jax.random.exponential(key, (2, *self.shape), jnp.float32)
+            self.scale * self.grid * jax.random.exponential(key, (2, *self.shape), jnp.float32)
         )
         counts: jax.Array = totals.reshape(self.shape).astype(jnp.float32) + up - down
-        return counts
+        return counts if self.grid == 1 else counts / self.grid
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact noise; see `CentralMechanism.release`."""

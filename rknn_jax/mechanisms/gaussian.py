@@ -68,9 +68,8 @@ class Gaussian(CentralMechanism):
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
         """Add the noise, float32 `[num_queries, num_classes]`. `key` is consumed."""
         del num_records
-        return totals.reshape(self.shape).astype(jnp.float32) + self.sigma * jax.random.normal(
-            key, self.shape, jnp.float32
-        )
+        votes = totals.reshape(self.shape).astype(jnp.float32) / self.grid
+        return votes + self.sigma * jax.random.normal(key, self.shape, jnp.float32)
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Add exact discrete Gaussian noise; see `CentralMechanism.release`."""

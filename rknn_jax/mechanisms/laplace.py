@@ -38,9 +38,8 @@ class Laplace(CentralMechanism):
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
         """Add the noise, float32 `[num_queries, num_classes]`. `key` is consumed."""
         del num_records
-        return totals.reshape(self.shape).astype(jnp.float32) + self.scale * jax.random.laplace(
-            key, self.shape, jnp.float32
-        )
+        votes = totals.reshape(self.shape).astype(jnp.float32) / self.grid
+        return votes + self.scale * jax.random.laplace(key, self.shape, jnp.float32)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sqrt(2)·scale for every cell."""

@@ -59,9 +59,8 @@ class PermuteAndFlip(CentralMechanism):
         `key` is consumed.
         """
         del num_records
-        noisy = totals.reshape(self.shape).astype(
-            jnp.float32
-        ) + self.scale * jax.random.exponential(key, self.shape, jnp.float32)
+        votes = totals.reshape(self.shape).astype(jnp.float32) / self.grid
+        noisy = votes + self.scale * jax.random.exponential(key, self.shape, jnp.float32)
         return jax.nn.one_hot(jnp.argmax(noisy, axis=1), self.num_classes)
 
     def release(self, totals: np.ndarray) -> np.ndarray:

@@ -25,14 +25,26 @@ Reference: Wilson et al., "Differentially Private SQL with Bounded User Contribu
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from rknn_jax.privacy.guarantee import Event, Guarantee
 
+Protected = Literal["record", "person"]
+"""Privacy unit of a labeler or a central mechanism."""
+
+PROTECTED: tuple[Protected, ...] = get_args(Protected)
+
 GRID = 720_720
 """Weight of a person who shares, in units; it is divisible by 1 to 16."""
+
+
+SIMULATED_GRID = 5040
+"""Weight of a person who shares, in simulations.
+
+It is divisible by 1 to 10. float32 holds the sums of 3,000 persons exactly.
+"""
 
 
 class Weights(NamedTuple):
@@ -104,6 +116,29 @@ def weighed_votes(cells: np.ndarray, weights: Weights, num_cells: int) -> np.nda
     units = np.repeat(weights.units.astype(np.float64), cells.shape[1])
     # float64 holds every partial sum exactly.
     return np.bincount(cells.ravel(), units, num_cells).astype(np.int64)
+
+
+def shared_votes(
+    cells: np.ndarray, person: np.ndarray, num_cells: int, grid: int = GRID
+) -> np.ndarray:
+    """Sum the votes of persons whose records share a vote.
+
+    Only records that vote share. Records that miss some of their votes leave the rest unused.
+
+    Args:
+      cells: Votes of each record, int `[n, k·r]`, for different cells; negative if a vote is
+        missing.
+      person: Number of each record's person, int `[n]`, from 0 on.
+      num_cells: Number of cells d.
+      grid: Units of a person, public. Defaults to `GRID`.
+
+    Returns:
+      int64 `[num_cells]`, in units of the grid.
+    """
+    votes = (cells >= 0).any(axis=1)
+    voter = np.unique(person[votes], return_inverse=True)[1]
+    kept = np.where(cells[votes] < 0, num_cells, cells[votes])
+    return weighed_votes(kept, shared(voter, grid), num_cells + 1)[:num_cells]
 
 
 def as_person(guarantee: Guarantee) -> Guarantee:

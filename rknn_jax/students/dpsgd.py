@@ -15,6 +15,14 @@ directions. The dominating pair is then (1-q)N(0) + qN(+1/sigma) against (1-q)N(
 (`rknn_jax.privacy.sampled_gaussian`). The number of records is public under replace-one. The number
 is private under add-remove, so q must be given there.
 
+**Persons.** With unit=person, every step takes a Poisson sample of persons. A person's gradient is
+that of the mean loss over `records_per_person` records, which the person draws from all own records
+with replacement, anew in each step. It is clipped to norm C as a record's is. So one person moves
+the sum by at most C, whatever records and however many: given the draws, the proof is that for
+records, and the draws are the person's own. A hockey-stick divergence is jointly convex, so the
+mixture over draws loses no more. Memory does not grow with a person's number of records. q and B
+count persons.
+
 - Float32 rounding may leave a norm above C, and may round a batch's sum differently. The noise is
   increased by `SLACK` and `SUMMED` to cover both.
 - A gradient that is not finite counts as 0. Optax's own clipping would let such a gradient pass and
@@ -40,7 +48,7 @@ import functools
 import logging
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -53,6 +61,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from rknn_jax import bsvs
 from rknn_jax._internal import checkpoints
 from rknn_jax.privacy import accounting
+from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.students import fit as students
 from rknn_jax.types import Array
@@ -107,12 +116,16 @@ class Config:
         to 1.
       delta: Delta of the whole training. Defaults to 1e-5.
       relation: Relation of neighboring data sets. Defaults to `replace-one`.
+      unit: Privacy unit: record, or person. Defaults to `record`.
       noise_multiplier: Noise multiplier sigma. If given, the guarantee is what sigma costs, which
         must not exceed epsilon. Defaults to the smallest sigma that keeps epsilon.
       clip: Clipping norm C. Defaults to 1.
-      batch_size: Expected number of records per step, B. Defaults to 1024.
-      sampling_prob: Sampling probability q. Defaults to B divided by the number of records.
-      epochs: Expected number of times that a record takes part. Defaults to 20.
+      batch_size: Expected number of records, or of persons, per step, B. Defaults to 1024.
+      sampling_prob: Sampling probability q. Defaults to B divided by the number of records or
+        persons.
+      records_per_person: Number of records that a sampled person draws with replacement, if persons
+        are the unit. Defaults to 16.
+      epochs: Expected number of times that a record, or a person, takes part. Defaults to 20.
       learning_rate: Constant learning rate. Defaults to 0.5.
       momentum: Momentum of SGD. Defaults to 0.9.
       ema_decay: Decay of the average of the weights over steps. Defaults to 0.98.
@@ -121,10 +134,12 @@ class Config:
     epsilon: float = 1.0
     delta: float = 1e-5
     relation: Relation = "replace-one"
+    unit: Protected = "record"
     noise_multiplier: float | None = None
     clip: float = 1.0
     batch_size: int = 1024
     sampling_prob: float | None = None
+    records_per_person: int = 16
     epochs: float = 20.0
     learning_rate: float = 0.5
     momentum: float = 0.9
@@ -135,6 +150,8 @@ class Config:
             raise ValueError(
                 f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
             )
+        if self.unit not in PROTECTED:
+            raise ValueError(f"Expected unit to be one of {PROTECTED}, got unit={self.unit!r}.")
         if not 1e-10 <= self.clip <= 1e10:
             raise ValueError(
                 f"Expected clip > 0, from 1e-10 to 1e10, got clip={self.clip}; 1 is a common "
@@ -146,8 +163,9 @@ class Config:
                 f"noise_multiplier={self.noise_multiplier}; pass epsilon=inf and no "
                 "noise_multiplier to train without privacy."
             )
-        if self.batch_size < 1:
-            raise ValueError(f"Expected batch_size >= 1, got batch_size={self.batch_size}.")
+        for name in ("batch_size", "records_per_person"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
         if self.sampling_prob is not None and not 1e-6 <= self.sampling_prob <= 1:
             raise ValueError(
                 f"Expected 1e-6 <= sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 "
@@ -173,8 +191,12 @@ class Schedule(NamedTuple):
     steps: int
 
 
-def schedule(config: Config, num_records: int) -> Schedule:
-    """Return q and T, which do not depend on the number of records under add-remove.
+def schedule(config: Config, num_units: int) -> Schedule:
+    """Return q and T, which do not depend on the number of units under add-remove.
+
+    Args:
+      config: Settings of noisy SGD.
+      num_units: Number of records, or of persons if they are the unit.
 
     Raises:
       ValueError: For add-remove without a sampling probability, and for a batch of more records
@@ -185,16 +207,16 @@ def schedule(config: Config, num_records: int) -> Schedule:
         if config.relation == "add-remove":
             raise ValueError(
                 "Expected sampling_prob with relation=add-remove, got none: the number of "
-                "records is private, and batch_size divided by it "
+                f"{config.unit}s is private, and batch_size divided by it "
                 "would tell it; name a public guess."
             )
-        if config.batch_size > num_records:
+        if config.batch_size > num_units:
             raise ValueError(
-                "Expected batch_size <= number of private records, got "
-                f"batch_size={config.batch_size} with {num_records}; take fewer "
+                f"Expected batch_size <= number of private {config.unit}s, got "
+                f"batch_size={config.batch_size} with {num_units}; take fewer "
                 "(--noisy-sgd.batch-size)."
             )
-        q = config.batch_size / num_records
+        q = config.batch_size / num_units
     return Schedule(q, max(1, round(config.epochs / q)))
 
 
@@ -215,21 +237,26 @@ def events(noise_multiplier: float, schedule: Schedule, relation: Relation) -> t
     )
 
 
-def noise(config: Config, num_records: int) -> tuple[float, Guarantee]:
+def noise(config: Config, num_units: int) -> tuple[float, Guarantee]:
     """Return the noise multiplier for `config` and the guarantee.
 
     At infinite epsilon without a given multiplier, the noise multiplier is 0.
 
+    Args:
+      config: Settings of noisy SGD.
+      num_units: Number of records, or of persons if they are the unit.
+
     Raises:
       ValueError: For an epsilon or delta out of range, and as `schedule`.
     """
-    return _noise(
+    multiplier, guarantee = _noise(
         config.noise_multiplier,
         config.epsilon,
         config.delta,
         config.relation,
-        schedule(config, num_records),
+        schedule(config, num_units),
     )
+    return multiplier, replace(guarantee, unit=config.unit)
 
 
 @functools.lru_cache(maxsize=64)
@@ -308,6 +335,7 @@ def fit(
     part: Part = "all",
     density: float = 0.01,
     folder: Path | None = None,
+    person: np.ndarray | None = None,
 ) -> Trained:
     """Train a network on private records, in simulation.
 
@@ -328,26 +356,37 @@ def fit(
         resumes there and reaches bit-identical weights. The key is not saved. Trainings with other
         settings get their own place in the folder. Trainings on other records do not, so give each
         data set its own folder. Defaults to no checkpoints.
+      person: Number of each record's person, int `[n]`, from 0 on without gaps, if persons are the
+        unit. Defaults to None.
 
     Raises:
-      ValueError: For records that do not fit each other, a density outside (0, 1), and as `noise`.
+      ValueError: For records that do not fit each other or name no persons if these are the unit, a
+        density outside (0, 1), and as `noise`.
     """
     if len(inputs) != len(labels) or not len(labels):
         raise ValueError(
             f"Expected one label a record and one record or more, got {len(inputs)} records and "
             f"{len(labels)} labels."
         )
-    plan = schedule(config, len(labels))
-    multiplier, guarantee = noise(config, len(labels))
+    if (config.unit == "person") != (person is not None):
+        raise ValueError(
+            f"Expected the persons of the records for unit=person alone, got unit={config.unit} "
+            f"and {'no' if person is None else 'some'} persons."
+        )
+    owned = None if person is None else Owned.of(person)
+    num_units = len(labels) if owned is None else len(owned.size)
+    plan = schedule(config, num_units)
+    multiplier, guarantee = noise(config, num_units)
     trained, fixed, mask = parted(variables["params"], part, density)
     state = _first_state(trained, config)
     statistics = variables.get("batch_stats", {})
     records = (jax.device_put(jnp.asarray(inputs)), jax.device_put(jnp.asarray(labels, jnp.int32)))
     shapes = {path: leaf.shape for path, leaf in trained.items()}
     # A change of anything here is another training, with its own place in the folder.
-    settings = (config, part, density, network, shapes, len(labels), multiplier)
+    settings = (config, part, density, network, shapes, len(labels), num_units, multiplier)
     place = folder and Path(folder) / checkpoints.named("noisy_sgd", settings)
-    block_size = _block_size(trained, len(labels))
+    width = 1 if owned is None else config.records_per_person
+    block_size = _block_size(trained, num_units, width)
     steps_per_epoch = max(1, round(1 / plan.sampling_prob))
     descent = _traced(config)
     with checkpoints.Training(place) as training:
@@ -362,9 +401,15 @@ def fit(
                     statistics = _statistics(network, params, statistics, public)
                 progress.tell(step)
             sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
-            blocks = sampled(sample_key, len(labels), plan.sampling_prob, block_size)
+            draw_key = sample_key
+            if owned is not None:
+                sample_key, draw_key = jax.random.split(sample_key)
+            blocks = sampled(sample_key, num_units, plan.sampling_prob, block_size)
             total = jax.tree.map(jnp.zeros_like, state.trained)
-            for block in blocks:
+            for number, (index, present) in enumerate(blocks):
+                rows = index
+                if owned is not None:
+                    rows = owned.drawn(jax.random.fold_in(draw_key, number), index, width)
                 total = _add_clipped(
                     network,
                     config.clip,
@@ -374,7 +419,8 @@ def fit(
                     mask,
                     statistics,
                     records,
-                    *block,
+                    rows,
+                    present,
                 )
             state = _descend(descent, multiplier, noise_key, state, total, mask)
         if done < plan.steps:
@@ -383,6 +429,44 @@ def fit(
     if statistics:
         result["batch_stats"] = _statistics(network, result["params"], statistics, public)
     return Trained(jax.tree.map(np.asarray, result), guarantee)
+
+
+class Owned(NamedTuple):
+    """Records of each person: private.
+
+    Attributes:
+      order: int64 `[n]`, records in the order of their persons.
+      first: int64 `[num_persons]`, place of a person's first record in that order.
+      size: int64 `[num_persons]`, number of a person's records.
+    """
+
+    order: np.ndarray
+    first: np.ndarray
+    size: np.ndarray
+
+    @classmethod
+    def of(cls, person: np.ndarray) -> "Owned":
+        """Return the records of each person.
+
+        Args:
+          person: Number of each record's person, int `[n]`, from 0 on without gaps.
+        """
+        size = np.bincount(person)
+        return cls(np.argsort(person, kind="stable"), np.cumsum(size) - size, size)
+
+    def drawn(self, key: jax.Array, index: np.ndarray, width: int) -> np.ndarray:
+        """Draw records of persons with replacement, int64 `[b, width]`. `key` is consumed.
+
+        Args:
+          key: Random key, which is consumed.
+          index: Persons who draw, int `[b]`.
+          width: Number of records that each person draws.
+        """
+        share = np.asarray(jax.random.uniform(key, (len(index), width)), np.float64)
+        size = self.size[index][:, None]
+        place = np.minimum((share * size).astype(np.int64), size - 1)
+        rows: np.ndarray = self.order[self.first[index][:, None] + place]
+        return rows
 
 
 def _first_state(trained: Any, config: Config) -> State:
@@ -395,10 +479,16 @@ def _first_state(trained: Any, config: Config) -> State:
     return State(jnp.zeros((), jnp.int32), trained, average, momentum)
 
 
-def _block_size(trained: Any, num_records: int) -> int:
-    """Return the number of records whose gradients are in memory at once."""
+def _block_size(trained: Any, num_units: int, width: int) -> int:
+    """Return the number of records, or of persons, whose gradients are in memory at once.
+
+    Args:
+      trained: Trained weights.
+      num_units: Number of records, or of persons.
+      width: Number of records that enter one gradient.
+    """
     num_weights: int = sum(leaf.size for leaf in trained.values())
-    return max(1, min(MOST_EXAMPLES, MOST_NUMBERS // num_weights, num_records))
+    return max(1, min(MOST_EXAMPLES // width, MOST_NUMBERS // num_weights, num_units))
 
 
 class _Progress:
@@ -550,7 +640,11 @@ def _add_clipped(
     index: jax.Array,
     present: jax.Array,
 ) -> Any:
-    """Add a block's clipped gradients to a step's sum."""
+    """Add a block's clipped gradients to a step's sum.
+
+    `index` is int `[b]`, the record of each gradient, or `[b, width]`, the records of each
+    person's. `present` is bool `[b]`.
+    """
 
     def loss_of(trained: Any, record: jax.Array, label: jax.Array, present: jax.Array) -> jax.Array:
         variables = {"params": _joined(trained, fixed)} | (
@@ -560,8 +654,14 @@ def _add_clipped(
         learned = present & (bsvs.voting_labels(label, len(logits)) >= 0)
         return jnp.where(learned, -jax.nn.log_softmax(logits)[label], 0)
 
+    def mean_loss(
+        trained: Any, rows: jax.Array, labels: jax.Array, present: jax.Array
+    ) -> jax.Array:
+        return jnp.mean(jax.vmap(loss_of, (None, 0, 0, None))(trained, rows, labels, present))
+
     inputs, labels = (array[index] for array in records)
-    gradients = jax.vmap(jax.grad(loss_of), (None, 0, 0, 0))(trained, inputs, labels, present)
+    loss = loss_of if index.ndim == 1 else mean_loss
+    gradients = jax.vmap(jax.grad(loss), (None, 0, 0, 0))(trained, inputs, labels, present)
     allowed = {
         path: leaf if mask[path].ndim == 0 else jnp.where(mask[path][None], leaf, 0)
         for path, leaf in gradients.items()

@@ -75,7 +75,7 @@ def bytes_sent(run: report.Run, experiment: Experiment) -> int:
     num_classes = len(run.classes)
     if labeler.trust == "central":
         return -(-labeler.num_neighbors * math.ceil(math.log2(num_queries * num_classes)) // 8)
-    mechanism = rknn.mechanism(num_queries, num_classes, run.result["num_private"], labeler)
+    mechanism = rknn.mechanism(num_queries, num_classes, run.result["num_units"], labeler)
     # Other mechanisms send several messages, and none is used here.
     assert isinstance(mechanism, LocalRandomizer)
     return wire.message_bytes(mechanism)

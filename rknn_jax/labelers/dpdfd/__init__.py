@@ -28,6 +28,9 @@ epsilon. In direct training, the step after the noise uses the private images ag
 A valid alternative there is noisy SGD on the weights. These forms are for comparison: sigma is such
 that Theorem 3 prints `epsilon`, the answers carry the true epsilon, and a warning states both.
 
+With unit=person, parts are of whole persons, as in PATE. One person is in one part and so moves
+one teacher, whose gradients have the same bound whatever it has learned from.
+
 A useful epsilon needs a large n. A release has n/(sigma√K) times as much signal as noise. All
 releases together have √(n²/(4z²K)) times as much, whatever their number. Only L_T reads a teacher:
 there are no batch statistics, and no choice of a step to stop at.
@@ -111,7 +114,8 @@ class DPDFD(Settings, Labeler[Votes]):
           The teachers, private. They answer in `release` alone, which adds the noise.
 
         Raises:
-          ValueError: If a teacher would have no record and the number of records is public.
+          ValueError: If a teacher would have no record and the number of records is public, or if
+            persons are the unit and the records name none.
         """
         del encode, queries
         known = bsvs.voting_labels(np.asarray(private.labels, np.int32), num_classes)

@@ -103,7 +103,13 @@ def _printed(config: Settings, multiplier: float) -> float:
 
 def _guarantee(config: Settings, epsilon: float, *events: Event) -> Guarantee:
     if epsilon == math.inf:
-        return Guarantee(math.inf, 0.0, config.relation, "central", ())
+        return Guarantee(math.inf, 0.0, config.relation, "central", (), unit=config.unit)
     return Guarantee(
-        epsilon, config.delta, config.relation, "central", events, accountant="analytic Gaussian"
+        epsilon,
+        config.delta,
+        config.relation,
+        "central",
+        events,
+        unit=config.unit,
+        accountant="analytic Gaussian",
     )

@@ -3,9 +3,10 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from rknn_jax.labelers._distillation import Bound
+from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Relation
 from rknn_jax.students import fit
 
@@ -22,6 +23,7 @@ class Settings:
         privacy.
       delta: Probability delta of the guarantee of both.
       relation: Neighboring relation of the data sets.
+      unit: Privacy unit: record, or person.
       num_teachers: Number of teachers n, each with its part of the private records. Forms of
         `as_published` have one.
       batch_size: Number of images B of a step.
@@ -61,6 +63,7 @@ class Settings:
     epsilon: float = 10.0
     delta: float = 1e-5
     relation: Relation = "replace-one"
+    unit: Protected = "record"
     num_teachers: int = 4000
     batch_size: int = 64
     steps: int = 200
@@ -99,6 +102,7 @@ class Settings:
     def _check_choices(self) -> None:
         choices = {
             "relation": RELATIONS,
+            "unit": PROTECTED,
             "bound": get_args(Bound),
             "student": fit.MODELS,
             "as_published": get_args(AsPublished),
@@ -193,4 +197,5 @@ class Settings:
 
         One program serves every epsilon.
         """
-        return replace(self, epsilon=1.0, delta=1e-5, relation="replace-one", folder=None)
+        same: dict[str, Any] = {"relation": "replace-one", "unit": "record", "folder": None}
+        return replace(self, epsilon=1.0, delta=1e-5, **same)

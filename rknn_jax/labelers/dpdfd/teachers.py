@@ -52,7 +52,7 @@ def train_teachers(
     Raises:
       ValueError: If a teacher would have no record and the number of records is public.
     """
-    parts = pate.PATE(num_teachers=config.teachers, relation=config.relation)
+    parts = pate.PATE(num_teachers=config.teachers, relation=config.relation, unit=config.unit)
     part = pate.parts_of(key, private, parts)
     index, present = pate.rows_of(part, config.teachers)
     blocks = []
