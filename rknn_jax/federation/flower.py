@@ -198,6 +198,7 @@ def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
         representation=settings["representation"],
         student=str(settings["student"]),
         test=Path(str(settings["test"])) if settings["test"] else None,
+        **{name: str(settings.get(name, "")) for name in ("controller", "contact", "purpose")},
     )
 
 

@@ -91,9 +91,7 @@ def of(guarantee: Guarantee) -> Profile:
         return Profile("curve", _with_own(_epsilons(events), own))
     if math.prod(event.count + 1 for event in events) > MOST_LOSSES:
         return Profile("point", (own,))
-    if guarantee.delta:
-        return Profile("curve", _with_own(_deltas(events), own))
-    return Profile("curve", (*_deltas(events), own))
+    return Profile("curve", _with_own(_deltas(events), own))
 
 
 def _with_own(

@@ -31,7 +31,11 @@ def seeds():
         "labels.npz": npz(compress=True, **rows),
         "privacy.json": json.dumps({"guarantee": guarantee}).encode(),
     }
-    served = {"labels.npz": npz(**rows, class_names=["a", "b", "c"])}
+    released = {"guarantee": guarantee | {"sampler": "release"}, "released": ["a label"]}
+    served = {
+        "privacy.json": json.dumps(released).encode(),
+        "labels.npz": npz(**rows, class_names=["a", "b", "c"]),
+    }
     distilled = {
         "privacy.json": json.dumps({"whole": guarantee}).encode(),
         "config.json": b'{"classes": ["a", "b", "c"]}',
@@ -44,4 +48,5 @@ def readers(folder: Path):
         lambda: export.write(folder, "csv"),
         lambda: export.write(folder, "parquet"),
         lambda: export.networks(folder),
+        lambda: export.write(folder, "registry"),
     ]
