@@ -198,7 +198,9 @@ def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
         representation=settings["representation"],
         student=str(settings["student"]),
         test=Path(str(settings["test"])) if settings["test"] else None,
-        **{name: str(settings.get(name, "")) for name in ("controller", "contact", "purpose")},
+        controller=str(settings.get("controller", "")),
+        contact=str(settings.get("contact", "")),
+        purpose=str(settings.get("purpose", "")),
     )
 
 
