@@ -2,6 +2,7 @@ r"""`rknn`: label public data with private records, from the command line.
 
     rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
     rknn label --public P.npz --private R.npz --epsilon 1
+    rknn classes --private R.npz --epsilon 0.1 --delta 1e-6
     rknn budget show R.npz.ledger.jsonl
     rknn export runs/label --format csv
     rknn simulate --clients 1e6 --mechanism collision --epsilon 1
@@ -29,10 +30,21 @@ from tyro.conf import subcommand
 
 from rknn_jax._internal import compilation
 from rknn_jax._internal.terminal import STOPPED, err, leave
-from rknn_jax.cli import account, audit, budget, experiment, export, federation, label, simulate
+from rknn_jax.cli import (
+    account,
+    audit,
+    budget,
+    classes,
+    experiment,
+    export,
+    federation,
+    label,
+    simulate,
+)
 from rknn_jax.cli.account import Account
 from rknn_jax.cli.audit import Audit
 from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
+from rknn_jax.cli.classes import SelectClasses
 from rknn_jax.cli.export import Export
 from rknn_jax.cli.simulate import Simulate
 from rknn_jax.federation.settings import Join, Serve
@@ -50,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return experiment.run(arguments[1:])
     commands: Any = (
         Annotated[Settings, subcommand("label")]
+        | Annotated[SelectClasses, subcommand("classes")]
         | Annotated[Budget, subcommand("budget")]
         | Annotated[Export, subcommand("export")]
         | Annotated[Simulate, subcommand("simulate")]
@@ -67,9 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "Label public data with private records at a stated privacy, and keep the budget. "
         "`rknn experiment` runs the programs on benchmark data."
     )
-    command: Settings | Budget | Export | Simulate | Account | Serve | Join | Audit = tyro.cli(
-        commands, args=arguments, prog="rknn", description=description, config=flags
-    )
+    command: (
+        Settings | SelectClasses | Budget | Export | Simulate | Account | Serve | Join | Audit
+    ) = tyro.cli(commands, args=arguments, prog="rknn", description=description, config=flags)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
         result = _run(action)
@@ -95,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(
     action: Settings
+    | SelectClasses
     | Show
     | Raise
     | Repair
@@ -110,6 +124,8 @@ def _run(
         case Settings():
             compilation.keep_none()
             return label.run(action)
+        case SelectClasses():
+            return classes.run(action)
         case Show():
             return budget.show(action)
         case Raise():

@@ -84,6 +84,7 @@ __all__ = [
     "LedgerError",
     "LedgerMismatchError",
     "combined",
+    "exact_amount",
     "fingerprint",
     "new_ledger_affords",
 ]
@@ -169,7 +170,7 @@ class Ledger:
                 "Expected the fingerprint of a data set, got an empty dataset; use "
                 "fingerprint(embeddings, labels)."
             )
-        budget = _amount(budget_epsilon, budget_delta)
+        budget = exact_amount(budget_epsilon, budget_delta)
         header = rule_fields(_rule(accounting, budget)) | {
             "name": _stem(Path(path)) if name is None else name,
             "dataset": dataset,
@@ -271,7 +272,7 @@ class Ledger:
           LedgerError: If the guarantee cannot be charged.
         """
         chain = self._chain()
-        cost = _cost(chain.rule, guarantee, _amount(guarantee.epsilon, guarantee.delta))
+        cost = _cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
         return chain.rule.fits(chain.budget, (*chain.costs, cost))
 
     def charge(self, guarantee: Guarantee, purpose: str) -> Entry:
@@ -339,7 +340,7 @@ class Ledger:
         Raises:
           LedgerError: If the reason is empty or the budget would be below the amount spent.
         """
-        amount = _amount(epsilon, delta)
+        amount = exact_amount(epsilon, delta)
         if not reason.strip():
             raise LedgerError(
                 "Expected a reason for the new budget, got an empty one; say who decided it and "
@@ -627,7 +628,7 @@ def _chargeable(guarantee: Guarantee) -> Amount:
             "Expected an epsilon that does not depend on private data; charge the bound that "
             "holds for all data."
         )
-    return _amount(guarantee.epsilon, guarantee.delta)
+    return exact_amount(guarantee.epsilon, guarantee.delta)
 
 
 def new_ledger_affords(budget: Amount, accounting: Accounting, guarantee: Guarantee) -> bool:
@@ -637,7 +638,7 @@ def new_ledger_affords(budget: Amount, accounting: Accounting, guarantee: Guaran
       LedgerError: If the budget does not suit the accounting, or the guarantee cannot be charged.
     """
     rule = _rule(accounting, budget)
-    amount = _amount(guarantee.epsilon, guarantee.delta)
+    amount = exact_amount(guarantee.epsilon, guarantee.delta)
     return rule.fits(budget, (_cost(rule, guarantee, amount),))
 
 
@@ -662,7 +663,12 @@ def _cost(rule: Rule, guarantee: Guarantee, amount: Amount) -> Cost:
         raise LedgerError(str(error)) from error
 
 
-def _amount(epsilon: Number, delta: Number) -> Amount:
+def exact_amount(epsilon: Number, delta: Number) -> Amount:
+    """Return an amount as a ledger charges it: floats by their shortest decimals.
+
+    Raises:
+      LedgerError: If epsilon is not positive and finite, or delta is outside [0, 1).
+    """
     amount = Amount(_exact(epsilon, "epsilon"), _exact(delta, "delta"))
     if amount.epsilon <= 0 or not 0 <= amount.delta < 1:
         raise LedgerError(

@@ -32,15 +32,7 @@ def data_set(
     Raises:
       ValueError: If the files cannot be used, or hold no row.
     """
-    columns = columns._replace(reads_label=False)
-    order: tuple[str, ...] = ()
-    if public is not None and not columns.raw:
-        asked = columns._replace(person=None)
-        features, order = tables.read_named_embeddings(public, "--public", asked)
-        columns = columns._replace(width=features.shape[1])
-    files = find(private, "--private").files
-    shards = with_one_order([FileShard(name, "--private", columns) for name in files], order)
-    records = Records.of(shards)
+    records = private_records(private, columns._replace(reads_label=False), public)
     if not len(records):
         raise ValueError(
             f"Expected records in --private {', '.join(private)}, got no row; save one row a "
@@ -49,6 +41,30 @@ def data_set(
     pairs = zip(records.shards, records.rows, strict=True)
     digests = [_digest(shard, rows, raw=columns.raw) for shard, rows in pairs]
     return DataSet(combined(digests), len(records), tuple(digests) if len(digests) > 1 else ())
+
+
+def private_records(
+    private: Sequence[str], columns: Columns, public: Sequence[str] | None = None
+) -> Records:
+    """Open private records without a release.
+
+    Args:
+      private: Files, folders, patterns or URLs of the private records.
+      columns: Columns to read.
+      public: Public embeddings, as for `data_set`. Defaults to None.
+
+    Raises:
+      ValueError: If the files cannot be used.
+    """
+    order: tuple[str, ...] = ()
+    if public is not None and not columns.raw:
+        asked = columns._replace(person=None)
+        features, order = tables.read_named_embeddings(public, "--public", asked)
+        columns = columns._replace(width=features.shape[1])
+    files = find(private, "--private").files
+    return Records.of(
+        with_one_order([FileShard(one, "--private", columns) for one in files], order)
+    )
 
 
 def _digest(shard: Shard, rows: int, *, raw: bool) -> str:

@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,7 @@ from rknn_jax.privacy.ledger import (
     Ledger,
     LedgerError,
     LedgerMismatchError,
+    exact_amount,
     fingerprint,
     new_ledger_affords,
 )
@@ -321,7 +321,7 @@ def open_ledger(
 def first_budget(settings: "Settings") -> Amount:
     """Return the budget of a ledger that these settings make."""
     epsilon = settings.epsilon if settings.budget is None else settings.budget
-    return _amount(
+    return exact_amount(
         epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta
     )
 
@@ -350,9 +350,4 @@ def _graph(settings: "Settings", public: Array, num_queries: int) -> csr_matrix 
 
 
 def _cost(settings: "Settings") -> Amount:
-    return _amount(settings.epsilon, settings.delta)
-
-
-def _amount(epsilon: float, delta: float) -> Amount:
-    # Floats by their shortest decimals, as the ledger takes them.
-    return Amount(Fraction(str(epsilon)), Fraction(str(delta)))
+    return exact_amount(settings.epsilon, settings.delta)

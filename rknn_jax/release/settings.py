@@ -1,5 +1,6 @@
 """Settings of a release, shared by `rknn label` and the estimator."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -96,14 +97,24 @@ class Settings:
         Raises:
           ValueError: If none is named, and the data set has no folder beside which it may lie.
         """
-        if self.ledger is not None:
-            return self.ledger
         names = [self.private] if isinstance(self.private, str) else list(self.private)
-        path = Path(names[0])
-        if len(names) > 1 or "://" in names[0] or not path.exists():
-            raise ValueError(
-                "Expected --ledger with several files, a pattern or a URL in --private, got none; "
-                "name a file on this machine, and the same one for every release on these records."
-            )
-        own = path.resolve()  # a link to a data set shares its budget
-        return own.with_name(f"{own.name}.ledger.jsonl")
+        return ledger_beside(names) if self.ledger is None else self.ledger
+
+
+def ledger_beside(names: Sequence[str]) -> Path:
+    """Return the file of the budget of a data set that names no other.
+
+    Args:
+      names: Private files.
+
+    Raises:
+      ValueError: If the data set has no folder beside which the file may lie.
+    """
+    path = Path(names[0])
+    if len(names) > 1 or "://" in names[0] or not path.exists():
+        raise ValueError(
+            "Expected --ledger with several files, a pattern or a URL in --private, got none; "
+            "name a file on this machine, and the same one for every release on these records."
+        )
+    own = path.resolve()  # a link to a data set shares its budget
+    return own.with_name(f"{own.name}.ledger.jsonl")

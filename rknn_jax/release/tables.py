@@ -44,7 +44,7 @@ RAW_AT_ONCE = 2**10
 _NOBODY = {"nan", "none", "null", "<na>", "na", "n/a", "nat"}
 _WHOLE = re.compile(r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,400})(\.0*)?")
 
-_MISSING_TEXT = {"nan", "none", "null", "<na>"}  # str() of missing values, in lower case
+MISSING_TEXT = {"nan", "none", "null", "<na>"}  # str() of missing values, in lower case
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def infer_classes(labels: np.ndarray) -> Classes:
     """
     if labels.dtype.kind == "U":
         names = tuple(str(name) for name in np.unique(labels) if name)
-        unclear = [name for name in names if name.lower() in _MISSING_TEXT]
+        unclear = [name for name in names if name.lower() in MISSING_TEXT]
         if unclear:
             raise ValueError(
                 f"Expected text labels, got {unclear[0]!r} among the labels; where it says that "

@@ -1,0 +1,148 @@
+"""`rknn classes`: classes of private labels where the set of classes is private too."""
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rknn_jax._internal.terminal import err, metered, out, sure_interrupts, tell
+from rknn_jax.formats import Columns
+from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
+
+if TYPE_CHECKING:
+    from rknn_jax.privacy.ledger import DataSet, Ledger
+
+
+@dataclass(frozen=True)
+class SelectClasses:
+    """Select the classes that enough private records have, and charge it to their ledger.
+
+    A class of few records stays unknown. Pass the result to rknn label as --classes. Name the records as in rknn label. If the program is stopped after the charge, the selection is lost and has to be paid for again.
+
+    Attributes:
+      private: private records, in files, folders, patterns or URLs.
+      epsilon: what the selection may cost.
+      delta: probability that a class of a single record shows.
+      public: public embeddings, if the order of their columns is another one.
+      embedding: name of the array or list column of the embeddings, or of a column for each feature.
+      label: name of the array or column of the labels.
+      person: name of the array or column that tells whose a record is. Epsilon then protects a person, of whom one record is drawn.
+      relation: replace-one or add-remove, as in every release on these records.
+      representation: as in rknn label, for raw records.
+      budget: epsilon that may be spent on this data set in all, for a ledger that does not exist yet; this epsilon where it is not given.
+      budget_delta: likewise for delta.
+      ledger: file of the budget; <private file>.ledger.jsonl where it is not given.
+      patience: seconds to wait for another process that holds the ledger.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    private: str | tuple[str, ...]
+    epsilon: float
+    delta: float
+    public: str | tuple[str, ...] | None = None
+    embedding: tuple[str, ...] = ()
+    label: str = Columns().label
+    person: str | None = None
+    relation: Relation = "replace-one"
+    representation: str | None = None
+    budget: float | None = None
+    budget_delta: float | None = None
+    ledger: Path | None = None
+    patience: float = 60.0
+    json: bool = False
+
+    @property
+    def unit(self) -> Unit:
+        """Privacy unit that epsilon protects."""
+        return "record" if self.person is None else "person"
+
+
+def run(settings: SelectClasses) -> dict[str, Any]:
+    """Select the classes, print them, and return what `--json` prints.
+
+    Raises:
+      LedgerError: If the ledger does not allow the selection; nothing was drawn then.
+      ValueError: If the settings or the records cannot be used; nothing was spent then.
+    """
+    with err.status("loading"):
+        from rknn_jax.release import adoption, class_selection
+    columns = Columns(
+        settings.embedding or None,
+        settings.label,
+        raw=settings.representation is not None,
+        person=settings.person,
+    )
+    cost = class_selection.cost(settings.epsilon, settings.delta, settings.relation, settings.unit)
+    private = _listed(settings.private)
+    public = None if settings.public is None else _listed(settings.public)
+    with metered("reading the private records"), sure_interrupts():
+        data = adoption.data_set(private, columns, public)
+        records = adoption.private_records(private, columns, public)
+        found = class_selection.occurrences(records.shards, settings.unit)
+    with warnings.catch_warnings(record=True) as caught:
+        ledger = _ledger(settings, data, cost)
+        selected = class_selection.select(
+            found,
+            settings.epsilon,
+            settings.delta,
+            ledger,
+            relation=settings.relation,
+            unit=settings.unit,
+        )
+    for one in caught:
+        tell(err, "warning", str(one.message))
+    told = err if settings.json else out
+    for name, count in selected.counts.items():
+        told.print(f"  {name:<24} about {max(count, 0):,} {settings.unit}s")
+    tell(told, "classes", f"--classes {selected.classes}" if selected.counts else "none")
+    tell(told, "privacy", str(selected.guarantee))
+    tell(told, "ledger", f"{ledger.path}: {ledger.remaining} left; head {ledger.head}")
+    return {
+        "classes": list(selected.counts),
+        "counts": selected.counts,
+        "guarantee": selected.guarantee.asdict(),
+        "ledger": {"head": ledger.head, "remaining": ledger.remaining._asdict()},
+    }
+
+
+def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledger":
+    """Open the ledger of these people, or make their first one, and note it in the index."""
+    from rknn_jax.privacy import ledger_index
+    from rknn_jax.privacy.ledger import (
+        BudgetExceededError,
+        Ledger,
+        exact_amount,
+        new_ledger_affords,
+    )
+    from rknn_jax.release.settings import ledger_beside
+
+    path = settings.ledger or ledger_beside(_listed(settings.private))
+    for one in (data.fingerprint, *data.shards):
+        ledger_index.check(path, one)
+    with ledger_index.held(path, data.fingerprint, data.shards):
+        if os.path.lexists(path):
+            return Ledger.open(path, data.fingerprint, settings.patience)
+        budget = exact_amount(
+            settings.epsilon if settings.budget is None else settings.budget,
+            settings.delta if settings.budget_delta is None else settings.budget_delta,
+        )
+        if not new_ledger_affords(budget, "sum", cost):
+            asked = exact_amount(settings.epsilon, settings.delta)
+            raise BudgetExceededError(
+                f"This selection costs {asked}, and the first budget is to be {budget}; ask for "
+                "less, or set a larger --budget and --budget-delta."
+            )
+        return Ledger.create(
+            path,
+            data.fingerprint,
+            *budget,
+            relation=settings.relation,
+            unit=settings.unit,
+            rows=data.rows,
+            shards=data.shards,
+        )
+
+
+def _listed(names: str | tuple[str, ...]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)

@@ -1,0 +1,218 @@
+"""Private choice of the classes: those that enough private records or persons have.
+
+The set of classes is an input of a release, and public. Where nobody knows it but the owners of the
+records, it is selected here first, at a cost of its own: every class that occurs gets a noisy
+count, and is kept if the count reaches a threshold. A class of few records stays unknown.
+
+**Guarantee.** Each record has one class; of each person one record with a class is drawn. Let b be
+the scale of the discrete Laplace noise, with 1/b = epsilon/2 under replace-one and epsilon under
+add-remove, and p the probability that the count of a single record reaches the threshold T,
+
+    p = P[1 + noise >= T] = e^(-(T - 1)/b) / (1 + e^(-1/b)).
+
+The selection is (epsilon, delta)-DP if p <= delta and p <= 1 - e^(-1/b). *Proof.* Counts of
+different classes are independent. A neighbor changes one count by 1, or two under replace-one. A
+count that is positive on both sides loses a factor of e^(1/b) at most. A class that one side alone
+has appears there with probability p, which is lost to delta; where it does not appear, that side's
+probability is 1 - p >= e^(-1/b) of the other's. At most one class is on the first side alone. So
+the losses of the pure part add up to 1/b or 2/b. `least_threshold` returns the least T.
+
+OpenDP 0.16 has the same mechanism (`make_laplace_threshold`), and states P[1 + noise > T] for it,
+though it keeps counts that equal T. Its delta is too small by the factor e^(1/b). The noise here is
+OpenDP's, and the threshold is ours.
+
+References: Korolova et al., "Releasing Search Queries and Clicks Privately", 2009; Wilson et al.,
+"Differentially Private SQL with Bounded User Contribution", 2020, section 3.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rknn_jax.privacy import contributions, exact_noise
+from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
+from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.release import tables
+from rknn_jax.release.shards import Shard
+from rknn_jax.release.tables import MISSING, MISSING_TEXT, ROWS_AT_ONCE
+
+PURPOSE = "selection of the classes"
+
+_CHANGED = {"replace-one": 2, "add-remove": 1}  # counts that a neighbor changes
+
+
+class Occurrences(NamedTuple):
+    """Classes that occur: private.
+
+    Attributes:
+      counts: Number of records of each class, or of persons.
+      numbers: True if the classes are numbers, not text.
+    """
+
+    counts: dict[str, int]
+    numbers: bool
+
+
+class Selection(NamedTuple):
+    """Classes that were selected. They may be published with their guarantee.
+
+    Attributes:
+      counts: Noisy number of records, or of persons, of each selected class, in order.
+      numbers: True if the classes are numbers, not text.
+      guarantee: Guarantee of names and counts together.
+    """
+
+    counts: dict[str, int]
+    numbers: bool
+    guarantee: Guarantee
+
+    @property
+    def classes(self) -> str:
+        """Value of `--classes`: the names with commas between them, or the number of classes."""
+        if not self.numbers:
+            return ",".join(self.counts)
+        return str(max((int(name) for name in self.counts), default=-1) + 1)
+
+
+def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrences:
+    """Count the records of each class, or the persons.
+
+    Args:
+      shards: Private records. Their labels are read, and for persons whose they are.
+      unit: Privacy unit. Of each person, one record with a class is drawn.
+      seed: Seed of the draw, public. Defaults to 0.
+
+    Raises:
+      ValueError: If the labels are of different kinds, or cannot be read.
+    """
+    labels = [
+        tables.plain_labels(block, shard.where)
+        for shard in shards
+        for block in shard.labels(ROWS_AT_ONCE)
+    ]
+    kinds = {block.dtype.kind for block in labels}
+    if len(kinds) != 1:
+        raise ValueError(
+            "Expected labels of one kind in all files of --private, got "
+            f"{'numbers and text' if kinds else 'none'}; save them alike."
+        )
+    given = np.concatenate(labels)
+    numbers = kinds == {"i"}
+    known = _known(given)
+    if unit == "person":
+        known &= _drawn(shards, known, seed)
+    names, counts = np.unique(given[known], return_counts=True)
+    pairs = zip(names.tolist(), counts.tolist(), strict=True)
+    return Occurrences({str(name): count for name, count in pairs}, numbers)
+
+
+def select(
+    found: Occurrences,
+    epsilon: float,
+    delta: float,
+    ledger: Ledger,
+    *,
+    relation: Relation = "replace-one",
+    unit: Unit = "record",
+) -> Selection:
+    """Charge the ledger, then select the classes with noise from the operating system's entropy.
+
+    Args:
+      found: Classes that occur.
+      epsilon: Epsilon of the selection.
+      delta: Delta of the selection, positive.
+      ledger: Ledger of the private records.
+      relation: Neighboring relation. Defaults to `replace-one`.
+      unit: Privacy unit, as for `occurrences`. Defaults to `record`.
+
+    Raises:
+      LedgerError: If the budget does not allow the charge; nothing is drawn then.
+      ValueError: If epsilon or delta is out of range.
+    """
+    guarantee = cost(epsilon, delta, relation, unit)
+    scale = noise_scale(epsilon, relation)
+    threshold = least_threshold(scale, delta)
+    ledger.charge(guarantee, PURPOSE)
+    names = sorted(found.counts, key=_order(found))
+    exact = np.array([found.counts[name] for name in names], np.int64)
+    noisy = exact_noise.discrete_laplace(exact, scale) if names else exact
+    kept = {
+        name: int(count) for name, count in zip(names, noisy, strict=True) if count >= threshold
+    }
+    return Selection(kept, found.numbers, guarantee)
+
+
+def cost(epsilon: float, delta: float, relation: Relation, unit: Unit) -> Guarantee:
+    """Return the guarantee of a selection.
+
+    Raises:
+      ValueError: If epsilon or delta is out of range.
+    """
+    least_threshold(noise_scale(epsilon, relation), delta)
+    return Guarantee(
+        epsilon,
+        delta,
+        relation,
+        "central",
+        (),
+        unit=unit,
+        accountant="threshold",
+        sampler="release",
+    )
+
+
+def noise_scale(epsilon: float, relation: Relation) -> float:
+    """Return the scale of the noise, in records."""
+    return exact_noise.safe_scale(_CHANGED[relation], epsilon)
+
+
+def least_threshold(scale: float, delta: float) -> int:
+    """Return the least threshold at which a class of one record shows with probability delta.
+
+    Args:
+      scale: Scale b of the noise, in records.
+      delta: Delta, in (0, 1).
+
+    Raises:
+      ValueError: If delta is outside (0, 1).
+
+    >>> least_threshold(20.0, 1e-6)
+    265
+    """
+    if not 0 < delta < 1:
+        raise ValueError(
+            f"Expected 0 < delta < 1, got delta={delta}; without one, no class could be kept that "
+            "is not public. 1e-6 is a common choice."
+        )
+    allowed = min(delta, -math.expm1(-1 / scale)) * (1 - 1e-9)
+    return 1 + math.ceil(-scale * (math.log(allowed) + math.log1p(math.exp(-1 / scale))))
+
+
+def _known(labels: np.ndarray) -> np.ndarray:
+    """Return which records have a class. Words for missing values are no class."""
+    if labels.dtype.kind != "U":
+        return (labels != MISSING) & (labels < tables.FOREIGN)
+    known: np.ndarray = ~np.isin(np.char.lower(labels), ["", *MISSING_TEXT])
+    return known
+
+
+def _drawn(shards: Sequence[Shard], known: np.ndarray, seed: int) -> np.ndarray:
+    """Return one record of each person, drawn among those with a class."""
+    told = [
+        tables.person_names(block, shard.where)
+        for shard in shards
+        for block in shard.persons(ROWS_AT_ONCE)
+    ]
+    names = np.ascontiguousarray(np.concatenate([name for name, _ in told]))
+    votes = known & np.concatenate([has for _, has in told])
+    persons = names[votes].view([("a", "<u8"), ("b", "<u8")]).ravel()
+    _, person = np.unique(persons, return_inverse=True)
+    drawn = np.zeros(len(known), bool)
+    drawn[votes] = contributions.limited(person, persons["a"], 1, seed).units > 0
+    return drawn
+
+
+def _order(found: Occurrences) -> type[int] | type[str]:
+    return int if found.numbers else str

@@ -1,0 +1,187 @@
+"""Private selection of the classes: its guarantee, its threshold and its command."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rknn_jax.cli import classes, label, main
+from rknn_jax.cli.classes import SelectClasses
+from rknn_jax.privacy import exact_noise
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError
+from rknn_jax.release import class_selection
+from rknn_jax.release.class_selection import Occurrences, least_threshold, noise_scale, occurrences
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import ArrayShard
+
+EPSILON = 1.0
+DELTA = 0.01
+ROWS = 600
+
+
+def probabilities(count, scale, threshold, reach=400):
+    """Return the law of one class's outcome: its noisy count, or None if it does not show."""
+    if count == 0:
+        return {None: 1.0}
+    a = math.exp(-1 / scale)
+    law = {
+        count + x: (1 - a) / (1 + a) * a ** abs(x)
+        for x in range(-reach, reach + 1)
+        if count + x >= threshold
+    }
+    return law | {None: 1 - sum(law.values())}
+
+
+def distance(mine, theirs, epsilon):
+    """Return the least delta of two data sets, given the counts of two classes in each."""
+    laws = [
+        [probabilities(count, SCALE, THRESHOLD) for count in counts] for counts in (mine, theirs)
+    ]
+    [(first, second), (other, another)] = laws
+    return sum(
+        max(0.0, p * q - math.exp(epsilon) * other.get(x, 0.0) * another.get(y, 0.0))
+        for x, p in first.items()
+        for y, q in second.items()
+    )
+
+
+SCALE = noise_scale(EPSILON, "replace-one")
+THRESHOLD = least_threshold(SCALE, DELTA)
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize(
+    "pair", [((1, 0), (0, 1)), ((5, 0), (4, 1)), ((1, 4), (0, 5)), ((9, 9), (8, 10))]
+)
+def test_delta_is_what_two_neighbors_differ_by(pair, direction):
+    """Replacing one record moves it from one class to another."""
+    mine, theirs = pair[::direction]
+    assert distance(mine, theirs, EPSILON) <= DELTA * (1 + 1e-9)
+
+
+def test_the_threshold_is_the_least_one_and_opendps_own_delta_is_too_small():
+    """`make_laplace_threshold` of OpenDP states a delta that its own releases pass."""
+    a = math.exp(-1 / SCALE)
+    shows = [a ** (threshold - 1) / (1 + a) for threshold in (THRESHOLD, THRESHOLD - 1)]
+    assert shows[0] <= DELTA < shows[1]
+    from opendp import domains, measurements, metrics
+
+    with exact_noise._opendp():
+        domain = domains.map_domain(domains.atom_domain(T=str), domains.atom_domain(T="i64"))
+        metric = metrics.l01inf_distance(metrics.absolute_distance(T="i64"))
+        theirs = measurements.make_laplace_threshold(domain, metric, scale=SCALE, threshold=5)
+        _, stated = theirs.map((1, 1, 1))
+        shown = len(theirs({str(number): 1 for number in range(20_000)})) / 20_000
+    truth = a**4 / (1 + a)
+    assert stated == pytest.approx(a * truth, rel=1e-3)
+    # Five standard deviations: fails by chance in one run of two million.
+    assert shown == pytest.approx(truth, abs=5 * math.sqrt(truth / 20_000))
+
+
+def test_a_class_of_one_record_shows_as_often_as_delta(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.jsonl", "sha256:0", 10, 0.5)
+    lonely = Occurrences({f"class {number}": 1 for number in range(20_000)}, numbers=False)
+    shown = len(class_selection.select(lonely, 1.0, 0.01, ledger).counts) / 20_000
+    a = math.exp(-1 / SCALE)
+    truth = a ** (THRESHOLD - 1) / (1 + a)
+    # Five standard deviations: fails by chance in one run of two million.
+    assert shown == pytest.approx(truth, abs=5 * math.sqrt(truth / 20_000))
+
+
+def shards(labels, persons=None):
+    labels = np.asarray(labels)
+    rows = np.zeros((len(labels), 2), np.float32)
+    return [ArrayShard("r", rows, labels, None if persons is None else np.asarray(persons))]
+
+
+def test_missing_labels_are_no_class():
+    text = shards(["cat", " cat", "", "dog", "nan", "None"])
+    assert occurrences(text, "record") == Occurrences({"cat": 2, "dog": 1}, numbers=False)
+    numbers = shards([0, 2, 2, -1])
+    assert occurrences(numbers, "record") == Occurrences({"0": 1, "2": 2}, numbers=True)
+
+
+def test_a_person_moves_one_count_by_one_whatever_her_records_are():
+    """The sensitivity found by search: other people's draws do not depend on hers."""
+    generator = np.random.default_rng(0)
+    others = generator.integers(0, 3, 40)
+    owners = generator.integers(1, 9, 40)
+
+    def counts(hers):
+        labels = np.concatenate([others, np.asarray(hers, int)])
+        persons = np.concatenate([owners, np.zeros(len(hers), int)])
+        return occurrences(shards(labels, persons), "person").counts
+
+    alone = counts([])
+    assert sum(alone.values()) == 8
+    for hers in ([0], [1] * 30, [0, 1, 2] * 5, [2, -1]):
+        mine = counts(hers)
+        moved = [mine.get(name, 0) - alone.get(name, 0) for name in {*mine, *alone}]
+        assert sorted(moved)[-1] == sum(moved) == 1
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Private records of three classes and a rare one, whose names nobody has published."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    names = np.array(["flu", "cold", "measles"])[np.arange(ROWS) % 3]
+    names[-1] = "plague"
+    rows = 8 * np.eye(3, 4)[np.arange(ROWS) % 3] + generator.normal(size=(ROWS, 4))
+    patient = np.arange(ROWS) // 2
+    np.savez("R.npz", embeddings=rows.astype(np.float32), labels=names, patient=patient)
+    np.savez("P.npz", embeddings=rows[:60].astype(np.float32) + 0.1)
+    return tmp_path
+
+
+ASKED = SelectClasses("R.npz", 1.0, 1e-6, budget=2.0)
+
+
+@pytest.mark.parametrize("person", [None, "patient"])
+def test_classes_are_selected_and_then_label(folder, capsys, person):
+    asked = replace(ASKED, person=person)
+    told = classes.run(asked)
+    assert told["classes"] == ["cold", "flu", "measles"]
+    truth = ROWS / 3 if person is None else ROWS / 6
+    assert all(abs(count - truth) < 60 for count in told["counts"].values())
+    assert "--classes cold,flu,measles" in capsys.readouterr().out
+    unit = "record" if person is None else "person"
+    assert (told["guarantee"]["unit"], told["guarantee"]["delta"]) == (unit, 1e-6)
+    label.run(
+        Settings("P.npz", "R.npz", 1.0, person=person, classes=",".join(told["classes"]), queries=3)
+    )
+    ledger = Ledger.open("R.npz.ledger.jsonl")
+    assert ledger.spent == (2, pytest.approx(1e-6))
+    with pytest.raises(BudgetExceededError):
+        classes.run(asked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"delta": 0.0}, "0 < delta < 1"),
+        ({"epsilon": 0.0}, "0 < epsilon"),
+        ({"label": "diagnosis"}, "diagnosis"),
+        ({"person": "nobody"}, "nobody"),
+        ({"budget": 0.5}, "0.5"),
+    ],
+)
+def test_what_cannot_be_selected_spends_nothing(folder, wrong, said):
+    with pytest.raises(ValueError, match=said):
+        classes.run(replace(ASKED, **wrong))
+    assert not Path("R.npz.ledger.jsonl").exists()
+
+
+def test_a_ledger_of_divergences_refuses_it(folder):
+    first = Settings("P.npz", "R.npz", 0.1, classes="cold,flu", queries=3)
+    label.run(replace(first, budget=1, budget_delta=1e-5, accounting="renyi"))
+    with pytest.raises(LedgerError, match="noise is known"):
+        classes.run(ASKED)
+
+
+def test_the_command_line_prints_it_as_json(folder, capsys):
+    asked = "classes --private R.npz --epsilon 1 --delta 1e-6 --json"
+    assert main.main(asked.split()) == 0
+    assert '"classes": ["cold", "flu", "measles"]' in capsys.readouterr().out
