@@ -6,10 +6,11 @@ r"""Audit a whole run: try to break its guarantee with a canary among the privat
 
 Every option of `train.distill` is also an option here. The canary is the picture of a query in the
 place of a private record. It has its own label in one data set, and that of another class in the
-other. Under add-remove, it is present in one and absent in the other. Every run is one of
-`train.distill`, from data to files, with fresh noise of the operating system's entropy. The audit
-reads `queries.npz` and `labels.npz` in the run's folder. No student is trained: it is
-post-processing of these files and reveals nothing more.
+other. Under add-remove, it is present in one and absent in the other. With `--unit person`, all
+records of the last record's person take its place. Every run is one of `train.distill`, from data
+to files, with fresh noise of the operating system's entropy. The audit reads `queries.npz` and
+`labels.npz` in the run's folder. No student is trained: it is post-processing of these files and
+reveals nothing more.
 
     OUT/audit.json    the result, a `rknn_jax.audit.finding.Finding`
 
@@ -123,13 +124,13 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
     )
     canary = games_labeler.canaries(task, queries)[0]
     both = [
-        games_labeler.with_record(task.private, canary.images[world], int(canary.labels[world]))
+        games_labeler.with_record(
+            task.private, canary.images[world], int(canary.labels[world]), experiment.unit
+        )
         for world in (0, 1)
     ]
     if experiment.relation == "add-remove":
-        private = task.private
-        clients = None if private.clients is None else private.clients[:-1]
-        both = [Records(private.images[:-1], private.labels[:-1], clients), both[0]]
+        both = [games_labeler.without_canary(task.private, experiment.unit), both[0]]
     first, second = (Prepared(_with_private(task, private), encode, network) for private in both)
     return first, second
 

@@ -1,6 +1,7 @@
 """Neighboring inputs of labelers and adversaries' views of them, for audits.
 
-A canary is the record in which two data sets differ. A view holds all that a labeler releases and
+A canary is the record in which two data sets differ, or the person with all records, if persons
+are the unit. A view holds all that a labeler releases and
 nothing else: counts, labels, soft labels, confidences and, if the labeler trains a network, the
 network's weights. Every run labels a small task anew.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from rknn_jax import labelers
 from rknn_jax.audit.game import Game
 from rknn_jax.labelers import Labeler
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Answers, Array, Card, Public, Records, Task
@@ -26,13 +28,18 @@ OTHERS = 2
 """Number of queries of other classes whose pictures replace a canary's own."""
 
 
+RECORDS_OF_LAST = 8
+"""Number of records of the last person of a small task; all others have one."""
+
+
 @dataclass(frozen=True)
 class Canary:
-    """A record by which two data sets differ.
+    """A record by which two data sets differ, or all records of a person.
 
     Attributes:
       words: Description of the canary.
-      images: Pictures in either data set, uint8 `[2, height, width, channels]`.
+      images: Pictures in either data set, uint8 `[2, height, width, channels]`. A person has the
+        picture in every record.
       labels: Labels in either data set, int32 `[2]`.
     """
 
@@ -46,7 +53,8 @@ def of_labeler(
 ) -> tuple[list[Game], Guarantee]:
     """Return games of a labeler on a task, and the guarantee of its answers.
 
-    The last private record is a canary, or is absent.
+    The last private record is a canary, or is absent. If persons are the unit, it is the last
+    record's person with all records.
 
     Args:
       task: Small task, as every run labels it anew.
@@ -61,10 +69,10 @@ def of_labeler(
         return labeler.release(noise_key, votes, queries, task.card.num_classes)
 
     games = []
-    without = Records(task.private.images[:-1], task.private.labels[:-1])
+    without = without_canary(task.private, labeler.unit)
     for number, canary in enumerate(canaries(task, queries)):
         first, second = (
-            with_record(task.private, canary.images[world], int(canary.labels[world]))
+            with_record(task.private, canary.images[world], int(canary.labels[world]), labeler.unit)
             for world in (0, 1)
         )
         if labeler.relation == "replace-one":
@@ -120,19 +128,45 @@ def canaries(task: Task, queries: Any) -> list[Canary]:
     ]
 
 
-def with_record(private: Records, image: np.ndarray, label: int) -> Records:
-    """Return the records with the last one replaced."""
+def with_record(
+    private: Records, image: np.ndarray, label: int, unit: Protected = "record"
+) -> Records:
+    """Return the records with the canary's replaced.
+
+    Args:
+      private: Private records.
+      image: Picture that takes their place, uint8 `[height, width, channels]`.
+      label: Label that takes their place.
+      unit: Privacy unit. Defaults to record: the last record alone is replaced. With person, all
+        records of its person are.
+    """
+    mine = _of_canary(private, unit)
     images = private.images.copy()
     labels = private.labels.copy()
-    images[-1] = image
-    labels[-1] = label
+    images[mine] = image
+    labels[mine] = label
     return replace(private, images=images, labels=labels)
+
+
+def without_canary(private: Records, unit: Protected = "record") -> Records:
+    """Return the records without the last one, or without those of its person."""
+    others = ~_of_canary(private, unit)
+    clients = None if private.clients is None else private.clients[others]
+    return Records(private.images[others], private.labels[others], clients)
+
+
+def _of_canary(private: Records, unit: Protected) -> np.ndarray:
+    """Return a mask of the canary's records, bool `[n]`."""
+    if unit == "person" and private.clients is not None:
+        return np.asarray(private.clients == private.clients[-1])
+    return np.asarray(np.arange(len(private.labels)) == len(private.labels) - 1)
 
 
 def small_task(num_records: int = 24) -> Task:
     """Return a task of three classes of pictures of 6 x 6, each with a bright quarter.
 
-    It has 12 public, `num_records` private and 3 test records.
+    It has 12 public, `num_records` private and 3 test records. `RECORDS_OF_LAST` private records
+    are of one person.
     """
     rng = np.random.default_rng(0)
     sizes = np.cumsum([0, 12, num_records, 3])
@@ -142,10 +176,12 @@ def small_task(num_records: int = 24) -> Task:
         image[3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 180
     index = [np.arange(start, end) for start, end in itertools.pairwise(sizes)]
     parts = [(images[rows].astype(np.uint8), labels[rows].astype(np.int32)) for rows in index]
+    others = max(num_records - RECORDS_OF_LAST, 0)
+    clients = np.minimum(np.arange(num_records), others).astype(np.int32)
     return Task(
         Card("bright quarters", "made here", "none", ("a", "b", "c")),
         Public(*parts[0]),
-        Records(*parts[1]),
+        Records(*parts[1], clients),
         Records(*parts[2]),
         *index,
     )

@@ -3,6 +3,7 @@
 rknn audit --mechanism collision --epsilon 1
 rknn audit --mechanism gaussian --epsilon 1 --delta 1e-5 --sampler release
 rknn audit --labeler private_knn --epsilon 1 --delta 1e-5
+rknn audit --labeler rknn --unit person --epsilon 1
 rknn audit --labeler noisy_sgd --one-run --epsilon 1
 rknn audit --release --epsilon 1
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rknn_jax._internal.terminal import err, tell, whole
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Sampler
 
 BROKEN = 4
@@ -40,6 +42,7 @@ class Audit:
       one_run: plant 3,000 canaries in every run of a labeler that sums noisy gradients, such as noisy_sgd, and guess which they are.
       delta: claimed delta; 1e-5 if noise needs one and none is given.
       relation: which data sets are neighbors.
+      unit: what a labeler protects, a record or a person; the person who is the canary has eight of the 24 pictures.
       neighbors: number of queries k that a record votes for.
       queries: number of queries s.
       classes: number of classes.
@@ -58,6 +61,7 @@ class Audit:
     one_run: bool = False
     delta: float | None = None
     relation: Relation = "replace-one"
+    unit: Protected = "record"
     neighbors: int = SIZES["neighbors"]
     queries: int = SIZES["queries"]
     classes: int = SIZES["classes"]
@@ -160,6 +164,11 @@ def _check(settings: Audit) -> None:
         raise ValueError(
             f"Expected --mechanism with --{given[0]}, got {what}, whose small task has sizes of "
             "its own."
+        )
+    if settings.unit == "person" and (not settings.labeler or settings.one_run):
+        raise ValueError(
+            "Expected --labeler without --one-run with --unit person, got another subject; its "
+            "canary is a person with several records."
         )
     if settings.one_run and not settings.labeler:
         raise ValueError("Expected --labeler with --one-run, got none; noisy_sgd is one.")
@@ -291,6 +300,7 @@ def configured(settings: Audit, epsilon: float) -> Any:
     from rknn_jax.audit import games_labeler
 
     delta = DELTA if settings.delta is None else settings.delta
-    return games_labeler.telling(
+    labeler = games_labeler.telling(
         settings.labeler or "", epsilon=epsilon, relation=settings.relation, delta=delta
     )
+    return labeler if settings.unit == "record" else replace(labeler, unit=settings.unit)
