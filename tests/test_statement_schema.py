@@ -217,7 +217,9 @@ def test_what_the_statement_leaves_open_is_unanswered():
     answers = {one.topic: one.answer for one in everything}
     assert not answers["Test of the claim"]
     assert not answers["Purpose"]
-    assert answers["Several releases"].startswith("Epsilon 1.5, delta 0. A ledger keeps account")
+    assert answers["Several releases"].startswith(
+        "Epsilon 1.5, delta 0 so far. A ledger keeps account"
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,9 @@ def test_a_release_tells_who_answers_for_it_and_is_ready_for_the_registry(rknn, 
     done = rknn("export", "new", "--format", "registry", "--json")
     assert done.status == 0, done.err
     assert done.json["files"] == {"registry": "new/registry.yaml"}
-    record = yaml.safe_load((tmp_path / "new/registry.yaml").read_text(encoding="utf-8"))
+    text = (tmp_path / "new/registry.yaml").read_text(encoding="utf-8")
+    assert "description: |-\n" in text, "the registry keeps lines"
+    record = yaml.safe_load(text)
     assert list(record) == ["url_slug", "status", "tier", "deployment"]
     fields = record["deployment"]
     assert {name: " ".join(part) for name, part in fields.items()} == REGISTRY
@@ -303,6 +307,13 @@ def test_the_words_do_not_make_another_release(tmp_path):
 def written(folder: Path, card) -> Path:
     (folder / "privacy.json").write_text(card if isinstance(card, str) else json.dumps(card))
     return folder
+
+
+def test_classes_that_were_read_from_private_labels_are_a_private_choice(rknn, tmp_path):
+    make_files(tmp_path)
+    done = rknn(*arguments(classes=None, infer_classes=True), "--json")
+    assert done.json["tuning"]["private_data"] == "uncharged"
+    assert "classes" in done.json["tuning"]["words"]
 
 
 def test_a_statement_without_a_version_can_be_exported(tmp_path):

@@ -14,7 +14,7 @@ The wording of the questions is this package's own.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rknn_jax.privacy.guarantee import RELATION_WORDS, TRUST_WORDS
+from rknn_jax.privacy.guarantee import RELATION_WORDS, TRUST_WORDS, _round_up
 
 Card = Mapping[str, Any]
 """Content of `privacy.json`; a statement of an older version may lack entries."""
@@ -128,7 +128,7 @@ def _nist(card: Card) -> tuple[Question, ...]:
         Question(
             "Privacy parameters",
             "How large are epsilon and delta?",
-            f"epsilon {guarantee['epsilon']}, delta {guarantee['delta']}.",
+            f"Epsilon {guarantee['epsilon']}, delta {guarantee['delta']}.",
         ),
         Question("Unit of privacy", "What does one unit hold, and what may it add?", unit(card)),
         Question(
@@ -189,8 +189,10 @@ def curve(card: Card) -> str:
     points = found.get("points", ())
     if len(points) < 2:
         return ""
-    pairs = ", ".join(f"({point['epsilon']:.4g}, {point['delta']:.3g})" for point in points)
-    rho = f" It is {found['rho']:.4g}-zCDP." if "rho" in found else ""
+    pairs = ", ".join(
+        f"({_round_up(point['epsilon'], 4)}, {_round_up(point['delta'], 3)})" for point in points
+    )
+    rho = f" It is {_round_up(found['rho'], 4)}-zCDP." if "rho" in found else ""
     return f"Each of these pairs of epsilon and delta holds: {pairs}.{rho}"
 
 
@@ -203,7 +205,7 @@ def account(card: Card) -> str:
         f"epsilon {float(ledger[name]['epsilon']):.12g}, delta {float(ledger[name]['delta']):.12g}"
         for name in ("spent", "budget")
     )
-    return f"{_sentence(spent)} A ledger keeps account and allows {budget} in all."
+    return f"{_sentence(spent)[:-1]} so far. A ledger keeps account and allows {budget} in all."
 
 
 def mechanism(card: Card) -> str:

@@ -36,6 +36,7 @@ from rknn_jax.privacy.statement import (
     Contribution,
     Controller,
     Statement,
+    Tuning,
     as_json,
     new_release,
     page,
@@ -308,8 +309,18 @@ def statement(plan: Plan, guarantee: Guarantee, ledger: Ledger, release: str) ->
         release=release,
         controller=Controller(settings.controller, settings.contact, settings.purpose),
         contribution=_contribution(settings),
-        tuning=PUBLIC_TUNING,
+        tuning=_tuning(plan),
         remark=_inferred(plan),
+    )
+
+
+def _tuning(plan: Plan) -> Tuning:
+    """Return how the settings were chosen: on public quantities, unless classes were inferred."""
+    if plan.data.classes.source != "inferred":
+        return PUBLIC_TUNING
+    return Tuning(
+        "uncharged",
+        "The set of classes was read from the private labels, and epsilon does not cover that.",
     )
 
 

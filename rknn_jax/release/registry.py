@@ -44,6 +44,18 @@ POST_PROCESSING = (
 )
 
 
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Writer of YAML that keeps the lines of a text, as the registry wants it."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Return a text as a node, in the style `|` if it has lines."""
+        style = "|" if "\n" in text else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
 @dataclass(frozen=True)
 class Record:
     """Record for the registry.
@@ -58,7 +70,9 @@ class Record:
 
     def as_yaml(self) -> bytes:
         """Return the record as the registry's YAML file."""
-        text: str = yaml.safe_dump(self.fields, sort_keys=False, allow_unicode=True, width=math.inf)
+        text: str = yaml.dump(
+            self.fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf
+        )
         return text.encode()
 
 
