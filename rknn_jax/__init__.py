@@ -28,6 +28,7 @@ _MODULES = {
     "ReverseKNN": "labelers.rknn",
     "ReverseKNNLabeler": "release.estimator",
     "Round": "algorithm",
+    "Session": "release.session",
     "Task": "types",
     "cells": "bsvs",
     "compose": "privacy.accounting",

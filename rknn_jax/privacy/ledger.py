@@ -262,18 +262,33 @@ class Ledger:
         """Return all lines, oldest first."""
         return self._chain().entries
 
-    def affords(self, guarantee: Guarantee) -> bool:
+    def affords(
+        self, guarantee: Guarantee, *, within: Amount | None = None, since: int = 0
+    ) -> bool:
         """Return True if a release would fit the budget. Nothing is charged.
 
         Args:
           guarantee: Guarantee of the release, which may be that of a simulation.
+          within: Amount that the release and all charges since then may cost. Defaults to the
+            budget.
+          since: Number of the first line that counts. Defaults to 0, the first of all.
 
         Raises:
           LedgerError: If the guarantee cannot be charged.
         """
         chain = self._chain()
         cost = _cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
-        return chain.rule.fits(chain.budget, (*chain.costs, cost))
+        return chain.rule.fits(within or chain.budget, (*chain.costs_since(since), cost))
+
+    def left(self, *, within: Amount, since: int) -> Amount:
+        """Return what is left of an amount after all charges since a line.
+
+        Args:
+          within: Amount that all of them may cost.
+          since: Number of the first line that counts.
+        """
+        chain = self._chain()
+        return chain.rule.left(within, chain.costs_since(since))
 
     def charge(self, guarantee: Guarantee, purpose: str) -> Entry:
         """Spend the cost of a release that is about to happen.

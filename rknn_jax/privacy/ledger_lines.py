@@ -149,19 +149,18 @@ class Chain:
     @property
     def recorded(self) -> tuple[Cost, ...]:
         """Costs on the sound lines."""
-        return tuple(
-            Cost(entry.amount, entry.divergence)
-            if entry.kind == "spend"
-            else self.rule.unknown(entry.amount)
-            for entry in self.entries
-            if entry.kind in ("spend", "repair")
-        )
+        return tuple(map(self._cost_of, _spends(self.entries)))
 
     @property
     def costs(self) -> tuple[Cost, ...]:
         """Costs on the sound lines, and what the damage counts as."""
+        return self.costs_since(0)
+
+    def costs_since(self, first: int) -> tuple[Cost, ...]:
+        """Return the costs from line number `first` on, and what the damage counts as."""
+        recorded = tuple(map(self._cost_of, _spends(self.entries[first:])))
         unread = self.unread
-        return (*self.recorded, self.rule.unknown(unread)) if any(unread) else self.recorded
+        return (*recorded, self.rule.unknown(unread)) if any(unread) else recorded
 
     @property
     def unread(self) -> Amount:
@@ -186,6 +185,11 @@ class Chain:
         """Amount that one more release may cost."""
         return self.rule.left(self.budget, self.costs)
 
+    def _cost_of(self, entry: Entry) -> Cost:
+        if entry.kind == "spend":
+            return Cost(entry.amount, entry.divergence)
+        return self.rule.unknown(entry.amount)
+
     def _left_after_damage(self, left: Amount) -> Amount:
         """Return the part of `left` that remains under the worst reading of the damage."""
         torn = _torn(self.damage)
@@ -197,6 +201,11 @@ class Chain:
         if kind is None and amount.epsilon:  # A budget line is positive, so a zero excludes it.
             return Amount(*map(min, if_spent, if_budget))
         return if_budget if kind == "budget" else if_spent
+
+
+def _spends(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the lines that cost something."""
+    return [entry for entry in entries if entry.kind in ("spend", "repair")]
 
 
 def body_of(kind: str, amount: Amount, purpose: str) -> dict[str, Any]:

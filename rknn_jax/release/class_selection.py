@@ -193,7 +193,8 @@ def least_threshold(scale: float, delta: float) -> int:
 def _known(labels: np.ndarray) -> np.ndarray:
     """Return which records have a class. Words for missing values are no class."""
     if labels.dtype.kind != "U":
-        return (labels != MISSING) & (labels < tables.FOREIGN)
+        number: np.ndarray = (labels != MISSING) & (labels < tables.FOREIGN)
+        return number
     known: np.ndarray = ~np.isin(np.char.lower(labels), ["", *MISSING_TEXT])
     return known
 

@@ -37,7 +37,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy.filters import Accounting
-from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.release import inputs, planning, preview, tables
 from rknn_jax.release import label as job
@@ -254,17 +254,27 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
           ValueError: If the input or the parameters cannot be used.
         """
         X = self._private(X)
-        classes = (
-            Classes(inputs.ASSUMED_CLASSES, source="assumed")
-            if self.classes is None
-            else _named(_sorted(self.classes))
-        )
-        plan = self._plan(X, None, classes, person)
+        plan = self._plan(X, None, self._assumed_classes(), person)
         planning.open_ledger(plan.settings, plan.cost, fingerprint(X))
         expected = preview.preview(
             plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
         )
         return replace(expected, advice=_in_parameters(expected.advice))
+
+    def cost(self, X: ArrayLike, person: ArrayLike | None = None) -> Guarantee:
+        """Return the guarantee that `label` would give and charge. It costs nothing.
+
+        Args:
+          X: `[n, f]`, private. The result depends on the number of its rows at most.
+          person: As for `label`. Defaults to None.
+
+        Raises:
+          LedgerError: If the ledger is damaged, or has another rule than `accounting`.
+          ValueError: If the input or the parameters cannot be used.
+        """
+        X = self._private(X)
+        classes = self._assumed_classes()
+        return self._plan(X, None, classes, person).cost
 
     def label(self, X: ArrayLike, y: ArrayLike, person: ArrayLike | None = None) -> np.ndarray:
         """Release labels for the public rows.
@@ -355,6 +365,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         checked: np.ndarray = validate_data(self, X, dtype=np.float32, reset=False)
         return checked
+
+    def _assumed_classes(self) -> Classes:
+        """Return the classes, or an assumed number of them if they are to be inferred."""
+        if self.classes is None:
+            return Classes(inputs.ASSUMED_CLASSES, source="assumed")
+        return _named(_sorted(self.classes))
 
     def _private(self, X: ArrayLike) -> np.ndarray:
         """Return private rows float32 `[n, f]`; a row that cannot be used is NaN."""

@@ -1,0 +1,109 @@
+"""Session: several releases under one cap, each known before it is made."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import rknn_jax as rk
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError, LedgerMismatchError
+
+CLASSES = [0, 1, 2]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Public rows, private rows and their labels; the ledger lies in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    labels = np.arange(240) % 3
+    rows = 8 * np.eye(3, 4)[labels] + generator.normal(size=(240, 4))
+    return rows[:60], rows[60:], labels[60:]
+
+
+def settings(epsilon):
+    return {"epsilon": epsilon, "classes": CLASSES, "n_queries": 3}
+
+
+def released(epsilon):
+    event = (Event("discrete_laplace", 2 / epsilon, 2),)
+    return Guarantee(epsilon, 0.0, "replace-one", "central", event, sampler="release")
+
+
+def test_an_offer_says_what_the_call_then_costs(data):
+    public, private, labels = data
+    with rk.Session("l.jsonl", epsilon=1) as session:
+        assert session.left == (1, 0)
+        offer = session.offer(public, private, **settings(0.4))
+        assert (offer.affordable, offer.guarantee.epsilon) == (True, 0.4)
+        assert offer.expected.noise > 0
+        assert session.spent == (0, 0)
+        assert not offer.guarantee.data_dependent
+        labeler = session.label(public, private, labels, **settings(0.4))
+        assert np.mean(labeler.labels_ == np.arange(60) % 3) > 0.9
+        assert labeler.guarantee_ == offer.guarantee
+        assert (session.spent.epsilon, session.left.epsilon) == (Fraction(2, 5), Fraction(3, 5))
+        assert not session.offer(public, private, **settings(0.7)).affordable
+        with pytest.raises(BudgetExceededError, match="left"):
+            session.label(public, private, labels, **settings(0.7))
+    with pytest.raises(LedgerError, match="ended"):
+        session.label(public, private, labels, **settings(0.1))
+    assert Ledger.open("l.jsonl").budget == (1, 0)
+
+
+def test_a_session_caps_what_a_richer_ledger_allows_and_counts_every_charge(data):
+    public, private, labels = data
+    rk.Session("l.jsonl", epsilon=3).label(public, private, labels, **settings(1))
+    ledger = Ledger.open("l.jsonl")
+    with rk.Session("l.jsonl", epsilon=0.5) as session:
+        assert session.left.epsilon == Fraction(1, 2)
+        Ledger.open("l.jsonl", ledger.datasets[0].fingerprint).charge(released(0.4), "elsewhere")
+        assert session.left.epsilon == Fraction(1, 10)
+        with pytest.raises(BudgetExceededError):
+            session.label(public, private, labels, **settings(0.2))
+    assert ledger.spent.epsilon == Fraction(7, 5)
+
+
+def test_a_ledger_with_less_than_the_cap_decides(data):
+    public, private, labels = data
+    rk.Session("l.jsonl", epsilon=0.5).label(public, private, labels, **settings(0.4))
+    with rk.Session("l.jsonl", epsilon=9) as session:
+        assert session.left.epsilon == Fraction(1, 10)
+        assert not session.offer(public, private, **settings(0.2)).affordable
+
+
+def test_many_small_releases_share_a_session(data):
+    public, private, labels = data
+    with rk.Session("l.jsonl", epsilon=0.6, delta=1e-5, accounting="renyi") as session:
+        session.label(public, private, labels, **settings(0.05))
+        own = Ledger.open("l.jsonl", Ledger.open("l.jsonl").datasets[0].fingerprint)
+        for _ in range(14):
+            own.charge(released(0.05), "an equal release")
+        assert session.affords(released(0.05)), "sixteen times 0.05 is more than 0.6"
+    with pytest.raises(LedgerError, match="renyi"):
+        rk.Session("l.jsonl", epsilon=1, accounting="sum")
+
+
+def test_persons_are_protected_in_a_session_and_cost_a_ledger_of_their_own(data):
+    public, private, labels = data
+    persons = np.arange(len(labels)) // 3
+    with rk.Session("l.jsonl", epsilon=1) as session:
+        labeler = session.label(public, private, labels, person=persons, **settings(0.5))
+        assert labeler.guarantee_.unit == "person"
+        with pytest.raises(LedgerMismatchError):
+            session.label(public, private, labels, **settings(0.1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"budget": 2}, "budget"), ({"ledger": "other"}, "ledger")]
+)
+def test_what_is_the_sessions_own_is_no_argument_of_a_call(data, wrong, said):
+    public, private, labels = data
+    with rk.Session("l.jsonl", epsilon=1) as session, pytest.raises(ValueError, match=said):
+        session.label(public, private, labels, **settings(0.5), **wrong)
+
+
+def test_a_session_that_may_spend_nothing_is_refused(data):
+    with pytest.raises(LedgerError, match="epsilon > 0"):
+        rk.Session("l.jsonl", epsilon=0)
