@@ -1,32 +1,46 @@
 """A person as the unit: labels of MNIST by writers, and of made-up persons of unequal size.
 
     python -m benchmarks.persons
+    python -m benchmarks.persons labelers
 
 `mnist` labels the public images by the digits of 539 writers, each protected as a whole. In the
 central model they share a vote or m of their digits are drawn, beside the digit as the unit. In the
 local and the shuffle model m digits are drawn whose messages share epsilon. `skewed` gives 2,000
 made-up persons 1 to 1,000 records each. In its case `alike` every record is of any group. In
 `apart` a person's records are all of one group, and persons with many favor the first groups.
+
+`labelers` is written to a file of its own. It runs `train.distill --unit person`, without students,
+by the methods of `train.compare --unit person` that need no network on images. Beside them are the
+labels by hand of the same queries, which need no private record.
 """
 
 import argparse
+import json
 import sys
+import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import data
+from rknn_jax import data, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
+from rknn_jax.labels import Labels
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.privacy import contributions
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import spectral
-from rknn_jax.types import Queries
+from rknn_jax.types import Answers, Queries
+from train import distill, stages, sweep
+from train.compare.plan import Cell, Config, plan
+from train.experiment import Experiment
 
 SEEDS = (5, 6, 7)
 DRAWS = 20
@@ -148,6 +162,81 @@ def skewed(case: str, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
+def labelers() -> list[dict[str, Any]]:
+    """Return the accuracy of the public labels for each method and epsilon, writers protected."""
+    config = Config("mnist", mnist_folder(), seeds=SEEDS, student="none", unit="person")
+    chosen, cells = plan(config)
+    cells = [cell for cell in cells if not chosen.methods[cell.method].slow]
+    prepared = sweep.sharing(len(SEEDS))
+    stages.console.quiet = True
+    found = dict[tuple[str, float], list[dict[str, float]]]()
+    for cell in sorted(cells, key=lambda cell: (cell.experiment.seed, cell.method)):
+        key = (cell.method, cell.epsilon)
+        found.setdefault(key, []).append(_of_cell(cell, prepared))
+        print(cell.experiment.seed, key, found[key][-1], file=sys.stderr, flush=True)
+    rows = []
+    for (method, epsilon), runs in found.items():
+        about = {"method": method, "title": chosen.methods[method].title, "epsilon": epsilon}
+        rows.append(about | _joined(runs))
+    alone = [_by_hand(replace(cells[0].experiment, seed=seed), prepared) for seed in SEEDS]
+    return [*rows, *(_told_by_hand(alone, count) for count in alone[0])]
+
+
+def _of_cell(cell: Cell, prepared: Any) -> dict[str, float]:
+    """Run a cell in a folder that is removed, and return the accuracy of its labels."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        try:
+            distill.main(replace(cell.experiment, out=out), prepared, benchmark=False)
+        except ValueError as error:
+            # No query passed the screen, so nothing is labeled.
+            if "answer" not in str(error):
+                raise
+            return {"label_accuracy": 0.0, "worst_class": 0.0, "units": 0}
+        with np.load(out / "labels.npz") as saved:
+            told = _accuracies(saved["label"], saved["true_label"])
+        return told | {"units": json.loads((out / "result.json").read_text())["num_units"]}
+
+
+def _accuracies(labels: np.ndarray, truth: np.ndarray) -> dict[str, float]:
+    """Return the share of labels that are right, of all and of the worst class."""
+    right = labels == truth
+    classes = [float(right[truth == one].mean()) for one in range(NUM_CLASSES)]
+    return {"label_accuracy": float(right.mean()), "worst_class": min(classes)}
+
+
+def _joined(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the mean over splits with the worst run, and the worst class of all runs."""
+    values = [run["label_accuracy"] for run in runs]
+    told = {"label_accuracy": summary(values) | {"worst": min(values)}}
+    return told | {"worst_class": min(run["worst_class"] for run in runs)}
+
+
+def _by_hand(experiment: Experiment, prepared: Any) -> dict[int, dict[str, float]]:
+    """Return the accuracy of public labels from true labels of the queries, by their number."""
+    task, encode, _ = prepared(experiment)
+    features = encode(task.public.images)
+    labeler = experiment.labeler_of_round()
+    told = {}
+    for count in (10, stages.default_num_queries(task, labeler, experiment), 100):
+        key = stage_key(jax.random.key(experiment.seed), Stage.QUERIES, 0)
+        queries = kmeans.select(key, features, count)
+        named = np.eye(NUM_CLASSES, dtype=np.float32)[task.public.true_labels[queries.index]]
+        nothing = Guarantee(0.0, 0.0, "replace-one", "central", (), unit="person")
+        answers = Answers.predicted(named, nothing, None)  # type: ignore[arg-type]
+        labels = Labels.none(len(features), NUM_CLASSES).updated(queries, answers, 0)
+        graph = postprocessing.public_graph(features, count)
+        labels = labels.spread(postprocessing.public_labels(graph, labels.probabilities, count))
+        told[count] = _accuracies(labels.hard, task.public.true_labels)
+    return told
+
+
+def _told_by_hand(alone: list[dict[int, dict[str, float]]], count: int) -> dict[str, Any]:
+    title = f"no private record: {count} labels by hand"
+    about: dict[str, Any] = {"method": f"by-hand-{count}", "title": title, "epsilon": 0.0}
+    return about | _joined([one[count] for one in alone])
+
+
 def over_seeds(parts: list[list[dict[str, Any]]], measured: str) -> list[dict[str, Any]]:
     """Return rows with the mean over splits, and the worst release of all."""
     rows = []
@@ -160,7 +249,11 @@ def over_seeds(parts: list[list[dict[str, Any]]], measured: str) -> list[dict[st
 
 def main() -> None:
     """Measure both, and write the results."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", choices=("labelers",))
+    if parser.parse_args().part:
+        save("persons_labelers", labelers(), seeds=SEEDS, delta=DELTA, simulated_noise=True)
+        return
     made_up = [
         row
         for case in ("alike", "apart")

@@ -225,6 +225,22 @@ def test_all_cells_have_one_delta_relation_and_splits_and_cheap_ones_come_first(
         assert {row.epsilon for row in PUBLISHED["mnist"]} <= students, "every point of Table 1"
 
 
+def test_persons_are_the_unit_of_every_cell():
+    chosen, cells = planning.plan(Config(dataset="mnist", unit="person"))
+    assert {cell.experiment.unit for cell in cells} == {"person"}
+    assert {cell.experiment.labeler_of_round().unit for cell in cells} == {"person"}
+    assert set(planning.plan(Config(dataset="mnist"))[0].methods) - set(chosen.methods) == {
+        "near-private"
+    }
+    assert Config(unit="person").folder.name == "compare-digits-person"
+    for name in chosen.methods:
+        assert (
+            planning.settings_of(Config("mnist", unit="person"), chosen, name)["unit"] == "person"
+        )
+    with pytest.raises(ValueError, match="unit=person, got dataset=digits"):
+        planning.plan(Config(unit="person"))
+
+
 def test_stopped_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
     config = replace(BASE, out=tmp_path, epsilons=(0.1, 1.0))
     with pytest.raises(KeyboardInterrupt):

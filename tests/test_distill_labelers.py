@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from rknn_jax import data, labelers
+from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
+from rknn_jax.labelers.rknn import ReverseKNN
 from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401 (a fixture)
 from train import commandline, distill, truth
+from train.buy import Config as Buy
+from train.experiment import Experiment
 
 NEWCOMER = '''
 """Every query gets the class that is most frequent among all records."""
@@ -144,6 +148,30 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeyp
     }[settings["labeler"].name]
     assert told_apart in result["not_covered_by_epsilon"]
     assert told_apart not in result
+
+
+def test_persons_are_the_unit_of_a_whole_run(tmp_path, monkeypatch):
+    """Forty persons, some with many records; the number of queries follows from their number."""
+    settings = {"epsilon": 4.0, "unit": "person", "student": None}
+    with pytest.raises(ValueError, match="unit=person, got dataset=digits"):
+        run(tmp_path / "nobody", **settings)
+    task = digits(TINY.seed)
+    clients = np.minimum(np.arange(len(task.private.labels)), 39).astype(np.int32)
+    named = dataclasses.replace(task, private=dataclasses.replace(task.private, clients=clients))
+    monkeypatch.setattr(data, "load", lambda *_: named)
+    for trust in ("central", "local"):
+        folder = run(tmp_path / trust, labeler=ReverseKNN(trust=trust), **settings)
+        result = told(folder, "result.json")
+        assert (result["unit"], result["num_units"]) == ("person", 40)
+        assert told(folder, "privacy.json")["whole"]["unit"] == "person"
+        assert "one person's content" in told(folder, "privacy.json")["whole"]["statement"]
+        assert "40 of its persons" in (folder / "privacy.html").read_text()
+        assert told(folder, "config.json")["unit"] == "person"
+    with pytest.raises(ValueError, match="a person for every teacher, got num_teachers=41 with 40"):
+        run(tmp_path / "pate", labeler=PATE(num_teachers=41), delta=1e-5, **settings)
+    bought = {"labeler": NoisySGD(network="tanh_cnn"), "delta": 1e-5}
+    with pytest.raises(ValueError, match="unit=record with buy.select=near_private"):
+        Experiment(**settings | bought, buy=Buy(10, "benchmark", "near_private"))
 
 
 def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_path, monkeypatch):

@@ -38,8 +38,9 @@ def key():
 
 def suited(labeler):
     """Return a labeler that a search can follow: no chance but the key's, and 18 persons."""
-    given = {"unit": "person", "sampling_prob": 1.0, "num_teachers": 6, "num_neighbors": 5}
-    given["num_neighbors"] = min(5, labeler.num_neighbors) if labeler.clusters else 5
+    given = {"unit": "person", "sampling_prob": 1.0, "num_teachers": 6, "num_neighbors": 4}
+    if labeler.clusters:
+        given.pop("num_neighbors")
     takes = {one.name for one in dataclasses.fields(labeler)}
     steps = type(labeler).for_canaries(NUM_PERSONS, 1.0, 1e-5)
     if steps is not None:

@@ -99,11 +99,14 @@ def summary(
     for cell, why in failed.items():
         place = f"{cell.method}, epsilon {cell.epsilon:g}, seed {cell.experiment.seed}"
         failures[place] = why
-    comparable = [claim for claim in claims(config.dataset) if claim.method in chosen.methods]
+    # Papers state the epsilon of a record.
+    published = claims(config.dataset) if config.unit == "record" else ()
+    comparable = [claim for claim in published if claim.method in chosen.methods]
     return {
         "dataset": config.dataset,
         "delta": DELTA,
         "relation": RELATION,
+        "unit": config.unit,
         "seeds": list(chosen.seeds),
         "command": _command(config),
         "machines": machines(measured.values()),
@@ -152,6 +155,8 @@ def _command(config: Config) -> str:
     }
     if config.student != Config.student:
         options["student"] = config.student
+    if config.unit != Config.unit:
+        options["unit"] = config.unit
     words = ["python -m train.compare"]
     for name, given in options.items():
         if given is None or given == ():

@@ -158,6 +158,51 @@ def mnist(grid: tuple[float, ...] = (0.01, 0.04, 0.1, 0.4, 1.0, 4.0, INF)) -> Pl
     return Plan(0, (5, 6, 7), methods | others(methods, grid))
 
 
+def mnist_persons(grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 4.0, INF)) -> Plan:
+    """Return the plan for MNIST with its 539 writers as the unit.
+
+    It has everything that MNIST has, at sizes that a few hundred persons allow, but for choices of
+    labels whose noise hides a single record.
+    """
+    private = {"labeler": PrivateKNN(num_neighbors=50, sampling_prob=0.2)}
+    teachers = {"labeler": PATE()}
+    head = replace(HEAD, batch_size=256, learning_rate=1.0)
+    small = tuple(epsilon for epsilon in grid if epsilon <= 0.5)
+    large = tuple(epsilon for epsilon in grid if epsilon >= 0.5)
+    without_curator = tuple(epsilon for epsilon in grid if 1 <= epsilon < INF)
+    own: dict[str, tuple[str, dict[str, Any], tuple[float, ...]]] = {
+        "noisy-sgd": ("noisy SGD, linear head", {"labeler": head}, grid),
+        "private-knn": ("Private-kNN, 100 queries", private | {"queries": 100}, large),
+        "private-knn-few": ("Private-kNN, 20 queries", private | {"queries": 20}, small),
+        "pate": ("PATE, Confident-GNMax, 100 queries", teachers | {"queries": 100}, large),
+        "pate-few": ("PATE, Confident-GNMax, 20 queries", teachers | {"queries": 20}, small),
+        "rknn-shuffle": (
+            "reverse k-NN, shuffled",
+            {"labeler": ReverseKNN(trust="shuffle")},
+            without_curator,
+        ),
+        "rknn-local": (
+            "reverse k-NN, local",
+            {"labeler": ReverseKNN(trust="local")},
+            without_curator,
+        ),
+        "dpdfd": ("DPDFD, 500 teachers", {"labeler": DPDFD(num_teachers=500)}, (10.0, INF)),
+    }
+    methods = {}
+    for name, method in mnist(grid).methods.items():
+        changes = method.changes
+        if method.buys:
+            if changes["buy"].select == "near_private":
+                continue
+            changes = changes | {"labeler": replace(method.labeler, batch_size=256)}
+        title, given, epsilons = own.get(name, (method.title, {}, method.epsilons))
+        students = (1.0,) if method.students else ()
+        methods[name] = method._replace(
+            title=title, changes=changes | given, epsilons=epsilons, students=students
+        )
+    return Plan(0, (5, 6, 7), methods)
+
+
 def others(methods: dict[str, Method], grid: tuple[float, ...]) -> dict[str, Method]:
     """Return a method for every labeler that has none, with the labeler's own settings."""
     known = {method.labeler.name for method in methods.values()}

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.students.fit import Config as Network
 from rknn_jax.students.supervised import Config as Supervised
 
 from ..experiment import Experiment, plain_settings
-from .methods import Plan, digits, mnist
+from .methods import Plan, digits, mnist, mnist_persons
 
 DELTA = 1e-5
 RELATION = "replace-one"
@@ -28,8 +29,11 @@ class Config:
       seeds: Seeds for all methods, each of a split. Defaults to three for mnist and two for digits,
         and fewer for networks.
       student: Name of a file of rknn_jax/students/models, or none for no students.
+      unit: Privacy unit of all methods: a record, or a person with all records, such as a writer of
+        mnist. Settings are then those that suit a few hundred persons.
       noise_seed: Seed of the simulated noise. Defaults to the operating system's entropy.
-      out: Folder of all runs and of the page. Defaults to runs/compare-<dataset>.
+      out: Folder of all runs and of the page. Defaults to runs/compare-<dataset>, with -person at
+        the end for that unit.
     """
 
     dataset: str = "digits"
@@ -38,15 +42,16 @@ class Config:
     epsilons: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
     student: str = "cnn"
+    unit: Protected = "record"
     noise_seed: int | None = None
     out: Path | None = None
 
     @property
     def folder(self) -> Path:
         """Folder of all runs and of the page."""
-        return (
-            self.out or Path("runs") / f"compare-{self.dataset.replace(':', '-').replace('/', '-')}"
-        )
+        name = self.dataset.replace(":", "-").replace("/", "-")
+        unit = "" if self.unit == "record" else f"-{self.unit}"
+        return self.out or Path("runs") / f"compare-{name}{unit}"
 
 
 class Cell(NamedTuple):
@@ -61,9 +66,10 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
     """Return the plan and its cells, in the order of the runs.
 
     Raises:
-      ValueError: If a method does not exist, and for the errors of `Experiment`.
+      ValueError: If a method does not exist, if persons are the unit of a data set that names none,
+        and for the errors of `Experiment`.
     """
-    chosen = digits() if config.dataset == "digits" else mnist()
+    chosen = _plan_of(config)
     if unknown := set(config.methods) - set(chosen.methods):
         raise ValueError(
             f"Expected methods among {', '.join(chosen.methods)}, got {', '.join(sorted(unknown))}."
@@ -91,6 +97,18 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
     return chosen, sorted(cells, key=lambda cell: group(chosen, cell)[:2])
 
 
+def _plan_of(config: Config) -> Plan:
+    """Return the plan for a data set and a unit."""
+    if config.dataset != "digits":
+        return mnist() if config.unit == "record" else mnist_persons()
+    if config.unit != "record":
+        raise ValueError(
+            f"Expected a data set that names the person of each record with unit={config.unit}, "
+            "got dataset=digits; take mnist with its writers' files, or unit=record."
+        )
+    return digits()
+
+
 def experiment(config: Config, chosen: Plan, name: str, epsilon: float, seed: int) -> Experiment:
     """Return the settings of one cell."""
     method = chosen.methods[name]
@@ -100,7 +118,8 @@ def experiment(config: Config, chosen: Plan, name: str, epsilon: float, seed: in
         "epsilon": epsilon,
         "delta": DELTA,
     }
-    settings |= {"relation": RELATION, "seed": seed, "noise_seed": config.noise_seed}
+    settings |= {"relation": RELATION, "unit": config.unit}
+    settings |= {"seed": seed, "noise_seed": config.noise_seed}
     student = None
     if config.student != "none":
         student = Supervised(Network(model=config.student, epochs=chosen.epochs))

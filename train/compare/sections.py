@@ -69,7 +69,8 @@ def _failed(failed: dict[str, str]) -> Section | None:
 def _table(found: dict[str, Any]) -> Section:
     """Return the table of all methods."""
     same = (
-        f"δ = {found['delta']:g} and {found['relation']} for all; ε is of one record and one run."
+        f"δ = {found['delta']:g} and {found['relation']} for all; ε is of one {found['unit']} and "
+        "one run."
     )
     words = (
         f"Every method on the same splits, one for each seed; {same} Public, private and "
