@@ -39,6 +39,7 @@ from rknn_jax.queries import kmeans
 from rknn_jax.representations import spectral
 from rknn_jax.types import Answers, Queries
 from train import distill, stages, sweep
+from train.compare.measure import jsonable
 from train.compare.plan import Cell, Config, plan
 from train.experiment import Experiment
 
@@ -176,7 +177,8 @@ def labelers() -> list[dict[str, Any]]:
         print(cell.experiment.seed, key, found[key][-1], file=sys.stderr, flush=True)
     rows = []
     for (method, epsilon), runs in found.items():
-        about = {"method": method, "title": chosen.methods[method].title, "epsilon": epsilon}
+        about: dict[str, Any] = {"method": method, "title": chosen.methods[method].title}
+        about |= {"epsilon": jsonable(epsilon)}
         rows.append(about | _joined(runs))
     alone = [_by_hand(replace(cells[0].experiment, seed=seed), prepared) for seed in SEEDS]
     return [*rows, *(_told_by_hand(alone, count) for count in alone[0])]

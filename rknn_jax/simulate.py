@@ -1,12 +1,13 @@
 """Error and speed of a local mechanism, measured on millions of one-record clients.
 
 Clients vote for k neighboring queries. Most vote for their query's majority class, the others for
-any class. At the `message` level every client randomizes its votes, in blocks and constant memory.
-At the `count` level the totals are drawn from their exact joint law
+any class. A person with any number of records who draws one and sends one message is such a client,
+and epsilon is then the person's. At the `message` level every client randomizes its votes, in
+blocks and constant memory. At the `count` level the totals are drawn from their exact joint law
 (`LocalRandomizer.sample_totals`), and a billion clients take no time. Both levels estimate the same
-counts in distribution. Both run on all devices of all processes (`mechanisms._distributed`),
-and one seed gives one result on any number of them. The message level also runs on a Ray cluster,
-with the same result.
+counts in distribution. Both run on all devices of all processes (`mechanisms._distributed`), and
+one seed gives one result on any number of them. The message level also runs on a Ray cluster, with
+the same result.
 """
 
 import functools

@@ -205,3 +205,36 @@ def test_the_guarantee_is_that_of_a_person(labeler):
     assert answers.guarantee.unit == "person"
     assert answers.guarantee.epsilon == 8.0
     assert answers.guarantee.relation == labeler.relation
+
+
+def test_arrays_take_the_person_of_each_row():
+    task, encode, _ = problem()
+    rows = [np.asarray(encode(images)) for images in (task.public.images, private().images)]
+    labeler = ReverseKNN(epsilon=50.0, unit="person")
+    names = np.array([f"person {client}" for client in CLIENTS])
+
+    def labeled(person):
+        return labeler.label(
+            *rows, private().labels, NUM_CLASSES, person=person, num_queries=4, key=key()
+        )
+
+    answers = labeled(names).answers
+    assert answers.guarantee.unit == "person"
+    np.testing.assert_allclose(answers.counts.sum(), NUM_PERSONS, atol=2)
+    with pytest.raises(ValueError, match="clients for unit=person, got clients=None"):
+        labeled(None)
+    for odd in (names[:3], np.zeros(len(CLIENTS))):
+        with pytest.raises(ValueError, match="integers or strings, one for each private row"):
+            labeled(odd)
+
+
+def test_a_draw_of_one_record_does_not_change_with_other_persons():
+    """And over keys, any of a person's records comes up."""
+    mine = np.flatnonzero(CLIENTS == 901)
+    alone = Records(private().images[mine], private().labels[mine], CLIENTS[mine])
+    for seed in range(3):
+        drawn = _persons.one_each(jax.random.key(seed), private())
+        np.testing.assert_array_equal(CLIENTS[drawn], np.unique(CLIENTS))
+        assert mine[_persons.one_each(jax.random.key(seed), alone)[0]] == drawn[-1]
+    draws = [_persons.one_each(jax.random.key(seed), alone)[0] for seed in range(100)]
+    assert len(set(draws)) > MINE / 2
