@@ -867,6 +867,24 @@ def persons_skewed() -> str:
     return _by_bound(load("persons")["results"]["skewed"], "case", "queries_right")
 
 
+def persons_labelers() -> str:
+    """Labels of MNIST by every labeler with a writer as the unit: mean, worst run, worst class."""
+    found = load("persons_labelers")["results"]
+    told = {
+        (row["title"], float(row["epsilon"])): f"{row['label_accuracy']['mean']:.1%}, "
+        f"{row['label_accuracy']['worst']:.1%}, {row['worst_class']:.1%}"
+        for row in found
+    }
+    epsilons = sorted({epsilon for _, epsilon in told})
+    rows = [
+        [title, *(told.get((title, epsilon), "") for epsilon in epsilons)]
+        for title in dict.fromkeys(row["title"] for row in found)
+    ]
+    words = {0.0: "nothing private", float("inf"): "∞"}
+    header = ["method", *(words.get(one, f"ε = {one:g}") for one in epsilons)]
+    return table(header, rows, "persons_labelers")
+
+
 def _by_bound(found: list[dict[str, Any]], kind: str, measured: str) -> str:
     """Return a row for each kind and epsilon, and a column for each bound: mean, worst release."""
     names = list(dict.fromkeys(row["bound"] for row in found))
@@ -913,6 +931,7 @@ MAKERS += (
     beyond_machine,
     persons_mnist,
     persons_skewed,
+    persons_labelers,
     accelerator,
     accelerator_blocks,
     cifar10_labels,

@@ -168,6 +168,17 @@ def test_a_mechanism_for_persons_is_that_for_records_on_a_finer_grid(kind):
     assert not np.allclose(noise, np.round(noise)), "the grid is finer than a vote"
 
 
+def test_simulated_noise_is_on_the_grid_of_a_release():
+    """Otherwise the fractions of the totals would show. 1,000 queries, 12% as above."""
+    person = DiscreteLaplace(2.0, 1000, 4, unit="person", grid=6)
+    votes = np.tile([0, 1, 12, 60], (1000, 1))
+    counts = np.asarray(person.estimate(jax.random.key(0), votes, 10), np.float64)
+    np.testing.assert_allclose(counts * 6, np.round(counts * 6), atol=1e-4)
+    noise = counts - votes / 6
+    assert abs(noise.var() / person.stddev(votes, 1)[0, 0] ** 2 - 1) < 0.12
+    assert abs(noise.mean()) < 5 * noise.std() / np.sqrt(noise.size)
+
+
 def test_concentrated_noise_is_enough_for_whichever_cells_a_person_moves():
     z = accounting.zcdp_noise_multiplier(1.0, 1e-5)
     analytic = accounting.gaussian_noise_multiplier(1.0, 1e-5)
