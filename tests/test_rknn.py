@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from rknn_jax import bsvs, postprocessing
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
-from rknn_jax.privacy import amplification
+from rknn_jax.privacy import accounting, amplification
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Queries
 from tests import reference
@@ -332,3 +334,35 @@ def test_rows_and_labels_of_no_use_cast_no_vote():
     for wrong in (labels + 0.5, labels.astype(str), labels[:0]):
         with pytest.raises(ValueError, match=r"integer labels|labels \[n\]"):
             rknn.ReverseKNN().label(public, private[: len(wrong)], wrong, 4)
+
+
+@pytest.mark.parametrize(
+    "labeler",
+    [
+        rknn.ReverseKNN(num_neighbors=2),
+        rknn.ReverseKNN(mechanism="gaussian"),
+        PrivateKNN(num_neighbors=50, sampling_prob=0.2),
+        PATE(num_teachers=50),
+        PATE(num_teachers=50, aggregator="lnmax"),
+    ],
+    ids=["rknn", "gaussian", "private_knn", "pate", "lnmax"],
+)
+def test_rounds_together_cost_what_was_asked(labeler):
+    """An even share of epsilon would leave a third of it unused."""
+    epsilon, delta, rounds = 2.0, 1e-5, 4
+    even = labeler.for_round(epsilon, delta, "replace-one", "auto", rounds)
+    shared = even.sharing(epsilon, delta * (1 - 1e-12), rounds, 1000, 20, 5)
+    costs = [
+        accounting.compose([one.guarantee_of(1000, 20, 5)] * rounds, delta).epsilon
+        for one in (even, shared)
+    ]
+    assert 0.99 * epsilon < costs[1] <= epsilon
+    assert costs[0] < 0.9 * epsilon
+    assert even.sharing(epsilon, delta, 1, 1000, 20, 5) == even
+
+
+def test_rounds_without_a_delta_and_after_shuffling_share_evenly():
+    pure = rknn.ReverseKNN().for_round(2.0, 0.0, "replace-one", "auto", 4)
+    assert pure.sharing(2.0, 0.0, 4, 1000, 20, 5).epsilon == 0.5
+    shuffled = rknn.ReverseKNN(trust="shuffle").for_round(2.0, 1e-5, "replace-one", "auto", 4)
+    assert shuffled.sharing(2.0, 1e-5, 4, 1000, 20, 5).epsilon == 0.5

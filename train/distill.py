@@ -58,6 +58,7 @@ def main(
         keys = stages.keys_of(experiment)
         labeler = experiment.labeler_of_round(folder)
         size = experiment.queries or stages.default_num_queries(task, labeler, experiment)
+        labeler = stages.sharing(labeler, task, size, experiment)
         learn.write_settings(experiment, labeler, size, task, folder)
 
         def ask(key: jax.Array, features: Array, labels: Labels, known: Student | None) -> Queries:

@@ -138,6 +138,20 @@ def default_num_queries(task: Task, config: Labeler[Any], experiment: Experiment
     return min(suggested, len(task.public.images))
 
 
+def sharing(
+    labeler: Labeler[Any], task: Task, num_queries: int, experiment: Experiment
+) -> Labeler[Any]:
+    """Return the labeler of a round with its share of the budget, once its queries are known."""
+    return labeler.sharing(
+        experiment.epsilon,
+        experiment.delta * (1 - 1e-12),
+        experiment.rounds,
+        labeler.num_units(task.private),
+        num_queries,
+        task.card.num_classes,
+    )
+
+
 def fit_representation(key: jax.Array, task: Task, experiment: Experiment) -> Encoder:
     """Fit the representation on the public images alone."""
     own = experiment.representation.for_task(task.card.num_classes, experiment.queries)

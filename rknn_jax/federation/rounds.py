@@ -113,6 +113,11 @@ class Round:
                     f"Expected {setting.name} of type {type(default).__name__}, got "
                     f"{setting.name}={value!r}."
                 )
+            if value != default and not setting.metadata.get("travels", True):
+                raise ValueError(
+                    f"Expected {setting.name}={default} of the labeler in a round, got "
+                    f"{setting.name}={value}; a round has a unit of its own."
+                )
         for name, choices in (
             ("metric", get_args(Metric)),
             ("amplification", get_args(rknn.Amplification)),

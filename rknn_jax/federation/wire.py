@@ -43,6 +43,8 @@ DTYPES = ("bool", "uint8", "int32", "int64", "uint32", "float32", "float64")
 def pack(value: Any) -> bytes:
     """Return dataclasses of `PACKAGES`, dicts, lists, tuples, arrays and plain values as bytes.
 
+    A field whose metadata has `travels=False` is left at its default.
+
     Raises:
       TypeError: If the value is of another type.
     """
@@ -218,4 +220,8 @@ def _class(name: str) -> type[Any]:
 def _fields(cls: type[Any]) -> list[str]:
     network = any(kind.__module__.startswith("flax.") for kind in cls.__mro__)
     own = ("parent", "name") if network else ()  # set by Flax for a network inside another
-    return [field.name for field in dataclasses.fields(cls) if field.init and field.name not in own]
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.init and field.name not in own and field.metadata.get("travels", True)
+    ]

@@ -18,8 +18,9 @@ import numpy as np
 
 from rknn_jax._internal.keys import fresh_noise_key
 from rknn_jax.labelers import _persons
+from rknn_jax.privacy import accounting
 from rknn_jax.privacy.contributions import PROTECTED, Protected
-from rknn_jax.privacy.guarantee import Relation, Trust
+from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Task
 
@@ -150,8 +151,8 @@ class Labeler(abc.ABC, Generic[Contribution]):
                 )
         if unit != "record" and "unit" not in takes:
             raise ValueError(
-                f"Expected unit=record with labeler={self.name}, got unit={unit}; it has no setting "
-                "unit and protects records alone."
+                f"Expected unit=record with labeler={self.name}, got unit={unit}; it has no "
+                "setting unit and protects records alone."
             )
         if self.trains and num_rounds > 1:
             raise ValueError(
@@ -174,6 +175,54 @@ class Labeler(abc.ABC, Generic[Contribution]):
         if not delta and self.needs_delta:
             shares.pop("delta")  # without noise, delta does not count
         return replace(self, **{name: value for name, value in shares.items() if name in takes})
+
+    def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee | None:
+        """Return the guarantee of one round, from public numbers alone.
+
+        Defaults to None, for a labeler of a single round.
+
+        Args:
+          num_units: Number n of private records, or of persons.
+          num_queries: Number of queries s.
+          num_classes: Number of classes |Y|.
+        """
+        del num_units, num_queries, num_classes
+        return None
+
+    def sharing(
+        self,
+        epsilon: float,
+        delta: float,
+        num_rounds: int,
+        num_units: int,
+        num_queries: int,
+        num_classes: int,
+    ) -> Self:
+        """Return the labeler of one round with as much epsilon as the whole run leaves it.
+
+        The even share of `for_round` adds up to the whole. Rounds with a delta compose to less, and
+        the rest goes into less noise.
+
+        Args:
+          epsilon: Privacy budget of the whole run.
+          delta: Probability delta of the whole run.
+          num_rounds: Number of rounds.
+          num_units: Number n of private records, or of persons.
+          num_queries: Number of queries s of each round.
+          num_classes: Number of classes |Y|.
+        """
+        if num_rounds == 1 or self.guarantee_of(num_units, num_queries, num_classes) is None:
+            return self
+
+        def guarantee_of(share: float) -> Guarantee:
+            labeler = replace(self, epsilon=share)
+            found = labeler.guarantee_of(num_units, num_queries, num_classes)
+            assert found is not None
+            return found
+
+        return replace(
+            self, epsilon=accounting.share_of_rounds(guarantee_of, epsilon, delta, num_rounds)
+        )
 
     def check_queries(self, num_queries: int | None) -> None:
         """Check the number of queries of a round.

@@ -205,6 +205,11 @@ class PATE(Labeler[np.ndarray]):
             [(said == label).sum(axis=0) for label in range(num_classes)], axis=1
         ).astype(np.int32)
 
+    def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:
+        """Return the guarantee of one round, from public numbers alone."""
+        del num_units, num_classes
+        return noise(num_queries, self.num_teachers, self).guarantee
+
     def release(
         self,
         key: jax.Array,

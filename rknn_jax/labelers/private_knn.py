@@ -152,6 +152,11 @@ class PrivateKNN(Labeler[Votes]):
         )
         return Votes(screened, counted, int(np.sum(near[:, :, -1] < 0)))
 
+    def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:
+        """Return the guarantee of one round, from public numbers alone."""
+        del num_units, num_classes
+        return noise(num_queries, self).guarantee
+
     def release(
         self,
         key: jax.Array,

@@ -18,7 +18,7 @@ Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -84,7 +84,7 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
     trust: Trust = "central"
     amplification: Amplification = "variation ratio"
     relation: Relation = "replace-one"
-    unit: Protected = "record"
+    unit: Protected = field(default="record", metadata={"travels": False})
     metric: Metric = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
     decode: Literal["argmax", "assignment"] = "argmax"
@@ -155,6 +155,11 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
         num_cells = len(queries.features) * num_classes
         totals = contributions.shared_votes(np.asarray(cells), person, num_cells, SIMULATED_GRID)
         return PersonVotes(totals, _persons.num_persons(private))
+
+    def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:
+        """Return the guarantee of one round, from public numbers alone."""
+        private_step = mechanism(num_queries, num_classes, num_units, self)
+        return guarantee(private_step, num_units, self)
 
     def release(
         self,

@@ -169,7 +169,8 @@ def renyi_divergence(events: Iterable[Event], order: float) -> float:
     Returns:
       The divergence; infinity if it is not bounded, or cannot be computed.
 
-    >>> round(renyi_divergence([Event("gaussian", 2.0)], ORDERS[2000]) / ORDERS[2000], 6)
+    >>> order = float(ORDERS[2000])
+    >>> round(renyi_divergence([Event("gaussian", 2.0)], order) / order, 6)
     0.125
     """
     merged = _merged(events)
@@ -223,6 +224,33 @@ def calibrate(
         if not low < scale < high:
             scale = math.sqrt(low * high)
     return high
+
+
+def share_of_rounds(
+    guarantee_of: Callable[[float], Guarantee], epsilon: float, delta: float, num_rounds: int
+) -> float:
+    """Return the largest epsilon of a round, to 0.2%, at which equal rounds cost no more than all.
+
+    An even share always suffices. With a delta, rounds compose to less than their sum, so that each
+    may cost more.
+
+    Args:
+      guarantee_of: Function from the epsilon of a round to its guarantee, whose cost grows with it.
+      epsilon: Epsilon of all rounds together.
+      delta: Delta of all rounds together.
+      num_rounds: Number of rounds.
+    """
+    low = epsilon / num_rounds
+    first = guarantee_of(low)
+    known = bool(first.events) or not first.delta
+    if num_rounds == 1 or not delta or not known or epsilon == math.inf:
+        return low
+    high = epsilon
+    while high > 1.002 * low:
+        middle = math.sqrt(low * high)
+        together = compose([guarantee_of(middle)] * num_rounds, delta)
+        low, high = (middle, high) if together.epsilon <= epsilon else (low, middle)
+    return low
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:

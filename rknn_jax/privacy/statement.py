@@ -38,8 +38,8 @@ from typing import Any, Literal, NamedTuple
 import jinja2
 
 from rknn_jax.privacy import checklists, profile
+from rknn_jax.privacy.filters import Accounting, Amount
 from rknn_jax.privacy.guarantee import TRUST_WORDS, Guarantee, _round_up
-from rknn_jax.privacy.ledger import Amount
 
 VERSION = 1
 """Version of the shape of `privacy.json`. It grows when a key changes its meaning or goes away."""
@@ -66,6 +66,7 @@ class Account(NamedTuple):
       path: Path of the ledger.
       head: Hash of its last entry.
       budget, spent, remaining: Total amounts of epsilon and delta.
+      accounting: Rule of the ledger. Defaults to `sum`.
     """
 
     path: str
@@ -73,6 +74,15 @@ class Account(NamedTuple):
     budget: Amount
     spent: Amount
     remaining: Amount
+    accounting: Accounting = "sum"
+
+    @property
+    def guaranteed(self) -> Amount:
+        """Epsilon and delta of everything that was charged so far, together.
+
+        If divergences add up, only the whole budget is a guarantee.
+        """
+        return self.spent if self.accounting == "sum" else self.budget
 
 
 class Controller(NamedTuple):
@@ -244,6 +254,7 @@ def _account(account: Account | str) -> dict[str, Any]:
         "ledger": {
             "file": account.path,
             "head": account.head,
+            "accounting": account.accounting,
             **{name: amount._asdict() for name, amount in amounts.items()},
         }
     }
@@ -312,7 +323,7 @@ def page(statement: Statement) -> str:
         odds=_round_up(math.exp(min(epsilon, 700.0)), 4),
         right=right,
         right_of_two=right_guesses(*two_steps(epsilon, delta)),
-        right_in_all=account and right_guesses(*map(float, account.spent)),
+        right_in_all=account and right_guesses(*map(float, account.guaranteed)),
         columns=columns,
         beliefs=[
             (before, [belief(before, epsilon, factor) for factor, _ in columns])

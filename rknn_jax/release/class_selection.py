@@ -179,7 +179,7 @@ def least_threshold(scale: float, delta: float) -> int:
       ValueError: If delta is outside (0, 1).
 
     >>> least_threshold(20.0, 1e-6)
-    265
+    264
     """
     if not 0 < delta < 1:
         raise ValueError(

@@ -294,7 +294,14 @@ def statement(plan: Plan, guarantee: Guarantee, ledger: Ledger, release: str) ->
         settings.mechanism,
         # The file's name without its folder, which may name a person. The ledger's fingerprint of
         # the data is private, and stays there.
-        Account(ledger.path.name, ledger.head, ledger.budget, ledger.spent, ledger.remaining),
+        Account(
+            ledger.path.name,
+            ledger.head,
+            ledger.budget,
+            ledger.spent,
+            ledger.remaining,
+            ledger.accounting,
+        ),
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         details={
             "private data": _file_names(settings.private),
