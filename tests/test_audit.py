@@ -408,6 +408,7 @@ def test_honest_labelers_are_not_broken(name, runs):
     assert not found_in(played, guarantee, runs).broken
 
 
+@pytest.mark.long
 def test_an_honest_labeler_is_not_broken_where_one_that_peeks_is():
     """In the same game, and in as many runs; see
     `test_a_look_at_the_counts_after_the_noise_is_found`.
@@ -733,6 +734,7 @@ def _private(prepared):
 # The command line
 
 
+@pytest.mark.long
 def test_the_command_says_what_was_claimed_and_found(rknn):
     sizes = ("--queries", 1, "--classes", 2)
     result = rknn(

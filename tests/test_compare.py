@@ -571,6 +571,7 @@ def rows_of_runs(out, found):
 REAL = Config(epsilons=(4.0,), seeds=(1,), student="none", noise_seed=0)
 
 
+@pytest.mark.long
 def test_a_real_cell_says_what_its_run_does(tmp_path, monkeypatch):
     """A run of few records: labels are better than chance, and nothing is made up."""
     plan = digits()

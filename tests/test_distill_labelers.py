@@ -93,6 +93,7 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
         commandline.parsed(["--labeler", "unheard"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
@@ -150,6 +151,7 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeyp
     assert told_apart not in result
 
 
+@pytest.mark.long
 def test_persons_are_the_unit_of_a_whole_run(tmp_path, monkeypatch):
     """Forty persons, some with many records; the number of queries follows from their number."""
     settings = {"epsilon": 4.0, "unit": "person", "student": None}
@@ -174,6 +176,7 @@ def test_persons_are_the_unit_of_a_whole_run(tmp_path, monkeypatch):
         Experiment(**settings | bought, buy=Buy(10, "benchmark", "near_private"))
 
 
+@pytest.mark.long
 def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_path, monkeypatch):
     """The whole program without noise, with one record replaced by one of the opposite kind:
     what is released moves by sqrt(2) a query.

@@ -63,6 +63,7 @@ def finished(tmp_path_factory):
     return run(tmp_path_factory.mktemp("finished") / "run")
 
 
+@pytest.mark.long
 def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_told_of(
     tmp_path, monkeypatch
 ):

@@ -526,13 +526,9 @@ CONTRACTS = {
 }
 
 
-SHORT = "README.md"
-"""Page that `make test` runs. `make docs` runs the others."""
-
-
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=() if name == SHORT else pytest.mark.slow) for name in CHECKS],
+    params=[pytest.param(name, marks=pytest.mark.slow) for name in CHECKS],  # for `make docs`
 )
 def told(request, tmp_path_factory):
     """Run a document and return its name, its folder and what its Python has made; files of the

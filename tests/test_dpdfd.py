@@ -406,6 +406,7 @@ def test_without_teachers_that_know_nothing_is_learned():
     assert np.mean(answers.labels == TRUTH) < 0.7
 
 
+@pytest.mark.long
 def test_a_step_stays_on_the_device():
     votes = quick_votes()
     static = QUICK.traced()

@@ -111,6 +111,7 @@ def drawn_params(scale, seed=0):
 # What one record can move
 
 
+@pytest.mark.long
 @given(
     clip=st.sampled_from([1e-3, 1.0, 1e3]),
     scale=st.sampled_from([0.0, 1.0, 100.0]),

@@ -102,7 +102,7 @@ def gain(rule, budget, menu, scale=1.0):
 
 @pytest.mark.parametrize("menu", [(0.3, 0.9), (0.2, 0.5, 1.1)])
 def test_no_adaptive_choice_passes_the_budget(menu):
-    budget = amount(1.6, 0.02)
+    budget = amount(1.3, 0.02)
     rule = Renyi.best(budget)
     assert 0.05 * 0.02 < gain(rule, budget, menu) <= 0.02
     assert gain(rule, budget, menu, scale=0.4) > 0.02, "the search finds a rule that is wrong"

@@ -321,6 +321,7 @@ def test_a_bound_on_records_needs_persons(files):
         labeler.label(np.zeros((5, 3)), np.zeros(5))
 
 
+@pytest.mark.long
 def test_the_audit_of_a_person_finds_a_release_that_protects_rows(monkeypatch):
     """The planted one weighs each of the canary's 300 records as a person."""
 

@@ -32,7 +32,8 @@ EXAMPLES = {
 
 def case(name, labeler):
     later = labeler.trains and not name.endswith(" 0")
-    return pytest.param(labeler, marks=pytest.mark.slow if later else (), id=name)
+    tier = pytest.mark.slow if later else pytest.mark.long if labeler.slow else ()
+    return pytest.param(labeler, marks=tier, id=name)
 
 
 each = pytest.mark.parametrize("labeler", [case(*example) for example in EXAMPLES.items()])

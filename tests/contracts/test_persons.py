@@ -58,7 +58,8 @@ EXAMPLES = {
 
 def case(name, labeler):
     later = labeler.slow or (name.endswith(("1", "2")) and not labeler.clusters)
-    return pytest.param(labeler, marks=pytest.mark.slow if later else (), id=name)
+    tier = pytest.mark.slow if later else pytest.mark.long if labeler.trains else ()
+    return pytest.param(labeler, marks=tier, id=name)
 
 
 each = pytest.mark.parametrize("labeler", [case(*example) for example in EXAMPLES.items()])

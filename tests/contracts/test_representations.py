@@ -117,6 +117,7 @@ def test_encoding_images_of_the_public_never_changes_the_encoder(module, config,
     chex.assert_trees_all_equal(jax.tree.map(np.array, encode), before)
 
 
+@pytest.mark.long
 def test_a_network_describes_each_image_by_itself():
     """The thin slice of those that train one: with first weights, and statistics of
     normalization that no batch has.
