@@ -89,7 +89,7 @@ def worlds(relation):
         yield Records(whole.images[~mine], whole.labels[~mine], CLIENTS[~mine])
         return
     rng = np.random.default_rng(0)
-    for label in range(NUM_CLASSES):
+    for label in range(2):
         images, labels = private().images.copy(), private().labels.copy()
         images[mine], labels[mine] = task.public.images[queries.index[label]], label
         yield Records(images, labels, CLIENTS)
@@ -166,16 +166,16 @@ def trained(labeler, votes):
     return labeler.release(key(), votes, queries, NUM_CLASSES).model.params
 
 
-def largest_change(labeler):
+def changes(labeler):
+    """Yield the change of what is contributed, in one world after the other."""
     before = contributed(labeler, private())
-    return max(
-        moved(before, contributed(labeler, world), labeler) for world in worlds(labeler.relation)
-    )
+    for world in worlds(labeler.relation):
+        yield moved(before, contributed(labeler, world), labeler)
 
 
 @each
 def test_a_person_moves_no_more_than_the_noise_is_made_for(labeler):
-    assert 0 < largest_change(labeler) <= ROUNDING
+    assert 0 < max(changes(labeler)) <= ROUNDING
 
 
 @each
@@ -184,7 +184,7 @@ def test_rows_that_count_as_persons_are_found(labeler, monkeypatch):
     rows = lambda records: np.arange(len(records.labels))  # noqa: E731
     monkeypatch.setattr(_persons, "numbered", rows)
     monkeypatch.setattr(_persons, "num_persons", lambda records: len(records.labels))
-    assert largest_change(labeler) > 1.5
+    assert any(change > 1.5 for change in changes(labeler))
 
 
 @each
@@ -196,6 +196,7 @@ def test_persons_are_counted_and_not_their_records(labeler):
         dataclasses.replace(labeler, unit="household")
 
 
+@pytest.mark.slow  # tests/test_pate.py and tests/test_distill_labelers.py look at two of them
 @each
 def test_the_guarantee_is_that_of_a_person(labeler):
     if labeler.slow:
