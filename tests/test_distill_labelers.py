@@ -91,6 +91,8 @@ def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
         ValueError, match=r"labeler to be one of \['commonest', .*'rknn'\], got labeler='unheard'"
     ):
         commandline.parsed(["--labeler", "unheard"])
+    with pytest.raises(ValueError, match="unit=record with labeler=commonest, got unit=person"):
+        commandline.parsed(["--labeler", "commonest", "--unit", "person"])
 
 
 @pytest.mark.long

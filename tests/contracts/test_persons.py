@@ -53,6 +53,7 @@ EXAMPLES = {
     f"{module.__name__.split('.')[-1]} {number}": suited(labeler)
     for module in modules(labelers)
     for number, labeler in enumerate(module.EXAMPLES)
+    if "unit" in {one.name for one in dataclasses.fields(labeler)}
 } | {"rknn local": ReverseKNN(epsilon=1.0, trust="local", unit="person")}
 
 
