@@ -333,3 +333,48 @@ def test_the_audit_of_a_person_finds_a_release_that_protects_rows(monkeypatch):
     games, guarantee = games_release.of_release(0.25, person="person", smoothing="none")
     assert guarantee.unit == "person"
     assert verdict.audit(jax.random.key(0), [games[0]], guarantee, 48, 0.99).broken
+
+
+@pytest.mark.parametrize("num_neighbors", [1, 3])
+def test_clipped_votes_move_no_further_than_two_records(num_neighbors):
+    """The L2 sensitivity of a replaced person, found by search, is that of a replaced record."""
+    generator = np.random.default_rng(num_neighbors)
+    num_cells, grid = 12, 5040
+    longest = 0.0
+    for _ in range(300):
+        both = []
+        for _ in range(2):
+            records = int(generator.integers(0, 30))
+            favourite = generator.permutation(num_cells)
+            width = int(generator.integers(num_neighbors, num_cells + 1))
+            cells = [
+                generator.choice(favourite[:width], num_neighbors, replace=False)
+                for _ in range(records)
+            ]
+            shaped = np.array(cells, int).reshape(records, num_neighbors)
+            person = np.zeros(records, int)
+            both.append(contributions.clipped_votes(shaped, person, num_cells, grid) / grid)
+        longest = max(longest, float(np.linalg.norm(both[0] - both[1])))
+    most = np.sqrt(2 * num_neighbors)
+    assert 0.9 * most < longest <= most
+
+
+def test_clipping_leaves_at_least_what_sharing_leaves():
+    cells = np.array([[0], [1], [2], [3], [0], [0], [5]])
+    person = np.array([0, 0, 0, 0, 1, 1, 2])
+    clipped = contributions.clipped_votes(cells, person, 6) / contributions.GRID
+    shared = contributions.shared_votes(cells, person, 6) / contributions.GRID
+    assert clipped == pytest.approx([1.5, 0.5, 0.5, 0.5, 0, 1], abs=1e-5)
+    assert shared == pytest.approx([1.25, 0.25, 0.25, 0.25, 0, 1], abs=1e-5)
+
+
+def test_persons_under_gaussian_noise_are_clipped_and_their_releases_compose(tmp_path):
+    """The event of concentrated DP tells what several releases cost together."""
+    one = Gaussian(1.0, 4, 3, delta=1e-6, unit="person", grid=contributions.GRID)
+    guarantee = one.release_guarantee(50)
+    [event] = guarantee.events
+    assert event.kind == "concentrated"
+    four = accounting.compose([guarantee] * 4, 1e-6)
+    assert four.epsilon < 2.2
+    assert accounting.epsilons([event], 1e-6) == {"RDP": pytest.approx(1.0, abs=1e-6)}
+    assert one.most_votes == pytest.approx(np.sqrt(12))

@@ -39,7 +39,7 @@ Amplification = Literal["variation ratio", "general"]
 
 
 class PersonVotes(NamedTuple):
-    """Sums of the votes of persons who share a vote each: private.
+    """Sums of the votes of persons, which are bounded as one record's: private.
 
     Attributes:
       totals: int64 `[s·num_classes]`, in units of 1 / `SIMULATED_GRID` votes.
@@ -153,7 +153,9 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
             return cells
         person = _persons.numbered(private)
         num_cells = len(queries.features) * num_classes
-        totals = contributions.shared_votes(np.asarray(cells), person, num_cells, SIMULATED_GRID)
+        clips = mechanisms.named(self.noise).norm == 2
+        sum_votes = contributions.clipped_votes if clips else contributions.shared_votes
+        totals = sum_votes(np.asarray(cells), person, num_cells, SIMULATED_GRID)
         return PersonVotes(totals, _persons.num_persons(private))
 
     def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:

@@ -14,7 +14,7 @@ entropy, and charges a ledger before the noise is drawn.
 import abc
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -165,9 +165,11 @@ class CentralMechanism(CalibratedMechanism):
         person by those of a record. Defaults to record.
       grid: Units of a vote in the totals that `release` and `estimate` take, for fractional votes.
         Defaults to 1.
+      norm: Norm of the votes that decides the noise: 1, or 2 for Gaussian noise. Defaults to 1.
     """
 
     trusts: ClassVar[tuple[Trust, ...]] = ("central",)
+    norm: ClassVar[Literal[1, 2]] = 1
 
     relation: Relation = field(default="replace-one", metadata=pytree.STATIC)
     unit: Unit = field(default="record", kw_only=True, repr=False, metadata=pytree.STATIC)
@@ -198,6 +200,13 @@ class CentralMechanism(CalibratedMechanism):
         It is the L1 sensitivity and also the squared L2 sensitivity.
         """
         return self.votes_per_record * (2 if self.relation == "replace-one" else 1)
+
+    @property
+    def most_votes(self) -> float:
+        """Largest sum of the votes of one unit, in votes."""
+        if self.unit == "record" or self.norm == 1:
+            return self.votes_per_record
+        return math.sqrt(self.votes_per_record * self.num_cells)
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
         """Return the cells unchanged: the curator is trusted."""
@@ -322,7 +331,7 @@ def release_counts(
       ValueError: If the votes are not those of so many records, or there is no record.
     """
     totals = np.asarray(votes)
-    most = num_records * mechanism.votes_per_record * mechanism.grid
+    most = num_records * mechanism.most_votes * mechanism.grid
     sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records > 0
     if not sound or totals.min() < 0 or totals.sum(dtype=np.int64) > most:
         raise ValueError(

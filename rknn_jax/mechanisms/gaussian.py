@@ -11,7 +11,7 @@ References: Balle & Wang, "Improving the Gaussian Mechanism for Differential Pri
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ class Gaussian(CentralMechanism):
     """
 
     needs_delta: ClassVar[bool] = True
+    norm: ClassVar[Literal[1, 2]] = 2
 
     delta: float = 1e-5
     noise_multiplier: float = math.nan

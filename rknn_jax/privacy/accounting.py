@@ -139,7 +139,8 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
     if not any(_no_curve(event) for event in events):
         found["RDP"] = _rdp_epsilon(events, delta)
     if (
-        delta >= SMALLEST_PLD_DELTA
+        not any(event.kind == "concentrated" for event in events)
+        and delta >= SMALLEST_PLD_DELTA
         and max(losses) <= LARGEST_PLD_LOSS
         and sum(event.count for event in events) <= MOST_PLD_VALUES
     ):
@@ -410,7 +411,7 @@ def _merged(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def _is_gaussian(event: Event) -> bool:
-    return event.kind in ("gaussian", "discrete_gaussian")
+    return event.kind in ("gaussian", "discrete_gaussian", "concentrated")
 
 
 def _no_curve(event: Event) -> bool:

@@ -29,6 +29,7 @@ ACCOUNTANTS = {
 """Explanation of each accountant of `rknn_jax.privacy.accounting`."""
 
 SHARED = "All of them share one record's votes."
+CLIPPED = "All of them together have the L2 norm of one record's votes."
 UNBOUNDED = "Nothing bounds how many."
 
 
@@ -169,7 +170,8 @@ def unit(card: Card) -> str:
     records = bound["records"]
     said = f"One {name}."
     if name != "record":
-        rest = {"shared": SHARED, "all": UNBOUNDED}.get(records, f"At most {records} count.")
+        words = {"shared": SHARED, "clipped": CLIPPED, "all": UNBOUNDED}
+        rest = words.get(records, f"At most {records} count.")
         said = f"One {name} with all records. {rest}"
     if bound["votes"] is not None:
         queries = "query" if bound["votes"] == 1 else "queries"

@@ -2,10 +2,11 @@
 
 A record casts k·r votes for different cells. A person's votes are weighted so that they move the
 totals no more than a record's do. Then every mechanism, calibrated for records, protects persons,
-with the number of persons in the place of the number of records. There are two bounds:
+with the number of persons in the place of the number of records. There are three bounds:
 
 - `shared`: all records of a person, j of them, count 1/j each.
 - `limited`: at most m of a person's records are drawn, and count 1/m each.
+- `clipped`: the votes of all records are scaled to the L2 norm of a record's, for Gaussian noise.
 
 **Proof.** The weights of a person's records are at most 1 in sum. A record adds its weight to k·r
 different cells. So a person adds at most 1 to a cell and at most k·r in all, which is what a record
@@ -15,9 +16,15 @@ that person's records alone, so that a neighboring data set changes the votes of
 person may change many cells by fractions, where a record changes 2k·r cells by 1. So no accountant
 may count single cells, and what is charged is known by its epsilon alone (`as_person`).
 
+With `clipped`, a person's votes are nonnegative and have an L2 norm of at most √(k·r), a record's.
+Two such vectors have a nonnegative product, so their difference has a norm of at most √(2k·r), as
+the votes of two records that disagree. Gaussian noise needs no more (concentrated DP, whichever
+cells change). j records at j different queries weigh 1/√j each, where sharing leaves them 1/j.
+
 **Choice.** Sharing leaves at least as much of a person's vote: j records that agree on a query have
-weight 1 in all, where min(j, m) drawn ones have min(j, m)/m. Limiting is for comparison with other
-systems, and if a person with many records should count for more than one with few.
+weight 1 in all, where min(j, m) drawn ones have min(j, m)/m. Clipping leaves at least as much
+as sharing, so Gaussian noise takes it. Limiting is for comparison with other systems, and if a
+person with many records should count for more than one with few.
 
 Weights are integers on a public grid, because exact noise is drawn on integers.
 
@@ -141,14 +148,51 @@ def shared_votes(
     return weighed_votes(kept, shared(voter, grid), num_cells + 1)[:num_cells]
 
 
+def clipped_votes(
+    cells: np.ndarray, person: np.ndarray, num_cells: int, grid: int = GRID
+) -> np.ndarray:
+    """Sum the votes of persons, each scaled to the L2 norm of a record's votes.
+
+    Args:
+      cells: Votes of each record, int `[n, k·r]`, for different cells; negative if a vote is
+        missing.
+      person: Number of each record's person, int `[n]`, from 0 on.
+      num_cells: Number of cells d.
+      grid: Units of a vote, public. Defaults to `GRID`.
+
+    Returns:
+      int64 `[num_cells]`, in units of the grid.
+
+    Raises:
+      OverflowError: If the sum is beyond 2^53.
+    """
+    most_squared = cells.shape[1]
+    given = cells.ravel() >= 0
+    places = np.repeat(person.astype(np.int64), most_squared) * num_cells + cells.ravel()
+    where, counts = np.unique(places[given], return_counts=True)
+    owner, cell = np.divmod(where, num_cells)
+    squared = np.bincount(owner, counts.astype(np.float64) ** 2)[owner]
+    scale = np.minimum(1.0, np.sqrt(most_squared / squared))
+    # Rounded down, so that no norm is passed; a person within the norm keeps whole votes.
+    units = np.where(scale < 1, np.floor(grid * counts * scale * (1 - 1e-12)), grid * counts)
+    if units.sum() > 2**53:
+        raise OverflowError("The sum of the votes is beyond 2^53; use a coarser grid.")
+    return np.bincount(cell, units, num_cells).astype(np.int64)
+
+
 def as_person(guarantee: Guarantee) -> Guarantee:
     """Return a record's guarantee for persons whose votes are bounded by this module.
 
-    Events that name single cells become one that is known by its epsilon alone. With a delta, no
-    event is left.
+    Events that name single cells become one that is known by its epsilon alone, or by its rho of
+    concentrated DP if they are Gaussian. With a delta of other noise, no event is left.
     """
-    pure = () if guarantee.delta else (Event("pure", guarantee.epsilon),)
-    return replace(guarantee, unit="person", events=pure)
+    events: tuple[Event, ...] = ()
+    if not guarantee.delta:
+        events = (Event("pure", guarantee.epsilon),)
+    elif guarantee.events and all(event.kind == "gaussian" for event in guarantee.events):
+        precision = sum(event.count / event.parameter**2 for event in guarantee.events)
+        events = (Event("concentrated", precision**-0.5),)
+    return replace(guarantee, unit="person", events=events)
 
 
 def _place_within(groups: np.ndarray) -> np.ndarray:

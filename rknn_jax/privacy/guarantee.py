@@ -22,7 +22,13 @@ A labeler's `Trust`, or `aggregate`: a server sums for clients who add the noise
 Unit = Literal["record", "client", "person"]
 Sampler = Literal["simulation", "release"]
 EventKind = Literal[
-    "laplace", "discrete_laplace", "gaussian", "discrete_gaussian", "binomial", "pure"
+    "laplace",
+    "discrete_laplace",
+    "gaussian",
+    "discrete_gaussian",
+    "concentrated",
+    "binomial",
+    "pure",
 ]
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
@@ -59,7 +65,8 @@ class Event:
 
     Attributes:
       kind: Kind of the noise. `pure` is any mechanism that is known to be `epsilon`-DP, and no
-        more.
+        more. `concentrated` is any that is known to be rho-zCDP, and no more, with
+        rho = 1 / (2 `parameter`²).
       parameter: The noise's scale (Laplace) or standard deviation (Gaussian, binomial), divided by
         the change of the value that the noise hides. For `pure`, the epsilon.
       count: Number of such values that one neighbor changes. A record of reverse k-NN labeling

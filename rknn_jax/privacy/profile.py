@@ -47,7 +47,7 @@ MOST_LOSSES = 2**20
 """Largest number of losses that a curve adds up."""
 
 _BOUNDED = ("laplace", "discrete_laplace", "pure")
-_GAUSSIAN = ("gaussian", "discrete_gaussian")
+_GAUSSIAN = ("gaussian", "discrete_gaussian", "concentrated")
 
 
 @dataclass(frozen=True)

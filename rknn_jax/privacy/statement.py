@@ -107,12 +107,13 @@ class Contribution(NamedTuple):
 
     Attributes:
       records: Number of the unit's records that count; `shared` if all of them share one record's
-        votes; `all` if nothing bounds them. Defaults to 1.
+        votes; `clipped` if all of them have the L2 norm of one record's votes; `all` if nothing
+        bounds them. Defaults to 1.
       votes: Number of queries that a record votes for; None if records do not vote. Defaults to
         None.
     """
 
-    records: int | Literal["shared", "all"] = 1
+    records: int | Literal["shared", "clipped", "all"] = 1
     votes: int | None = None
 
 

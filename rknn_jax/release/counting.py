@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,10 +47,13 @@ class Bound:
     Attributes:
       most: Most records of a person, drawn at random. Defaults to None: all of them share a vote.
       seed: Seed of the draw, public. Defaults to 0.
+      norm: Norm of a person's votes that is bounded, if all records count: 1 shares a vote, 2 clips
+        for Gaussian noise. Defaults to 1.
     """
 
     most: int | None = None
     seed: int = 0
+    norm: Literal[1, 2] = 1
 
 
 @dataclass(frozen=True)
@@ -328,16 +332,18 @@ def _bounded(votes: Votes, counts: Sequence[Count], bound: Bound) -> Votes:
     cells = np.concatenate([_told(one.cells) for one in counts])
     persons = np.ascontiguousarray(names.reshape(-1, 2)).view([("a", "<u8"), ("b", "<u8")])
     distinct, person = np.unique(persons.ravel(), return_inverse=True)
-    if bound.most is None:
-        weights = contributions.shared(person)
-    else:
+    num_cells = votes.counts.size
+    if bound.most is not None:
         weights = contributions.limited(person, persons["a"].ravel(), bound.most, bound.seed)
-    counted = contributions.weighed_votes(cells, weights, votes.counts.size)
+        counted = contributions.weighed_votes(cells, weights, num_cells)
+    else:
+        sum_votes = contributions.clipped_votes if bound.norm == 2 else contributions.shared_votes
+        counted = sum_votes(cells, person, num_cells)
     return replace(
         votes,
         counts=counted.reshape(votes.counts.shape),
         persons=len(distinct),
-        grid=weights.grid,
+        grid=bound.most or contributions.GRID,
     )
 
 

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rknn_jax import postprocessing
+from rknn_jax import mechanisms, postprocessing
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import release_counts
@@ -335,7 +335,10 @@ def _contribution(settings: "Settings") -> Contribution:
     """Return the largest part that a record or a person has in the release."""
     if settings.person is None:
         return Contribution(1, settings.neighbors)
-    return Contribution(settings.records_per_person or "shared", settings.neighbors)
+    whole: Literal["shared", "clipped"] = (
+        "clipped" if mechanisms.named(settings.mechanism).norm == 2 else "shared"
+    )
+    return Contribution(settings.records_per_person or whole, settings.neighbors)
 
 
 def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:

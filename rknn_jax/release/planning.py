@@ -117,7 +117,9 @@ class Plan:
             settings.neighbors,
             settings.metric,
             self.data.encode,
-            None if settings.person is None else Bound(settings.records_per_person, settings.seed),
+            None
+            if settings.person is None
+            else Bound(settings.records_per_person, settings.seed, self.mechanism.norm),
         )
 
     @property
