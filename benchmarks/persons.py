@@ -4,10 +4,11 @@
     python -m benchmarks.persons labelers
 
 `mnist` labels the public images by the digits of 539 writers, each protected as a whole. In the
-central model they share a vote or m of their digits are drawn, beside the digit as the unit. In the
-local and the shuffle model m digits are drawn whose messages share epsilon. `skewed` gives 2,000
-made-up persons 1 to 1,000 records each. In its case `alike` every record is of any group. In
-`apart` a person's records are all of one group, and persons with many favor the first groups.
+central model they share a vote, m of their digits are drawn, or their votes are clipped in L2 for
+Gaussian noise, beside the digit as the unit. In the local and the shuffle model m digits are drawn
+whose messages share epsilon. `skewed` gives 2,000 made-up persons 1 to 1,000 records each. In its
+case `alike` every record is of any group. In `apart` a person's records are all of one group, and
+persons with many favor the first groups.
 
 `labelers` is written to a file of its own. It runs `train.distill --unit person`, without students,
 by the methods of `train.compare --unit person` that need no network on images. Beside them are the
@@ -33,6 +34,7 @@ from rknn_jax.labelers import rknn
 from rknn_jax.labels import Labels
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans
@@ -73,6 +75,16 @@ def central(
         yield np.asarray(mechanism.estimate(draw, units, 1)), mechanism
 
 
+def clipped(
+    key: jax.Array, cells: np.ndarray, person: np.ndarray, shape: tuple[int, int], eps: float
+) -> Iterator[tuple[np.ndarray, Gaussian]]:
+    """Yield what `central` yields, with Gaussian noise on clipped votes."""
+    units = contributions.clipped_votes(cells, person, shape[0] * shape[1])
+    mechanism = Gaussian(eps, *shape, delta=DELTA, unit="person", grid=contributions.GRID)
+    for draw in jax.random.split(key, DRAWS):
+        yield np.asarray(mechanism.estimate(draw, units, 1)), mechanism
+
+
 def mnist(seed: int) -> list[dict[str, Any]]:
     """Return the accuracy of the public labels for each unit, bound, trust and epsilon."""
     task, root = data.load("mnist", seed, mnist_folder()), jax.random.key(seed)
@@ -104,6 +116,9 @@ def mnist(seed: int) -> list[dict[str, Any]]:
             unit = "record" if name == "none" else "person"
             about = {"unit": unit, "bound": name, "trust": "central", "epsilon": eps}
             rows.append(row(about, list(counts), made[0].noise_stddev))
+        counts, gaussian = zip(*clipped(noise, cells, person, shape, eps), strict=True)
+        about = {"unit": "person", "bound": "clipped", "trust": "central", "epsilon": eps}
+        rows.append(row(about, list(counts), gaussian[0].noise_stddev))
     for trust in ("local", "shuffle"):
         for eps in LOCAL:
             for most in (1, 4):
@@ -152,14 +167,21 @@ def skewed(case: str, seed: int) -> list[dict[str, Any]]:
     cells = (group * NUM_CLASSES + label)[:, None]
     rows = []
     for eps in EPSILONS:
+        key = stage_key(jax.random.key(seed), Stage.NOISE)
         for name, weights in bounds(person, seed):
-            key = stage_key(jax.random.key(seed), Stage.NOISE)
             found = [
                 float(np.mean(counts.argmax(axis=1) == np.arange(100) % NUM_CLASSES))
                 for counts, _ in central(key, cells, weights, (100, NUM_CLASSES), eps)
             ]
             about = {"case": case, "bound": name, "epsilon": eps, "records": len(person)}
             rows.append(about | {"queries_right": found})
+        counts_of = clipped(key, cells, person, (100, NUM_CLASSES), eps)
+        found = [
+            float(np.mean(counts.argmax(axis=1) == np.arange(100) % NUM_CLASSES))
+            for counts, _ in counts_of
+        ]
+        about = {"case": case, "bound": "clipped", "epsilon": eps, "records": len(person)}
+        rows.append(about | {"queries_right": found})
     return rows
 
 
