@@ -898,6 +898,7 @@ def _by_bound(found: list[dict[str, Any]], kind: str, measured: str) -> str:
         for which, epsilon in dict.fromkeys((row[kind], row["epsilon"]) for row in found)
     ]
     words = {"none": "a digit is the unit", "shared": "one vote shared"}
+    words |= {"clipped": "clipped, Gaussian noise"}
     header = [kind, "ε", *(words.get(name, f"m = {name.removesuffix(' drawn')}") for name in names)]
     return table(header, rows, "persons")
 

@@ -243,8 +243,9 @@ def _bound(plan: Plan) -> dict[str, Any]:
     """Return the bound on a person's votes for the card, or nothing if records are protected."""
     if plan.settings.person is None:
         return {}
-    most = plan.settings.records_per_person
-    return {"records_per_person": "all, sharing one vote" if most is None else most}
+    words = {"shared": "all, sharing one vote", "clipped": "all, clipped to the norm of one vote"}
+    records = _contribution(plan.settings).records
+    return {"records_per_person": words.get(str(records), records)}
 
 
 def _inferred(plan: Plan) -> str:

@@ -188,7 +188,13 @@ def mnist_persons(grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 4.0, INF)) -> P
         ),
         "dpdfd": ("DPDFD, 500 teachers", {"labeler": DPDFD(num_teachers=500)}, (10.0, INF)),
     }
-    methods = {}
+    methods = {
+        "rknn-gaussian": Method(
+            "reverse k-NN, central, Gaussian noise",
+            {"labeler": ReverseKNN(mechanism="gaussian")},
+            tuple(epsilon for epsilon in grid if epsilon < INF),
+        )
+    }
     for name, method in mnist(grid).methods.items():
         changes = method.changes
         if method.buys:
@@ -247,7 +253,13 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
             {"labeler": images, "buy": buying["near_private"]},
         ),
     }
-    methods = {}
+    methods = {
+        "rknn-gaussian": Method(
+            "reverse k-NN, central, Gaussian noise",
+            {"labeler": ReverseKNN(mechanism="gaussian")},
+            tuple(epsilon for epsilon in grid if epsilon < INF),
+        )
+    }
     for name, method in mnist(grid).methods.items():
         title, changes = own.get(name, (method.title, {}))
         usual = tuple(epsilon for epsilon in grid if epsilon < INF or INF in method.epsilons)
