@@ -72,6 +72,12 @@ FEWEST_VOTES = 0.2
 LEAST_SHARE = 1e-3
 """Least prior share of a class."""
 
+LEAST_WEIGHT = 0.01
+"""Weight below which a mixture is left out."""
+
+MOST_CELLS = 2**26
+"""Most rows times queries. The kernels then take 4 GB."""
+
 DRAWS = 200
 """Number of redrawn shares behind the confidence, a multiple of 1/200."""
 
@@ -139,31 +145,61 @@ class Seen(NamedTuple):
         return spread
 
 
-def decode(
-    counts: Array,
-    stddev: Array,
-    queries: Queries,
-    features: Array,
-    graph: scipy.sparse.csr_matrix | None,
-) -> Shares:
+class Kernels(NamedTuple):
+    """Public side of the model.
+
+    Attributes:
+      local: Local kernels.
+      linear: Linear kernel.
+      own: Kernel of queries with shares of their own.
+      size: Public rows of each query, float64 `[s]`.
+    """
+
+    local: tuple[Kernel, ...]
+    linear: Kernel
+    own: Kernel
+    size: np.ndarray
+
+
+def kernels(
+    queries: Queries, features: Array, graph: scipy.sparse.csr_matrix | None = None
+) -> Kernels:
+    """Return the kernels, which read public data alone.
+
+    Args:
+      queries: Queries, with the query of each public row.
+      features: float32 `[m, f]`, of the public rows.
+      graph: Neighbor graph of the public rows, `[m, m]`. Defaults to None, which leaves walks out.
+
+    Raises:
+      ValueError: If rows times queries are more than `MOST_CELLS`.
+    """
+    size = np.asarray(queries.size, np.float64)
+    cluster = np.asarray(queries.cluster)
+    if len(cluster) * len(size) > MOST_CELLS:
+        raise ValueError(
+            f"Expected public rows times queries of at most {MOST_CELLS} with "
+            f"smoothing=likelihood, got {len(cluster)} times {len(size)}; ask fewer queries, or "
+            "use smoothing=auto."
+        )
+    rows = np.asarray(features, np.float64)
+    local = tuple(_local_kernels(np.asarray(queries.features), rows, cluster, size, graph))
+    own = _centered(np.eye(len(size)), np.eye(len(size))[cluster], np.ones(len(cluster)), size)
+    return Kernels(local, _linear_kernel(rows, cluster, size), own, size)
+
+
+def decode(counts: Array, stddev: Array, public: Kernels) -> Shares:
     """Return the class shares of all public rows, by post-processing alone.
 
     Args:
       counts: `[s, num_classes]`, noisy counts.
       stddev: Standard deviation of the noise, `[s, num_classes]`, in votes.
-      queries: Queries, with the query of each public row.
-      features: float32 `[m, f]`, of the public rows.
-      graph: Neighbor graph of the public rows, `[m, m]`. None leaves walks out.
+      public: Kernels of the queries.
     """
-    size = np.asarray(queries.size, np.float64)
-    seen = standardized(np.asarray(counts, np.float64), np.asarray(stddev, np.float64), size)
-    cluster = np.asarray(queries.cluster)
-    local = list(_local_kernels(np.asarray(queries.features), features, cluster, size, graph))
-    linear = _linear_kernel(np.asarray(features, np.float64), cluster, size)
-    own = _centered(np.eye(len(size)), np.eye(len(size))[cluster], np.ones(len(cluster)), size)
-    constant = CLASS_SHARE / len(seen.prior)
-    weights, mixtures = _mixtures(seen, local, linear, own, constant)
-    mean = np.zeros((len(cluster), len(seen.prior)))
+    counts = np.asarray(counts, np.float64)
+    seen = standardized(counts, np.asarray(stddev, np.float64), public.size)
+    weights, mixtures = _mixtures(seen, public)
+    mean = np.zeros((len(mixtures[0].within), len(seen.prior)))
     squares = np.zeros_like(mean)
     for weight, mixture in zip(weights, mixtures, strict=True):
         one, variance = _posterior(seen, mixture)
@@ -213,7 +249,8 @@ def standardized(counts: np.ndarray, stddev: np.ndarray, size: np.ndarray) -> Se
     even = 1 / num_classes
     share = counts.sum(axis=0) / total
     doubt = variance.sum(axis=0) / total**2
-    differ = max(np.mean((share - even) ** 2 - doubt), 0)
+    # Twice the noise, so that noise alone makes no class frequent.
+    differ = max(np.mean((share - even) ** 2 - 2 * doubt), 0)
     prior = np.maximum(even + differ / (differ + doubt + 1e-12) * (share - even), LEAST_SHARE)
     prior = prior / prior.sum()
     spread = np.sqrt(prior * (1 - prior))
@@ -223,25 +260,24 @@ def standardized(counts: np.ndarray, stddev: np.ndarray, size: np.ndarray) -> Se
     return Seen(residual, variance.mean(axis=1) / votes**2 / scale + 1 / votes, prior)
 
 
-def _mixtures(
-    seen: Seen, local: list[Kernel], linear: Kernel, own: Kernel, constant: float
-) -> tuple[np.ndarray, list[Kernel]]:
+def _mixtures(seen: Seen, public: Kernels) -> tuple[np.ndarray, list[Kernel]]:
     """Return the mixtures that matter, and their weights, which sum to 1."""
+    constant = CLASS_SHARE / len(seen.prior)
     scores = []
-    mixtures = []
+    tried = []
     for amplitude, shares in itertools.product(AMPLITUDES, SHARES):
-        choices = local if shares[0] else local[:1]
+        choices = public.local if shares[0] else public.local[:1]
         for kernel in choices:
-            parts = zip(shares, (kernel, linear, own), strict=True)
+            parts = zip(shares, (kernel, public.linear, public.own), strict=True)
             given = [(amplitude * share, part) for share, part in parts if share]
             prior = -NOT_LOCAL * (1 - shares[0]) - np.log(len(choices))
-            between = _mixed(given, constant).between
-            scores.append(prior + _log_likelihood(seen, between))
-            mixtures.append(given)
+            between = sum(share * part.between for share, part in given) + constant
+            scores.append(prior + _log_likelihood(seen, np.asarray(between)))
+            tried.append(given)
     weights = np.exp(np.array(scores) - max(scores))
     weights /= weights.sum()
-    kept = np.flatnonzero(weights > 0.01)
-    return weights[kept] / weights[kept].sum(), [_mixed(mixtures[i], constant) for i in kept]
+    kept = np.flatnonzero(weights > LEAST_WEIGHT)
+    return weights[kept] / weights[kept].sum(), [_mixed(tried[i], constant) for i in kept]
 
 
 def _mixed(parts: list[tuple[float, Kernel]], constant: float) -> Kernel:
@@ -269,13 +305,12 @@ def _posterior(seen: Seen, kernel: Kernel) -> tuple[np.ndarray, np.ndarray]:
 
 def _local_kernels(
     centers: np.ndarray,
-    features: Array,
+    rows: np.ndarray,
     cluster: np.ndarray,
     size: np.ndarray,
     graph: scipy.sparse.csr_matrix | None,
 ) -> Iterator[Kernel]:
     """Yield the local kernels."""
-    rows = np.asarray(features, np.float64)
     distance = cdist(rows, centers, "sqeuclidean")
     unit = np.median(distance) or 1.0
     mean = _averaging(cluster, size)

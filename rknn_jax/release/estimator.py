@@ -110,7 +110,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         `add-remove` hides it, and needs `n_queries`. Defaults to `replace-one`.
       metric: Metric, `sqeuclidean` or `cosine`. Defaults to `sqeuclidean`.
       smoothing: Smoothing: `auto` lets similar queries share votes as far as the noise requires,
-        and similar public rows their labels; `none` does neither. Defaults to `auto`.
+        and similar public rows their labels; `likelihood` lets the noisy votes themselves choose
+        how; `none` does neither. Defaults to `auto`.
       classes: Array-like of all classes that a label can be, which is public. Required by `label`,
         unless the classes are inferred. Defaults to None.
       infer_classes: Flag to read the classes off the private labels, which epsilon does not cover.
@@ -322,7 +323,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             labels: np.ndarray = values[done.labels]
             self.labels_ = labels
             self.label_distributions_ = done.probabilities
-            self.confidence_ = job.confidence(plan, done)
+            self.confidence_ = done.confidence
             self.guarantee_ = done.answers.guarantee
             self.not_covered_ = done.card["not_covered"]
             self.card_ = done.card

@@ -24,6 +24,7 @@ import numpy as np
 
 from rknn_jax import mechanisms, postprocessing
 from rknn_jax._internal.disk import write_arrays, write_text
+from rknn_jax.answers import decode
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import release_counts
 from rknn_jax.privacy import ledger_index
@@ -70,6 +71,8 @@ class Release:
     Attributes:
       answers: Answers to the queries.
       probabilities: float32 `[m, num_classes]`, soft labels of the public rows.
+      confidence: float32 `[m]`, confidence of each row's query in its label, or of the row's own
+        by likelihood; NaN if labels alone were released.
       counts: int64 `[num_queries, num_classes]`, noisy; None if the mechanism releases labels
         alone.
       card: Content of `privacy.json`.
@@ -78,6 +81,7 @@ class Release:
 
     answers: Answers
     probabilities: np.ndarray
+    confidence: np.ndarray
     counts: np.ndarray | None
     card: dict[str, Any]
     statement: Statement
@@ -187,16 +191,29 @@ def draw(plan: Plan, votes: Votes, folder: ReleaseFolder | None = None) -> Relea
         if folder:
             folder.keep(counts)
     guarantee = plan.mechanism.release_guarantee(votes.units)
-    answers = rknn.answer(
-        counts, plan.mechanism.stddev(counts, votes.units), guarantee, queries, config
-    )
+    stddev = plan.mechanism.stddev(counts, votes.units)
+    answers = rknn.answer(counts, stddev, guarantee, queries, config)
     # Permute-and-flip releases labels, and has no counts to show.
     shown = counts if plan.mechanism.releases_counts else None
-    probabilities = postprocessing.public_labels(
-        plan.graph, answers.probabilities[queries.cluster], plan.mechanism.num_queries
-    )
+    probabilities, confidence = _rows(plan, answers, counts, stddev)
     told = statement(plan, guarantee, ledger, folder.release if folder else number)
-    return Release(answers, probabilities, shown, card(plan, told), told)
+    return Release(answers, probabilities, confidence, shown, card(plan, told), told)
+
+
+def _rows(
+    plan: Plan, answers: Answers, counts: np.ndarray, stddev: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the public rows' soft labels and confidence, `[m, num_classes]` and `[m]`."""
+    if plan.kernels is not None:
+        shares = decode(counts, stddev, plan.kernels)
+        return shares.probabilities, shares.confidence
+    cluster = plan.queries.cluster
+    probabilities = postprocessing.public_labels(
+        plan.graph, answers.probabilities[cluster], plan.mechanism.num_queries
+    )
+    if not plan.mechanism.releases_counts:
+        return probabilities, np.full(len(cluster), np.nan, np.float32)
+    return probabilities, answers.confidence[cluster]
 
 
 def card(plan: Plan, told: Statement) -> dict[str, Any]:
@@ -373,27 +390,13 @@ def unsure_share(plan: Plan, counts: np.ndarray) -> float:
     return float(unsure[plan.queries.cluster].mean())
 
 
-def confidence(plan: Plan, done: Release) -> np.ndarray:
-    """Return the confidence of each public row's query in its label, float32 `[m]`.
-
-    It is NaN if labels alone were released.
-    """
-    sure = (
-        done.answers.confidence
-        if done.counts is not None
-        else np.full(len(done.answers.labels), np.nan, np.float32)
-    )
-    rows: np.ndarray = sure[plan.queries.cluster]
-    return rows
-
-
 def write(staging: Path, plan: Plan, done: Release) -> None:
     """Write the results, each file whole or not at all."""
     names = plan.data.classes.names
     rows = {
         "label": done.labels,
         "query": plan.queries.cluster,
-        "confidence": confidence(plan, done),
+        "confidence": done.confidence,
         "probability": done.probabilities,
     }
     asked = {"index": plan.queries.index, "label": done.answers.labels}
@@ -413,9 +416,11 @@ def _file_names(names: str | Sequence[str]) -> str:
 
 
 def _labeler(settings: "Settings") -> rknn.ReverseKNN:
-    names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
+    names = ("epsilon", "delta", "mechanism", "relation", "metric")
     return rknn.ReverseKNN(
-        num_neighbors=settings.neighbors, **{name: getattr(settings, name) for name in names}
+        num_neighbors=settings.neighbors,
+        smoothing="auto" if settings.smoothing == "auto" else "none",
+        **{name: getattr(settings, name) for name in names},
     )
 
 

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rknn_jax import mechanisms, postprocessing
+from rknn_jax import answers, mechanisms, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy import contributions
@@ -81,6 +81,7 @@ class Plan:
       queries: Public queries.
       graph: Graph of the public rows, along which labels spread, from
         `postprocessing.public_graph`.
+      kernels: Public side of the likelihood; None if it is not asked for.
       ledger: Ledger to charge; None if it is still to be made.
       paid: Flag for a release that a stopped process has already paid for. Defaults to False.
     """
@@ -90,6 +91,7 @@ class Plan:
     mechanism: CentralMechanism
     queries: Queries
     graph: csr_matrix | None
+    kernels: answers.Kernels | None
     ledger: Ledger | None
     paid: bool = False
 
@@ -187,7 +189,8 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     # The graph takes long, so make it before anything is spent. A dry run spreads nothing.
     _log.info("joining similar public rows")
     graph = None if settings.dry_run else _graph(settings, data.public, mechanism.num_queries)
-    return Plan(settings, data, mechanism, queries, graph, ledger, paid)
+    kernels = _kernels(settings, data.public, queries, graph)
+    return Plan(settings, data, mechanism, queries, graph, kernels, ledger, paid)
 
 
 def public_size(settings: "Settings", data: Data) -> int | None:
@@ -246,9 +249,7 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
 
 def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
     """Cluster the public rows into queries, by their directions under the cosine metric."""
-    if settings.metric == "cosine":
-        norm = np.linalg.norm(public, axis=1, keepdims=True)
-        public = public / np.where(norm > 0, norm, 1)
+    public = of_metric(settings, public)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # too few distinct rows raise an error below
         queries = kmeans.select(
@@ -343,6 +344,23 @@ def shares_votes(settings: "Settings") -> bool:
     return settings.smoothing == "auto" and bool(
         mechanisms.named(settings.mechanism).releases_counts
     )
+
+
+def _kernels(
+    settings: "Settings", public: np.ndarray, queries: Queries, graph: csr_matrix | None
+) -> answers.Kernels | None:
+    """Return the public side of the likelihood, or None if it is not asked for."""
+    if settings.dry_run or settings.smoothing != "likelihood":
+        return None
+    return answers.kernels(queries, of_metric(settings, public), graph)
+
+
+def of_metric(settings: "Settings", public: np.ndarray) -> np.ndarray:
+    """Return the rows, of unit length under the cosine metric."""
+    if settings.metric != "cosine":
+        return public
+    norm = np.linalg.norm(public, axis=1, keepdims=True)
+    return public / np.where(norm > 0, norm, 1)
 
 
 def _graph(settings: "Settings", public: Array, num_queries: int) -> csr_matrix | None:

@@ -23,7 +23,7 @@ class Settings:
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels.
       person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record of nobody casts no vote.
-      records_per_person: number m of a person's records that are drawn and count 1/m each; where it is not given, all records of a person share one vote, which leaves more of it.
+      records_per_person: number m of a person's records that are drawn and count 1/m each; where it is not given, all records of a person share one vote, or with Gaussian noise have the L2 norm of one, which leaves more where they are near many queries.
       queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
       neighbors: number of queries k that each private record votes for.
       delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
@@ -31,7 +31,7 @@ class Settings:
       relation: replace-one takes n as public; add-remove hides n, and needs --queries.
       representation: for raw records in place of embeddings: a file of rknn_jax/representations, learned from the public images alone, or a function of your own that treats each record by itself, as package.module:function. It is applied where the records are read.
       metric: of the embeddings.
-      smoothing: auto lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; none does neither.
+      smoothing: auto lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; likelihood lets the noisy votes themselves choose how, and is better from a few votes a query on; none does neither.
       classes: number of classes, or their names with commas between them.
       infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
@@ -66,7 +66,7 @@ class Settings:
     relation: Relation = "replace-one"
     representation: str | None = None
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
-    smoothing: Literal["auto", "none"] = "auto"
+    smoothing: Literal["auto", "likelihood", "none"] = "auto"
     classes: str | None = None
     infer_classes: bool = False
     allow_large_epsilon: bool = False
