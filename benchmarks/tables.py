@@ -885,6 +885,22 @@ def persons_labelers() -> str:
     return table(header, rows, "persons_labelers")
 
 
+def decoding() -> str:
+    """Public labels that are right, by case, epsilon and the way to read the counts."""
+    found = load("decoding")["results"]
+    methods = list(dict.fromkeys(row["method"] for row in found))
+    told = {(row["case"], row["epsilon"], row["method"]): row for row in found}
+    rows = []
+    for case, epsilon in dict.fromkeys((row["case"], row["epsilon"]) for row in found):
+        every = [told[case, epsilon, method] for method in methods]
+        cells = [
+            f"{one['right']:.1%}, {one['worst_run']:.1%}, {one['worst_class']:.1%}" for one in every
+        ]
+        rows.append([case, f"{epsilon:g}", *cells, f"{every[-1]['confidence']:.1%}"])
+    header = ["data", "ε", *methods, "confidence of the last"]
+    return table(header, rows, "decoding")
+
+
 def _by_bound(found: list[dict[str, Any]], kind: str, measured: str) -> str:
     """Return a row for each kind and epsilon, and a column for each bound: mean, worst release."""
     names = list(dict.fromkeys(row["bound"] for row in found))
@@ -933,6 +949,7 @@ MAKERS += (
     persons_mnist,
     persons_skewed,
     persons_labelers,
+    decoding,
     accelerator,
     accelerator_blocks,
     cifar10_labels,
