@@ -115,8 +115,8 @@ def parity_in_the_third_decimal(monkeypatch):
     def draw(plan, *rest):
         done = honest(plan, *rest)
         winner = true_counts(plan).max(axis=1).sum() % 2
-        sure = np.floor(done.answers.confidence * 100) / 100 + 0.001 * winner + 0.0004
-        return replace(done, answers=replace(done.answers, confidence=sure.astype(np.float32)))
+        sure = np.floor(done.confidence * 100) / 100 + 0.001 * winner + 0.0004
+        return replace(done, confidence=sure.astype(np.float32))
 
     monkeypatch.setattr(label, "draw", draw)
 

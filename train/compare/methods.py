@@ -253,13 +253,7 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
             {"labeler": images, "buy": buying["near_private"]},
         ),
     }
-    methods = {
-        "rknn-gaussian": Method(
-            "reverse k-NN, central, Gaussian noise",
-            {"labeler": ReverseKNN(mechanism="gaussian")},
-            tuple(epsilon for epsilon in grid if epsilon < INF),
-        )
-    }
+    methods = {}
     for name, method in mnist(grid).methods.items():
         title, changes = own.get(name, (method.title, {}))
         usual = tuple(epsilon for epsilon in grid if epsilon < INF or INF in method.epsilons)
