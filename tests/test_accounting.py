@@ -466,7 +466,7 @@ def test_renyi_divergences_are_those_of_the_densities(order):
 
 def test_no_divergence_is_below_zero_and_what_cannot_be_computed_costs_infinitely_much():
     tiny = accounting._renyi(Event("pure", 1e-9))
-    assert tiny.min() == 0.0
+    assert 0.0 < tiny.min() < 1e-18
     assert epsilons([Event("gaussian", 1e6)], 0.5)["RDP"] == 0.0
     curve = accounting._curve([Event("pure", 0.1, 2), Event("gaussian", 2.0, 3)])
     parts = 2 * accounting._renyi(Event("pure", 0.1)) + 3 * accounting._renyi(

@@ -32,5 +32,6 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         yield _arrow.block(reader.schema.empty_table(), own, columns)
     for number in range(reader.num_record_batches):
         batch = reader.get_batch(number)
+        batch.validate(full=True)  # offsets beyond the data would end the process
         for start in range(0, max(batch.num_rows, 1), size):
             yield _arrow.block(batch.slice(start, size), own, columns)

@@ -51,6 +51,7 @@ MAX_POINTS = 2**17  # points in half the grid; overrides the above if losses dif
 SMALLEST_PLD_DELTA = 1e-11  # below it, the rounding error of the Fourier transform shows
 FOURIER_ROUNDING = 1e-13  # delta that PLD leaves for that error: ten times the largest ever seen
 LARGEST_PLD_LOSS = 50.0  # loss of one value; the exponential of a larger one soon overflows
+SMALLEST_LOSS = 1e-4  # loss of one value below which its Rényi divergence is bounded, not computed
 MOST_PLD_VALUES = 2**16  # dp-accounting's memory grows with the number of values
 
 
@@ -470,7 +471,8 @@ def _renyi(event: Event) -> np.ndarray:
     if event.screen or event.sampling_prob < 1:
         return sampled_gaussian.renyi(event)
     loss = _loss(event)
-    if _is_gaussian(event):
+    # Below it the exact curve is lost in rounding. Every loss-DP pair has this one at most.
+    if _is_gaussian(event) or loss < SMALLEST_LOSS:
         return ORDERS * loss**2 / 2
     up = (ORDERS - 1) * loss
     down = -ORDERS * loss

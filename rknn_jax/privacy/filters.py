@@ -37,6 +37,9 @@ Accounting = Literal["sum", "renyi"]
 STEP = Fraction(1, 2**40)
 """Grid of Rényi divergences."""
 
+SMALLEST = 1e-4
+"""Epsilon below which a divergence is bounded, not computed."""
+
 _SLACK = 1e-9  # relative error allowed for floating-point divergences; they are off by 1e-13
 
 
@@ -169,7 +172,7 @@ class Renyi:
                 f"one with {', '.join(sorted({event.kind for event in events}))} noise; use a pure "
                 "or a Gaussian mechanism."
             )
-        return Cost(amount, _rounded_up(divergence * (1 + _SLACK)))
+        return Cost(amount, max(STEP, _rounded_up(divergence * (1 + _SLACK))))
 
     def unknown(self, amount: Amount) -> Cost:
         """Return the cost of something of which only epsilon and delta are known."""
@@ -233,8 +236,8 @@ def _rounded_up(value: float) -> Fraction:
 
 def _pure(epsilon: float, order: float) -> float:
     """Return the Rényi divergence of randomized response, the worst of all that are epsilon-DP."""
-    if not epsilon:
-        return 0.0
+    if epsilon < SMALLEST:
+        return order * epsilon**2 / 2  # an upper bound; the exact value is lost in rounding
     up = (order - 1) * epsilon
     # ln(e^up + e^(-order epsilon)), whose second exponent is the smaller one
     both = up + math.log1p(math.exp(-order * epsilon - up))

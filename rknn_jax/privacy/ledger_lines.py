@@ -193,7 +193,8 @@ class Chain:
     def _left_after_damage(self, left: Amount) -> Amount:
         """Return the part of `left` that remains under the worst reading of the damage."""
         torn = _torn(self.damage)
-        if torn is None:
+        # Divergences are not known from epsilon and delta, so damage counts as all that remained.
+        if torn is None or isinstance(self.rule, Renyi):
             return NOTHING
         amount, kind = torn
         if_spent = self.rule.left(self.budget, (*self.recorded, self.rule.unknown(amount)))
