@@ -1,6 +1,7 @@
 """`rknn classes`: classes of private labels where the set of classes is private too."""
 
 import os
+import shlex
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 
 if TYPE_CHECKING:
     from rknn_jax.privacy.ledger import DataSet, Ledger
+    from rknn_jax.release.class_selection import Selection
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,9 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         tell(err, "warning", str(one.message))
     told = err if settings.json else out
     for name, count in selected.counts.items():
-        told.print(f"  {name:<24} about {max(count, 0):,} {settings.unit}s")
-    tell(told, "classes", f"--classes {selected.classes}" if selected.counts else "none")
+        shown = name if name.isprintable() else ascii(name)
+        told.print(f"  {shown:<24} about {max(count, 0):,} {settings.unit}s")
+    tell(told, "classes", _option(selected))
     tell(told, "privacy", str(selected.guarantee))
     tell(told, "ledger", f"{ledger.path}: {ledger.remaining} left; head {ledger.head}")
     return {
@@ -104,6 +107,17 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         "guarantee": selected.guarantee.asdict(),
         "ledger": {"head": ledger.head, "remaining": ledger.remaining._asdict()},
     }
+
+
+def _option(selected: "Selection") -> str:
+    """Return the option of `rknn label` that names the classes, if it can name them."""
+    if not selected.counts:
+        return "none"
+    names = "".join(selected.counts)
+    alone = len(selected.counts) == 1 and names.isdecimal() and not selected.numbers
+    if not names.isprintable() or any("," in name for name in selected.counts) or alone:
+        return "as above; a file's array `classes` can name them, an option cannot"
+    return f"--classes {shlex.quote(selected.classes)}"
 
 
 def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledger":

@@ -207,6 +207,8 @@ def account(card: Card) -> str:
         f"epsilon {float(ledger[name]['epsilon']):.12g}, delta {float(ledger[name]['delta']):.12g}"
         for name in ("spent", "budget")
     )
+    if ledger.get("accounting", "sum") != "sum":
+        return f"A ledger adds Rényi divergences up. All releases together are within {budget}."
     return f"{_sentence(spent)[:-1]} so far. A ledger keeps account and allows {budget} in all."
 
 
