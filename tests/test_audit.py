@@ -398,7 +398,17 @@ def test_laws_of_many_cells_are_not_enumerated():
     assert games.exact(DiscreteLaplace(1.0, 2, 2)) is None
 
 
-SLOW = (("rknn", 160), ("pate", 400), ("private_knn", 400), ("noisy_sgd", 400), ("dpdfd", 100))
+SLOW = (
+    ("rknn", 160),
+    ("pate", 400),
+    ("private_knn", 400),
+    ("noisy_sgd", 400),
+    ("dpdfd", 100),
+    ("prototypes", 400),
+    ("public_prototypes", 400),
+    ("least_squares", 400),
+    ("individual_knn", 400),
+)
 
 
 @pytest.mark.slow

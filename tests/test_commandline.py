@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rknn_jax
-from rknn_jax import students
+from rknn_jax import labelers, students
 from rknn_jax.cli import main
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.rknn import ReverseKNN
@@ -151,7 +151,7 @@ def help_of(*words):
 def test_help_shows_what_belongs_to_the_chosen_parts():
     usual = help_of()
     assert "--labeler.trust" in usual
-    assert "--labeler: dpdfd, noisy_sgd, pate, private_knn, rknn (shown here: rknn)" in usual
+    assert f"--labeler: {', '.join(labelers.names())} (shown here: rknn)" in usual
     assert not re.search(r"num-teachers|buy\.labels|pretraining|--labeler\.epsilon", usual)
     assert "--student.fine-tune" in usual
     assert "--student.unlabelled" not in usual

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from rknn_jax import labelers, mechanisms
-from rknn_jax.labelers import _persons, noisy_sgd, private_knn
+from rknn_jax.labelers import _class_sums, _persons, individual_knn, noisy_sgd, private_knn
+from rknn_jax.labelers import public_prototypes as public
 from rknn_jax.labelers.dpdfd import teachers
 from rknn_jax.labelers.rknn import PersonVotes, ReverseKNN
 from rknn_jax.privacy.contributions import SIMULATED_GRID
@@ -161,6 +162,41 @@ def _(before: noisy_sgd.Votes, after, labeler):
     step = jax.tree.map(lambda a, b: (a - b) * labeler.batch_size / labeler.learning_rate, *heads)
     length = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(step)))
     return length / (neighbors_in(labeler) * labeler.clip)
+
+
+@moved.register
+def _(before: _class_sums.Sums, after, labeler):
+    change = (after.totals - before.totals).ravel()
+    return np.linalg.norm(change, labeler.norm) / labeler.sensitivity
+
+
+@moved.register
+def _(before: public.Utilities, after, labeler):
+    """Utilities of each class: how far they rise, and how far they fall."""
+    change = after.totals - before.totals
+    rise, fall = np.maximum(change, 0).max(axis=1), np.maximum(-change, 0).max(axis=1)
+    return np.sum(rise + fall) / labeler.sensitivity
+
+
+@moved.register
+def _(before: individual_knn.Votes, after, labeler):
+    """All steps on one history: their divergences, over those that the guarantee allows."""
+    queries = problem()[2]
+    plan = labeler.plan(queries, NUM_CLASSES)
+    pairs = zip(
+        *(
+            individual_knn.steps(votes, queries, plan, NUM_CLASSES, lambda place, _: 5.0 + place)
+            for votes in (before, after)
+        ),
+        strict=True,
+    )
+    [event] = labeler.guarantee_of(NUM_PERSONS, len(queries.features), NUM_CLASSES).events
+    spent = sum(
+        ((mine.neighbors - other.neighbors) / plan.count_stddev) ** 2
+        + np.sum(np.square(mine.votes - other.votes)) / mine.stddev**2
+        for mine, other in pairs
+    )
+    return spent * event.parameter**2
 
 
 def trained(labeler, votes):

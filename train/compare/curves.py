@@ -15,6 +15,10 @@ COLOURS = {
     "pate": "#d55e00",
     "noisy_sgd": "#cc79a7",
     "dpdfd": "#888888",
+    "prototypes": "#44aa99",
+    "public_prototypes": "#999933",
+    "least_squares": "#aa4499",
+    "individual_knn": "#cc6677",
     "buy": "#e69f00",
 }
 """Colors of the charts' lines by kind, visible on a light page and on a dark one."""

@@ -1,0 +1,68 @@
+"""Cosines between private and public features, around a public center and within a public range."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rknn_jax.types import Array, Queries
+
+MOST_PAIRED = 1000
+"""Public rows whose pairs determine the range."""
+
+
+@dataclass(frozen=True, eq=False)
+class PublicCosines:
+    """Public center of features, and a public range of cosines.
+
+    Attributes:
+      center: Mean of the public features, float64 `[f]`.
+      low: Lower end of the range.
+      high: Upper end of the range, above `low`.
+      pairs: Cosines of pairs of public rows, float64 `[num_pairs]`, in order.
+    """
+
+    center: np.ndarray
+    low: float
+    high: float
+    pairs: np.ndarray
+
+    @classmethod
+    def of(cls, queries: Queries, low: float, high: float) -> "PublicCosines":
+        """Return the cosines around the queries' center, with a range of two quantiles.
+
+        Args:
+          queries: Public queries, each of which counts as often as its size in the center.
+          low: Quantile of the range's lower end, among pairs of queries.
+          high: Quantile of its upper end.
+        """
+        features = np.asarray(queries.features, np.float64)
+        center = np.average(features, axis=0, weights=queries.size)
+        step = -(-len(features) // MOST_PAIRED)
+        rows = _directions(features[::step], center)
+        pairs = np.sort((rows @ rows.T)[np.triu_indices(len(rows), 1)])
+        if not len(pairs):
+            return cls(center, 0.0, 1.0, np.zeros(1))
+        ends = np.quantile(pairs, (low, high))
+        upper = float(ends[1]) if ends[1] > ends[0] else float(ends[0]) + 1
+        return cls(center, float(ends[0]), upper, pairs)
+
+    def directions(self, features: Array) -> np.ndarray:
+        """Return features `[n, f]` as vectors of length 1 around the center, float64 `[n, f]`.
+
+        A row at the center, or with NaN or infinity, becomes 0. Each row depends on that row and
+        the center alone.
+        """
+        return _directions(np.asarray(features, np.float64), self.center)
+
+    def clip(self, cosines: np.ndarray) -> np.ndarray:
+        """Return cosines clipped to the range, from 0 at its lower end to 1 at its upper end."""
+        clipped: np.ndarray = np.clip((cosines - self.low) / (self.high - self.low), 0, 1)
+        return clipped
+
+
+def _directions(features: np.ndarray, center: np.ndarray) -> np.ndarray:
+    finite = np.isfinite(features).all(axis=1, keepdims=True)
+    rows = np.where(finite, features, center) - center
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    directions: np.ndarray = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    return directions

@@ -1,0 +1,89 @@
+"""Private least squares: a linear model of the classes, from public and private moments.
+
+The model predicts p_c + w_c·x, the probability of class c. Its normal equations need two moments:
+that of the features among themselves, and that of the features with the classes. The first comes
+from the public rows and is free. Only the second is private, and it is the sum of features of each
+class.
+
+**Regularization from public quantities.** Along an axis of the public second moment, with variance
+a, the private moment of n records is n·a·w + noise. Beforehand, a weight w is normal with mean 0
+and the same variance t² along all axes, such that the model explains the share `EXPLAINED` of the
+variance v of a class. So its posterior mean divides the moment by
+
+    n·a + (1 - EXPLAINED)·v/t² + σ²/(n·a·t²)
+
+The second term is ordinary ridge regression. The third is due to the noise and is largest along
+axes of small variance, where dividing by n·a would amplify the noise. Here n is the sum of the
+noisy counts. The paper has one ridge for all axes, which is tuned.
+
+Guarantee: `_class_sums` has the proof. The sums move by at most twice the radius if a record is
+replaced. Gaussian noise makes them (epsilon, delta)-DP, and Laplace noise epsilon-DP.
+
+Reference: Mehta, Krichene, Thakurta, Kurakin & Cutkosky, "Differentially Private Image
+Classification from Features", TMLR 2023.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from rknn_jax.labelers._class_sums import NoisySums, Spectrum, SumsLabeler
+
+EXPLAINED = 0.5
+"""Share of a class's variance that the model explains, beforehand."""
+
+
+@dataclass(frozen=True)
+class LeastSquares(SumsLabeler):
+    """Linear model of the classes, and its settings: those of `SumsLabeler`."""
+
+    telling: ClassVar[Mapping[str, Any]] = {}
+
+    def solve(
+        self, noisy: NoisySums, spectrum: Spectrum
+    ) -> tuple[np.ndarray, np.ndarray, Literal["softmax", "linear"]]:
+        """Return a linear model of the classes' probabilities.
+
+        Args:
+          noisy: Noisy sums and counts of the classes.
+          spectrum: Second moment of the clipped public features.
+
+        Returns:
+          Weights `[f, num_classes]`, bias `[num_classes]`, and link.
+        """
+        num_records = noisy.sizes.sum()
+        shares = noisy.sizes / num_records
+        moments = noisy.sums - shares[:, None] * noisy.sums.sum(axis=0)
+        along = moments @ spectrum.directions
+        inverse = _inverse(spectrum.variances, num_records, len(shares), noisy.sum_stddev)
+        weights = spectrum.directions @ (along * inverse).T
+        return weights, shares - spectrum.mean @ weights, "linear"
+
+
+def _inverse(
+    variances: np.ndarray, num_records: float, num_classes: int, stddev: float
+) -> np.ndarray:
+    """Return the factor from a moment to its weight along each axis, float64 `[f]`.
+
+    Args:
+      variances: Variances of the public features along the axes, `[f]`.
+      num_records: Number of private records n.
+      num_classes: Number of classes |Y|.
+      stddev: Standard deviation of the noise of a moment.
+    """
+    total = variances.sum()
+    of_class = (1 - 1 / num_classes) / num_classes if num_classes > 1 else 1.0
+    of_weight = EXPLAINED * of_class / total if total > 0 else 0.0
+    size = num_records * variances
+    signal = size * of_weight
+    spread = size * (signal + (1 - EXPLAINED) * of_class) + stddev**2
+    factor: np.ndarray = np.divide(signal, spread, out=np.zeros_like(signal), where=spread > 0)
+    return factor
+
+
+EXAMPLES = (
+    LeastSquares(epsilon=1.0),
+    LeastSquares(epsilon=4.0, mechanism="laplace", relation="add-remove"),
+)
