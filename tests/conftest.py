@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import pkgutil
+import tempfile
+from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -27,6 +29,8 @@ from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402
 from rknn_jax.mechanisms.separation import Separation  # noqa: E402
 from rknn_jax.privacy import ledger_index  # noqa: E402
 from rknn_jax.privacy.statement import Statement, as_json, schema  # noqa: E402
+from rknn_jax.representations import pretrained  # noqa: E402
+from tests import tiny_network  # noqa: E402
 
 # Compilation dominates the first example, so no deadline; derandomized, so a failure is everyone's;
 # few examples, as each shape compiles.
@@ -55,6 +59,10 @@ def _with_check(card):
 
 
 Statement.card = _with_check(Statement.card)
+
+# A pretrained network is a file, so its example is made here for all tests that walk the folder.
+NETWORKS = tempfile.TemporaryDirectory()
+pretrained.EXAMPLES = (pretrained.Config(str(tiny_network.write(Path(NETWORKS.name)))),)
 
 
 def pytest_runtest_teardown(item):

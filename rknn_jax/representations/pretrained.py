@@ -1,0 +1,274 @@
+"""Features of a pretrained network in an ONNX file, run by onnxruntime.
+
+Nothing is learned here. The network must be public and must not have seen the private records,
+because epsilon does not cover what it remembers. Beside `network.onnx` lies a card, `network.json`,
+which says how images go in and which output comes out:
+
+    {"size": [112, 112], "mean": [127, 127, 127], "std": [128, 128, 128],
+     "layout": "NCHW", "output": "features"}
+"""
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from rknn_jax._internal import pytree
+from rknn_jax.representations import Representation
+from rknn_jax.types import Array
+
+BATCH = 32
+"""Images that go through a network at once, unless the file fixes another number."""
+
+TOLERANCE = 1e-3
+"""Largest difference, relative to the features' size, that the other images of a batch may make."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """Input and output of a network.
+
+    Attributes:
+      size: Rows and columns to which images are resized, bilinearly.
+      mean: Mean of each of the three color channels, in units of pixels from 0 to 255.
+      std: Standard deviation of each channel, in the same units.
+      layout: Order of the input's axes, `NCHW` or `NHWC`.
+      output: Name of the output that holds the features `[n, f]`.
+    """
+
+    size: tuple[int, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    layout: Literal["NCHW", "NHWC"]
+    output: str
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 2 or min(self.size) < 1:
+            raise ValueError(f"Expected size [rows, columns] of at least 1, got {self.size}.")
+        if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
+            raise ValueError(
+                f"Expected three means and three positive standard deviations, got {self.mean} and "
+                f"{self.std}."
+            )
+        if self.layout not in ("NCHW", "NHWC"):
+            raise ValueError(f"Expected layout NCHW or NHWC, got {self.layout!r}.")
+
+
+@dataclass(frozen=True)
+class Config(Representation):
+    """Settings of a pretrained network.
+
+    Attributes:
+      onnx: Path of the ONNX file, with its card beside it. There is no default network.
+    """
+
+    # Where every representation runs with its defaults, one without a default is left out.
+    slow: ClassVar[bool] = True
+    onnx: str = ""
+
+
+@pytree.register
+@dataclass(frozen=True)
+class Encoder:
+    """Encoder by a network that whoever calls it has as a file.
+
+    Attributes:
+      path: Path of the ONNX file.
+      digest: SHA-256 of the file, in hexadecimal. A file that has changed is refused.
+      card: Input and output of the network.
+    """
+
+    path: str = field(metadata=pytree.STATIC)
+    digest: str = field(metadata=pytree.STATIC)
+    card: Card = field(metadata=pytree.STATIC)
+
+    def __call__(self, images: Array) -> jax.Array:
+        """Return features; row i depends on image i alone.
+
+        Args:
+          images: uint8 `[n, h, w, c]`, of one or three channels and any size.
+
+        Returns:
+          float32 `[n, f]`.
+
+        Raises:
+          ValueError: If the file is absent or has changed, or its output is not `[n, f]`.
+        """
+        pixels = np.asarray(images)
+        network = _network(self.path, self.digest, self.card.output)
+        starts = range(0, len(pixels), network.batch)
+        parts = [network(self._input(pixels[at : at + network.batch])) for at in starts]
+        return jnp.asarray(np.concatenate(parts))
+
+    def _input(self, images: np.ndarray) -> np.ndarray:
+        """Return images as the network's input, float32 `[b, 3, h, w]` or `[b, h, w, 3]`."""
+        resized = np.stack([resize(image, self.card.size) for image in images])
+        mean, std = (np.asarray(values, np.float32) for values in (self.card.mean, self.card.std))
+        scaled = (resized.astype(np.float32) - mean) / std
+        if self.card.layout == "NCHW":
+            scaled = scaled.transpose(0, 3, 1, 2)
+        return np.ascontiguousarray(scaled)
+
+
+def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
+    """Return the encoder; `key` and the public `images`, uint8 `[m, h, w, c]`, are not needed.
+
+    Raises:
+      ValueError: If the settings name no network that can be used.
+    """
+    del key, images
+    if not config.onnx:
+        raise ValueError(
+            "Expected onnx, the file of a network, with representation=pretrained, got none; name "
+            "it, or embed the records by `rknn embed` first and pass the embeddings."
+        )
+    return load(config.onnx)
+
+
+def load(path: str | Path) -> Encoder:
+    """Return the encoder of an ONNX file, whose card lies beside it.
+
+    Images of noise are encoded alone and among others, so that a network that mixes the images of a
+    batch is refused.
+
+    Raises:
+      ValueError: If the file, its card or its output cannot be used.
+    """
+    file = Path(path)
+    encode = Encoder(str(path), _digest(file), _card(file.with_suffix(".json")))
+    noise = np.random.default_rng(0).integers(0, 256, (3, *encode.card.size, 3)).astype(np.uint8)
+    among = np.asarray(encode(noise))
+    alone = np.concatenate([np.asarray(encode(noise[row : row + 1])) for row in range(3)])
+    if not np.isfinite(among).all() or _differ(alone, among):
+        raise ValueError(
+            f"Expected finite features of each image by itself from {path}, got other features for "
+            "an image among others than alone; one private record would move the votes of others. "
+            "Export the network for evaluation."
+        )
+    return encode
+
+
+def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Resize an image and give it three channels.
+
+    Args:
+      image: uint8 `[h, w, c]`, of one or three channels.
+      size: Rows and columns of the result.
+
+    Returns:
+      uint8 `[*size, 3]`.
+    """
+    plain = image[..., 0] if image.shape[-1] == 1 else image
+    rows, columns = size
+    color = Image.fromarray(plain).convert("RGB")
+    return np.asarray(color.resize((columns, rows), Image.Resampling.BILINEAR))
+
+
+@dataclass(frozen=True)
+class Network:
+    """ONNX network, ready to run.
+
+    Attributes:
+      session: Session of onnxruntime.
+      output: Name of the output.
+      batch: Number of images at once.
+    """
+
+    session: Any
+    output: str
+    batch: int
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return features, float32 `[b, f]`, from prepared images of at most `batch`."""
+        [given] = self.session.get_inputs()
+        count = len(values)
+        if isinstance(given.shape[0], int):  # The file fixes the number of images.
+            blank = np.zeros((self.batch - count, *values.shape[1:]), np.float32)
+            values = np.concatenate([values, blank])
+        features = np.asarray(self.session.run([self.output], {given.name: values})[0])[:count]
+        if features.ndim != 2 or len(features) != count:
+            raise ValueError(
+                f"Expected features [n, f] from output {self.output!r}, got shape "
+                f"{features.shape} for {count} images; name a pooled output in the network's card."
+            )
+        return features.astype(np.float32)
+
+
+@functools.lru_cache(maxsize=2)
+def _network(path: str, digest: str, output: str) -> Network:
+    data = _read(Path(path))
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ValueError(
+            f"Expected the network {path} as it was, of SHA-256 {digest}, got another file; "
+            "restore it, or encode all records anew."
+        )
+    runtime = _runtime()
+    try:
+        session = runtime.InferenceSession(data, providers=runtime.get_available_providers())
+    except Exception as error:  # onnxruntime raises errors of many types
+        raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
+    inputs, outputs = session.get_inputs(), [one.name for one in session.get_outputs()]
+    if len(inputs) != 1 or inputs[0].type != "tensor(float)" or output not in outputs:
+        kinds = [(one.name, one.type) for one in inputs]
+        raise ValueError(
+            f"Expected one input of type tensor(float) and an output {output!r} in {path}, got "
+            f"{kinds} and {outputs}; export it so, or name another output in its card."
+        )
+    first = inputs[0].shape[0]
+    return Network(session, output, first if isinstance(first, int) else BATCH)
+
+
+def _runtime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ValueError(
+            "A pretrained network needs onnxruntime, which is not installed; pip install "
+            "'rknn-jax[embed]'."
+        ) from error
+    return onnxruntime
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"The network {path} could not be opened: {error.strerror}; name an ONNX file."
+        ) from error
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+def _card(path: Path) -> Card:
+    """Read a card.
+
+    Raises:
+      ValueError: If it is absent, or does not say all that is needed.
+    """
+    try:
+        given = json.loads(path.read_bytes())
+        size, mean, std = (tuple(given[name]) for name in ("size", "mean", "std"))
+        return Card(size, mean, std, given["layout"], given["output"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"Expected the network's card in {path}, with size, mean, std, layout and output, got "
+            f"none that can be used ({error}); write one as in docs/embedding.md."
+        ) from error
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> bool:
+    size = max(float(np.abs(one).max(initial=0)), float(np.abs(other).max(initial=0)))
+    return not float(np.abs(one - other).max(initial=0)) <= TOLERANCE * size
+
+
+EXAMPLES: tuple[Config, ...] = ()  # They need a file; tests/conftest.py writes a small one.
