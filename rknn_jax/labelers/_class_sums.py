@@ -333,8 +333,8 @@ class SumsLabeler(Labeler[Sums]):
         """
         del predicted
         guarantee = self.guarantee_of(0, len(queries.features), num_classes)
-        noisy = contribution.totals + self._simulated(key, contribution.totals.shape)
-        return self.answer(noisy, self._stddev(), contribution.encode, queries, guarantee)
+        noisy = contribution.totals + self.simulated_noise(key, contribution.totals.shape)
+        return self.answer(noisy, self.stddev, contribution.encode, queries, guarantee)
 
     def release_sums(
         self, contribution: Sums, queries: Queries, ledger: Payer, purpose: str
@@ -418,15 +418,17 @@ class SumsLabeler(Labeler[Sums]):
             return 0.0
         return accounting.gaussian_noise_multiplier(self.epsilon, self.delta)
 
-    def _stddev(self) -> float:
-        """Return the standard deviation of the simulated noise, in units."""
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the simulated noise, in units."""
         if self.mechanism == "laplace":
             return math.sqrt(2) * self.sensitivity / self.epsilon
         return self._multiplier() * self.sensitivity
 
-    def _simulated(self, key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
+    def simulated_noise(self, key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
+        """Draw the simulated noise, float64, in units. `key` is consumed."""
         if self.mechanism == "gaussian":
-            return self._stddev() * np.asarray(jax.random.normal(key, shape), np.float64)
+            return self.stddev * np.asarray(jax.random.normal(key, shape), np.float64)
         draws = np.asarray(jax.random.exponential(key, (2, *shape)), np.float64)
         up, down = np.floor(self.sensitivity / self.epsilon * draws)
         noise: np.ndarray = up - down
