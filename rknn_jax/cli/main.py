@@ -2,6 +2,7 @@ r"""`rknn`: label public data with private records, from the command line.
 
     rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
     rknn label --public P.npz --private R.npz --epsilon 1
+    rknn embed --images photos --model network.onnx --out public.parquet
     rknn classes --private R.npz --epsilon 0.1 --delta 1e-6
     rknn budget show R.npz.ledger.jsonl
     rknn export runs/label --format csv
@@ -35,6 +36,7 @@ from rknn_jax.cli import (
     audit,
     budget,
     classes,
+    embed,
     experiment,
     export,
     federation,
@@ -45,6 +47,7 @@ from rknn_jax.cli.account import Account
 from rknn_jax.cli.audit import Audit
 from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
 from rknn_jax.cli.classes import SelectClasses
+from rknn_jax.cli.embed import Embed
 from rknn_jax.cli.export import Export
 from rknn_jax.cli.simulate import Simulate
 from rknn_jax.federation.settings import Join, Serve
@@ -63,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: Any = (
         Annotated[Settings, subcommand("label")]
         | Annotated[SelectClasses, subcommand("classes")]
+        | Annotated[Embed, subcommand("embed")]
         | Annotated[Budget, subcommand("budget")]
         | Annotated[Export, subcommand("export")]
         | Annotated[Simulate, subcommand("simulate")]
@@ -81,7 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "`rknn experiment` runs the programs on benchmark data."
     )
     command: (
-        Settings | SelectClasses | Budget | Export | Simulate | Account | Serve | Join | Audit
+        Settings
+        | SelectClasses
+        | Embed
+        | Budget
+        | Export
+        | Simulate
+        | Account
+        | Serve
+        | Join
+        | Audit
     ) = tyro.cli(commands, args=arguments, prog="rknn", description=description, config=flags)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
@@ -109,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(
     action: Settings
     | SelectClasses
+    | Embed
     | Show
     | Raise
     | Repair
@@ -126,14 +140,10 @@ def _run(
             return label.run(action)
         case SelectClasses():
             return classes.run(action)
-        case Show():
-            return budget.show(action)
-        case Raise():
-            return budget.set_anew(action)
-        case Repair():
-            return budget.repair(action)
-        case Adopt():
-            return budget.adopt(action)
+        case Embed():
+            return embed.run(action)
+        case Show() | Raise() | Repair() | Adopt():
+            return _run_budget(action)
         case Export():
             return export.run(action)
         case Simulate():
@@ -147,6 +157,18 @@ def _run(
             return audit.run(action)
         case _:
             return account.run(action)
+
+
+def _run_budget(action: Show | Raise | Repair | Adopt) -> dict[str, Any]:
+    match action:
+        case Show():
+            return budget.show(action)
+        case Raise():
+            return budget.set_anew(action)
+        case Repair():
+            return budget.repair(action)
+        case Adopt():
+            return budget.adopt(action)
 
 
 def _status(error: BaseException) -> int:

@@ -1,0 +1,228 @@
+"""`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
+from rknn_jax.formats import LABELS
+
+# JAX and pyarrow take seconds to import, and --help needs none of them.
+if TYPE_CHECKING:
+    from rknn_jax.embedding import Model, Source
+    from rknn_jax.embedding.run import Written
+
+NAMED = 10
+"""Most records that cannot be used of which the terminal shows the names."""
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Embed images, text or a table in a Parquet file for rknn label.
+
+    Embed the public and the private records with the same model. The model treats each record by itself, so this spends nothing. It must be public and must not have seen the private records, because epsilon does not cover what a model remembers. If the program is stopped, the same command goes on. Beside the embeddings lies a card of the model, such as public.card.json; pass it with --card to embed the private records in the same way.
+
+    Attributes:
+      out: Parquet file to write, with columns `embeddings`, `labels` if there are any, and `file` or `row`.
+      images: folder of images. Folders in it are the classes.
+      text: .csv, .jsonl or .parquet file with a column of text.
+      table: .csv, .jsonl or .parquet file with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
+      model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, or a .safetensors or .npy file of vectors with tokenizer.json beside it.
+      card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
+      columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label and --keep if none is given.
+      label: name of the column of the labels. Text and tables may do without it.
+      keep: names of further columns to copy, such as that of the persons.
+      private: the records are private. A record that cannot be used stays as a row of NaN, which casts no vote; a public one is left out.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    out: Path
+    images: Path | None = None
+    text: Path | None = None
+    table: Path | None = None
+    model: str | None = None
+    card: Path | None = None
+    columns: tuple[str, ...] = ()
+    label: str = LABELS
+    keep: tuple[str, ...] = ()
+    private: bool = False
+    json: bool = False
+
+
+def run(settings: Embed) -> dict[str, Any]:
+    """Embed the records, and return what `--json` prints.
+
+    Raises:
+      ValueError: If the settings, the model or the records cannot be used.
+    """
+    with err.status("loading"):
+        from rknn_jax.embedding import run as job
+    _check(settings)
+    with metered("embedding") as meter, sure_interrupts():
+        source, model = _images(settings) if settings.images else _columns(settings)
+        meter.begin("embedding", len(source))
+        try:
+            written = job.embed(
+                source,
+                model,
+                settings.out,
+                private=settings.private,
+                advance=meter.advance,
+            )
+        except KeyboardInterrupt as error:
+            error.add_note("The same command goes on.")
+            raise
+    card = job.card_path(settings.out)
+    _tell(settings, written, card)
+    return {
+        "files": {"embeddings": str(settings.out), "card": str(card)},
+        "rows": written.card["rows"],
+        "dimensions": model.width,
+        "unusable": len(written.unusable),
+        "model": written.card["model"],
+    }
+
+
+def _check(settings: Embed) -> None:
+    """Raise ValueError for settings that are wrong for any records."""
+    sources = {
+        "--images": settings.images,
+        "--text": settings.text,
+        "--table": settings.table,
+    }
+    given = [name for name, path in sources.items() if path is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"Expected one of --images, --text and --table, got {', '.join(given) or 'none'}; "
+            "embed one source at a time."
+        )
+    if settings.out.suffix != ".parquet":
+        raise ValueError(f"Expected --out to end in .parquet, got --out {settings.out}.")
+    if settings.images and (settings.columns or settings.keep):
+        raise ValueError(
+            "Expected no --columns and --keep with --images, which has no columns; leave them out."
+        )
+    if settings.table and settings.model is not None:
+        raise ValueError(
+            f"Expected no --model with --table, got --model {settings.model}; leave it out, or "
+            "embed columns of text by --text."
+        )
+    if settings.table and settings.private and settings.card is None:
+        raise ValueError(
+            "Expected --card with a private --table, got none; embed the public table first and "
+            "name its card, because means of private columns would be private."
+        )
+
+
+def _images(settings: Embed) -> tuple["Source", "Model"]:
+    """Return a folder of images and its network."""
+    from rknn_jax.embedding.images import ImageFolder, NetworkModel
+    from rknn_jax.representations import pretrained
+
+    assert settings.images is not None
+    known = _card(settings, "images")
+    path = settings.model or known.get("path")
+    if path is None:
+        raise ValueError(
+            "Expected --model with --images, got none; name an ONNX file, or the --card of the "
+            "public images."
+        )
+    source = ImageFolder.find(settings.images)
+    classes = ", ".join(source.classes) or "none, since there are no folders in it"
+    tell(err, "read", f"{len(source):,} images; classes: {classes}")
+    model = NetworkModel(pretrained.load(path))
+    _check_same(model, known, path)
+    return source, model
+
+
+def _columns(settings: Embed) -> tuple["Source", "Model"]:
+    """Return a file of columns and the model of its text or features."""
+    from rknn_jax.embedding import rows, table, text
+
+    kind = "table" if settings.table else "text"
+    path = settings.table or settings.text
+    assert path is not None
+    found = rows.names(path, f"--{kind}")
+    label = settings.label if settings.label in found or settings.label != LABELS else None
+    aside = {settings.label, *settings.keep}
+    known = _card(settings, kind)
+    model: Model
+    if kind == "text":
+        columns = settings.columns or ("text",)
+        name = settings.model or known.get("path") or text.DEFAULT
+        model = text.load(name)
+        _check_same(model, known, name)
+    elif known:
+        model = table.of_card(known)
+        columns = tuple(column.name for column in model.columns)
+    else:
+        columns = settings.columns or tuple(name for name in found if name not in aside)
+        # The source names a column that is absent, so it is made before its columns are read.
+        rows.TableFile(path, f"--{kind}", columns, label, settings.keep)
+        model = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+    source = rows.TableFile(path, f"--{kind}", columns, label, settings.keep)
+    labeled = "without labels" if label is None else f"with labels {label!r}"
+    tell(err, "read", f"{len(source):,} rows; columns {', '.join(columns)}; {labeled}")
+    return source, model
+
+
+def _card(settings: Embed, kind: str) -> dict[str, Any]:
+    """Return the model of `--card`, or nothing.
+
+    Raises:
+      ValueError: If the file is no card of this kind.
+    """
+    if settings.card is None:
+        return {}
+    try:
+        model: dict[str, Any] = json.loads(settings.card.read_bytes())["model"]
+        found = model["kind"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"Expected the card of embedded public records in --card {settings.card}, got none "
+            f"that can be read ({error}); name the .card.json beside them."
+        ) from error
+    if found != kind:
+        raise ValueError(
+            f"Expected a card of {kind} in --card {settings.card}, got one of {found}; embed both "
+            "sides in the same way."
+        )
+    return model
+
+
+def _check_same(model: "Model", known: dict[str, Any], name: str) -> None:
+    """Raise ValueError if the model is not the one of the card."""
+    own = model.card
+    same = ("sha256", "width", "input", "output", "pooling")
+    plain = json.loads(json.dumps(own))
+    other = [field for field in same if known and known.get(field) != plain.get(field)]
+    if other:
+        raise ValueError(
+            f"Expected the model of --card, got another one in {name}, which differs in "
+            f"{', '.join(other)}; embed both sides with the same model."
+        )
+
+
+def _tell(settings: Embed, written: "Written", card: Path) -> None:
+    model = written.card["model"]
+    tell(err, "model", f"{model['name']}, {model['width']} dimensions, {model['sha256'][:16]}")
+    if written.resumed:
+        tell(err, "resumed", f"{written.resumed:,} rows were there already")
+    unusable = written.unusable
+    if unusable:
+        shown = [f"{name} ({reason})" for name, reason in list(unusable.items())[:NAMED]]
+        more = "" if len(unusable) <= NAMED else f", and {len(unusable) - NAMED:,} more"
+        what = (
+            "private records stay as rows that cast no vote; tell nobody how many"
+            if settings.private
+            else "records are left out"
+        )
+        tell(err, "unusable", f"{len(unusable):,} {what}: {'; '.join(shown)}{more}")
+    tell(err, "files", f"{settings.out} ({written.card['rows']:,} rows), {card}")
+    tell(
+        err,
+        "privacy",
+        "nothing was spent, since each record is embedded by itself; epsilon does not cover a "
+        "model that has seen the private records",
+    )

@@ -1,0 +1,152 @@
+"""Folders of images, embedded by a pretrained network."""
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from rknn_jax.embedding import Embedded, Rows
+from rknn_jax.formats import LABELS, _arrow
+from rknn_jax.representations import pretrained
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Images of a folder and all folders in it, in order of their names.
+
+    The first folder of an image's path is its class. Images beside the classes have no label, and a
+    folder without others in it has no labels at all.
+
+    Attributes:
+      folder: Folder of the images.
+      files: Paths of the images within the folder, with slashes.
+    """
+
+    folder: Path
+    files: tuple[str, ...]
+
+    @classmethod
+    def find(cls, folder: Path) -> "ImageFolder":
+        """Find the images of a folder. Names that begin with a dot are left out.
+
+        Raises:
+          ValueError: If there is no image.
+        """
+        within = (path.relative_to(folder) for path in folder.rglob("*"))
+        files = sorted(
+            path.as_posix()
+            for path in within
+            if path.suffix.lower() in SUFFIXES
+            and not any(part.startswith(".") for part in path.parts)
+        )
+        if not files:
+            raise ValueError(
+                f"Expected images that end in {', '.join(SUFFIXES)} in --images {folder}, got "
+                "none; name the folder that holds them, or their classes' folders."
+            )
+        return cls(folder, tuple(files))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def where(self) -> str:
+        """Argument and name of the folder."""
+        return f"--images {self.folder}"
+
+    @property
+    def state(self) -> list[Any]:
+        """Name, size and time of each file."""
+        every = ((name, (self.folder / name).stat()) for name in self.files)
+        return [[name, status.st_size, status.st_mtime_ns] for name, status in every]
+
+    @property
+    def name_column(self) -> str:
+        """Name of the column of paths."""
+        return "file"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in order; none without folders in the folder."""
+        return tuple(sorted({label for label in map(_label, self.files) if label is not None}))
+
+    def blocks(self, size: int) -> Iterator[Rows]:
+        """Yield the paths of at most `size` images, which are not read yet."""
+        pa = _arrow.pyarrow()
+        labeled = bool(self.classes)
+        for start in range(0, len(self.files), size):
+            names = list(self.files[start : start + size])
+            labels = pa.array([_label(name) for name in names], pa.string())
+            paths = [self.folder / name for name in names]
+            yield Rows(paths, names, {LABELS: labels} if labeled else {})
+
+
+def _label(name: str) -> str | None:
+    parts = PurePosixPath(name).parts
+    return parts[0] if len(parts) > 1 else None
+
+
+@dataclass(frozen=True)
+class NetworkModel:
+    """Pretrained network that one bad image does not stop.
+
+    Attributes:
+      encode: Encoder of the network.
+    """
+
+    encode: pretrained.Encoder
+
+    @functools.cached_property
+    def width(self) -> int:
+        """Number of features f, as the network makes them of a black image."""
+        black = np.zeros((1, *self.encode.card.size, 3), np.uint8)
+        return int(self.encode(black).shape[1])
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """Name, digest, input and versions."""
+        encode = self.encode
+        return {
+            "kind": "images",
+            "name": Path(encode.path).stem,
+            "path": encode.path,
+            "sha256": encode.digest,
+            "width": self.width,
+            "input": {"size": encode.card.size, "mean": encode.card.mean, "std": encode.card.std},
+            "output": encode.card.output,
+            "versions": versions("onnxruntime", "pillow"),
+        }
+
+    def __call__(self, records: Sequence[Path]) -> Embedded:
+        """Return the features of image files."""
+        features = np.full((len(records), self.width), np.nan, np.float32)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            pixels = list(pool.map(self._read, records))
+        reasons = {row: found for row, found in enumerate(pixels) if isinstance(found, str)}
+        good = [row for row in range(len(records)) if row not in reasons]
+        if good:
+            features[good] = np.asarray(self.encode(np.stack([pixels[row] for row in good])))
+        return Embedded(features, reasons)
+
+    def _read(self, path: Path) -> np.ndarray | str:
+        """Return an image in the network's size, uint8 `[h, w, 3]`, or why it cannot be read."""
+        try:
+            with Image.open(path) as file:
+                upright = ImageOps.exif_transpose(file).convert("RGB")
+            return pretrained.resize(np.asarray(upright), self.encode.card.size)
+        except Exception as error:  # a damaged file can raise many kinds of errors
+            return " ".join(str(error).split()) or type(error).__name__
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of installed packages."""
+    return {name: metadata.version(name) for name in packages}

@@ -1,0 +1,243 @@
+"""Tables: numbers are standardized, and text of few different values becomes one-hot.
+
+Means, deviations and values are those of the public table alone. The private table is transformed
+with the public table's card, so that both sides have the same features.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rknn_jax.embedding import Embedded, rows
+from rknn_jax.formats import _arrow
+from rknn_jax.formats.csv import NUMBER
+
+MOST_VALUES = 32
+"""Most different values of a column of text."""
+
+FEWEST_IDS = 20
+"""Fewest rows among which different whole numbers are taken for an id."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """Column of numbers. A missing one is at the mean.
+
+    Attributes:
+      name: Name of the column.
+      mean: Mean of the public values.
+      std: Standard deviation of the public values, or 1 if they are all equal.
+    """
+
+    name: str
+    mean: float
+    std: float
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return 1
+
+    def features(self, column: Any) -> np.ndarray:
+        """Return standardized numbers, float64 `[b, 1]`, from an Arrow column."""
+        values, _ = numbers(column, self.name)
+        scaled = (values - self.mean) / self.std
+        return np.where(np.isfinite(values), scaled, 0.0)[:, None]
+
+
+@dataclass(frozen=True)
+class Category:
+    """Column of text. A value that no public row has, or a missing one, is all zeros.
+
+    Attributes:
+      name: Name of the column.
+      values: Different public values, in order.
+    """
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.values)
+
+    def features(self, column: Any) -> np.ndarray:
+        """Return one-hot rows, float64 `[b, width]`, from an Arrow column."""
+        found = np.array([text or "" for text in texts(column)], object)
+        one_hot: np.ndarray = found[:, None] == np.array(self.values, object)
+        return one_hot.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """Fitted columns.
+
+    Attributes:
+      columns: Columns, in the order of their features.
+    """
+
+    columns: tuple[Number | Category, ...]
+
+    @property
+    def width(self) -> int:
+        """Number of features f."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The fitted columns and their digest."""
+        fitted = [asdict(column) for column in self.columns]
+        digest = hashlib.sha256(json.dumps(fitted).encode()).hexdigest()
+        return {
+            "kind": "table",
+            "name": "standardized",
+            "sha256": digest,
+            "width": self.width,
+            "columns": fitted,
+            "versions": {},
+        }
+
+    def __call__(self, records: Any) -> Embedded:
+        """Return the features of an Arrow table. A row without any value cannot be used."""
+        parts = [column.features(records.column(column.name)) for column in self.columns]
+        nulls = [records.column(column.name).is_null().to_numpy() for column in self.columns]
+        empty = np.all(nulls, axis=0)
+        with np.errstate(over="ignore"):  # such values are infinite then
+            features = np.concatenate(parts, axis=1).astype(np.float32)
+        unusable = empty | ~np.isfinite(features).all(axis=1)
+        features[unusable] = np.nan
+        reasons = {
+            int(row): "no values" if empty[row] else "a number too large"
+            for row in np.flatnonzero(unusable)
+        }
+        return Embedded(features, reasons)
+
+
+def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> TableModel:
+    """Fit the columns of a public table, which is read at once.
+
+    Args:
+      path: Public table.
+      argument: Command-line argument that named it, for the errors.
+      names: Names of the columns of features.
+      chosen: Whether the user has named them. Otherwise, a column that looks like an id is refused.
+
+    Raises:
+      ValueError: If there are no columns or no rows, or a column is neither numbers nor text of few
+        different values.
+    """
+    where = f"{argument} {path}"
+    pa = _arrow.pyarrow()
+    parts = list(rows.tables(path, where, names, 2**16)) if names else []
+    if not parts:
+        raise ValueError(
+            f"Expected columns of features and rows in {where}, got none; name the columns with "
+            "--columns."
+        )
+    table = pa.concat_tables(parts)
+    model = TableModel(tuple(_fitted(table.column(name), name, chosen) for name in names))
+    if not model.width:
+        raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
+    return model
+
+
+def of_card(card: dict[str, Any]) -> TableModel:
+    """Return the model of a card.
+
+    Raises:
+      ValueError: If the card is not one that a run on a table wrote.
+    """
+    try:
+        fitted = tuple(_column(column) for column in card["columns"])
+        model = TableModel(fitted)
+        if model.card["sha256"] != card["sha256"]:
+            raise ValueError("its columns are not those of its digest")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected the card of an embedded table, got another or a changed one ({error}); name "
+            "the .card.json of the public table."
+        ) from error
+    return model
+
+
+def _column(given: dict[str, Any]) -> Number | Category:
+    if "values" in given:
+        return Category(given["name"], tuple(given["values"]))
+    return Number(given["name"], given["mean"], given["std"])
+
+
+def _fitted(column: Any, name: str, chosen: bool) -> Number | Category:
+    values, all_numbers = numbers(column, name)
+    there = values[np.isfinite(values)]
+    if all_numbers and not chosen and _is_id(there):
+        raise ValueError(
+            f"Expected features, got column {name!r} with another whole number in every row, as an "
+            "id has; name the columns of features with --columns."
+        )
+    if all_numbers:
+        std = float(there.std()) if len(there) else 0.0
+        return Number(name, float(there.mean()) if len(there) else 0.0, std or 1.0)
+    found = sorted({text for text in texts(column) if text})
+    if len(found) > MOST_VALUES:
+        raise ValueError(
+            f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
+            f"{len(found):,}; group them, embed the column by --text, or leave it out by naming "
+            "the others with --columns."
+        )
+    return Category(name, tuple(found))
+
+
+def _is_id(values: np.ndarray) -> bool:
+    whole = bool(np.all(values == np.round(values)))
+    return whole and len(values) >= FEWEST_IDS and len(np.unique(values)) == len(values)
+
+
+def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
+    """Return an Arrow column as numbers, and whether all its values are numbers.
+
+    Args:
+      column: Arrow column of numbers or text.
+      name: Name of the column, for the errors.
+
+    Returns:
+      `(values, all_numbers)`: float64 `[b]`, NaN for what is missing or no number.
+
+    Raises:
+      ValueError: If the column holds neither numbers nor text.
+    """
+    pa = _arrow.pyarrow()
+    from pyarrow import compute
+
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    if types.is_integer(column.type) or types.is_floating(kind) or types.is_decimal(kind):
+        return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64), True
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+        raise ValueError(
+            f"Expected numbers or text in column {name!r}, got {kind}; convert it, or leave it out "
+            "by naming the others with --columns."
+        )
+    text = column.cast(pa.large_string())
+    is_number = compute.match_substring_regex(text, NUMBER)
+    kept = compute.utf8_trim_whitespace(compute.if_else(is_number, text, None))
+    values = np.asarray(kept.cast(pa.float64()).to_numpy(), np.float64)
+    some = compute.fill_null(compute.utf8_length(text), 0).to_numpy() > 0
+    are = compute.fill_null(is_number, False).to_numpy()
+    return values, bool(np.all(are | ~some)) and bool(some.any())
+
+
+def texts(column: Any) -> list[str | None]:
+    """Return an Arrow column of text or booleans as a list."""
+    pa = _arrow.pyarrow()
+    values: list[str | None] = column.cast(pa.large_string()).to_pylist()
+    return values

@@ -1,0 +1,478 @@
+"""`rknn embed`: the same file however often it was stopped, nothing lost, each record by itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from rknn_jax.embedding import images, run, table, text
+from rknn_jax.formats import Columns
+from rknn_jax.release.shards import FileShard
+from rknn_jax.representations import pretrained
+from tests import tiny_network
+
+ROOT = Path(__file__).parent.parent
+WORDS = ("cat", "dog", "runs", "sleeps", "fast")
+TEXTS = ("cat runs", "dog sleeps", "", "cat cat dog", "fast dog runs", "runs fast")
+LABELS = ("a", "b", "a", "a", "b", "a")
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(run, "ROWS_A_PART", 2)
+
+
+@pytest.fixture
+def network(tmp_path):
+    return tiny_network.write(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Five images of two classes, of several sizes, modes and suffixes."""
+    random = np.random.default_rng(0)
+    made = tmp_path / "photos"
+    files = ("cat/0.png", "cat/1.png", "cat/deep/2.PNG", "dog/0.jpg", "dog/1.png")
+    for number, name in enumerate(files):
+        path = made / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 256, (5 + number, 7, 3)).astype(np.uint8)
+        image = Image.fromarray(pixels).convert("L" if number == 1 else "RGB")
+        image.save(path, "JPEG" if path.suffix == ".jpg" else "PNG")
+    (made / ".hidden.png").write_bytes(b"")
+    (made / "notes.txt").write_text("no image")
+    return made
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    """Static vectors of five words."""
+    vocabulary = {"?": 0} | {word: number for number, word in enumerate(WORDS, 1)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_padding(length=9)  # which a mean must not see
+    tokenizer.enable_truncation(1)
+    (tmp_path / "words").mkdir()
+    tokenizer.save(str(tmp_path / "words/tokenizer.json"))
+    path = tmp_path / "words/vectors.npy"
+    np.save(path, np.arange(18, dtype=np.float16).reshape(6, 3))
+    return path
+
+
+def embeddings(path):
+    return np.array(pq.read_table(path)["embeddings"].to_pylist(), np.float32)
+
+
+def write_texts(path, values=TEXTS, labels=LABELS):
+    records = [
+        {"text": value, "labels": label} for value, label in zip(values, labels, strict=True)
+    ]
+    match path.suffix:
+        case ".csv":
+            lines = [f'"{record["text"]}",{record["labels"]}' for record in records]
+            path.write_text("\n".join(["text,labels", *lines]) + "\n")
+        case ".jsonl":
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        case ".parquet":
+            pq.write_table(pa.Table.from_pylist(records), path)
+    return path
+
+
+# ---- images
+
+
+def test_folders_are_classes_and_rows_are_the_encoders(rknn, folder, network):
+    done = rknn("embed", "--images", folder, "--model", network, "--out", "o.parquet", "--json")
+    assert done.status == 0, done.err
+    assert done.json["rows"] == 5
+    found = pq.read_table("o.parquet")
+    names = ["cat/0.png", "cat/1.png", "cat/deep/2.PNG", "dog/0.jpg", "dog/1.png"]
+    assert found["file"].to_pylist() == names
+    assert found["labels"].to_pylist() == ["cat"] * 3 + ["dog"] * 2
+    encode = pretrained.load(network)
+    for name, row in zip(names, embeddings("o.parquet"), strict=True):
+        alone = np.asarray(Image.open(folder / name).convert("RGB"))[None]
+        np.testing.assert_allclose(row, np.asarray(encode(alone))[0], rtol=1e-5, atol=1e-5)
+
+
+def test_label_reads_what_was_written(rknn, folder, network):
+    rknn("embed", "--images", folder, "--model", network, "--out", "o.parquet")
+    [block] = FileShard("o.parquet", "--private", Columns()).blocks(10)
+    assert block.embeddings.shape == (5, 5)
+    assert block.labels.tolist() == ["cat"] * 3 + ["dog"] * 2
+
+
+def test_images_without_folders_have_no_labels(rknn, folder, network):
+    rknn("embed", "--images", folder / "dog", "--model", network, "--out", "o.parquet")
+    assert pq.read_table("o.parquet").column_names == ["embeddings", "file"]
+
+
+def test_a_photo_that_lies_on_its_side_is_turned(folder, network):
+    turned = Image.open(folder / "cat/0.png").transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn clockwise to see it
+    turned.save(folder / "turned.png", exif=exif)
+    model = images.NetworkModel(pretrained.load(network))
+    features, reasons = model([folder / "turned.png", folder / "cat/0.png"])
+    assert not reasons
+    np.testing.assert_array_equal(features[0], features[1])
+
+
+def test_a_bad_public_image_is_named_and_left_out(rknn, folder, network):
+    (folder / "cat/0.png").write_bytes(b"no image")
+    done = rknn("embed", "--images", folder, "--model", network, "--out", "o.parquet", "--json")
+    assert done.status == 0
+    assert "cat/0.png" in done.err
+    assert done.json["unusable"] == 1
+    assert pq.read_table("o.parquet")["file"].to_pylist()[0] == "cat/1.png"
+    assert len(embeddings("o.parquet")) == 4
+    assert list(json.loads(Path("o.card.json").read_text())["unusable"]) == ["file cat/0.png"]
+
+
+def test_a_bad_private_image_stays_as_a_row_that_casts_no_vote(rknn, folder, network):
+    rknn("embed", "--images", folder, "--model", network, "--out", "all.parquet", "--private")
+    (folder / "cat/1.png").write_bytes(b"no image")
+    done = rknn("embed", "--images", folder, "--model", network, "--out", "o.parquet", "--private")
+    assert "tell nobody" in done.err
+    good, bad = embeddings("all.parquet"), embeddings("o.parquet")
+    assert np.isnan(bad[1]).all()
+    np.testing.assert_array_equal(np.delete(bad, 1, 0), np.delete(good, 1, 0))
+    cards = [json.loads(Path(f"{name}.card.json").read_text()) for name in ("all", "o")]
+    assert [card["rows"] for card in cards] == [5, 5]
+    assert "0.png" not in Path("o.card.json").read_text()
+    assert Path("o.parquet").stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_without_images_is_told(rknn, tmp_path, network):
+    (tmp_path / "empty").mkdir()
+    done = rknn("embed", "--images", "empty", "--model", network, "--out", "o.parquet")
+    assert done.status == 2
+    assert "got none" in done.err
+    assert not Path("o.parquet").exists()
+
+
+def test_a_folder_of_bad_images_makes_no_file(rknn, folder, network):
+    for name in images.ImageFolder.find(folder).files:
+        (folder / name).write_bytes(b"no image")
+    done = rknn("embed", "--images", folder, "--model", network, "--out", "o.parquet")
+    assert done.status == 2
+    assert "cat/0.png" in done.err
+    assert not list(Path().glob("*o.parquet*")), "a repaired folder can be embedded at once"
+
+
+# ---- stopped, and changed
+
+
+class Stop(Exception):
+    """Stand-in for a kill."""
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("parts", [0, 1, 3])
+def test_a_stopped_run_goes_on_and_makes_the_same_bytes(tmp_path, folder, network, parts, private):
+    (folder / "cat/1.png").write_bytes(b"no image")
+    source = images.ImageFolder.find(folder)
+    model = images.NetworkModel(pretrained.load(network))
+    whole = run.embed(source, model, tmp_path / "whole.parquet", private=private)
+
+    rows = []
+
+    def stop(count):
+        rows.append(count)
+        if len(rows) > parts:
+            raise Stop
+
+    out = tmp_path / "o.parquet"
+    with pytest.raises(Stop):
+        run.embed(source, model, out, private=private, advance=stop if parts < 3 else _stop)
+    assert not out.exists()
+    again = run.embed(source, model, out, private=private)
+    assert again.resumed == (min(2 * (parts + 1), 5) if parts < 3 else 2)
+    assert again.unusable == whole.unusable == {"file cat/1.png": again.unusable["file cat/1.png"]}
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert again.card == whole.card
+    assert not list(tmp_path.glob(".*"))
+
+
+def _stop(count):
+    raise Stop
+
+
+@pytest.mark.parametrize("moment", ["write_whole", "replace", "sync_folder"])
+def test_a_stop_while_the_result_is_put_in_place(tmp_path, folder, network, monkeypatch, moment):
+    source = images.ImageFolder.find(folder)
+    model = images.NetworkModel(pretrained.load(network))
+    run.embed(source, model, tmp_path / "whole.parquet", private=False)
+    out = tmp_path / "o.parquet"
+    place = os if moment == "replace" else run.disk
+    kept = getattr(place, moment)
+
+    def stop(*arguments):
+        final = out in arguments or run.card_path(out) in arguments or moment == "sync_folder"
+        if final and (moment != "sync_folder" or out.exists()):
+            raise Stop
+        return kept(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, moment, stop)
+        with pytest.raises(Stop):
+            run.embed(source, model, out, private=False)
+    run.embed(source, model, out, private=False)
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_finished_run_is_not_done_again_and_another_is_refused(rknn, folder, network):
+    command = ("embed", "--images", folder, "--model", network, "--out", "o.parquet")
+    rknn(*command)
+    before = Path("o.parquet").read_bytes()
+    again = rknn(*command)
+    assert again.status == 0
+    assert "5 rows were there already" in again.err
+    other = rknn(*command, "--private")
+    assert other.status == 2
+    assert "name another" in other.err
+    assert Path("o.parquet").read_bytes() == before
+
+
+def test_records_that_change_meanwhile_are_refused(tmp_path, folder, network):
+    source = images.ImageFolder.find(folder)
+    model = images.NetworkModel(pretrained.load(network))
+    out = tmp_path / "o.parquet"
+    with pytest.raises(Stop):
+        run.embed(source, model, out, private=False, advance=_stop)
+    (folder / "cat/0.png").write_bytes((folder / "dog/1.png").read_bytes())
+    with pytest.raises(ValueError, match="begin anew"):
+        run.embed(source, model, out, private=False)
+
+
+def test_the_digest_is_the_networks(tmp_path):
+    models = [pretrained.load(tiny_network.write(tmp_path, seed=seed)) for seed in (0, 1)]
+    cards = [images.NetworkModel(model).card for model in models[::-1]]
+    assert cards[0]["sha256"] != cards[1]["sha256"]
+
+
+def test_the_private_side_needs_the_model_of_the_card(rknn, folder, network, tmp_path):
+    rknn("embed", "--images", folder, "--model", network, "--out", "p.parquet")
+    private = ("embed", "--images", folder, "--card", "p.card.json", "--private")
+    assert rknn(*private, "--out", "r.parquet").status == 0
+    np.testing.assert_array_equal(embeddings("p.parquet"), embeddings("r.parquet"))
+    other = tiny_network.write(tmp_path, "other", seed=1)
+    done = rknn(*private, "--model", other, "--out", "s.parquet")
+    assert done.status == 2
+    assert "sha256" in done.err
+
+
+@pytest.mark.long
+def test_a_killed_process_goes_on(tmp_path, folder, network):
+    command = [sys.executable, "-m", "rknn_jax.cli.main", "embed", "--images", str(folder)]
+    command += ["--model", str(network), "--out", str(tmp_path / "o.parquet")]
+    part = tmp_path / ".o.parquet.parts/00000000.parquet"
+    slow = (
+        "import time; from rknn_jax.embedding import run; run.ROWS_A_PART = 2; kept = run._table\n"
+        "def table(*rows):\n    time.sleep(0.5); return kept(*rows)\n"
+        "run._table = table\nfrom rknn_jax.cli import main; main.main()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", slow, *command[3:]], cwd=ROOT)
+    while not part.exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "o.parquet").exists()
+    source = images.ImageFolder.find(folder)
+    model = images.NetworkModel(pretrained.load(str(network)))
+    again = run.embed(source, model, tmp_path / "o.parquet", private=False)
+    assert again.resumed >= 2
+    whole = run.embed(source, model, tmp_path / "whole.parquet", private=False)
+    assert whole.card == again.card
+    assert (tmp_path / "o.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+
+
+# ---- text
+
+
+def test_a_text_is_the_mean_of_its_tokens_vectors(vectors):
+    model = text.load(str(vectors))
+    made = model(pa.table({"text": ["cat dog", "runs", None, "unknown cat"]}))
+    matrix = np.load(vectors).astype(np.float32)
+    np.testing.assert_array_equal(made.features[0], (matrix[1] + matrix[2]) / 2)
+    np.testing.assert_array_equal(made.features[1], matrix[3])
+    np.testing.assert_array_equal(made.features[3], (matrix[0] + matrix[1]) / 2)
+    assert made.reasons == {2: "no text"}
+    assert np.isnan(made.features[2]).all()
+
+
+def test_a_text_does_not_depend_on_others(vectors):
+    model = text.load(str(vectors))
+    among = model(pa.table({"text": list(TEXTS)})).features
+    for row, alone in enumerate(TEXTS):
+        np.testing.assert_array_equal(model(pa.table({"text": [alone]})).features[0], among[row])
+
+
+def test_three_formats_of_one_text_give_the_same_rows(rknn, tmp_path, vectors):
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        path = write_texts(tmp_path / f"texts{suffix}")
+        done = rknn("embed", "--text", path, "--model", vectors, "--out", f"o{suffix}.parquet")
+        assert done.status == 0, done.err
+        assert "row 2 (no text)" in done.err
+    one, *others = (
+        pq.read_table(f"o{suffix}.parquet") for suffix in (".csv", ".jsonl", ".parquet")
+    )
+    assert one["row"].to_pylist() == [0, 1, 3, 4, 5]
+    assert one["labels"].to_pylist() == ["a", "b", "a", "b", "a"]
+    for other in others:
+        for name in one.column_names:
+            assert one[name].to_pylist() == other[name].to_pylist()
+
+
+def test_a_broken_line_is_one_record_without_values(rknn, tmp_path, vectors):
+    (tmp_path / "t.csv").write_text('text,labels\ncat,a\n"dog,b\nrough, cut,c\n\nruns,d\n')
+    (tmp_path / "t.jsonl").write_text('{"text": "cat"}\n{"text": "do\n[1]\n\n{"text": "runs"}\n')
+    for name, good in (("t.csv", [0, 4]), ("t.jsonl", [0, 4])):
+        out = tmp_path / f"{name}.parquet"
+        done = rknn("embed", "--text", name, "--model", vectors, "--private", "--out", out)
+        assert done.status == 0, done.err
+        usable = np.isfinite(embeddings(out)).all(axis=1)
+        assert np.flatnonzero(usable).tolist() == good, name
+        assert len(usable) == 5
+
+
+def test_several_columns_are_one_text_and_others_are_kept(rknn, tmp_path, vectors):
+    rows = pa.table({"title": ["cat"], "body": ["dog runs"], "who": [7], "class": [3]})
+    pq.write_table(rows, tmp_path / "t.parquet")
+    done = rknn(
+        *("embed", "--text", "t.parquet", "--model", vectors, "--out", "o.parquet"),
+        *("--columns", "title", "body", "--label", "class", "--keep", "who"),
+    )
+    assert done.status == 0, done.err
+    found = pq.read_table("o.parquet")
+    assert (found["who"].to_pylist(), found["labels"].to_pylist()) == ([7], [3])
+    matrix = np.load(vectors).astype(np.float32)
+    np.testing.assert_allclose(embeddings("o.parquet")[0], matrix[[1, 2, 3]].mean(axis=0))
+
+
+def test_the_packaged_vectors_are_the_default(rknn, tmp_path):
+    write_texts(tmp_path / "t.jsonl")
+    done = rknn("embed", "--text", "t.jsonl", "--out", "o.parquet", "--json")
+    assert done.json["model"]["name"] == "wordllama"
+    assert done.json["dimensions"] == 256
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("words.bin", "safetensors or .npy"), ("none.npy", "There is no file"), ("few.npy", "shape")],
+)
+def test_vectors_that_cannot_be_used_are_told(vectors, name, words):
+    np.save(vectors.with_name("few.npy"), np.zeros((2, 3), np.float32))
+    with pytest.raises(ValueError, match=words):
+        text.load(str(vectors.with_name(name)))
+
+
+# ---- tables
+
+PUBLIC = {
+    "age": [20.0, 40.0, None, 60.0],
+    "city": ["Oslo", "Rome", "Oslo", None],
+    "member": [True, False, True, True],
+    "labels": ["a", "b", "a", "b"],
+}
+
+
+def test_a_table_is_standardized_as_the_public_one(rknn, tmp_path):
+    pq.write_table(pa.table(PUBLIC), tmp_path / "p.parquet")
+    private = {"age": ["40", "80", "old", "1e400"], "city": ["Rome", "Paris", "", "Oslo"]}
+    rows = zip(*private.values(), strict=True)
+    lines = [f"{city},x,{age},b,0" for age, city in rows]
+    (tmp_path / "r.csv").write_text("\n".join(["city,other,age,labels,member", *lines]))
+    assert rknn("embed", "--table", "p.parquet", "--out", "public.parquet").status == 0
+    done = rknn(
+        *("embed", "--table", "r.csv", "--card", "public.card.json", "--private"),
+        *("--out", "private.parquet"),
+    )
+    assert done.status == 0, done.err
+    std, member = np.std([20, 40, 60]), np.std([1, 0, 1, 1])
+    np.testing.assert_allclose(embeddings("public.parquet")[:, 0] * std, [-20, 0, 0, 20], atol=1e-5)
+    np.testing.assert_array_equal(
+        embeddings("public.parquet")[:, 1:3], [[1, 0], [0, 1], [1, 0], [0, 0]]
+    )
+    found = embeddings("private.parquet")
+    np.testing.assert_allclose(found[:, 0] * std, [0, 40, 0, 0], atol=1e-5)
+    np.testing.assert_array_equal(found[:, 1:3], [[0, 1], [0, 0], [0, 0], [1, 0]])
+    np.testing.assert_allclose(found[:, 3] * member, -0.75, rtol=1e-6)
+
+
+def test_a_private_table_without_a_card_is_refused(rknn, tmp_path):
+    pq.write_table(pa.table(PUBLIC), tmp_path / "r.parquet")
+    done = rknn("embed", "--table", "r.parquet", "--private", "--out", "o.parquet")
+    assert done.status == 2
+    assert "--card" in done.err
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ([f"{row} Main Street" for row in range(40)], "at most 32 different values"),
+        (list(range(40)), "as an id has"),
+        ([[1.0, 2.0]] * 40, "Expected numbers or text"),
+    ],
+)
+def test_columns_that_are_no_features_are_refused(rknn, tmp_path, column, words):
+    rows = pa.table({"age": [1.5, 2.5] * 20, "odd": column})
+    pq.write_table(rows, tmp_path / "p.parquet")
+    done = rknn("embed", "--table", "p.parquet", "--out", "o.parquet")
+    assert done.status == 2
+    assert words in done.err
+    assert "--columns" in done.err
+    assert (
+        rknn("embed", "--table", "p.parquet", "--out", "o.parquet", "--columns", "age").status == 0
+    )
+
+
+def test_a_card_that_was_changed_is_refused(rknn, tmp_path):
+    pq.write_table(pa.table(PUBLIC), tmp_path / "p.parquet")
+    rknn("embed", "--table", "p.parquet", "--out", "public.parquet")
+    card = json.loads(Path("public.card.json").read_text())
+    assert table.of_card(card["model"]).card["sha256"] == card["model"]["sha256"]
+    card["model"]["columns"][0]["mean"] += 1
+    with pytest.raises(ValueError, match="not those of its digest"):
+        table.of_card(card["model"])
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--images", "d", "--text", "t.csv"), "one of --images, --text and --table"),
+        ((), "one of --images, --text and --table"),
+        (("--images", "d"), "Expected --model"),
+        (("--table", "t.csv", "--model", "wordllama"), "no --model with --table"),
+        (("--text", "t.txt"), ".csv, .jsonl, .parquet"),
+        (("--text", "none.csv"), "There is no file"),
+        (("--text", "t.csv", "--columns", "story"), "'story'"),
+        (("--text", "t.csv", "--label", "kind"), "'kind'"),
+        (("--images", "d", "--keep", "who"), "no --columns and --keep"),
+        (("--images", "d", "--card", "none.json"), "--card none.json"),
+    ],
+)
+def test_wrong_settings_are_told(rknn, tmp_path, words, told):
+    write_texts(tmp_path / "t.csv")
+    done = rknn("embed", *words, "--out", "o.parquet")
+    assert done.status == 2
+    assert told in done.err
+    assert not Path("o.parquet").exists()
+
+
+def test_the_result_is_parquet(rknn):
+    assert ".parquet" in rknn("embed", "--text", "t.csv", "--out", "o.npz").err
