@@ -4,6 +4,7 @@ they label digits.
 
 import functools
 import itertools
+import json
 import math
 
 import jax
@@ -18,7 +19,10 @@ from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import BETWEEN, Prototypes, class_means
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
 from rknn_jax.privacy import accounting
+from rknn_jax.representations.pixels import Config as Pixels
 from rknn_jax.types import Queries, Records
+from train import distill
+from train.experiment import Experiment
 
 WIDTH = 6
 NUM_CLASSES = 3
@@ -426,3 +430,28 @@ def test_one_public_row_is_enough_to_ask():
         votes = contributed(labeler, np.ones((5, WIDTH)), [0, 0, 0, 1, 2], queries=one)
         answers = labeler.release(jax.random.key(0), votes, one, NUM_CLASSES)
         assert np.isfinite(answers.probabilities).all()
+
+
+@pytest.mark.parametrize("labeler", [Prototypes(epsilon=5.0), PublicPrototypes(epsilon=5.0)])
+def test_one_call_on_arrays_labels_every_row_by_itself(labeler):
+    split = digits()
+    rows, labels = split.private.images, split.private.labels
+    found = labeler.label(split.queries.features, rows, labels, 10, key=jax.random.key(0))
+    assert len(found.answers.labels) == 500
+    np.testing.assert_array_equal(found.labels, found.answers.labels)
+    assert np.mean(found.labels == split.truth) > 0.75
+
+
+@pytest.mark.parametrize(
+    ("labeler", "file"),
+    [(Prototypes(), "linear.npz"), (PublicPrototypes(), "prototypes.npz")],
+    ids=str,
+)
+def test_a_run_labels_digits_and_saves_the_classifier(labeler, file, tmp_path):
+    out = tmp_path / "run"
+    given = {"representation": Pixels(), "student": None, "epsilon": 1.0, "delta": 1e-5}
+    distill.main(Experiment(labeler=labeler, out=out, **given))
+    assert (out / "model" / file).exists()
+    told = json.loads((out / "result.json").read_text())
+    assert told["label_accuracy"] > 0.5
+    assert told["model_test_accuracy"] > 0.5

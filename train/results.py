@@ -11,7 +11,7 @@ import numpy as np
 
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax.algorithm import Round
-from rknn_jax.labelers.noisy_sgd import Head
+from rknn_jax.labelers import _class_sums, noisy_sgd, public_prototypes
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
@@ -31,6 +31,9 @@ from rknn_jax.types import Answers, Classifier, Queries, Records, Task
 from .environment import environment
 from .experiment import TRAINING, Experiment
 from .json_files import write_json
+
+HEADS = (noisy_sgd.Head, _class_sums.Head, public_prototypes.Nearest)
+"""Classifiers of features that a labeler releases."""
 
 EXPERIMENT_TUNING = Tuning(
     "uncharged",
@@ -178,7 +181,7 @@ def _save_networks(
     """Save the labeler's network, its generator and the student, as far as there are any."""
     if isinstance(model, students.Student):
         students.save(model, folder / "model")
-    elif isinstance(model, Head):
+    elif isinstance(model, HEADS):
         model.save(folder / "model")
     for path in (folder / TRAINING).glob("*/generator"):
         shutil.copytree(path, folder / "generator")

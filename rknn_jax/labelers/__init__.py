@@ -318,7 +318,8 @@ class Labeler(abc.ABC, Generic[Contribution]):
     ) -> Labeled:
         """Label public rows with private ones in one call, with simulated noise.
 
-        The public rows are clustered, and the private rows label the clusters. For a release, use
+        The public rows are clustered, and the private rows label the clusters. A labeler that
+        trains on the private rows labels each public row by itself. For a release, use
         `rknn label` or `ReverseKNNLabeler`: they draw exact noise and keep a ledger.
 
         Args:
@@ -330,7 +331,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
           person: Name of each private row's person, integers or strings `[n]`, for unit=person.
             Defaults to none.
           num_queries: Number of queries s. Defaults to four for each class, or to all public rows
-            if they are fewer.
+            if they are fewer or if the labeler trains.
           key: Random key, which is consumed. Defaults to a fresh one.
 
         Returns:
@@ -361,8 +362,11 @@ class Labeler(abc.ABC, Generic[Contribution]):
         key = fresh_noise_key() if key is None else key
         query_key, sample_key, noise_key = jax.random.split(key, 3)
         usual = min(QUERIES_PER_CLASS * num_classes, len(public))
-        size = usual if num_queries is None else num_queries
-        queries = kmeans.select(query_key, public, size)
+        if self.trains and num_queries is None:
+            queries = Queries.alone(public, np.arange(len(public)))
+        else:
+            size = usual if num_queries is None else num_queries
+            queries = kmeans.select(query_key, public, size)
         queries = replace(queries, images=public[queries.index])
         contribution = self.contribute(sample_key, records, np.asarray, queries, num_classes)
         answers = self.release(noise_key, contribution, queries, num_classes)

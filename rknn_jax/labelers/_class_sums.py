@@ -208,11 +208,11 @@ class Head:
         return shares.astype(np.float32)
 
     def save(self, folder: Path) -> None:
-        """Write `head.npz`: weights, bias, and the ball."""
+        """Write `linear.npz`: weights, bias, and the ball."""
         folder.mkdir(parents=True)
         radius = np.array(self.ball.radius)
         ball = {"center": self.ball.center, "radius": radius, "norm": np.array(self.ball.norm)}
-        write_arrays(folder / "head.npz", self.params | ball, compress=False)
+        write_arrays(folder / "linear.npz", self.params | ball, compress=False)
 
 
 @dataclass(frozen=True)
