@@ -54,9 +54,9 @@ class Labeler(abc.ABC, Generic[Contribution]):
       unit: Privacy unit: a record, or a person with all records. Neighboring data sets then differ
         in all records of one person, whose number may differ too. `Records.clients` names the
         person of each record. Defaults to a record, for labelers without this setting.
-      trains: Whether a network is trained on the private records. If so, the answers are its
-        predictions, and `Answers.model` is the network. Such a labeler has a field `folder`, which
-        names the folder of the saved training. Defaults to False.
+      trains: Whether a classifier is made of the private records. If so, the answers are its
+        predictions, and `Answers.model` is the classifier. A labeler whose training is long has a
+        field `folder`, which names the folder of the saved training. Defaults to False.
       clusters: Whether the queries are clusters of all public records, whose records share their
         query's label. If not, each query costs privacy, and queries are public records drawn at
         random. Defaults to False.
