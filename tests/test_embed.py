@@ -273,6 +273,23 @@ def test_the_private_side_needs_the_model_of_the_card(rknn, folder, network, tmp
     assert "sha256" in done.err
 
 
+def test_ctrl_c_tells_that_the_same_command_goes_on(rknn, folder, network, monkeypatch):
+    command = ("embed", "--images", folder, "--model", network, "--out", "o.parquet")
+    kept = run._table
+
+    def interrupted(rows, *others):
+        if "dog/1.png" in rows.names:
+            raise KeyboardInterrupt
+        return kept(rows, *others)
+
+    monkeypatch.setattr(run, "_table", interrupted)
+    stopped = rknn(*command)
+    assert stopped.status == 130
+    assert "The same command goes on." in stopped.err
+    monkeypatch.setattr(run, "_table", kept)
+    assert "4 rows were there already" in rknn(*command).err
+
+
 @pytest.mark.long
 def test_a_killed_process_goes_on(tmp_path, folder, network):
     command = [sys.executable, "-m", "rknn_jax.cli.main", "embed", "--images", str(folder)]

@@ -91,8 +91,10 @@ def test_a_wrong_card_is_told(tmp_path, change, words):
 
 
 def test_missing_files_are_told(tmp_path):
-    with pytest.raises(ValueError, match="could not be opened"):
+    with pytest.raises(ValueError, match="There is no file"):
         pretrained.load(tmp_path / "none.onnx")
+    with pytest.raises(ValueError, match="There is no file"):
+        pretrained.load("/dev/zero")  # which would be read forever
     path = tiny_network.write(tmp_path)
     path.with_suffix(".json").unlink()
     with pytest.raises(ValueError, match=r"card in .*tiny\.json"):

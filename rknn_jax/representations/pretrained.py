@@ -237,6 +237,9 @@ def _runtime() -> Any:
 
 
 def _read(path: Path) -> bytes:
+    # In a federation the server names the path, and a device may never end.
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}; name an ONNX file.")
     try:
         return path.read_bytes()
     except OSError as error:
