@@ -19,6 +19,7 @@ from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import BETWEEN, Prototypes, class_means
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
 from rknn_jax.privacy import accounting
+from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.representations.pixels import Config as Pixels
 from rknn_jax.types import Queries, Records
 from train import distill
@@ -455,3 +456,22 @@ def test_a_run_labels_digits_and_saves_the_classifier(labeler, file, tmp_path):
     told = json.loads((out / "result.json").read_text())
     assert told["label_accuracy"] > 0.5
     assert told["model_test_accuracy"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("labeler", "release"),
+    [
+        (Prototypes(epsilon=0.4), "release_sums"),
+        (Prototypes(epsilon=0.4, mechanism="laplace"), "release_sums"),
+        (PublicPrototypes(epsilon=0.4), "release_prototypes"),
+    ],
+    ids=str,
+)
+def test_a_ledger_pays_once_and_refuses_the_second_release(labeler, release, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger", "sha256:rows", 0.5, 1e-4)
+    votes = contributed(labeler, np.ones((30, WIDTH)), np.arange(30) % NUM_CLASSES)
+    answers = getattr(labeler, release)(votes, public(), ledger, "a test")
+    assert float(ledger.spent.epsilon) == pytest.approx(0.4)
+    assert answers.guarantee.sampler == "release"
+    with pytest.raises(LedgerError):
+        getattr(labeler, release)(votes, public(), ledger, "a second one")

@@ -26,7 +26,9 @@ clipped. The discrete Gaussian protects whichever integers move, by concentrated
 
 import abc
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -359,21 +361,21 @@ class SumsLabeler(Labeler[Sums]):
                 "Expected a finite epsilon for a release, got epsilon=inf; use `release`, which "
                 "simulates."
             )
+        draw: Callable[[np.ndarray], np.ndarray]
         if self.mechanism == "laplace":
             scale = exact_noise.safe_scale(round(self.sensitivity), self.epsilon)
-            guarantee = self._guarantee(Event("pure", self.epsilon), "pure")
             stddev = math.sqrt(2) * scale
+            guarantee = self._guarantee(Event("pure", self.epsilon), "pure")
+            draw = partial(exact_noise.discrete_laplace, scale=scale)
         else:
             multiplier = accounting.zcdp_noise_multiplier(self.epsilon, self.delta)
-            # Rounded up, as OpenDP takes the float that it is given.
+            # One float more makes up for the rounding of the product.
             stddev = math.nextafter(multiplier * self.sensitivity, math.inf)
             guarantee = self._guarantee(Event("concentrated", multiplier), "zCDP")
+            draw = partial(exact_noise.discrete_gaussian, stddev=stddev)
         guarantee = replace(guarantee, sampler="release")
         ledger.charge(guarantee, purpose)
-        if self.mechanism == "laplace":
-            noisy = exact_noise.discrete_laplace(contribution.totals, scale)
-        else:
-            noisy = exact_noise.discrete_gaussian(contribution.totals, stddev)
+        noisy = draw(contribution.totals)
         return self.answer(noisy, stddev, contribution.encode, queries, guarantee)
 
     def answer(
