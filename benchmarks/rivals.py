@@ -244,6 +244,15 @@ def rights(labels: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     return float(right.mean()), min(classes)
 
 
+def rounded(told: Any) -> Any:
+    """Return a row with five digits, as a release labels a few thousand rows."""
+    if isinstance(told, dict):
+        return {name: rounded(value) for name, value in told.items()}
+    if isinstance(told, list):
+        return [rounded(value) for value in told]
+    return round(told, 5) if isinstance(told, float) else told
+
+
 def measured(name: str) -> list[dict[str, Any]]:
     """Return a row for each size, method and epsilon of a data set."""
     runs: dict[tuple[int, str, float], dict[int, list[tuple[float, float]]]] = {}
@@ -272,7 +281,7 @@ def main() -> None:
     rows = json.loads(path.read_text())["results"] if resumed else []
     known = {row["dataset"] for row in rows}
     rows += [row for name in SIZES if name not in known for row in measured(name)]
-    save("rivals", rows, seeds=SEEDS, draws=DRAWS, delta=DELTA, relation="replace-one")
+    save("rivals", rounded(rows), seeds=SEEDS, draws=DRAWS, delta=DELTA, relation="replace-one")
 
 
 if __name__ == "__main__":
