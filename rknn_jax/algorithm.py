@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import jax
 from scipy.sparse import csr_matrix
 
+from rknn_jax import answers as decoder
 from rknn_jax import postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import Labeler
@@ -69,6 +70,7 @@ class Round:
       contribution: Contribution of the private records, which is private.
       answers: Released answers, with their guarantee.
       graph: Neighbor graph of the public records, or None without smoothing.
+      public: Public side of the decoder of noisy counts, or None if there is none.
       labels: Labels of the public records so far.
       student: Student of this round. If its training left nothing, student of the round before.
     """
@@ -77,6 +79,7 @@ class Round:
     contribution: Any
     answers: Answers
     graph: csr_matrix | None
+    public: decoder.Kernels | None
     labels: Labels
     student: Student | None
 
@@ -101,8 +104,9 @@ def distill(
       task: Public and private records.
       keys: Random keys.
       num_rounds: Number of rounds T. Fewer are run if a student is interrupted.
-      smoothing: "auto" spreads labels between similar public records, "none" does not. Defaults to
-        "auto".
+      smoothing: "auto" labels each public record by what all noisy counts tell, or where there
+        are none, spreads labels between similar records. "none" leaves each the label of its
+        query. Defaults to "auto".
 
     Yields:
       Each round, as soon as it is complete.
@@ -125,12 +129,10 @@ def distill(
         key = stage_key(keys.noise, Stage.NOISE, step)
         answers = labeler.release(key, contribution, queries, num_classes, predicted)
         # Everything from here on is post-processing.
-        labels = labels.updated(queries, answers, num_asked)
-        num_asked += len(queries.index)
         graph = postprocessing.public_graph(features, len(queries.index), smoothing=smoothing)
-        num_answers = int(answers.answered.sum())
-        spread = postprocessing.public_labels(graph, labels.probabilities, num_answers)
-        labels = labels.spread(spread)
+        public = _decoder(labeler, queries, features, graph)
+        labels = labels.after(queries, answers, num_asked, public, graph)
+        num_asked += len(queries.index)
         if not labels.known.any():
             raise ValueError(
                 f"Expected an answer, got none to {len(queries.index)} queries; ask fewer, lower "
@@ -138,7 +140,14 @@ def distill(
             )
         trained = fit and fit(stage_key(keys.public, Stage.STUDENT, step), step, labels)
         student = trained or student
-        yield Round(queries, contribution, answers, graph, labels, student)
+        yield Round(queries, contribution, answers, graph, public, labels, student)
         if trained is None or trained.interrupted:
             return
         encode = trained.features
+
+
+def _decoder(
+    labeler: Labeler[Any], queries: Queries, features: Array, graph: csr_matrix | None
+) -> decoder.Kernels | None:
+    """Return the public side of the decoder of noisy counts, or None if the labeler has none."""
+    return decoder.kernels(queries, features, graph) if labeler.decodes else None

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy.sparse
 
+from rknn_jax import answers as decoder
+from rknn_jax import postprocessing
 from rknn_jax.types import Answers, Queries
 
 Targets = Literal["posterior", "hard", "soft"]
@@ -88,6 +91,31 @@ class Labels:
         confidence = np.where(changed, np.minimum(self.confidence, likely), self.confidence)
         confidence = np.where(self.query < 0, likely, confidence)
         return Labels(probabilities, confidence.astype(np.float32), self.query)
+
+    def after(
+        self,
+        queries: Queries,
+        answers: Answers,
+        first_query: int,
+        public: decoder.Kernels | None,
+        graph: scipy.sparse.csr_matrix | None,
+    ) -> "Labels":
+        """Return the labels of all records after a round, by post-processing alone.
+
+        Args:
+          queries: Queries of the round.
+          answers: Answers to the queries.
+          first_query: Number of queries in all earlier rounds, from which this round's are counted.
+          public: Public side of the decoder of noisy counts. None leaves each record the label of
+            its query, spread over the graph.
+          graph: Neighbor graph of the public records, or None, which spreads nothing.
+        """
+        updated = self.updated(queries, answers, first_query)
+        if public is None:
+            count = int(answers.answered.sum())
+            return updated.spread(postprocessing.public_labels(graph, updated.probabilities, count))
+        found = decoder.decode(answers.counts, answers.stddev, public)
+        return Labels(found.probabilities, found.stability, updated.query)
 
     def updated(self, queries: Queries, answers: Answers, first_query: int) -> "Labels":
         """Return the labels after a round. A later answer replaces an earlier one.

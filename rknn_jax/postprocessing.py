@@ -1,9 +1,9 @@
-"""Labels from noisy counts: arg max, soft labels, and smoothing by public data.
+"""Labels of queries from noisy counts: arg max, assignment, soft labels; labels spread by a graph.
 
 `noisy_screen` reads private counts and releases one noisy bit per query. Everything else here takes
-noisy counts, so by post-processing it costs no privacy. The condition is that its strength is
-chosen from n, s, epsilon and public data only. `smoothing_weights` borrows votes from similar
-queries; `public_labels` spreads labels over the public neighbor graph.
+noisy counts, so by post-processing it costs no privacy. `rknn_jax.answers` reads labels of all
+public rows from noisy counts. Where there are none, `public_labels` spreads the labels of queries
+over the public neighbor graph, with a strength that is chosen from s and public data only.
 
 References: Zhou et al., "Learning with Local and Global Consistency", 2003 (`propagate`).
 """
@@ -19,17 +19,11 @@ import scipy.sparse.linalg
 import scipy.special
 
 from rknn_jax.neighbor_graph import self_graph
-from rknn_jax.neighbors import Metric, pairwise_sq_distances
+from rknn_jax.neighbors import Metric
 from rknn_jax.types import Array
 
-BANDWIDTHS = (0.0, *np.geomspace(0.01, 0.35, 14))
-"""Kernel widths that `smoothing_weights` chooses from; wider ones mix labels.
-
-The unit is the median squared distance between queries.
-"""
-
 STANDS_OUT = 5.0
-"""Signal-to-noise ratio at which a query needs no more votes from others.
+"""Signal-to-noise ratio at which a query's own counts tell how sure its label is.
 
 The ratio is a query's expected votes over the standard deviation of the noise of the difference of
 two cells.
@@ -153,46 +147,6 @@ def soft_labels(counts: Array) -> np.ndarray:
     return np.where(
         total > 0, positive / np.where(total > 0, total, 1), np.float32(1 / positive.shape[1])
     )
-
-
-def smoothing_weights(features: Array, sizes: Array, votes: float, stddev: float) -> np.ndarray:
-    """Choose the weight of each query's votes for each other query, from public quantities only.
-
-    A query's votes should be about in proportion to the public records that it stands for. Each
-    query takes the narrowest kernel exp(-|q_i - q_j|² / width) whose expected votes stand out of
-    the gathered noise (`STANDS_OUT`). More smoothing would only blur labels. If no kernel suffices,
-    the query takes the one that comes nearest.
-
-    Args:
-      features: float32 `[num_queries, f]`.
-      sizes: `[num_queries]`, public records of each query.
-      votes: Total number of votes cast, as the noisy counts tell.
-      stddev: Standard deviation of one cell's noise, in votes; at 0 no query needs help.
-
-    Returns:
-      float32 `[num_queries, num_queries]`, the weight of query j's votes in query i's label. It is
-      the identity if no query needs help.
-    """
-    if stddev <= 0:
-        return np.eye(len(sizes), dtype=np.float32)
-    features = jnp.asarray(features, jnp.float32)
-    sizes = np.asarray(sizes, np.float64)
-    distances = np.asarray(pairwise_sq_distances(features, features), np.float64)
-    others = distances[~np.eye(len(distances), dtype=bool)]
-    # No query is more similar than another, as when queries are prototypes.
-    if np.any(others > 0) and np.ptp(others) <= 1e-6 * others.max():
-        return np.eye(len(sizes), dtype=np.float32)
-    unit = np.median(others[others > 0]) if np.any(others > 0) else 1.0
-    expected = votes * sizes / sizes.sum()
-    chosen = np.eye(len(sizes))
-    best = np.full(len(sizes), -np.inf)
-    for bandwidth in BANDWIDTHS:
-        kernel = np.exp(-distances / (bandwidth * unit)) if bandwidth else np.eye(len(sizes))
-        stands_out = kernel @ expected / (np.sqrt(2) * stddev * np.linalg.norm(kernel, axis=1))
-        better = (best < STANDS_OUT) & (stands_out > best)
-        chosen = np.where(better[:, None], kernel, chosen)
-        best = np.where(better, stands_out, best)
-    return chosen.astype(np.float32)
 
 
 def public_graph(

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from rknn_jax import postprocessing
 from rknn_jax.algorithm import Round
 from rknn_jax.labelers import Labeler
 from rknn_jax.labels import Labels
@@ -51,11 +50,9 @@ def not_covered(key: jax.Array, task: Task, labeler: Labeler[Any], found: Round)
 
     def accuracy(key: jax.Array, epsilon: float) -> float:
         answers = answered(key, replace(labeler, epsilon=epsilon))
-        labels = Labels.none(len(task.public.images), num_classes)
-        labels = labels.updated(found.queries, answers, 0)
-        count = len(answers.labels)
-        spread = postprocessing.public_labels(found.graph, labels.probabilities, count)
-        return label_accuracy(task, labels.spread(spread))
+        before = Labels.none(len(task.public.images), num_classes)
+        labels = before.after(found.queries, answers, 0, found.public, found.graph)
+        return label_accuracy(task, labels)
 
     sweep = []
     for step, epsilon in enumerate(EPSILONS):

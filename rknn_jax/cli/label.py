@@ -29,9 +29,7 @@ def run(settings: Settings) -> dict[str, Any]:
         plan = planning.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
-        expected = preview.preview(
-            plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
-        )
+        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records)
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
@@ -75,7 +73,7 @@ def run(settings: Settings) -> dict[str, Any]:
     ):
         done = job.release(plan, votes)
     _tell_warnings(caught)
-    unsure = None if done.counts is None else job.unsure_share(plan, done.counts)
+    unsure = None if done.counts is None else job.unsure_share(done)
     _tell_release(plan, done, unsure)
     files = {
         "page" if name.endswith(".html") else name.split(".")[0]: str(plan.folder / name)
@@ -181,8 +179,8 @@ def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
         tell(
             err,
             "unsure",
-            f"{unsure:.1%} of the public rows: their query leads by less than what noise flips "
-            "in 5% of runs",
+            f"{unsure:.1%} of the public rows: noise may have changed their label, with a "
+            "probability above 5%",
         )
     tell(err, "files", ", ".join(str(plan.folder / name) for name in RESULTS))
     spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))

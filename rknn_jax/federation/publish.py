@@ -17,6 +17,7 @@ import jinja2
 import numpy as np
 from PIL import Image
 
+from rknn_jax import answers as decoder
 from rknn_jax import postprocessing
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
@@ -25,6 +26,7 @@ from rknn_jax.federation.collector import Collector, Sum, most_shift
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.labelers import rknn
+from rknn_jax.labels import Labels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import (
     PUBLIC_TUNING,
@@ -73,16 +75,19 @@ def publish(
     graph = postprocessing.public_graph(
         features, len(queries.index), metric=asked.config.metric, smoothing=asked.config.smoothing
     )
-    probabilities = postprocessing.public_labels(
-        graph, answers.probabilities[queries.cluster], len(queries.index)
+    decoded = None
+    if asked.config.decodes:
+        decoded = decoder.kernels(queries, features, graph, metric=asked.config.metric)
+    found = Labels.none(len(features), len(asked.classes)).after(
+        queries, answers, 0, decoded, graph
     )
-    labels = probabilities.argmax(axis=1).astype(np.int32)
-    confidence = answers.confidence[queries.cluster]
+    labels = found.hard
+    confidence = found.confidence
     rows = {
         "label": labels,
         "query": queries.cluster,
         "confidence": confidence,
-        "probability": probabilities,
+        "probability": found.probabilities,
         "class_names": np.array(asked.classes),
     }
     write_arrays(folder / "labels.npz", rows)

@@ -109,6 +109,14 @@ class Labeler(abc.ABC, Generic[Contribution]):
         return "gaussian"
 
     @property
+    def decodes(self) -> bool:
+        """True if `rknn_jax.answers` reads the labels of public records from the noisy counts.
+
+        Defaults to False: each record has the label of its query, spread between similar records.
+        """
+        return False
+
+    @property
     def needs_delta(self) -> bool:
         """True if there is no pure guarantee, as with Gaussian noise. Defaults to False."""
         return False

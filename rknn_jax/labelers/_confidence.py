@@ -16,8 +16,6 @@ A query gets the smaller of the two if its votes are expected to stand out of th
 rates.
 """
 
-from typing import Any
-
 import numpy as np
 from scipy.special import logsumexp
 
@@ -55,9 +53,7 @@ def of_argmax(heard: Array, stddev: Array, expected: Array, labels: np.ndarray) 
     return said.astype(np.float32)
 
 
-def of_assignment(
-    counts: Array, stddev: Array, expected: Array, weights: Any, labels: np.ndarray
-) -> np.ndarray:
+def of_assignment(counts: Array, stddev: Array, expected: Array, labels: np.ndarray) -> np.ndarray:
     """Return the confidence of labels by `postprocessing.assignment`.
 
     Counts are redrawn around the noisy ones and assigned again.
@@ -66,8 +62,6 @@ def of_assignment(
       counts: float32 `[num_classes, num_classes]`, noisy counts.
       stddev: Standard deviation of the noise, of the same shape, in votes.
       expected: `[num_classes]`, expected number of votes of each query.
-      weights: `[num_classes, num_classes]`, weights of smoothing: each query's part of each other
-        query's counts, before the assignment.
       labels: int32 `[num_classes]`, assigned class of each query.
 
     Returns:
@@ -78,10 +72,10 @@ def of_assignment(
     counts = np.asarray(counts, np.float64)
     stddev = np.asarray(stddev, np.float64)
     redrawn = counts + stddev * rng.normal(size=(DRAWS, *counts.shape))
-    said = _agreement(redrawn, weights, labels)
+    said = _agreement(redrawn, labels)
     weak = _is_weak(stddev, expected)
     if weak.any():
-        led = _agreement(_led(rng, counts, stddev, expected), weights, labels)
+        led = _agreement(_led(rng, counts, stddev, expected), labels)
         said = np.where(weak, np.minimum(said, led), said)
     return said.astype(np.float32)
 
@@ -179,9 +173,9 @@ def _led(
     return np.asarray(expected)[:, None] * shares
 
 
-def _agreement(drawn: np.ndarray, weights: Any, labels: np.ndarray) -> np.ndarray:
+def _agreement(drawn: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the fraction of drawn counts whose assignment gives each query its label."""
     fraction: np.ndarray = np.mean(
-        [postprocessing.assignment(weights @ counts) == labels for counts in drawn], axis=0
+        [postprocessing.assignment(counts) == labels for counts in drawn], axis=0
     )
     return fraction

@@ -23,7 +23,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import numpy as np
-import scipy.sparse
 
 from rknn_jax import bsvs, mechanisms, postprocessing
 from rknn_jax.labelers import Labeler, _confidence, _persons
@@ -70,8 +69,9 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
       relation: Neighboring relation of the data sets.
       unit: Privacy unit: record, or person.
       metric: Distance between features.
-      smoothing: `auto` borrows votes from similar queries as far as the noise requires, and spreads
-        labels over the neighbor graph of the public records. `none` does neither.
+      smoothing: `auto` labels each public record by what all noisy counts tell, with
+        `rknn_jax.answers`; labels by assignment, or without counts, are spread over the neighbor
+        graph of the public records. `none` gives each record the arg max of its query.
       decode: `argmax` of each query's counts, or `assignment`. The latter gives every query a
         different class such that the sum of their counts is greatest. It fits as many queries as
         classes, if each query is a cluster of one class.
@@ -124,6 +124,12 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
     def noise(self) -> str:
         """Name of the mechanism, given or the default of the trust model."""
         return self.mechanism or mechanisms.default(self.trust)
+
+    @property
+    def decodes(self) -> bool:
+        """If there are noisy counts, and neither an arg max nor an assignment is asked for."""
+        counted = bool(mechanisms.named(self.noise).releases_counts)
+        return counted and self.smoothing == "auto" and self.decode == "argmax"
 
     @property
     def needs_delta(self) -> bool:
@@ -339,21 +345,14 @@ def answer(
     # The noisy counts give the number of votes, because n itself is private under add-remove.
     num_votes = float(max(counts.sum(), 0))
     expected = num_votes * queries.size / np.sum(queries.size)
-    weights: Any = scipy.sparse.eye_array(len(counts), dtype=np.float32, format="csr")
-    if config.smoothing == "auto":
-        weights = postprocessing.smoothing_weights(
-            queries.features, queries.size, num_votes, float(stddev.max())
-        )
-    heard = weights @ counts
     if config.decode == "assignment":
-        labels = postprocessing.assignment(heard)
+        labels = postprocessing.assignment(counts)
         probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
-        sure = _confidence.of_assignment(counts, stddev, expected, weights, labels)
+        sure = _confidence.of_assignment(counts, stddev, expected, labels)
     else:
-        labels = postprocessing.noisy_max(heard)
-        probabilities = postprocessing.soft_labels(heard)
-        spread = np.sqrt(weights**2 @ stddev**2)
-        sure = _confidence.of_argmax(heard, spread, weights @ expected, labels)
+        labels = postprocessing.noisy_max(counts)
+        probabilities = postprocessing.soft_labels(counts)
+        sure = _confidence.of_argmax(counts, stddev, expected, labels)
     return Answers(
         labels, np.ones(len(counts), bool), probabilities, sure, counts, stddev, guarantee
     )

@@ -109,9 +109,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       relation: Neighboring relation: `replace-one` takes the number of private records as public;
         `add-remove` hides it, and needs `n_queries`. Defaults to `replace-one`.
       metric: Metric, `sqeuclidean` or `cosine`. Defaults to `sqeuclidean`.
-      smoothing: Smoothing: `auto` lets similar queries share votes as far as the noise requires,
-        and similar public rows their labels; `likelihood` lets the noisy votes themselves choose
-        how; `none` does neither. Defaults to `auto`.
+      smoothing: Smoothing: `auto` labels each public row by what all noisy votes tell about rows
+        like it; without votes, similar rows share labels. `none` gives each row the arg max of its
+        query. Defaults to `auto`.
       classes: Array-like of all classes that a label can be, which is public. Required by `label`,
         unless the classes are inferred. Defaults to None.
       infer_classes: Flag to read the classes off the private labels, which epsilon does not cover.
@@ -257,9 +257,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         X = self._private(X)
         plan = self._plan(X, None, self._assumed_classes(), person)
         planning.open_ledger(plan.settings, plan.cost, fingerprint(X))
-        expected = preview.preview(
-            plan.mechanism, plan.queries.size, plan.num_records, job.weights(plan, plan.num_votes)
-        )
+        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records)
         return replace(expected, advice=_in_parameters(expected.advice))
 
     def cost(self, X: ArrayLike, person: ArrayLike | None = None) -> Guarantee:

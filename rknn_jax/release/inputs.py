@@ -116,12 +116,6 @@ def check(settings: "Settings") -> None:
             "neighbors or more queries."
         )
     _check_persons(settings)
-    counted = mechanisms.named(settings.mechanism).releases_counts
-    if settings.smoothing == "likelihood" and not counted:
-        raise ValueError(
-            f"Expected a mechanism that releases counts with --smoothing likelihood, got "
-            f"--mechanism {settings.mechanism}; use discrete_laplace."
-        )
     if settings.relation == "add-remove" and settings.queries is None:
         raise ValueError(
             "Expected --queries with --relation add-remove, got none; the default depends on n, "

@@ -24,8 +24,8 @@ import numpy as np
 
 from rknn_jax import mechanisms, postprocessing
 from rknn_jax._internal.disk import write_arrays, write_text
-from rknn_jax.answers import decode
 from rknn_jax.labelers import rknn
+from rknn_jax.labels import Labels
 from rknn_jax.mechanisms.base import release_counts
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.guarantee import Guarantee
@@ -44,7 +44,7 @@ from rknn_jax.privacy.statement import (
 )
 from rknn_jax.release import engines, preview, release_folder
 from rknn_jax.release.counting import Progress, Votes
-from rknn_jax.release.planning import Plan, first_budget, open_ledger, request, shares_votes
+from rknn_jax.release.planning import Plan, first_budget, open_ledger, request
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.types import Answers
 
@@ -71,8 +71,8 @@ class Release:
     Attributes:
       answers: Answers to the queries.
       probabilities: float32 `[m, num_classes]`, soft labels of the public rows.
-      confidence: float32 `[m]`, confidence of each row's query in its label, or of the row's own
-        by likelihood; NaN if labels alone were released.
+      confidence: float32 `[m]`, stability of each row's label: the probability that noise did not
+        change it; NaN if labels alone were released.
       counts: int64 `[num_queries, num_classes]`, noisy; None if the mechanism releases labels
         alone.
       card: Content of `privacy.json`.
@@ -195,25 +195,18 @@ def draw(plan: Plan, votes: Votes, folder: ReleaseFolder | None = None) -> Relea
     answers = rknn.answer(counts, stddev, guarantee, queries, config)
     # Permute-and-flip releases labels, and has no counts to show.
     shown = counts if plan.mechanism.releases_counts else None
-    probabilities, confidence = _rows(plan, answers, counts, stddev)
+    probabilities, confidence = _rows(plan, answers)
     told = statement(plan, guarantee, ledger, folder.release if folder else number)
     return Release(answers, probabilities, confidence, shown, card(plan, told), told)
 
 
-def _rows(
-    plan: Plan, answers: Answers, counts: np.ndarray, stddev: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the public rows' soft labels and confidence, `[m, num_classes]` and `[m]`."""
-    if plan.kernels is not None:
-        shares = decode(counts, stddev, plan.kernels)
-        return shares.probabilities, shares.confidence
-    cluster = plan.queries.cluster
-    probabilities = postprocessing.public_labels(
-        plan.graph, answers.probabilities[cluster], plan.mechanism.num_queries
-    )
+def _rows(plan: Plan, answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """Return the public rows' soft labels and stability, `[m, num_classes]` and `[m]`."""
+    before = Labels.none(len(plan.queries.cluster), plan.data.classes.count)
+    found = before.after(plan.queries, answers, 0, plan.kernels, plan.graph)
     if not plan.mechanism.releases_counts:
-        return probabilities, np.full(len(cluster), np.nan, np.float32)
-    return probabilities, answers.confidence[cluster]
+        return found.probabilities, np.full(len(found.query), np.nan, np.float32)
+    return found.probabilities, found.confidence
 
 
 def card(plan: Plan, told: Statement) -> dict[str, Any]:
@@ -359,35 +352,12 @@ def _contribution(settings: "Settings") -> Contribution:
     return Contribution(settings.records_per_person or whole, settings.neighbors)
 
 
-def weights(plan: Plan, num_votes: float | None) -> np.ndarray | None:
-    """Return the weight of each query's votes in each other query's label.
+def unsure_share(done: Release) -> float:
+    """Return the share of public rows whose label noise may turn over.
 
-    Args:
-      plan: Release to make.
-      num_votes: Total number of votes; None if it is private.
-
-    Returns:
-      float32 `[num_queries, num_queries]`, or None if queries do not share votes or `num_votes` is
-      None.
+    A label counts as such if counts without noise would give another one in more than 5% of runs.
     """
-    if num_votes is None or not shares_votes(plan.settings):
-        return None
-    return postprocessing.smoothing_weights(
-        plan.queries.features, plan.queries.size, num_votes, plan.mechanism.noise_stddev
-    )
-
-
-def unsure_share(plan: Plan, counts: np.ndarray) -> float:
-    """Return the share of public records whose query has a lead that noise may turn over.
-
-    A lead counts as such if noise flips it in more than 5% of runs. It is taken over the votes that
-    similar queries share.
-    """
-    listens = weights(plan, float(max(counts.sum(), 0)))
-    listens = np.eye(len(counts)) if listens is None else listens
-    ordered = np.sort(listens @ counts / np.linalg.norm(listens, axis=1, keepdims=True), axis=1)
-    unsure = ordered[:, -1] - ordered[:, -2] < preview.required_gap(plan.mechanism, preview.LINE)
-    return float(unsure[plan.queries.cluster].mean())
+    return float(np.mean(done.confidence < 1 - preview.LINE))
 
 
 def write(staging: Path, plan: Plan, done: Release) -> None:
@@ -416,10 +386,9 @@ def _file_names(names: str | Sequence[str]) -> str:
 
 
 def _labeler(settings: "Settings") -> rknn.ReverseKNN:
-    names = ("epsilon", "delta", "mechanism", "relation", "metric")
+    names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
     return rknn.ReverseKNN(
         num_neighbors=settings.neighbors,
-        smoothing="auto" if settings.smoothing == "auto" else "none",
         **{name: getattr(settings, name) for name in names},
     )
 

@@ -81,7 +81,7 @@ class Plan:
       queries: Public queries.
       graph: Graph of the public rows, along which labels spread, from
         `postprocessing.public_graph`.
-      kernels: Public side of the likelihood; None if it is not asked for.
+      kernels: Public side of the decoder of noisy counts; None if rows take their query's label.
       ledger: Ledger to charge; None if it is still to be made.
       paid: Flag for a release that a stopped process has already paid for. Defaults to False.
     """
@@ -337,9 +337,9 @@ def _grid(settings: "Settings") -> int:
 
 
 def shares_votes(settings: "Settings") -> bool:
-    """Return whether similar queries share votes.
+    """Return whether rows are labeled from all noisy counts, and not from their query's alone.
 
-    They do not if labels are released alone, without counts.
+    They are not if labels are released without counts.
     """
     return settings.smoothing == "auto" and bool(
         mechanisms.named(settings.mechanism).releases_counts
@@ -349,10 +349,10 @@ def shares_votes(settings: "Settings") -> bool:
 def _kernels(
     settings: "Settings", public: np.ndarray, queries: Queries, graph: csr_matrix | None
 ) -> answers.Kernels | None:
-    """Return the public side of the likelihood, or None if it is not asked for."""
-    if settings.dry_run or settings.smoothing != "likelihood":
+    """Return the public side of the decoder, or None if rows take their query's label."""
+    if not shares_votes(settings):
         return None
-    return answers.kernels(queries, of_metric(settings, public), graph)
+    return answers.kernels(queries, public, graph, metric=settings.metric)
 
 
 def of_metric(settings: "Settings", public: np.ndarray) -> np.ndarray:

@@ -52,7 +52,6 @@ def preview(
     mechanism: CentralMechanism,
     sizes: np.ndarray,
     num_records: int | None,
-    weights: np.ndarray | None = None,
 ) -> Preview:
     """Return the expected error of one release.
 
@@ -60,14 +59,10 @@ def preview(
       mechanism: Calibrated mechanism.
       sizes: int `[num_queries]`, public records of each query.
       num_records: Number of private records n, or None if n is private.
-      weights: `[num_queries, num_queries]`, weight of each query's votes in each other query's
-        label. Defaults to none: queries do not share votes.
     """
-    listens = np.eye(len(sizes)) if weights is None else weights
     gaps = {flips: required_gap(mechanism, flips) for flips in FLIPS}
     share = sizes * mechanism.num_neighbors / sizes.sum()  # votes per private record
-    heard = listens @ share / np.linalg.norm(listens, axis=1)  # relative to the gathered noise
-    needed = math.ceil(gaps[LINE] / (0.8 * np.median(heard)))
+    needed = math.ceil(gaps[LINE] / (0.8 * np.median(share)))
     noise = mechanism.noise_scale
     stddev = mechanism.noise_stddev
     if num_records is None:
@@ -78,13 +73,12 @@ def preview(
         return Preview(noise, stddev, gaps, None, None, needed, None, advice)
     votes = num_records * share
     clear = {
-        purity: float(
-            sizes[num_records * heard * (2 * purity - 1) >= gaps[LINE]].sum() / sizes.sum()
-        )
+        purity: float(sizes[votes * (2 * purity - 1) >= gaps[LINE]].sum() / sizes.sum())
         for purity in PURITIES
     }
     suggested = min(
-        suggested_num_queries(mechanism, num_records, shared=weights is not None), int(sizes.sum())
+        suggested_num_queries(mechanism, num_records, shared=bool(mechanism.releases_counts)),
+        int(sizes.sum()),
     )
     advice = _advice(mechanism, clear[0.9], suggested, needed)
     return Preview(

@@ -31,7 +31,7 @@ class Settings:
       relation: replace-one takes n as public; add-remove hides n, and needs --queries.
       representation: for raw records in place of embeddings: a file of rknn_jax/representations, learned from the public images alone, or a function of your own that treats each record by itself, as package.module:function. It is applied where the records are read.
       metric: of the embeddings.
-      smoothing: auto lets similar queries share votes as far as the noise asks for it, and similar public rows their labels; likelihood lets the noisy votes themselves choose how, and is better from a few votes a query on; none does neither.
+      smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip, similar rows share labels. none gives each row the arg max of its query.
       classes: number of classes, or their names with commas between them.
       infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
@@ -66,7 +66,7 @@ class Settings:
     relation: Relation = "replace-one"
     representation: str | None = None
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
-    smoothing: Literal["auto", "likelihood", "none"] = "auto"
+    smoothing: Literal["auto", "none"] = "auto"
     classes: str | None = None
     infer_classes: bool = False
     allow_large_epsilon: bool = False
