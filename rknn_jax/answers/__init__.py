@@ -4,7 +4,7 @@ The counts' noise is known exactly, so they have a likelihood, and choose themse
 them. The decoder is a mean over models, weighted by their likelihood:
 
 - a Gaussian process over the public rows with mixtures of local and linear kernels (`process`,
-  `kernels`), of which the arg max of each query, votes shared by similar queries, labels spread
+  `covariance`), of which the arg max of each query, votes shared by similar queries, labels spread
   over the neighbor graph and a linear student are limits;
 - one class for each query, if there are as many queries as classes (`matching`).
 
@@ -23,7 +23,7 @@ from scipy.special import expit, logsumexp
 
 from rknn_jax import postprocessing
 from rknn_jax.answers import matching, process, ratios
-from rknn_jax.answers.kernels import Kernels, kernels
+from rknn_jax.answers.covariance import Kernels, kernels
 from rknn_jax.types import Array
 
 __all__ = ["Decoded", "Kernels", "decode", "kernels"]

@@ -1,0 +1,316 @@
+"""Concerns about released labels, each with a number and a remedy.
+
+They are read off the noisy counts, the decoder's result and public data, so they cost no privacy.
+`concerns` judges a release. `concerns_before` judges what is known before one: the public rows, the
+number of votes and the noise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rknn_jax.answers import Decoded
+from rknn_jax.types import Array
+
+WITHIN_NOISE = 2.0
+"""Standard deviations of its noise below which a class total may be noise alone."""
+
+LOW_ACCURACY = 0.7
+"""Expected accuracy below which the embeddings are said not to separate the classes."""
+
+LOW_AGREEMENT = 0.6
+"""Likewise, agreement."""
+
+LOW_STABILITY = 0.8
+"""Mean stability below which noise is said to decide."""
+
+FEW_VOTES = 0.2
+"""Votes of a query, as a part of what its public rows let expect, that are few."""
+
+MANY_VOTES = 5.0
+"""Likewise, that are many."""
+
+SIGNIFICANT = 4.0
+"""Standard deviations by which votes must differ from what was expected."""
+
+FEWEST_ROWS = 0.01
+"""Share of the public rows, or of the votes, from which on a concern about them is worth a line."""
+
+FAR_RATIO = 3.0
+"""Factor by which a class is rarer or more frequent among private records than public rows."""
+
+WIDE_COLUMN = 20.0
+"""Standard deviation of a wide column, in units of the median one."""
+
+LARGE_PART = 0.8
+"""Part of the total variance of all columns that few columns must not hold."""
+
+FEWEST_COLUMNS = 3
+"""Fewest columns whose scales are compared."""
+
+MOST_NAMES = 3
+"""Most classes that are named in one sentence."""
+
+
+@dataclass(frozen=True)
+class Concern:
+    """Reason to doubt labels.
+
+    Attributes:
+      kind: Name of the reason, such as `missing_classes`.
+      number: Number that the sentence is about.
+      sentence: What was found, with the number.
+      remedy: What to do about it.
+    """
+
+    kind: str
+    number: float
+    sentence: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Public data and results of a release, which its concerns are read off.
+
+    Attributes:
+      features: float32 `[m, f]`, of the public rows.
+      labels: int `[m]`, released label of each row.
+      names: Names of the classes.
+      size: `[s]`, public rows of each query.
+      noise: Standard deviation of a cell's noise, in votes.
+      num_votes: Number of votes of all records, or None if it is private.
+      counts: `[s, num_classes]`, noisy counts. Defaults to None, if labels alone were released.
+      stddev: `[s, num_classes]`, standard deviation of the noise. Defaults to None, likewise.
+      decoded: Result of the decoder. Defaults to None, if it did not run.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    names: Sequence[str]
+    size: np.ndarray
+    noise: float
+    num_votes: float | None
+    counts: Array | None = None
+    stddev: Array | None = None
+    decoded: Decoded | None = None
+
+
+def concerns(found: Evidence) -> list[Concern]:
+    """Return the concerns about released labels.
+
+    Args:
+      found: Results of the release.
+    """
+    num_votes = found.num_votes
+    listed = []
+    if found.counts is None or found.stddev is None:
+        listed += _no_row(found.labels, found.names)
+    else:
+        counts = np.asarray(found.counts, np.float64)
+        variance = np.asarray(found.stddev, np.float64) ** 2
+        num_votes = max(float(counts.sum()), 0)
+        listed += _missing_classes(found.labels, found.names, counts, variance)
+        listed += _distant(found.size, counts, variance, found.decoded)
+    if found.decoded is not None:
+        listed += _accuracy(found.decoded)
+        listed += _ratios(found.decoded.ratio, found.names)
+    return [
+        *listed,
+        *concerns_before(found.features, found.size, len(found.names), num_votes, found.noise),
+    ]
+
+
+def concerns_before(
+    features: np.ndarray,
+    size: np.ndarray,
+    num_classes: int,
+    num_votes: float | None,
+    noise: float,
+) -> list[Concern]:
+    """Return the concerns about a release that is planned.
+
+    Args:
+      features: float32 `[m, f]`, of the public rows.
+      size: `[s]`, public rows of each query.
+      num_classes: Number of classes.
+      num_votes: Number of votes of all records, or None if it is private.
+      noise: Standard deviation of a cell's noise, in votes.
+    """
+    listed = _columns(features)
+    if len(size) < num_classes:
+        sentence = (
+            f"{len(size)} queries cannot tell {num_classes} classes apart, because a query speaks "
+            "for one class at most"
+        )
+        listed.append(
+            Concern("few_queries", len(size), sentence, f"ask --queries {num_classes} or more")
+        )
+    if num_votes is None:
+        return listed
+    median = float(np.median(size) / np.sum(size) * num_votes)
+    if median < noise:
+        sentence = (
+            f"the median query has about {median:,.1f} votes, and the noise of one count has a "
+            f"standard deviation of {noise:,.1f}"
+        )
+        remedy = "use fewer --queries, a larger --epsilon or more private records"
+        listed.append(Concern("thin_votes", median, sentence, remedy))
+    return listed
+
+
+def _no_row(labels: np.ndarray, names: Sequence[str]) -> list[Concern]:
+    """Return a concern about classes that no row got, if labels alone were released."""
+    held = np.bincount(labels, minlength=len(names))
+    missing = np.flatnonzero(held == 0)
+    if not len(missing):
+        return []
+    sentence = f"no row got {_classes([names[i] for i in missing])}"
+    remedy = "use more --queries, a larger --epsilon, or a mechanism that releases counts"
+    return [Concern("missing_classes", len(missing), sentence, remedy)]
+
+
+def _missing_classes(
+    labels: np.ndarray, names: Sequence[str], counts: np.ndarray, variance: np.ndarray
+) -> list[Concern]:
+    """Return concerns about classes that no row got, or whose votes may be noise."""
+    held = np.bincount(labels, minlength=len(names))
+    totals = counts.sum(axis=0)
+    noise = WITHIN_NOISE * np.sqrt(variance.sum(axis=0))
+    hidden = totals <= noise
+    rank = (
+        "raise --epsilon, or rank the rows by the released probability of the class, which noise "
+        "harms less"
+    )
+
+    def votes(chosen: np.ndarray) -> str:
+        if len(chosen) == 1:
+            return f"its {totals[chosen[0]]:,.0f} noisy votes"
+        least, most = totals[chosen].min(), totals[chosen].max()
+        return f"their {least:,.0f} to {most:,.0f} noisy votes"
+
+    listed = []
+    for chosen, start, end in (
+        (np.flatnonzero((held == 0) & hidden), "no row got {}; {} ", "are within"),
+        (np.flatnonzero((held == 0) & ~hidden), "no row got {}; {} ", "are above"),
+        (np.flatnonzero((held > 0) & hidden), "some rows got {}, but {} ", "are within"),
+    ):
+        if len(chosen):
+            words = start.format(_classes([names[i] for i in chosen]), votes(chosen))
+            sentence = f"{words}{end} the noise of ±{noise[chosen].max():,.0f}"
+            kind = "missing_classes" if start.startswith("no") else "doubtful_classes"
+            listed.append(Concern(kind, len(chosen), sentence, rank))
+    return listed
+
+
+def _accuracy(decoded: Decoded) -> list[Concern]:
+    """Return a concern about labels that noise decides, or that embeddings do not separate."""
+    stability = float(decoded.stability.mean())
+    accuracy = decoded.expected_accuracy
+    agreement = decoded.agreement
+    if stability < LOW_STABILITY:
+        sentence = (
+            f"noise decides many labels: without it, {stability:.0%} of the public rows would keep "
+            "theirs"
+        )
+        remedy = "use a larger --epsilon, fewer --queries or more private records"
+        return [Concern("low_stability", stability, sentence, remedy)]
+    if accuracy < LOW_ACCURACY or agreement < LOW_AGREEMENT:
+        sentence = (
+            f"these embeddings do not separate these classes: expected accuracy {accuracy:.0%}, "
+            f"and {agreement:.0%} of the records near a row agree"
+        )
+        remedy = "use embeddings of a better model, or more --queries"
+        return [Concern("low_agreement", accuracy, sentence, remedy)]
+    return []
+
+
+def _distant(
+    size: np.ndarray, counts: np.ndarray, variance: np.ndarray, decoded: Decoded | None
+) -> list[Concern]:
+    """Return concerns about queries with far fewer or more votes than their rows let expect."""
+    votes = counts.sum(axis=1)
+    # A query of rare classes has fewer votes, without being far from the records.
+    weight = size * (1 if decoded is None else decoded.shares @ (1 / decoded.ratio))
+    expected = max(float(votes.sum()), 0) * weight / weight.sum()
+    spread = SIGNIFICANT * np.sqrt(variance.sum(axis=1) + expected)
+    few = (votes < FEW_VOTES * expected) & (expected - votes > spread)
+    many = (votes > MANY_VOTES * expected) & (votes - expected > spread)
+    listed = []
+    rows = float(size[few].sum() / size.sum())
+    if rows >= FEWEST_ROWS:
+        sentence = (
+            f"{rows:.0%} of the public rows have hardly a private record near them: {few.sum()} of "
+            f"{len(size)} queries got less than {FEW_VOTES:.0%} of the votes that their rows let "
+            "expect"
+        )
+        remedy = "leave such public rows out, and do not trust their labels"
+        listed.append(Concern("distant_rows", rows, sentence, remedy))
+    if not many.any():
+        return listed
+    share = min(float(votes[many].sum() / votes.sum()), 1.0)
+    if share >= FEWEST_ROWS:
+        held = float(size[many].sum() / size.sum())
+        sentence = (
+            f"{share:.0%} of the votes went to {held:.1%} of the public rows, in {many.sum()} of "
+            f"{len(size)} queries"
+        )
+        remedy = "bring more public rows like those private records"
+        listed.append(Concern("crowded_rows", share, sentence, remedy))
+    return listed
+
+
+def _ratios(ratio: np.ndarray, names: Sequence[str]) -> list[Concern]:
+    """Return concerns about classes of other frequency among private records."""
+    listed = []
+    for kind, word, factor in (
+        ("rarer_classes", "rarer", ratio),
+        ("more_frequent_classes", "more frequent", 1 / ratio),
+    ):
+        chosen = np.flatnonzero(factor > FAR_RATIO)
+        if not len(chosen):
+            continue
+        largest = float(factor[chosen].max())
+        verb = "is" if len(chosen) == 1 else "are"
+        upto = "" if len(chosen) == 1 else "up to "
+        sentence = (
+            f"{_classes([names[i] for i in chosen])} {verb} {upto}{largest:.1f} times {word} among "
+            "the private records than among the public rows"
+        )
+        remedy = "the labels are corrected for it; --smoothing none labels without a correction"
+        listed.append(Concern(kind, largest, sentence, remedy))
+    return listed
+
+
+def _columns(features: np.ndarray) -> list[Concern]:
+    """Return a concern about columns of different units, because the widest decide distances."""
+    if features.shape[1] < FEWEST_COLUMNS:
+        return []
+    variance = np.var(np.asarray(features, np.float64), axis=0)
+    varying = variance[variance > 0]
+    if len(varying) < FEWEST_COLUMNS:
+        return []
+    wide = varying > WIDE_COLUMN**2 * np.median(varying)
+    wide |= varying > LARGE_PART * varying.sum()
+    part = float(varying[wide].sum() / varying.sum())
+    if part <= LARGE_PART:
+        return []
+    held = f"{wide.sum()} column holds" if wide.sum() == 1 else f"{wide.sum()} columns hold"
+    sentence = (
+        f"{held} {part:.1%} of the variance of all {features.shape[1]}, and so decide which rows "
+        "are near each other"
+    )
+    return [Concern("unscaled_columns", part, sentence, "pass --standardize")]
+
+
+def _classes(names: Sequence[str]) -> str:
+    """Return a few words for classes, most of them by name."""
+    if len(names) == 1:
+        return f"class {names[0]}"
+    shown = ", ".join(names[:MOST_NAMES])
+    rest = len(names) - MOST_NAMES
+    return f"classes {shown}" + (f" and {rest} more" if rest > 0 else "")

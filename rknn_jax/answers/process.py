@@ -1,0 +1,287 @@
+"""Gaussian model of class shares, observed through noisy counts. Everything in it is exact.
+
+Public row i has a share f_ic of class c among the records like it. Shares are a class's share of
+all records plus a Gaussian process over the rows. A query's count is its number of votes times the
+mean share of its public rows, plus the chance of which records vote, plus the mechanism's noise.
+
+Shares, in prior standard deviations, have the covariance of a mixture of kernels (`covariance`). Each
+mixture of `SHARES` has a prior probability, which falls with the parts that are not local. Times
+its marginal likelihood on all counts, that is its weight. With little noise one mixture decides;
+with much noise many stay, and none is fitted to noise.
+
+Reference: Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006, chapters 2 and 5.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from rknn_jax.answers.covariance import Kernel, Kernels
+
+SHARES = [
+    (local, linear, 1 - local - linear)
+    for local, linear in itertools.product((0.0, 0.25, 0.5, 0.75, 1.0), repeat=2)
+    if 1 - local - linear in (0.0, 0.25)
+]
+"""Parts of local, linear and query kernels in the mixtures that are tried."""
+
+AMPLITUDES = (0.3, 1.0)
+"""Variances of the process, in units of that of labels that are certain."""
+
+NOT_LOCAL = 3.0
+"""Logarithm of the prior odds of a mixture that is all local against one that is not at all."""
+
+CLASS_SHARE = 0.1
+"""Prior variance of a class's share of all records, in units of that of evenly shared classes."""
+
+FEWEST_VOTES = 0.2
+"""Least number of votes of a query, as a part of what its public rows let expect."""
+
+STANDS_OUT = 3.0
+"""Standard deviations of noise by which a sum of votes counts as heard, whatever was expected."""
+
+LEAST_SHARE = 1e-3
+"""Least prior share of a class."""
+
+LEAST_WEIGHT = 0.01
+"""Weight below which a mixture is left out."""
+
+
+class Seen(NamedTuple):
+    """Counts as the model takes them.
+
+    Attributes:
+      residual: Shares by the counts less the prior shares, in prior standard deviations, float64
+        `[s, num_classes]`.
+      noise: Variance of the residuals by the mechanism, float64 `[s, num_classes]`.
+      chance: Variance of the residuals by the chance of which records vote, likewise.
+      prior: Prior share of each class, float64 `[num_classes]`.
+      votes: Number of votes of each query, in public rows, float64 `[s]`.
+      ratio: Ratio of each class's share of the public rows to its share of the votes, float64
+        `[num_classes]`.
+    """
+
+    residual: np.ndarray
+    noise: np.ndarray
+    chance: np.ndarray
+    prior: np.ndarray
+    votes: np.ndarray
+    ratio: np.ndarray
+
+    @property
+    def spread(self) -> np.ndarray:
+        """Prior standard deviation of each class's shares, float64 `[num_classes]`."""
+        return _spread(self.prior)
+
+    @property
+    def log_scale(self) -> float:
+        """Logarithm of the counts' density over that of the residuals."""
+        return -float(np.sum(np.log(self.votes[:, None] * self.spread / self.ratio)))
+
+
+def standardized(
+    counts: np.ndarray, stddev: np.ndarray, size: np.ndarray, ratio: np.ndarray
+) -> Seen:
+    """Return the counts as shares, less the prior and in prior standard deviations.
+
+    The number of votes of a query lies between the sum of its noisy counts and what its public rows
+    let expect: the noisier the sums, the nearer to the latter. Likewise the share of a class lies
+    between its noisy total and an even share.
+
+    Args:
+      counts: `[s, num_classes]`, noisy counts.
+      stddev: Standard deviation of the noise, `[s, num_classes]`, in votes.
+      size: `[s]`, public rows of each query.
+      ratio: `[num_classes]`, ratio of each class's share of public rows to its share of the votes.
+    """
+    counts = counts * ratio
+    variance = (stddev * ratio) ** 2
+    total = max(counts.sum(), 1.0)
+    votes = _votes(counts.sum(axis=1), variance.sum(axis=1), total * size / size.sum())
+    prior = _prior(counts.sum(axis=0) / total, variance.sum(axis=0) / total**2)
+    spread = _spread(prior)
+    residual = (counts / votes[:, None] - prior) / spread
+    chance = ratio / votes[:, None] * np.ones_like(counts)
+    if np.ptp(ratio) == 0:
+        # One variance for all classes, so that one factorization serves them.
+        variance = np.broadcast_to(variance.mean(axis=1, keepdims=True), counts.shape)
+        spread = np.exp(np.mean(np.log(spread)))
+    noise = variance / votes[:, None] ** 2 / spread**2
+    return Seen(residual, noise, chance, prior, votes, ratio)
+
+
+def _spread(prior: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of each class's shares, above 0 for a class that is alone."""
+    spread: np.ndarray = np.sqrt(np.maximum(prior * (1 - prior), LEAST_SHARE**2))
+    return spread
+
+
+def _votes(sums: np.ndarray, noise: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return the number of votes of each query, in units of public rows, `[s]`."""
+    square = np.mean(expected**2)
+    uneven = max(np.mean((sums - expected) ** 2 - noise - expected), 0) / square
+    believed = uneven * expected**2 / (uneven * expected**2 + noise + 1e-9)
+    least = np.minimum(FEWEST_VOTES * expected + 1e-9, STANDS_OUT * np.sqrt(noise) + 1)
+    votes: np.ndarray = np.maximum(expected + believed * (sums - expected), least)
+    return votes
+
+
+def _prior(share: np.ndarray, doubt: np.ndarray) -> np.ndarray:
+    """Return the prior share of each class from its noisy share, `[num_classes]`."""
+    even = 1 / len(share)
+    # Twice the noise, so that noise alone makes no class frequent.
+    differ = max(np.mean((share - even) ** 2 - 2 * doubt), 0)
+    prior = np.maximum(even + differ / (differ + doubt + 1e-12) * (share - even), LEAST_SHARE)
+    normal: np.ndarray = prior / prior.sum()
+    return normal
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Mixture of kernels.
+
+    Attributes:
+      parts: Kernels with their variances.
+      constant: Variance of a class's share of all records.
+    """
+
+    parts: tuple[tuple[float, Kernel], ...]
+    constant: float
+
+    @property
+    def between(self) -> np.ndarray:
+        """Covariance of the queries' shares, `[s, s]`."""
+        found = [variance * part.between for variance, part in self.parts]
+        between: np.ndarray = self.constant + np.sum(found, axis=0)
+        return between
+
+    def rows(self, block: slice) -> np.ndarray:
+        """Return the covariances of a block of rows with the queries, `[b, s]`."""
+        found = [variance * part.rows(block) for variance, part in self.parts]
+        across: np.ndarray = self.constant + np.sum(found, axis=0)
+        return across
+
+
+def mixtures(public: Kernels, num_classes: int) -> tuple[list[Mixture], np.ndarray]:
+    """Return all mixtures that are tried, and the logarithms of their priors."""
+    constant = CLASS_SHARE / num_classes
+    found = []
+    priors = []
+    for amplitude, shares in itertools.product(AMPLITUDES, SHARES):
+        choices = public.local if shares[0] else public.local[:1]
+        for kernel in choices:
+            parts = zip(shares, (kernel, public.linear, public.own), strict=True)
+            given = tuple((amplitude * share, part) for share, part in parts if share)
+            found.append(Mixture(given, constant))
+            priors.append(-NOT_LOCAL * (1 - shares[0]) - np.log(len(choices)))
+    return found, np.array(priors) - np.logaddexp.reduce(priors)
+
+
+def log_likelihood(seen: Seen, between: np.ndarray) -> float:
+    """Return the log-likelihood of the counts."""
+    total = seen.log_scale - 0.5 * seen.residual.size * np.log(2 * np.pi)
+    for columns in _alike(seen):
+        variance = seen.noise[:, columns[0]] + seen.chance[:, columns[0]]
+        factor = np.linalg.cholesky(between + np.diag(variance + 1e-9))
+        whitened = scipy.linalg.solve_triangular(factor, seen.residual[:, columns], lower=True)
+        total -= 0.5 * np.sum(whitened**2) + len(columns) * np.sum(np.log(np.diag(factor)))
+    return float(total)
+
+
+def weights(scores: np.ndarray) -> np.ndarray:
+    """Return the weights of mixtures of these log-likelihoods, 0 below `LEAST_WEIGHT`."""
+    found = np.exp(scores - scores.max())
+    found /= found.sum()
+    found[found < LEAST_WEIGHT] = 0
+    weights: np.ndarray = found / found.sum()
+    return weights
+
+
+class Posterior(NamedTuple):
+    """Posterior of one mixture.
+
+    Attributes:
+      solved: Coefficients of the mean shares, float64 `[s, num_classes]`.
+      mean: Mean share of each query, float64 `[s, num_classes]`.
+      variance: Its variance, likewise.
+    """
+
+    solved: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+def posterior(seen: Seen, between: np.ndarray) -> Posterior:
+    """Return the posterior of the queries' shares."""
+    solved = np.empty_like(seen.residual)
+    variance = np.empty_like(seen.residual)
+    for columns in _alike(seen):
+        noise = seen.noise[:, columns[0]] + seen.chance[:, columns[0]]
+        factor = np.linalg.cholesky(between + np.diag(noise + 1e-9))
+        solved[:, columns] = scipy.linalg.cho_solve((factor, True), seen.residual[:, columns])
+        gain = scipy.linalg.solve_triangular(factor, between, lower=True)
+        left = np.maximum(np.diag(between) - np.sum(gain**2, axis=0), 0)
+        variance[:, columns] = left[:, None]
+    mean = seen.prior + seen.spread * (between @ solved)
+    return Posterior(solved, mean, variance * seen.spread**2)
+
+
+def of_shares(seen: Seen, between: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return the coefficients if the queries' shares were seen without noise.
+
+    Args:
+      seen: Counts.
+      between: Covariance of the queries' shares, `[s, s]`.
+      shares: Shares, `[draws, s, num_classes]`.
+    """
+    residual = (shares - seen.prior) / seen.spread
+    solved = np.empty_like(residual)
+    for columns in _alike(seen):
+        clear = between + np.diag(seen.chance[:, columns[0]] + 1e-9)
+        solved[..., columns] = np.linalg.solve(clear, residual[..., columns])
+    return np.asarray(solved)
+
+
+def redrawn(
+    seen: Seen, between: np.ndarray, num_draws: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw counts without noise given the noisy ones, and return their coefficients.
+
+    The coefficients are those of the mean shares that the counts without noise would give.
+
+    Args:
+      seen: Counts.
+      between: Covariance of the queries' shares, `[s, s]`.
+      num_draws: Number of draws.
+      rng: Generator. A fixed seed is safe: this draws none of the release's noise.
+
+    Returns:
+      float64 `[num_draws, s, num_classes]`.
+    """
+    num_queries = len(between)
+    drawn = np.empty((num_draws, *seen.residual.shape))
+    for columns in _alike(seen):
+        clear = between + np.diag(seen.chance[:, columns[0]] + 1e-9)
+        noise = seen.noise[:, columns[0]]
+        factor = np.linalg.cholesky(clear + np.diag(noise + 1e-12))
+        gain = scipy.linalg.cho_solve((factor, True), clear).T
+        left = clear - gain @ clear
+        values, vectors = np.linalg.eigh((left + left.T) / 2)
+        root = vectors * np.sqrt(np.maximum(values, 0))
+        normal = rng.standard_normal((num_queries, len(columns) * num_draws))
+        deviation = (root @ normal).reshape(num_queries, len(columns), num_draws)
+        exact = (gain @ seen.residual[:, columns])[..., None] + deviation
+        solved = np.linalg.solve(clear, exact.reshape(num_queries, -1))
+        shaped = solved.reshape(num_queries, len(columns), num_draws)
+        drawn[:, :, columns] = np.moveaxis(shaped, 2, 0)
+    return drawn
+
+
+def _alike(seen: Seen) -> list[np.ndarray]:
+    """Return groups of classes whose counts have equal variances in all queries."""
+    both = np.concatenate([seen.noise, seen.chance])
+    _, group = np.unique(both, axis=1, return_inverse=True)
+    return [np.flatnonzero(group.ravel() == i) for i in range(group.max() + 1)]

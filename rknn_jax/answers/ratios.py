@@ -1,0 +1,95 @@
+"""How much rarer each class is among the private records than among the public rows.
+
+Public rows are not labeled, but their clusters have sizes. If the rows of a class are spread over
+the clusters as its private records are, then
+
+    size of q = sum_c r_c · votes of class c in q,
+
+with one ratio r_c a class. The ratios are fitted by penalized likelihood: their logarithms are
+normal, and clusters may lie off the fit as Student's t does, because of junk and of drift. The
+votes are not the noisy counts but their posterior means, which are all but free of the bias that
+noise in regressors causes. A Bayes factor weighs the fit against equal ratios.
+
+References: Lipton et al., "Detecting and Correcting for Label Shift with Black Box Predictors",
+2018; Carroll et al., "Measurement Error in Nonlinear Models", 2006, chapter 4.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+
+WIDTH = 2.0
+"""Prior standard deviation of the logarithm of a ratio."""
+
+DRIFT = 0.15
+"""Standard deviation of a cluster's size, as a part of it, by drift between the two sides."""
+
+FREEDOM = 4.0
+"""Degrees of freedom of Student's t."""
+
+FARTHEST = 8.0
+"""Largest logarithm of a ratio."""
+
+STEP = 1e-3
+"""Step of the numerical curvature."""
+
+
+Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
+"""Function of the logarithms of ratios that returns a value and its gradient."""
+
+
+class Problem(NamedTuple):
+    """Sizes of clusters and their votes by class.
+
+    Attributes:
+      votes: Votes in units of public rows, float64 `[s, num_classes]`.
+      variance: Their variance, likewise.
+      size: Public rows of each query, float64 `[s]`.
+    """
+
+    votes: np.ndarray
+    variance: np.ndarray
+    size: np.ndarray
+
+
+def fit(problem: Problem) -> np.ndarray:
+    """Return the ratio of each class, `[num_classes]`, 1 on average over the votes."""
+    share = problem.votes.sum(axis=0) / problem.votes.sum()
+    num_classes = len(share)
+
+    def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        return _loss(logs, share, problem)
+
+    start = np.zeros(num_classes)
+    bounds = [(-FARTHEST, FARTHEST)] * num_classes
+    found = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    volume = _log_volume(loss, found.x) - num_classes * np.log(WIDTH)
+    gain = loss(start)[0] - found.fun + volume
+    logs = found.x / (1 + np.exp(-np.clip(gain, -50, 50)))
+    ratio: np.ndarray = np.exp(logs) / (share @ np.exp(logs))
+    return ratio
+
+
+def _loss(logs: np.ndarray, share: np.ndarray, problem: Problem) -> tuple[float, np.ndarray]:
+    """Return the negative logarithm of posterior density, up to a constant, and its gradient."""
+    ratio = np.exp(logs) / (share @ np.exp(logs))
+    off = problem.size - problem.votes @ ratio
+    variance = problem.size + problem.variance @ ratio**2 + (DRIFT * problem.size) ** 2
+    square = off**2 / variance
+    value = np.sum(0.5 * np.log(variance) + (FREEDOM + 1) / 2 * np.log1p(square / FREEDOM))
+    slope = (FREEDOM + 1) / 2 / (FREEDOM + square)
+    of_variance = (0.5 - slope * square) / variance
+    of_ratio = of_variance @ (2 * problem.variance * ratio**2)
+    of_ratio -= (2 * slope * off / variance) @ (problem.votes * ratio)
+    gradient = of_ratio - share * ratio * of_ratio.sum() + logs / WIDTH**2
+    return float(value + 0.5 * np.sum(logs**2) / WIDTH**2), gradient
+
+
+def _log_volume(loss: Loss, logs: np.ndarray) -> float:
+    """Return half the logarithm of the inverse curvature's determinant, at most the prior's."""
+    steps = STEP * np.eye(len(logs))
+    curvature = [(loss(logs + step)[1] - loss(logs - step)[1]) / (2 * STEP) for step in steps]
+    values = np.linalg.eigvalsh((np.array(curvature) + np.transpose(curvature)) / 2)
+    return -0.5 * float(np.sum(np.log(np.maximum(values, 1 / WIDTH**2))))
