@@ -71,6 +71,59 @@ def _function(name: str) -> Callable[[Any], Any]:
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """Columns centered and scaled, each record by itself.
+
+    Attributes:
+      mean: float32 `[f]`, subtracted from each record.
+      scale: float32 `[f]`, by which each record is divided then.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def learned(cls, public: np.ndarray) -> "Scaling":
+        """Return the means and standard deviations of the public rows' columns.
+
+        A column of one value keeps its scale.
+
+        Args:
+          public: float32 `[m, f]`.
+        """
+        rows = np.asarray(public, np.float64)
+        mean = rows.mean(axis=0)
+        deviation = rows.std(axis=0)
+        # Rounding makes the deviation of equal values a little more than 0.
+        varies = deviation > 1e-7 * np.abs(mean)
+        scale = np.where(varies, deviation, 1).astype(np.float32)
+        return cls(mean.astype(np.float32), np.where(scale > 0, scale, 1).astype(np.float32))
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return the scaled rows, float32 `[b, f]`. A value that overflows is infinite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled: np.ndarray = (np.asarray(values, np.float32) - self.mean) / self.scale
+        return scaled
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Encoder followed by a scaling.
+
+    Attributes:
+      encode: Function that maps records to features.
+      scaling: Scaling of the features.
+    """
+
+    encode: Callable[[Any], Any]
+    scaling: Scaling
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return the scaled features."""
+        return self.scaling(np.asarray(self.encode(values), np.float32))
+
+
+@dataclass(frozen=True)
 class Encoding:
     """Encoder that one bad record does not stop.
 

@@ -5,21 +5,21 @@ Private rows are counted by `rknn_jax.release.counting`, once everything else is
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rknn_jax import mechanisms
-from rknn_jax.formats import Columns
+from rknn_jax.formats import Block, Columns
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
-from rknn_jax.privacy.ledger import Digest
+from rknn_jax.privacy.ledger import Digest, fingerprint
 from rknn_jax.release import encoding, engines, tables
 from rknn_jax.release.counting import num_persons
-from rknn_jax.release.encoding import Encoding
+from rknn_jax.release.encoding import Chain, Encoding, Scaling
 from rknn_jax.release.shards import (
     ArrayShard,
     FileShard,
@@ -186,7 +186,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)
     counts_persons = settings.unit == "person" and settings.relation == "replace-one"
-    return Data(
+    data = Data(
         public.features,
         records,
         classes,
@@ -195,6 +195,82 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         public.digest,
         _num_persons(private) if counts_persons else None,
     )
+    return standardized(data) if settings.standardize else data
+
+
+def standardized(data: Data) -> Data:
+    """Return the data with features centered and scaled, column by column.
+
+    Means and standard deviations are those of the public rows. They are applied to the private
+    records one by one, when their votes are counted. Fingerprints are those of the rows as read, so
+    the ledger stays that of the same people.
+
+    Args:
+      data: Public rows and private records, not scaled yet.
+    """
+    scaling = Scaling.learned(data.public)
+    public = scaling(data.public)
+    digest = data.digest or fingerprint(data.public)
+    if data.encode is not None:
+        encode = replace(data.encode, encode=Chain(data.encode.encode, scaling))
+        return replace(data, public=public, encode=encode, digest=digest)
+    width = data.public.shape[1]
+    shards = tuple(UsableShard(shard, width) for shard in data.private.shards)
+    return replace(
+        data,
+        public=public,
+        private=Records(shards, data.private.rows),
+        encode=Encoding(scaling, data.public[:1], width),
+        digest=digest,
+    )
+
+
+@dataclass(frozen=True)
+class UsableShard:
+    """Shard of embeddings that are encoded, with the fingerprint of embeddings that are not.
+
+    Attributes:
+      shard: Shard as found.
+      width: Number of columns f of the public rows.
+    """
+
+    shard: Shard
+    width: int
+
+    @property
+    def name(self) -> str:
+        """Name of the shard."""
+        return self.shard.name
+
+    @property
+    def where(self) -> str:
+        """Name of the shard with the argument that named it."""
+        return self.shard.where
+
+    def num_rows(self) -> int:
+        """Return the number of rows."""
+        return self.shard.num_rows()
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        """Yield blocks of embeddings float32 `[b, f]`; a row that cannot be used is NaN.
+
+        Raises:
+          ValueError: If the embeddings are no real numbers of the public rows' width.
+        """
+        for block in self.shard.blocks(size):
+            if block.embeddings is None:
+                yield block
+                continue
+            rows = tables.real_rows(block.embeddings, self.where, self.width)
+            yield block._replace(embeddings=tables.usable_rows(rows))
+
+    def labels(self, size: int) -> Iterator[np.ndarray]:
+        """Yield the labels alone."""
+        return self.shard.labels(size)
+
+    def persons(self, size: int) -> Iterator[np.ndarray]:
+        """Yield whose the records are."""
+        return self.shard.persons(size)
 
 
 def _num_persons(private: Sequence[Shard]) -> int:

@@ -206,6 +206,8 @@ def request(settings: "Settings", data: Data) -> str:
     for name in ("representation", "person", "records_per_person"):
         if public[name] is None:  # as before there were any
             del public[name]
+    if not public["standardize"]:  # likewise
+        del public["standardize"]
     public["records"] = public_size(settings, data)
     rows = data.digest or fingerprint(data.public)
     words = repr([sorted(public.items()), data.classes, rows])

@@ -30,6 +30,7 @@ class Settings:
       mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly; discrete_laplace, permute_and_flip for fewer wrong labels but no probabilities, or gaussian for many neighbors.
       relation: replace-one takes n as public; add-remove hides n, and needs --queries.
       representation: for raw records in place of embeddings: a file of rknn_jax/representations, learned from the public images alone, or a function of your own that treats each record by itself, as package.module:function. It is applied where the records are read.
+      standardize: center and scale each column of the features by its mean and standard deviation among the public rows. Use it if columns have different units.
       metric: of the embeddings.
       smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip, similar rows share labels. none gives each row the arg max of its query.
       classes: number of classes, or their names with commas between them.
@@ -65,6 +66,7 @@ class Settings:
     mechanism: str = "discrete_laplace"
     relation: Relation = "replace-one"
     representation: str | None = None
+    standardize: bool = False
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
     classes: str | None = None
