@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import norm, poisson
 
 from rknn_jax.answers import Decoded
 from rknn_jax.types import Array
@@ -25,6 +26,9 @@ LOW_AGREEMENT = 0.6
 LOW_STABILITY = 0.8
 """Mean stability below which noise is said to decide."""
 
+HIGH_STABILITY = 0.9
+"""Mean stability from which on a low accuracy is not due to noise."""
+
 FEW_VOTES = 0.2
 """Votes of a query, as a part of what its public rows let expect, that are few."""
 
@@ -32,7 +36,10 @@ MANY_VOTES = 5.0
 """Likewise, that are many."""
 
 SIGNIFICANT = 4.0
-"""Standard deviations by which votes must differ from what was expected."""
+"""Standard deviations by which many votes must exceed what was expected."""
+
+CHANCE = 1e-3
+"""Probability that so many queries have few votes by chance, below which they count."""
 
 FEWEST_ROWS = 0.01
 """Share of the public rows, or of the votes, from which on a concern about them is worth a line."""
@@ -169,7 +176,7 @@ def _no_row(labels: np.ndarray, names: Sequence[str]) -> list[Concern]:
     missing = np.flatnonzero(held == 0)
     if not len(missing):
         return []
-    sentence = f"no row got {_classes([names[i] for i in missing])}"
+    sentence = f"no row got {_classes(names, missing)}"
     remedy = "use more --queries, a larger --epsilon, or a mechanism that releases counts"
     return [Concern("missing_classes", len(missing), sentence, remedy)]
 
@@ -182,10 +189,7 @@ def _missing_classes(
     totals = counts.sum(axis=0)
     noise = WITHIN_NOISE * np.sqrt(variance.sum(axis=0))
     hidden = totals <= noise
-    rank = (
-        "raise --epsilon, or rank the rows by the released probability of the class, which noise "
-        "harms less"
-    )
+    rank = "or rank the rows by the released probability of the class"
 
     def votes(chosen: np.ndarray) -> str:
         if len(chosen) == 1:
@@ -194,16 +198,22 @@ def _missing_classes(
         return f"their {least:,.0f} to {most:,.0f} noisy votes"
 
     listed = []
-    for chosen, start, end in (
-        (np.flatnonzero((held == 0) & hidden), "no row got {}; {} ", "are within"),
-        (np.flatnonzero((held == 0) & ~hidden), "no row got {}; {} ", "are above"),
-        (np.flatnonzero((held > 0) & hidden), "some rows got {}, but {} ", "are within"),
+    for kind, mask, start, end, remedy in (
+        ("missing_classes", (held == 0) & hidden, "no row got {}; ", "within", "raise --epsilon"),
+        (
+            "missing_classes",
+            (held == 0) & ~hidden,
+            "no row got {}; ",
+            "above",
+            "ask more --queries",
+        ),
+        ("doubtful_classes", (held > 0) & hidden, "rows got {}, but ", "within", "raise --epsilon"),
     ):
+        chosen = np.flatnonzero(mask)
         if len(chosen):
-            words = start.format(_classes([names[i] for i in chosen]), votes(chosen))
-            sentence = f"{words}{end} the noise of ±{noise[chosen].max():,.0f}"
-            kind = "missing_classes" if start.startswith("no") else "doubtful_classes"
-            listed.append(Concern(kind, len(chosen), sentence, rank))
+            words = start.format(_classes(names, chosen)) + votes(chosen)
+            sentence = f"{words} are {end} the noise of ±{noise[chosen].max():,.0f}"
+            listed.append(Concern(kind, len(chosen), sentence, f"{remedy}, {rank}"))
     return listed
 
 
@@ -219,7 +229,14 @@ def _accuracy(decoded: Decoded) -> list[Concern]:
         )
         remedy = "use a larger --epsilon, fewer --queries or more private records"
         return [Concern("low_stability", stability, sentence, remedy)]
-    if accuracy < LOW_ACCURACY or agreement < LOW_AGREEMENT:
+    if stability < HIGH_STABILITY and accuracy < LOW_ACCURACY:
+        sentence = (
+            f"expected accuracy {accuracy:.0%}, and noise hides whether these embeddings separate "
+            "these classes"
+        )
+        remedy = "use a larger --epsilon or more private records, or embeddings of a better model"
+        return [Concern("low_accuracy", accuracy, sentence, remedy)]
+    if stability >= HIGH_STABILITY and min(accuracy - LOW_ACCURACY, agreement - LOW_AGREEMENT) < 0:
         sentence = (
             f"these embeddings do not separate these classes: expected accuracy {accuracy:.0%}, "
             f"and {agreement:.0%} of the records near a row agree"
@@ -237,12 +254,14 @@ def _distant(
     # A query of rare classes has fewer votes, without being far from the records.
     weight = size * (1 if decoded is None else decoded.shares @ (1 / decoded.ratio))
     expected = max(float(votes.sum()), 0) * weight / weight.sum()
-    spread = SIGNIFICANT * np.sqrt(variance.sum(axis=1) + expected)
-    few = (votes < FEW_VOTES * expected) & (expected - votes > spread)
-    many = (votes > MANY_VOTES * expected) & (votes - expected > spread)
+    # Votes vary by noise and by which records vote, and the rows of a cluster likewise.
+    spread = np.sqrt(variance.sum(axis=1) + expected + expected**2 / np.maximum(size, 1))
+    few = votes < FEW_VOTES * expected
+    by_chance = norm.cdf((FEW_VOTES - 1) * expected / np.maximum(spread, 1e-9))
+    many = (votes > MANY_VOTES * expected) & (votes - expected > SIGNIFICANT * spread)
     listed = []
     rows = float(size[few].sum() / size.sum())
-    if rows >= FEWEST_ROWS:
+    if rows >= FEWEST_ROWS and poisson.sf(few.sum() - 1, by_chance.sum()) < CHANCE:
         sentence = (
             f"{rows:.0%} of the public rows have hardly a private record near them: {few.sum()} of "
             f"{len(size)} queries got less than {FEW_VOTES:.0%} of the votes that their rows let "
@@ -278,7 +297,7 @@ def _ratios(ratio: np.ndarray, names: Sequence[str]) -> list[Concern]:
         verb = "is" if len(chosen) == 1 else "are"
         upto = "" if len(chosen) == 1 else "up to "
         sentence = (
-            f"{_classes([names[i] for i in chosen])} {verb} {upto}{largest:.1f} times {word} among "
+            f"{_classes(names, chosen)} {verb} {upto}{largest:.1f} times {word} among "
             "the private records than among the public rows"
         )
         remedy = "the labels are corrected for it; --smoothing none labels without a correction"
@@ -307,10 +326,11 @@ def _columns(features: np.ndarray) -> list[Concern]:
     return [Concern("unscaled_columns", part, sentence, "pass --standardize")]
 
 
-def _classes(names: Sequence[str]) -> str:
-    """Return a few words for classes, most of them by name."""
-    if len(names) == 1:
-        return f"class {names[0]}"
-    shown = ", ".join(names[:MOST_NAMES])
-    rest = len(names) - MOST_NAMES
+def _classes(names: Sequence[str], chosen: np.ndarray) -> str:
+    """Return a few words for the chosen classes, most of them by name."""
+    found = [names[int(i)] for i in chosen]
+    if len(found) == 1:
+        return f"class {found[0]}"
+    shown = ", ".join(found[:MOST_NAMES])
+    rest = len(found) - MOST_NAMES
     return f"classes {shown}" + (f" and {rest} more" if rest > 0 else "")

@@ -74,12 +74,13 @@ def run(settings: Settings) -> dict[str, Any]:
         done = job.release(plan, votes)
     _tell_warnings(caught)
     unsure = None if done.counts is None else job.unsure_share(done)
-    _tell_release(plan, done, unsure)
+    _tell_release(plan, done)
     files = {
         "page" if name.endswith(".html") else name.split(".")[0]: str(plan.folder / name)
         for name in RESULTS
     }
-    return {"files": files, "unsure": unsure, **done.card}
+    said = {"unsure": unsure, **_expectations(done), "concerns": [*map(asdict, done.concerns)]}
+    return {"files": files, **said, **done.card}
 
 
 def _tell_warnings(caught: list[warnings.WarningMessage]) -> None:
@@ -168,20 +169,37 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
     tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
 
 
-def _tell_release(plan: "Plan", done: "Release", unsure: float | None) -> None:
+def _expectations(done: "Release") -> dict[str, float | None]:
+    """Return the mean stability, the agreement and the expected accuracy, or None if unknown."""
+    decoded = done.decoded
+    return {
+        "stability": None if done.counts is None else float(done.confidence.mean()),
+        "agreement": None if decoded is None else decoded.agreement,
+        "expected_accuracy": None if decoded is None else decoded.expected_accuracy,
+    }
+
+
+def _tell_release(plan: "Plan", done: "Release") -> None:
     classes = plan.data.classes
     account = done.card["ledger"]
     per_class = np.bincount(done.labels, minlength=classes.count)
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
     rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
     tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)
-    if unsure is not None:
-        tell(
-            err,
-            "unsure",
-            f"{unsure:.1%} of the public rows: noise may have changed their label, with a "
-            "probability above 5%",
-        )
+    explained = {
+        "stability": ("stability", "of the labels would be the same without noise"),
+        "agreement": (
+            "agreement",
+            "of the private records near a row have its most frequent class",
+        ),
+        "expected_accuracy": ("expected", "of the labels are right, as far as noisy counts tell"),
+    }
+    for name, share in _expectations(done).items():
+        if share is not None:
+            word, meaning = explained[name]
+            tell(err, word, f"about {share:.1%} {meaning}")
+    for concern in done.concerns:
+        tell(err, "warning", str(concern))
     tell(err, "files", ", ".join(str(plan.folder / name) for name in RESULTS))
     spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
     tell(

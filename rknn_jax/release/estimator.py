@@ -10,8 +10,8 @@ Arrays or data frames take the place of files.
     pipeline.predict(new_X)
 
 It is one release by `rknn_jax.release.label`, with the same ledger, noise and messages. Neighbors
-are found by distance, so scale all columns alike in the pipeline, as for any nearest neighbors. Fit
-the earlier steps on public rows alone, as `pipeline.fit` does here. Epsilon does not cover what a
+are found by distance, so scale all columns alike, by `standardize=True` or in the pipeline. Fit the
+earlier steps on public rows alone, as `pipeline.fit` does here. Epsilon does not cover what a
 scaler learns from private rows.
 """
 
@@ -41,6 +41,7 @@ from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.release import inputs, planning, preview, tables
 from rknn_jax.release import label as job
+from rknn_jax.release.encoding import Scaling
 from rknn_jax.release.preview import Preview
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.tables import FOREIGN, MISSING, Classes
@@ -56,6 +57,7 @@ _RELEASED = (
     "guarantee_",
     "not_covered_",
     "card_",
+    "concerns_",
 )
 # Parameters whose names differ from the flags of `rknn label`.
 _PARAMETERS = {
@@ -108,6 +110,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         no probabilities, or `gaussian` for many neighbors. Defaults to `discrete_laplace`.
       relation: Neighboring relation: `replace-one` takes the number of private records as public;
         `add-remove` hides it, and needs `n_queries`. Defaults to `replace-one`.
+      standardize: Flag to center and scale each column by its mean and standard deviation among the
+        public rows. Defaults to False.
       metric: Metric, `sqeuclidean` or `cosine`. Defaults to `sqeuclidean`.
       smoothing: Smoothing: `auto` labels each public row by what all noisy votes tell about rows
         like it; without votes, similar rows share labels. `none` gives each row the arg max of its
@@ -148,6 +152,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       guarantee_: `rknn_jax.privacy.guarantee.Guarantee` of all of these together.
       not_covered_: Sentences on the risks that the guarantee does not cover.
       card_: Statement to hand over, as `privacy.json` of `rknn label`.
+      concerns_: Reasons to doubt the labels, each a `rknn_jax.answers.concerns.Concern` with a
+        number and a remedy. They are read off the noisy counts, and cost nothing.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -157,6 +163,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "records_per_person": [Interval(Integral, 1, None, closed="left"), None],
         "mechanism": [str],
+        "standardize": ["boolean"],
         **{name: [StrOptions(set(choices))] for name, choices in _CHOICES.items()},
         "classes": ["array-like", None],
         "infer_classes": ["boolean"],
@@ -182,6 +189,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         records_per_person: int | None = None,
         mechanism: str = "discrete_laplace",
         relation: Relation = "replace-one",
+        standardize: bool = False,
         metric: Metric = "sqeuclidean",
         smoothing: str = "auto",
         classes: ArrayLike | None = None,
@@ -204,6 +212,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.records_per_person = records_per_person
         self.mechanism = mechanism
         self.relation = relation
+        self.standardize = standardize
         self.metric = metric
         self.smoothing = smoothing
         self.classes = classes
@@ -325,6 +334,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.guarantee_ = done.answers.guarantee
             self.not_covered_ = done.card["not_covered"]
             self.card_ = done.card
+            self.concerns_ = [
+                replace(one, remedy=_in_parameters(one.remedy)) for one in done.concerns
+            ]
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if votes.ignored:
             words = (
@@ -358,7 +370,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         return distributions
 
     def _nearest(self, X: ArrayLike) -> np.ndarray:
-        return np.asarray(nearest(self._checked(X), self.X_, 1, metric=self.metric)[0][:, 0])
+        rows = self._checked(X)
+        public = self.X_
+        if self.standardize:
+            scaling = Scaling.learned(public)
+            rows, public = scaling(rows), scaling(public)
+        return np.asarray(nearest(rows, public, 1, metric=self.metric)[0][:, 0])
 
     def _checked(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
@@ -418,11 +435,14 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             purpose=self.purpose,
             dry_run=labels is None,
             mechanism=self.mechanism,
+            standardize=self.standardize,
             **{name: getattr(self, name) for name in _CHOICES},
         )
         with _errors_in_parameters():
             inputs.check(settings)
             data = inputs.data_of(self.X_, X, labels, classes, persons)
+            if self.standardize:
+                data = inputs.standardized(data)
             return planning.plan(settings, data)
 
 

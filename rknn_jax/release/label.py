@@ -18,12 +18,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from rknn_jax import answers as decoder
 from rknn_jax import mechanisms, postprocessing
 from rknn_jax._internal.disk import write_arrays, write_text
+from rknn_jax.answers import Decoded
+from rknn_jax.answers.concerns import Concern, Evidence, concerns
 from rknn_jax.labelers import rknn
 from rknn_jax.labels import Labels
 from rknn_jax.mechanisms.base import release_counts
@@ -42,7 +45,7 @@ from rknn_jax.privacy.statement import (
     new_release,
     page,
 )
-from rknn_jax.release import engines, preview, release_folder
+from rknn_jax.release import engines, planning, preview, release_folder
 from rknn_jax.release.counting import Progress, Votes
 from rknn_jax.release.planning import Plan, first_budget, open_ledger, request
 from rknn_jax.release.release_folder import ReleaseFolder
@@ -77,6 +80,8 @@ class Release:
         alone.
       card: Content of `privacy.json`.
       statement: Content of `privacy.html`.
+      decoded: Result of the decoder of noisy counts; None if rows take their query's label.
+      concerns: Reasons to doubt the labels, each with a remedy.
     """
 
     answers: Answers
@@ -85,6 +90,8 @@ class Release:
     counts: np.ndarray | None
     card: dict[str, Any]
     statement: Statement
+    decoded: Decoded | None
+    concerns: tuple[Concern, ...]
 
     @property
     def labels(self) -> np.ndarray:
@@ -195,18 +202,65 @@ def draw(plan: Plan, votes: Votes, folder: ReleaseFolder | None = None) -> Relea
     answers = rknn.answer(counts, stddev, guarantee, queries, config)
     # Permute-and-flip releases labels, and has no counts to show.
     shown = counts if plan.mechanism.releases_counts else None
-    probabilities, confidence = _rows(plan, answers)
+    rows = _rows(plan, answers)
     told = statement(plan, guarantee, ledger, folder.release if folder else number)
-    return Release(answers, probabilities, confidence, shown, card(plan, told), told)
+    return Release(
+        answers,
+        rows.probabilities,
+        rows.confidence,
+        shown,
+        card(plan, told),
+        told,
+        rows.decoded,
+        _concerns(plan, answers, rows),
+    )
 
 
-def _rows(plan: Plan, answers: Answers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the public rows' soft labels and stability, `[m, num_classes]` and `[m]`."""
+class _Rows(NamedTuple):
+    """Results of the public rows.
+
+    Attributes:
+      probabilities: float32 `[m, num_classes]`, soft labels.
+      confidence: float32 `[m]`, stability; NaN if labels alone were released.
+      decoded: Result of the decoder; None if rows take their query's label.
+    """
+
+    probabilities: np.ndarray
+    confidence: np.ndarray
+    decoded: Decoded | None
+
+
+def _rows(plan: Plan, answers: Answers) -> _Rows:
+    """Return the public rows' soft labels and stability, by post-processing alone."""
+    if plan.kernels is not None:
+        decoded = decoder.decode(answers.counts, answers.stddev, plan.kernels)
+        return _Rows(decoded.probabilities, decoded.stability, decoded)
     before = Labels.none(len(plan.queries.cluster), plan.data.classes.count)
-    found = before.after(plan.queries, answers, 0, plan.kernels, plan.graph)
+    found = before.after(plan.queries, answers, 0, None, plan.graph)
     if not plan.mechanism.releases_counts:
-        return found.probabilities, np.full(len(found.query), np.nan, np.float32)
-    return found.probabilities, found.confidence
+        return _Rows(found.probabilities, np.full(len(found.query), np.nan, np.float32), None)
+    return _Rows(found.probabilities, found.confidence, None)
+
+
+def _concerns(plan: Plan, answers: Answers, rows: _Rows) -> tuple[Concern, ...]:
+    """Return the reasons to doubt the labels, from noisy counts and public data alone."""
+    counted = plan.mechanism.releases_counts
+    classes = plan.data.classes
+    return tuple(
+        concerns(
+            Evidence(
+                planning.of_metric(plan.settings, plan.data.public),
+                rows.probabilities.argmax(axis=1),
+                [classes.name(i) for i in range(classes.count)],
+                plan.queries.size,
+                plan.mechanism.noise_stddev,
+                plan.num_votes,
+                answers.counts if counted else None,
+                answers.stddev if counted else None,
+                rows.decoded,
+            )
+        )
+    )
 
 
 def card(plan: Plan, told: Statement) -> dict[str, Any]:
@@ -214,7 +268,7 @@ def card(plan: Plan, told: Statement) -> dict[str, Any]:
 
     Of the private data it shows n, if n is public, and nothing else.
     """
-    choices = ("relation", "representation", "metric", "smoothing")
+    choices = ("relation", "representation", "standardize", "metric", "smoothing")
     return told.card(
         **{f"num_{plan.settings.unit}s": plan.num_records},
         **_bound(plan),
@@ -256,6 +310,13 @@ def _bound(plan: Plan) -> dict[str, Any]:
     words = {"shared": "all, sharing one vote", "clipped": "all, clipped to the norm of one vote"}
     records = _contribution(plan.settings).records
     return {"records_per_person": words.get(str(records), records)}
+
+
+def _scaled(settings: "Settings") -> dict[str, str]:
+    """Return what the statement says about the scale of columns, or nothing if it is unchanged."""
+    if not settings.standardize:
+        return {}
+    return {"scale of columns": "mean 0 and standard deviation 1 among the public rows"}
 
 
 def _inferred(plan: Plan) -> str:
@@ -318,6 +379,7 @@ def statement(plan: Plan, guarantee: Guarantee, ledger: Ledger, release: str) ->
             "private data": _file_names(settings.private),
             "public data": _file_names(settings.public),
             "representation": settings.representation or "embeddings, as given",
+            **_scaled(settings),
             f"votes of a {unit}": settings.neighbors,
             **{name.replace("_", " "): value for name, value in _bound(plan).items()},
             "queries": plan.mechanism.num_queries,

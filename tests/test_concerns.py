@@ -1,0 +1,253 @@
+"""Concerns about released labels, and scaled columns, which are the remedy of one."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits, load_wine
+
+from rknn_jax import answers
+from rknn_jax.answers.concerns import Evidence, concerns, concerns_before
+from rknn_jax.release import encoding, inputs, planning
+from rknn_jax.release.estimator import ReverseKNNLabeler
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.tables import Classes
+from rknn_jax.types import Queries
+
+NAMES = ("cold", "flu", "cough")
+
+
+def evidence(counts, stddev, *, rows=40, spread=0.3, names=NAMES):
+    """Return what is known if each query has `rows` public rows around a point of its own."""
+    counts = np.asarray(counts, np.float64)
+    rng = np.random.default_rng(0)
+    cluster = np.repeat(np.arange(len(counts)), rows)
+    centers = rng.normal(size=(len(counts), 5))
+    features = (centers[cluster] + spread * rng.normal(size=(len(cluster), 5))).astype(np.float32)
+    size = np.bincount(cluster)
+    queries = Queries(np.zeros(len(counts), int), centers, cluster, size)
+    noise = np.full(counts.shape, float(stddev))
+    decoded = answers.decode(counts, noise, answers.kernels(queries, features))
+    total = float(counts.sum())
+    return Evidence(features, decoded.labels, names, size, stddev, total, counts, noise, decoded)
+
+
+def kinds(found):
+    return {one.kind for one in found}
+
+
+def of_kind(found, kind):
+    [one] = [one for one in found if one.kind == kind]
+    return one
+
+
+def pure(votes, classes=(0, 1, 2, 0, 1, 2), num_classes=3):
+    return votes * np.eye(num_classes)[list(classes)]
+
+
+def test_clear_votes_give_no_concern():
+    assert not concerns(evidence(pure(100), 2.0))
+
+
+def test_a_class_within_its_noise_is_named():
+    counts = pure(100, (0, 1, 0, 1, 0, 1))
+    counts[:, 2] = [3, -4, 2, 0, 5, -2]
+    found = of_kind(concerns(evidence(counts, 5.0)), "missing_classes")
+    assert found.sentence == "no row got class cough; its 4 noisy votes are within the noise of ±24"
+    assert "--epsilon" in found.remedy
+    assert found.number == 1
+
+
+def test_a_class_with_votes_in_no_majority_is_named():
+    counts = pure(200, (0, 1, 0, 1, 0, 1)) + [0, 0, 30]
+    found = of_kind(concerns(evidence(counts, 1.0)), "missing_classes")
+    assert "its 180 noisy votes are above the noise of ±5" in found.sentence
+    assert "--queries" in found.remedy
+
+
+def test_many_missing_classes_make_one_concern():
+    names = [f"c{i}" for i in range(20)]
+    found = concerns(evidence(pure(100, range(6), 20), 1.0, names=names))
+    assert "classes c6, c7, c8 and 11 more" in of_kind(found, "missing_classes").sentence
+
+
+def test_classes_that_the_embeddings_do_not_separate():
+    counts = 1000 * np.array([[0.45, 0.35, 0.2], [0.2, 0.45, 0.35], [0.35, 0.2, 0.45]] * 2)
+    found = of_kind(concerns(evidence(counts, 2.0)), "low_agreement")
+    assert f"expected accuracy {found.number:.0%}" in found.sentence
+    assert found.number < 0.7
+
+
+def test_noise_that_decides_is_told_from_poor_embeddings():
+    counts = pure(8) + np.random.default_rng(1).normal(scale=20, size=(6, 3))
+    found = kinds(concerns(evidence(counts, 20.0)))
+    assert "low_stability" in found
+    assert "low_agreement" not in found
+
+
+def test_rows_without_private_records_and_the_reverse():
+    counts = pure(100, [0, 1, 2] * 10)
+    counts[-6:] = 0
+    far = of_kind(concerns(evidence(counts, 4.0)), "distant_rows")
+    assert far.number == pytest.approx(0.2)
+    assert far.sentence.startswith("20% of the public rows have hardly a private record near")
+    counts = pure(100, [0, 1, 2] * 10)
+    counts[0, 0] = 3000
+    near = of_kind(concerns(evidence(counts, 4.0)), "crowded_rows")
+    assert near.number == pytest.approx(3000 / 5900)
+    assert "3.3% of the public rows" in near.sentence
+
+
+@pytest.mark.parametrize("stddev", [1.0, 20.0, 200.0])
+def test_noise_alone_makes_no_rows_distant(stddev):
+    alarms = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        votes = rng.poisson(50 * rng.poisson(40, size=30) / 40)
+        counts = votes[:, None] * np.eye(3)[np.arange(30) % 3]
+        counts += rng.normal(scale=stddev, size=counts.shape)
+        noise = np.full(counts.shape, stddev)
+        size = np.full(30, 40)
+        labels = np.arange(30) % 3
+        known = Evidence(
+            np.eye(30), labels, NAMES, size, stddev, counts.sum(), counts=counts, stddev=noise
+        )
+        found = kinds(concerns(known))
+        alarms += bool(found & {"distant_rows", "crowded_rows"})
+    assert alarms <= 1
+
+
+def test_a_class_that_is_rarer_among_private_records_is_told():
+    counts = pure(400, [0, 1] * 8, 3)[:, :2]
+    counts[1::2] /= 20
+    found = concerns(evidence(counts, 1.0, names=NAMES[:2]))
+    assert of_kind(found, "rarer_classes").sentence.startswith("class flu is ")
+    assert of_kind(found, "rarer_classes").number > 5
+    assert "distant_rows" not in kinds(found)
+
+
+def test_labels_alone_tell_missing_classes():
+    features = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    labels = np.zeros(30, int)
+    found = concerns(Evidence(features, labels, NAMES, np.full(3, 10), 2.0, 600.0))
+    assert [one.sentence for one in found] == ["no row got classes flu, cough"]
+
+
+def columns(scales, rows=50):
+    return np.random.default_rng(0).normal(size=(rows, len(scales))) * scales
+
+
+@pytest.mark.parametrize(
+    ("scales", "warns"),
+    [
+        ((1, 1, 1, 1, 1), False),
+        ((1, 1, 1, 1, 30), True),
+        ((1, 1, 1, 500, 900), True),
+        ((1, 900), False),
+        (1 / np.arange(1, 30), False),
+        ((0, 0, 0, 1, 2), False),
+    ],
+)
+def test_columns_of_different_units(scales, warns):
+    found = concerns_before(columns(np.array(scales)), np.full(5, 10), 2, None, 1.0)
+    assert kinds(found) == ({"unscaled_columns"} if warns else set())
+    assert all("--standardize" in one.remedy for one in found)
+
+
+def test_too_few_queries_and_too_few_votes():
+    found = concerns_before(columns(np.ones(4)), np.full(8, 5), 10, 400, 60.0)
+    assert of_kind(found, "few_queries").number == 8
+    assert of_kind(found, "thin_votes").number == 50
+    assert not concerns_before(columns(np.ones(4)), np.full(10, 5), 10, 4000, 60.0)
+
+
+def test_scaling_is_learned_on_public_rows_and_applied_to_each_record_alone():
+    public = columns(np.array([1.0, 100, 0])) + [3, -50, 7]
+    scaling = encoding.Scaling.learned(public.astype(np.float32))
+    scaled = scaling(public)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std(axis=0), [1, 1, 0], atol=1e-5)
+    records = 1e3 * columns(np.ones(3), 9)
+    together = scaling(records)
+    for i in range(9):
+        np.testing.assert_array_equal(scaling(records[i : i + 1])[0], together[i])
+
+
+def made(standardize, public, private, labels, ledger, **settings):
+    labeler = ReverseKNNLabeler(
+        standardize=standardize, classes=[0, 1, 2], ledger=ledger, **settings
+    )
+    labeler.fit(public).label(private, labels)
+    return labeler
+
+
+def test_wine_is_labeled_better_with_scaled_columns(tmp_path):
+    X, y = load_wine(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    public, private = order[:59], order[59:]
+    settings = {"epsilon": 2.0, "budget": 4.0, "n_queries": 6}
+    ledger = tmp_path / "ledger"
+    plain, scaled = (
+        made(flag, X[public], X[private], y[private], ledger, **settings) for flag in (False, True)
+    )
+    right = [np.mean(one.labels_ == y[public]) for one in (plain, scaled)]
+    assert right[1] > 0.85
+    assert right[1] > right[0] + 0.1
+    assert [kinds(one.concerns_) & {"unscaled_columns"} for one in (plain, scaled)] == [
+        {"unscaled_columns"},
+        set(),
+    ]
+    assert scaled.card_["standardize"] is True
+    assert plain.card_["standardize"] is False
+    np.testing.assert_array_equal(scaled.predict(X[public]), scaled.labels_)
+    assert kinds(pickle.loads(pickle.dumps(plain)).concerns_) == kinds(plain.concerns_)
+
+
+def test_a_record_that_cannot_be_scaled_casts_no_vote(tmp_path):
+    X = columns(np.array([1e-20, 1, 1]), 60).astype(np.float32)
+    private = X.copy()
+    private[0, 0] = 1e30
+    private[1, 1] = np.nan
+    data = inputs.data_of(X, private, np.zeros(60, np.int32), Classes(2))
+    settings = Settings("P", "R", 1.0, queries=3, standardize=True, ledger=tmp_path / "ledger")
+    plan = planning.plan(settings, inputs.standardized(data))
+    from rknn_jax.release import label
+
+    votes = label.count(plan)
+    assert votes.voters == 58
+    plain = label.count(planning.plan(settings, data))
+    assert votes.dataset == plain.dataset, "scaled or not, the people and their ledger are the same"
+
+
+def test_an_earlier_request_has_the_same_name_without_scaling():
+    data = inputs.data_of(
+        columns(np.ones(3)).astype(np.float32), columns(np.ones(3)), None, Classes(3)
+    )
+    settings = Settings("P", "R", 1.0, queries=3)
+    before = "5fdf52ec9b86cd6e"
+    assert planning.request(settings, data).startswith(before)
+    scaled = Settings("P", "R", 1.0, queries=3, standardize=True)
+    assert planning.request(scaled, inputs.standardized(data)) != planning.request(settings, data)
+
+
+def test_the_command_tells_concerns_and_three_expectations(rknn, tmp_path):
+    X, y = load_digits(return_X_y=True)
+    X = X * np.where(np.arange(64) == 20, 1000, 1)
+    np.savez(tmp_path / "P.npz", embeddings=X[:400])
+    np.savez(tmp_path / "R.npz", embeddings=X[400:], labels=y[400:])
+    files = ("label", "--public", "P.npz", "--private", "R.npz", "--classes", 10)
+    first = rknn(*files, "--epsilon", 1, "--budget", 2, "--queries", 20, "--json")
+    assert first.status == 0, first.err
+    assert "unscaled_columns" in {one["kind"] for one in first.json["concerns"]}
+    assert "pass --standardize" in " ".join(first.err.split())
+    words = ("stability", "agreement", "expected_accuracy")
+    assert all(0 < first.json[word] <= 1 for word in words)
+    assert all(f"{word} " in first.err for word in ("stability", "agreement", "expected"))
+    second = rknn(*files, "--epsilon", 1, "--queries", 20, "--standardize", "--json")
+    assert second.status == 0, second.err
+    assert "unscaled_columns" not in {one["kind"] for one in second.json["concerns"]}
+    card = json.loads((tmp_path / second.json["files"]["privacy"]).read_text())
+    assert card["standardize"] is True
+    page = (tmp_path / second.json["files"]["page"]).read_text()
+    assert "standard deviation 1 among the public rows" in page
