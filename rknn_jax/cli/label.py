@@ -24,12 +24,13 @@ def run(settings: Settings) -> dict[str, Any]:
     """Release labels for the public rows, or preview a release, and return what `--json` prints."""
     with err.status("loading"):  # visible on a terminal only
         from rknn_jax.release import label as job
-        from rknn_jax.release import planning, preview
+        from rknn_jax.release import planning
     with metered("reading the public rows"), sure_interrupts(), _nothing_spent():
         plan = planning.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
-        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records)
+        with metered("simulating releases"), sure_interrupts(), _nothing_spent():
+            expected = planning.expect(plan)
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
@@ -145,7 +146,7 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
         ", ".join(f"{gap:,} votes for {flips:.1%}" for flips, gap in expected.required_gaps.items())
         + " of labels flipped",
     )
-    if expected.expected_votes and expected.clear:
+    if expected.expected_votes:
         tell(
             err,
             "votes",
@@ -153,14 +154,16 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
                 *expected.expected_votes
             ),
         )
-        clear = ", ".join(
-            f"{share:.0%} at {purity:.0%} agreement" for purity, share in expected.clear.items()
+    if expected.expected:
+        accuracy = ", ".join(
+            f"{share:.0%} of labels right at {agreement:.0%} agreement"
+            for agreement, share in expected.expected.items()
         )
-        tell(
-            err,
-            "clear",
-            f"public rows whose label noise flips in under 5% of runs: {clear} within a query",
-        )
+        tell(err, "expected", f"{accuracy} of the records near a row")
+    for flags, share in expected.alternatives.items():
+        tell(err, "instead", f"{flags}: {share:.0%} of labels right at 90% agreement")
+    for concern in expected.concerns:
+        tell(err, "warning", str(concern))
     tell(err, "advice", expected.advice)
     left = "does not exist yet"
     if plan.ledger:

@@ -18,7 +18,7 @@ scaler learns from private rows.
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
@@ -35,11 +35,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from rknn_jax.answers.concerns import Concern
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
-from rknn_jax.release import inputs, planning, preview, tables
+from rknn_jax.release import inputs, planning, tables
 from rknn_jax.release import label as job
 from rknn_jax.release.encoding import Scaling
 from rknn_jax.release.preview import Preview
@@ -266,8 +267,15 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         X = self._private(X)
         plan = self._plan(X, None, self._assumed_classes(), person)
         planning.open_ledger(plan.settings, plan.cost, fingerprint(X))
-        expected = preview.preview(plan.mechanism, plan.queries.size, plan.num_records)
-        return replace(expected, advice=_in_parameters(expected.advice))
+        expected = planning.expect(plan)
+        return replace(
+            expected,
+            advice=_in_parameters(expected.advice),
+            alternatives={
+                _in_parameters(flags): share for flags, share in expected.alternatives.items()
+            },
+            concerns=_concerns_in_parameters(expected.concerns),
+        )
 
     def cost(self, X: ArrayLike, person: ArrayLike | None = None) -> Guarantee:
         """Return the guarantee that `label` would give and charge. It costs nothing.
@@ -334,9 +342,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.guarantee_ = done.answers.guarantee
             self.not_covered_ = done.card["not_covered"]
             self.card_ = done.card
-            self.concerns_ = [
-                replace(one, remedy=_in_parameters(one.remedy)) for one in done.concerns
-            ]
+            self.concerns_ = list(_concerns_in_parameters(done.concerns))
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if votes.ignored:
             words = (
@@ -525,6 +531,10 @@ def _in_parameters(text: str) -> str:
         + command
         + rest
     )
+
+
+def _concerns_in_parameters(found: Iterable[Concern]) -> tuple[Concern, ...]:
+    return tuple(replace(one, remedy=_in_parameters(one.remedy)) for one in found)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import os
 import shlex
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 from scipy.sparse import csr_matrix
+from sklearn.cluster import KMeans
 
 from rknn_jax import answers, mechanisms, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
@@ -68,6 +70,12 @@ UNSEEN = (
     "purpose",
 )
 """Settings on which the noisy counts of a release do not depend."""
+
+MOST_REHEARSED = 4000
+"""Most public rows of a simulated release. Of more, a sample stands for all."""
+
+MOST_CLUSTERED = 20_000
+"""Most public rows that are clustered anew to try other numbers of queries."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +199,99 @@ def plan(settings: "Settings", data: Data, *, paid: bool = False) -> Plan:
     graph = None if settings.dry_run else _graph(settings, data.public, mechanism.num_queries)
     kernels = _kernels(settings, data.public, queries, graph)
     return Plan(settings, data, mechanism, queries, graph, kernels, ledger, paid)
+
+
+def expect(plan: Plan) -> preview.Preview:
+    """Return the error to expect of a release, by simulation on public quantities.
+
+    Nothing private is read but the number of records, if that is public, and none is drawn.
+
+    Args:
+      plan: Release to make, or dry run.
+    """
+    settings = plan.settings
+    public = of_metric(settings, plan.data.public)
+    rehearsal = None
+    others: dict[str, preview.Rehearsal] = {}
+    if plan.num_records is not None and plan.mechanism.num_queries <= preview.MOST_QUERIES:
+        rehearsal = _rehearsal(settings, public, plan.queries, plan.mechanism)
+        others = dict(_others(plan, public))
+    return preview.preview(
+        plan.mechanism,
+        plan.queries.size,
+        plan.num_records,
+        rehearsal=rehearsal,
+        others=others,
+        features=public,
+    )
+
+
+def _others(plan: Plan, public: np.ndarray) -> Iterator[tuple[str, preview.Rehearsal]]:
+    """Yield the flags and the public sides of releases with one other setting."""
+    settings = plan.settings
+    num_queries = plan.mechanism.num_queries
+    asked = replace(settings, queries=num_queries)
+    for name in mechanisms.names("central"):
+        kind = mechanisms.named(name)
+        fits = mechanisms.can_release(kind) and (settings.delta > 0 or not kind.needs_delta)
+        if not fits or name == settings.mechanism:
+            continue
+        other = replace(asked, mechanism=name)
+        with suppress(ValueError):  # not every mechanism takes these settings
+            mechanism = calibrated(other, plan.data)
+            without = "" if kind.needs_delta or not settings.delta else " without --delta"
+            flags = f"--mechanism {name}{without}"
+            yield flags, _rehearsal(other, public, plan.queries, mechanism)
+    if len(public) > MOST_CLUSTERED or num_queries > preview.FEW_QUERIES:
+        return
+    for number in (num_queries // 2, 2 * num_queries):
+        if number < max(settings.neighbors, 2) or number > len(public):
+            continue
+        other = replace(settings, queries=number)
+        with suppress(ValueError):  # too few distinct rows
+            queries = cluster(other, plan.data.public, number)
+            mechanism = calibrated(other, plan.data)
+            yield f"--queries {number}", _rehearsal(other, public, queries, mechanism)
+
+
+def _rehearsal(
+    settings: "Settings", public: np.ndarray, queries: Queries, mechanism: CentralMechanism
+) -> preview.Rehearsal:
+    """Return the public side of a release, with a sample of the rows if there are many.
+
+    Args:
+      settings: Settings of the release.
+      public: Public rows, of unit length under the cosine metric.
+      queries: Public queries.
+      mechanism: Calibrated mechanism.
+    """
+    rows = _sample(queries)
+    sampled = replace(queries, cluster=np.asarray(queries.cluster)[rows])
+    kernels = _kernels(settings, public[rows], sampled, None)
+    graph = None if kernels else _graph(settings, public[rows], mechanism.num_queries)
+    groups = min(mechanism.num_classes, len(queries.size))
+    found = KMeans(groups, n_init=5, random_state=0).fit(
+        np.asarray(queries.features), sample_weight=queries.size
+    )
+    return preview.Rehearsal(
+        mechanism, queries.size, found.labels_, sampled.cluster, kernels, graph
+    )
+
+
+def _sample(queries: Queries) -> np.ndarray:
+    """Return the positions of about `MOST_REHEARSED` rows, in proportion of each query.
+
+    A fixed seed is safe: the rows are public.
+    """
+    of_query = np.asarray(queries.cluster)
+    if len(of_query) <= MOST_REHEARSED:
+        return np.arange(len(of_query))
+    order = np.random.default_rng(0).permutation(len(of_query))
+    order = order[np.argsort(of_query[order], kind="stable")]
+    held = np.bincount(of_query, minlength=len(queries.size))
+    rank = np.arange(len(order)) - (np.cumsum(held) - held)[of_query[order]]
+    most = np.ceil(held * MOST_REHEARSED / len(of_query))
+    return np.sort(order[rank < most[of_query[order]]])
 
 
 def public_size(settings: "Settings", data: Data) -> int | None:
