@@ -72,10 +72,10 @@ UNSEEN = (
 """Settings on which the noisy counts of a release do not depend."""
 
 MOST_REHEARSED = 4000
-"""Most public rows of a simulated release. Of more, a sample stands for all."""
+"""Most public rows of a simulated release. Of more, a sample stands for all.
 
-MOST_CLUSTERED = 20_000
-"""Most public rows that are clustered anew to try other numbers of queries."""
+Other numbers of queries are tried if there are no more rows, which are clustered anew.
+"""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def _others(plan: Plan, public: np.ndarray) -> Iterator[tuple[str, preview.Rehea
             without = "" if kind.needs_delta or not settings.delta else " without --delta"
             flags = f"--mechanism {name}{without}"
             yield flags, _rehearsal(other, public, plan.queries, mechanism)
-    if len(public) > MOST_CLUSTERED or num_queries > preview.FEW_QUERIES:
+    if len(public) > MOST_REHEARSED or num_queries > preview.FEW_QUERIES:
         return
     for number in (num_queries // 2, 2 * num_queries):
         if number < max(settings.neighbors, 2) or number > len(public):
@@ -269,13 +269,10 @@ def _rehearsal(
     sampled = replace(queries, cluster=np.asarray(queries.cluster)[rows])
     kernels = _kernels(settings, public[rows], sampled, None)
     graph = None if kernels else _graph(settings, public[rows], mechanism.num_queries)
-    groups = min(mechanism.num_classes, len(queries.size))
-    found = KMeans(groups, n_init=5, random_state=0).fit(
-        np.asarray(queries.features), sample_weight=queries.size
-    )
-    return preview.Rehearsal(
-        mechanism, queries.size, found.labels_, sampled.cluster, kernels, graph
-    )
+    groups = KMeans(min(mechanism.num_classes, len(queries.size)), n_init=5, random_state=0)
+    centers = np.asarray(queries.features)
+    apart = groups.fit(centers, sample_weight=queries.size).transform(centers) ** 2
+    return preview.Rehearsal(mechanism, queries.size, apart, sampled.cluster, kernels, graph)
 
 
 def _sample(queries: Queries) -> np.ndarray:

@@ -2,9 +2,9 @@
 
 Two things are expected. The noise sets the lead that a query's first class needs (`required_gap`).
 The accuracy is that of simulated releases (`expected_accuracy`): the queries fall into as many
-groups as there are classes, each group is a class, and a part of the private records near a query
-agrees with it. The mechanism's noise and the release's own decoder follow. Private records are
-assumed to fall into the clusters as public ones do. Nothing private is read or drawn.
+groups as there are classes, each group is a class, and the records between two groups are of both.
+The mechanism's noise and the release's own decoder follow. Private records are assumed to fall into
+the clusters as public ones do. Nothing private is read or drawn.
 """
 
 import math
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 from scipy.sparse import csr_matrix
+from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 
 from rknn_jax import answers, bsvs, postprocessing
@@ -30,7 +31,7 @@ AGREEMENTS = (1.0, 0.9, 0.7)
 USUAL = 0.9
 """Agreement at which settings are compared."""
 
-BETTER = 0.03
+BETTER = 0.05
 """Expected accuracy by which other settings must be better to be advised."""
 
 LOSS = 0.2
@@ -41,6 +42,12 @@ DRAWS = 12
 
 FEW_QUERIES = 120
 """Queries that are simulated in all draws together, or in a single one."""
+
+LEAST_WIDTH = 1e-6
+"""Least width of the borders between groups, in units of the distance between groups."""
+
+HALVINGS = 40
+"""Steps of the search for the width."""
 
 MOST_QUERIES = 600
 """Most queries that are simulated, which takes some seconds a release."""
@@ -53,7 +60,8 @@ class Rehearsal:
     Attributes:
       mechanism: Calibrated mechanism.
       size: int `[s]`, public rows of each query.
-      group: int `[s]`, the class that each query is taken for.
+      apart: float `[s, groups]`, squared distance of each query from the center of each group of
+        queries. Each group is taken for a class.
       cluster: int `[m]`, query of each public row, or of a sample of the rows.
       kernels: Public side of the decoder for the same rows; None if rows take their query's label.
       graph: Graph of the same rows along which labels spread then, or None.
@@ -61,7 +69,7 @@ class Rehearsal:
 
     mechanism: CentralMechanism
     size: np.ndarray
-    group: np.ndarray
+    apart: np.ndarray
     cluster: np.ndarray
     kernels: answers.Kernels | None
     graph: csr_matrix | None
@@ -144,12 +152,16 @@ def preview(
     expected = None
     alternatives = {}
     if rehearsal is not None and rehearsal.num_draws:
-        expected = {
-            agreement: expected_accuracy(rehearsal, num_records, agreement)
+        truths = {
+            agreement: class_shares(rehearsal, agreement)[rehearsal.cluster]
             for agreement in AGREEMENTS
         }
+        expected = {
+            agreement: expected_accuracy(rehearsal, num_records, truth)
+            for agreement, truth in truths.items()
+        }
         alternatives = {
-            flags: expected_accuracy(other, num_records, USUAL)
+            flags: expected_accuracy(other, num_records, truths[USUAL])
             for flags, other in (others or {}).items()
             if other.num_draws
         }
@@ -176,31 +188,58 @@ def preview(
     )
 
 
-def expected_accuracy(rehearsal: Rehearsal, num_records: int, agreement: float) -> float:
+def expected_accuracy(rehearsal: Rehearsal, num_records: int, truth: np.ndarray) -> float:
     """Return the mean accuracy of the public rows' labels over simulated releases.
-
-    A row is of its group's class with the probability `agreement`, and else of any other class.
 
     Args:
       rehearsal: Public side of the release.
       num_records: Number of private records n.
-      agreement: Part of the records near a query that are of its group's class.
+      truth: Probability that a row, and the private records like it, are of each class, float
+        `[m, num_classes]`.
     """
     mechanism = rehearsal.mechanism
-    num_classes = mechanism.num_classes
-    other = (1 - agreement) / max(num_classes - 1, 1)
-    shares = np.where(np.arange(num_classes) == rehearsal.group[:, None], agreement, other)
+    held = np.bincount(rehearsal.cluster, minlength=len(rehearsal.size))
+    shares = np.zeros((len(held), mechanism.num_classes))
+    np.add.at(shares, rehearsal.cluster, truth)
+    shares /= np.maximum(held, 1)[:, None]
     votes = num_records * mechanism.num_neighbors * rehearsal.size / rehearsal.size.sum()
-    of_row = rehearsal.group[rehearsal.cluster]
     # A fixed seed is safe: these records are made up, and no private one is counted.
     rng = np.random.default_rng(0)
     right = []
     for draw in range(rehearsal.num_draws):
         totals = rng.poisson(votes[:, None] * shares) * mechanism.grid
         noisy = mechanism.estimate(jax.random.key(draw), totals.astype(np.int32), num_records)
-        right.append(np.mean(_labels(rehearsal, np.asarray(noisy), num_records) == of_row))
-    found = float(np.mean(right))
-    return agreement * found + other * (1 - found)
+        labels = _labels(rehearsal, np.asarray(noisy), num_records)
+        right.append(np.mean(truth[np.arange(len(labels)), labels]))
+    return float(np.mean(right))
+
+
+def class_shares(rehearsal: Rehearsal, agreement: float) -> np.ndarray:
+    """Return made-up shares of the classes among the records near each query, `[s, num_classes]`.
+
+    Shares fall with the distance from the groups, so that queries between two groups are of both
+    classes. How fast they fall is chosen such that the greatest ones are `agreement` on average.
+
+    Args:
+      rehearsal: Public side of a release.
+      agreement: Mean of the greatest shares, over the public rows.
+    """
+    num_queries, groups = rehearsal.apart.shape
+    num_classes = rehearsal.mechanism.num_classes
+    if groups == 1:
+        other = (1 - agreement) / max(num_classes - 1, 1)
+        return np.tile([agreement, *[other] * (num_classes - 1)], (num_queries, 1))
+    nearer = rehearsal.apart - rehearsal.apart.min(axis=1, keepdims=True)
+    unit = float(nearer.mean()) or 1.0
+    weight = rehearsal.size / rehearsal.size.sum()
+    low, high = LEAST_WIDTH, 1 / LEAST_WIDTH
+    for _ in range(HALVINGS):
+        width = math.sqrt(low * high)
+        found = softmax(-nearer / (unit * width), axis=1)
+        low, high = (width, high) if weight @ found.max(axis=1) > agreement else (low, width)
+    shares = np.zeros((num_queries, num_classes))
+    shares[:, :groups] = found
+    return shares
 
 
 def _labels(rehearsal: Rehearsal, counts: np.ndarray, num_records: int) -> np.ndarray:
