@@ -33,7 +33,7 @@ def said_and_true(decode, stddev, purity=0.8, runs=60):
         else:
             labels = postprocessing.assignment(noisy)
             truth = postprocessing.assignment(counts)
-            said.append(_confidence.of_assignment(noisy, spread, expected, np.eye(10), labels))
+            said.append(_confidence.of_assignment(noisy, spread, expected, labels))
         true.append(labels == truth)
     return float(np.mean(said)), float(np.mean(true))
 
@@ -53,7 +53,7 @@ def test_confidence_is_the_part_of_labels_that_noise_left_alone(decode, stddev):
 def test_an_assignment_says_less_where_two_classes_could_change_places():
     counts = np.array([[50.0, 50, 0], [50, 50, 0], [0, 0, 100]])
     sure = _confidence.of_assignment(
-        counts, np.full((3, 3), 5.0), np.full(3, 100.0), np.eye(3), np.int32([0, 1, 2])
+        counts, np.full((3, 3), 5.0), np.full(3, 100.0), np.int32([0, 1, 2])
     )
     np.testing.assert_allclose(sure, [0.5, 0.5, 1], atol=0.2)
 
@@ -64,9 +64,7 @@ def test_without_noise_both_are_certain():
     none = np.zeros((3, 3))
     expected = np.full(3, 6.0)
     np.testing.assert_array_equal(_confidence.of_argmax(counts, none, expected, labels), 1)
-    np.testing.assert_array_equal(
-        _confidence.of_assignment(counts, none, expected, np.eye(3), labels), 1
-    )
+    np.testing.assert_array_equal(_confidence.of_assignment(counts, none, expected, labels), 1)
 
 
 def test_the_leaders_probability_is_bayes_rule():
@@ -110,20 +108,3 @@ def test_no_votes_expected_say_one_in_all_classes():
         np.array([[9.0, 0, -9, 1]]), np.full((1, 4), 5.0), np.zeros(1), np.int32([0])
     )
     np.testing.assert_allclose(sure, 0.25, rtol=1e-6)
-
-
-def test_votes_are_redrawn_before_they_are_shared():
-    """Queries that take each other's votes change places, and so does what is said of them (up
-    to ties, which go by place).
-    """
-    rng = np.random.default_rng(5)
-    counts = clusters(rng, 100.0, 0.9, 4)
-    stddev = np.full((4, 4), 60.0)
-    order = np.array([2, 0, 3, 1])
-    labels = postprocessing.assignment(counts)
-    own = _confidence.of_assignment(counts, stddev, np.full(4, 100.0), np.eye(4), labels)
-    others = _confidence.of_assignment(
-        counts, stddev, np.full(4, 100.0), np.eye(4)[order], labels[order]
-    )
-    assert 0.2 < own.min() < own.max() < 1
-    np.testing.assert_allclose(others, own[order], atol=0.15)

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from rknn_jax import mechanisms, postprocessing
+from rknn_jax import answers, mechanisms
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerMismatchError
 from rknn_jax.release.estimator import ReverseKNNLabeler, job
@@ -257,7 +257,7 @@ def test_a_spend_stands_where_the_labels_could_not_be_returned(table, make, monk
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(postprocessing, "public_labels", fail)
+    monkeypatch.setattr(answers, "decode", fail)
     with pytest.raises(MemoryError) as error:
         estimator.label(private, labels)
     assert "did not reach the caller, and the spend stands" in error.value.__notes__[0]

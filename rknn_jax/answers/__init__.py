@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, logsumexp
+from threadpoolctl import threadpool_limits
 
 from rknn_jax import postprocessing
 from rknn_jax.answers import matching, process, ratios
@@ -30,6 +31,9 @@ __all__ = ["Decoded", "Kernels", "decode", "kernels"]
 
 ROUNDS = 2
 """Times that ratios of classes are fitted. Each takes the shares that the last one gives."""
+
+SMALL = 500
+"""Most queries whose matrices one thread factors as fast as several."""
 
 DRAWS = 64
 """Number of redrawn counts behind the stability."""
@@ -96,8 +100,12 @@ def decode(counts: Array, stddev: Array, public: Kernels) -> Decoded:
       stddev: Standard deviation of the noise, `[s, num_classes]`, in votes.
       public: Kernels of the queries.
     """
-    counts = np.asarray(counts, np.float64)
-    stddev = np.asarray(stddev, np.float64)
+    # Threads of linear algebra wait for each other on small matrices, for minutes on a busy machine.
+    with threadpool_limits(limits=1 if len(counts) <= SMALL else None, user_api="blas"):
+        return _decode(np.asarray(counts, np.float64), np.asarray(stddev, np.float64), public)
+
+
+def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Decoded:
     num_classes = counts.shape[1]
     tried, priors = process.mixtures(public, num_classes)
     seen = process.standardized(counts, stddev, public.size, np.ones(num_classes))

@@ -138,7 +138,9 @@ def kernels(
     *,
     metric: Metric = "sqeuclidean",
 ) -> Kernels | None:
-    """Return the kernels, or None if there are more than `MOST_QUERIES` queries.
+    """Return the kernels, or None if not all rows can be read together.
+
+    They cannot if there are more than `MOST_QUERIES` queries, or if a row is of no query.
 
     Args:
       queries: Queries, with the query of each public row.
@@ -154,6 +156,8 @@ def kernels(
         )
         return None
     cluster = np.asarray(queries.cluster)
+    if cluster.min() < 0:
+        return None
     size = np.bincount(cluster, minlength=len(queries.index)).astype(np.float64)
     rows = np.asarray(features, np.float64)
     if metric == "cosine":
