@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
+from benchmarks.decoding import shared_votes
 from rknn_jax import bsvs, data
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import _connections, rknn
@@ -47,23 +48,20 @@ def label(
       labels.
     """
     cells = bsvs.cells(near, labels, 10)
-    kinds = {
-        "plain": rknn.ReverseKNN(epsilon=epsilon, smoothing="none"),
-        "shared": rknn.ReverseKNN(epsilon=epsilon),
-    }
-    answers = {name: config.release(key, cells, queries, 10) for name, config in kinds.items()}
+    plain = rknn.ReverseKNN(epsilon=epsilon).release(key, cells, queries, 10)
+    shared = shared_votes(queries, plain.counts, float(plain.stddev.max()))
+    answers = {"plain": plain.labels, "shared": shared.argmax(axis=1)}
     votes = np.asarray(bsvs.sum_votes(cells, 10 * QUERIES)).reshape(QUERIES, 10)
     degrees = votes.sum(axis=1)
     found = {
-        name: np.mean(answer.labels[queries.cluster] == true_labels)
-        for name, answer in answers.items()
+        name: np.mean(answer[queries.cluster] == true_labels) for name, answer in answers.items()
     } | {
         "purity": votes.max(axis=1).sum() / votes.sum(),
         "least": degrees.min(),
         "greatest": degrees.max(),
         "harmonic_mean": QUERIES / np.sum(1 / np.maximum(degrees, 1)),
     }
-    return {name: float(value) for name, value in found.items()}, answers["plain"].guarantee
+    return {name: float(value) for name, value in found.items()}, plain.guarantee
 
 
 def measure(seed: int, representation: str) -> Iterator[dict[str, object]]:

@@ -23,14 +23,13 @@ from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import pca
-from rknn_jax.types import Queries
 
 EPSILONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 RUNS = 40
 BINS = np.linspace(0, 1, 11)
 DEVELOPMENT = ("digits", "breast cancer", "wine", "blobs")
 JUDGED = ("MNIST", "MNIST, 2,000 records", "CIFAR-10", "blobs of 40 classes", "iris")
-DECODES = (("argmax", "none"), ("argmax", "auto"), ("assignment", "none"))
+DECODES = (("argmax", "none"), ("assignment", "none"))
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -97,32 +96,15 @@ def releases(
         answers = config.release(jax.random.key(run), cells, queries, num_classes)
         yield (
             answers.confidence,
-            answers.labels == without_noise(exact, answers.counts, answers.stddev, queries, config),
+            answers.labels == without_noise(exact, config),
         )
 
 
-def without_noise(
-    exact: np.ndarray,
-    noisy: np.ndarray,
-    stddev: np.ndarray,
-    queries: Queries,
-    config: rknn.ReverseKNN,
-) -> np.ndarray:
-    """Return the labels of exact counts, shared as the noisy ones were."""
-    heard = exact.astype(np.float32)
-    if config.smoothing == "auto":
-        votes = float(max(noisy.sum(), 0))
-        heard = (
-            postprocessing.smoothing_weights(
-                queries.features, queries.size, votes, float(stddev.max())
-            )
-            @ heard
-        )
-    return (
-        postprocessing.assignment(heard)
-        if config.decode == "assignment"
-        else postprocessing.noisy_max(heard)
-    )
+def without_noise(exact: np.ndarray, config: rknn.ReverseKNN) -> np.ndarray:
+    """Return the labels of exact counts."""
+    if config.decode == "assignment":
+        return postprocessing.assignment(exact)
+    return postprocessing.noisy_max(exact)
 
 
 def calibration(said: np.ndarray, true: np.ndarray) -> dict[str, object]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks import cifar10
 from benchmarks._measure import save, summary
+from benchmarks.decoding import shared_votes
 from rknn_jax import data, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
@@ -79,16 +80,14 @@ def measure(features: Features) -> list[dict[str, object]]:
                 worst: list[float] = []
                 for draw in range(DRAWS):
                     key = jax.random.fold_in(stage_key(root, Stage.NOISE), draw)
-                    plain, shared = (
-                        each.release(key, cells, queries, 10)
-                        for each in (replace(labeler, smoothing="none"), labeler)
-                    )
+                    plain = labeler.release(key, cells, queries, 10)
+                    shared = shared_votes(queries, plain.counts, float(plain.stddev.max()))
                     spread = postprocessing.public_labels(
-                        graph, shared.probabilities[queries.cluster], num_queries
+                        graph, postprocessing.soft_labels(shared)[queries.cluster], num_queries
                     ).argmax(axis=1)
                     answers = {
                         "plain": plain.labels[queries.cluster],
-                        "shared": shared.labels[queries.cluster],
+                        "shared": shared.argmax(axis=1)[queries.cluster],
                         "spread": spread,
                     }
                     for name, answer in answers.items():

@@ -29,12 +29,14 @@ from sklearn.datasets import load_digits
 from benchmarks._measure import RESULTS, mnist_folder, save, summary
 from rknn_jax import data, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.answers import kernels
 from rknn_jax.federation import wire
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, Sum
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
+from rknn_jax.labels import Labels
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.queries import kmeans
@@ -89,6 +91,8 @@ def mnist() -> list[dict[str, Any]]:
         )
         queries = kmeans.select(stage_key(key, Stage.QUERIES), public, 10)
         graph = postprocessing.public_graph(public, 10)
+        decoder = kernels(queries, public, graph)
+        nothing = Labels.none(len(public), 10)
         for number, party in enumerate(PARTIES):
             mechanism = "binomial" if party["trust"] == "central" else "collision"
             named: dict[str, Any] = {
@@ -113,12 +117,8 @@ def mnist() -> list[dict[str, Any]]:
             labels = rknn.answer(
                 counts, stddev, round.guarantee(round.honest or None), queries, config
             )
-            probabilities = postprocessing.public_labels(
-                graph, labels.probabilities[queries.cluster], 10
-            )
-            found[number].append(
-                float(np.mean(probabilities.argmax(axis=1) == task.public.true_labels))
-            )
+            decoded = nothing.after(queries, labels, 0, decoder, graph)
+            found[number].append(float(np.mean(decoded.hard == task.public.true_labels)))
             sizes[number] = {
                 "messages": answers.num_messages,
                 "most_bytes": longest,

@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import labelers, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.answers import kernels
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
@@ -102,6 +103,7 @@ def measure(experiment: Experiment, kinds: Kinds) -> list[dict[str, Any]]:
                     postprocessing.public_graph(features, num_queries),
                 )
             queries, found, graph = votes[num_queries]
+            decoder = kernels(queries, features, graph) if labeler.decodes else None
             accuracies = []
             answered = []
             for draw in range(DRAWS):
@@ -111,12 +113,7 @@ def measure(experiment: Experiment, kinds: Kinds) -> list[dict[str, Any]]:
                     queries,
                     task.card.num_classes,
                 )
-                labels = nothing.updated(queries, answers, 0)
-                labels = labels.spread(
-                    postprocessing.public_labels(
-                        graph, labels.probabilities, int(answers.answered.sum())
-                    )
-                )
+                labels = nothing.after(queries, answers, 0, decoder, graph)
                 accuracies.append(truth.label_accuracy(task, labels))
                 answered.append(float(answers.answered.mean()))
             rows.append(

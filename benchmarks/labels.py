@@ -7,12 +7,12 @@ public graph.
 
 import math
 import sys
-from dataclasses import replace
 
 import jax
 import numpy as np
 
 from benchmarks._measure import mnist_folder, save, summary
+from benchmarks.decoding import shared_votes
 from rknn_jax import data, postprocessing, representations
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
@@ -40,16 +40,14 @@ def measure(seed: int, representation: str) -> list[dict[str, object]]:
         graph = postprocessing.public_graph(public, num_queries)
         cells = rknn.connect(private, task.private.labels, queries, 10, rknn.ReverseKNN())
         for step, epsilon in enumerate(EPSILONS):
-            auto = rknn.ReverseKNN(epsilon=epsilon)
             key = jax.random.fold_in(stage_key(root, Stage.NOISE), step)
-            plain, shared = (
-                c.release(key, cells, queries, 10) for c in (replace(auto, smoothing="none"), auto)
-            )
+            plain = rknn.ReverseKNN(epsilon=epsilon).release(key, cells, queries, 10)
+            shared = shared_votes(queries, plain.counts, float(plain.stddev.max()))
             labels = {
                 "plain": plain.labels[queries.cluster],
-                "shared": shared.labels[queries.cluster],
+                "shared": shared.argmax(axis=1)[queries.cluster],
                 "spread": postprocessing.public_labels(
-                    graph, shared.probabilities[queries.cluster], num_queries
+                    graph, postprocessing.soft_labels(shared)[queries.cluster], num_queries
                 ).argmax(axis=1),
             }
             accuracy = {

@@ -12,7 +12,9 @@ import numpy as np
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import data, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.answers import kernels
 from rknn_jax.labelers import rknn
+from rknn_jax.labels import Labels
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import spectral
 
@@ -40,6 +42,8 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
     public = encode(task.public.images)
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, QUERIES)
     graph = postprocessing.public_graph(public, QUERIES)
+    decoder = kernels(queries, public, graph)
+    nothing = Labels.none(len(public), 10)
     cells = rknn.connect(
         encode(task.private.images), task.private.labels, queries, 10, rknn.ReverseKNN()
     )
@@ -57,9 +61,7 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
                     jax.random.fold_in(stage_key(root, Stage.NOISE), step), draw
                 )
                 answers = config.release(key, cells, queries, 10)
-                labels = postprocessing.public_labels(
-                    graph, answers.probabilities[queries.cluster], QUERIES
-                ).argmax(axis=1)
+                labels = nothing.after(queries, answers, 0, decoder, graph).hard
                 found.setdefault((trust, mechanism, epsilon), []).append(
                     float(np.mean(labels == task.public.true_labels))
                 )

@@ -695,11 +695,7 @@ def calibration() -> str:
     for data in dict.fromkeys(row["data"] for row in found):
         for decode in ("argmax", "assignment"):
             mine = [row for row in found if row["data"] == data and row["decode"] == decode]
-            mine = [
-                row
-                for row in mine
-                if row["smoothing"] == ("auto" if decode == "argmax" else "none")
-            ]
+            mine = [row for row in mine if row["smoothing"] == "none"]
             queries = max(row["queries"] for row in mine)
             mine = [row for row in mine if row["queries"] == queries]
             told = [f"{row['said']:.2f} / {row['true']:.2f}" for row in mine]

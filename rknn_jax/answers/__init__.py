@@ -100,7 +100,7 @@ def decode(counts: Array, stddev: Array, public: Kernels) -> Decoded:
       stddev: Standard deviation of the noise, `[s, num_classes]`, in votes.
       public: Kernels of the queries.
     """
-    # Threads of linear algebra wait for each other on small matrices, for minutes on a busy machine.
+    # On small matrices, threads wait for each other: on a busy machine for minutes.
     with threadpool_limits(limits=1 if len(counts) <= SMALL else None, user_api="blas"):
         return _decode(np.asarray(counts, np.float64), np.asarray(stddev, np.float64), public)
 

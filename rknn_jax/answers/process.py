@@ -4,10 +4,10 @@ Public row i has a share f_ic of class c among the records like it. Shares are a
 all records plus a Gaussian process over the rows. A query's count is its number of votes times the
 mean share of its public rows, plus the chance of which records vote, plus the mechanism's noise.
 
-Shares, in prior standard deviations, have the covariance of a mixture of kernels (`covariance`). Each
-mixture of `SHARES` has a prior probability, which falls with the parts that are not local. Times
-its marginal likelihood on all counts, that is its weight. With little noise one mixture decides;
-with much noise many stay, and none is fitted to noise.
+Shares, in prior standard deviations, have the covariance of a mixture of kernels (`covariance`).
+Each mixture of `SHARES` has a prior probability, which falls with the parts that are not local.
+Times its marginal likelihood on all counts, that is its weight. With little noise one mixture
+decides; with much noise many stay, and none is fitted to noise.
 
 Reference: Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006, chapters 2 and 5.
 """
