@@ -28,7 +28,7 @@ from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
 from rknn_jax.release.tables import Classes
 
-NEW = {"representation", "person", "records_per_person"}
+NEW = {"representation", "standardize", "person", "records_per_person"}
 RANDOM = np.random.default_rng(0)
 ROWS, NUM_CLASSES = 240, 3
 EMBEDDINGS = RANDOM.normal(size=(ROWS, 4)).astype(np.float32)

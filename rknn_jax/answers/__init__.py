@@ -14,6 +14,7 @@ tell (`ratios`). Nothing here reads private data but the noisy counts, so it cos
 Reference: Quadrianto et al., "Estimating Labels from Label Proportions", 2009.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -62,6 +63,8 @@ class Decoded:
         to 1. The greatest is the label's expected accuracy.
       stability: float32 `[m]`, probability that counts without noise would give the same label.
       shares: float32 `[s, num_classes]`, mean share of each class among records near each query.
+      agreement: How far private records near a query agree: the greatest share of a class, with
+        which the others' being equal, the expected squares of shares are as they are.
       ratio: float64 `[num_classes]`, ratio of each class's share of the public rows to its share of
         the private records.
       heard: float64 `[s]`, votes of each query, in units of what its public rows let expect.
@@ -71,6 +74,7 @@ class Decoded:
     probabilities: np.ndarray
     stability: np.ndarray
     shares: np.ndarray
+    agreement: float
     ratio: np.ndarray
     heard: np.ndarray
     size: np.ndarray
@@ -80,11 +84,6 @@ class Decoded:
         """Most probable class of each row, int32 `[m]`."""
         found: np.ndarray = self.probabilities.argmax(axis=1).astype(np.int32)
         return found
-
-    @property
-    def agreement(self) -> float:
-        """Mean of the greatest share of a query, over the public rows."""
-        return float(self.size @ self.shares.max(axis=1) / self.size.sum())
 
     @property
     def expected_accuracy(self) -> float:
@@ -126,13 +125,16 @@ def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Decoded:
         one_to_one = float(expit(matched.log_likelihood - logsumexp(scores[kept])))
     models = _models(seen, tried, weights, matched, one_to_one)
     means, stability = zip(*_rows(seen, models, public), strict=True)
-    shares = _queries(seen, tried, weights)[0]
+    shares, variance = _queries(seen, tried, weights)
+    squares = shares**2 + variance
     if matched is not None:
         shares = one_to_one * matched.shares + (1 - one_to_one) * shares
+        squares = one_to_one * matched.squares + (1 - one_to_one) * squares
     return Decoded(
         _sharper(postprocessing.soft_labels(np.concatenate(means))),
         _steadier(np.concatenate(stability), num_classes),
         postprocessing.soft_labels(shares),
+        _greatest(float(public.size @ squares.sum(axis=1) / public.size.sum()), num_classes),
         seen.ratio,
         seen.votes / seen.votes.sum() * public.size.sum() / public.size,
         public.size,
@@ -221,6 +223,19 @@ def _rows(
                 redrawn = seen.prior + seen.spread * (one @ coefficients)
                 stays += redrawn.argmax(axis=1) == labels
         yield mean, stays / np.float32(DRAWS)
+
+
+def _greatest(squares: float, num_classes: int) -> float:
+    """Return the greatest share if shares have this sum of squares and all others are equal.
+
+    Means of shares are too even if there is noise, and their greatest is too small. Expected
+    squares are not.
+    """
+    if num_classes == 1:
+        return 1.0
+    even = 1 / num_classes
+    beyond = min(max(squares - even, 0.0), 1 - even)
+    return even + math.sqrt(beyond * (num_classes - 1) / num_classes)
 
 
 def _sharper(shares: np.ndarray) -> np.ndarray:

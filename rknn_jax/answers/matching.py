@@ -48,6 +48,14 @@ class Matching(NamedTuple):
         """Mean share of each class in each query, float64 `[s, num_classes]`."""
         return self._of(self.chances)
 
+    @property
+    def squares(self) -> np.ndarray:
+        """Mean square of each class's share in each query, float64 `[s, num_classes]`."""
+        own = self.purity**2
+        others = ((1 - self.purity) / (self.chances.shape[1] - 1)) ** 2
+        squares: np.ndarray = others + (own - others) * self.chances
+        return squares
+
     def drawn(self, num_draws: int, rng: np.random.Generator) -> np.ndarray:
         """Draw the class of each query, and return its shares, `[num_draws, s, num_classes]`."""
         below = self.chances.cumsum(axis=1)
