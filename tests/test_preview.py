@@ -139,18 +139,21 @@ def blobs(num_rows=400, num_classes=4):
     return 8 * np.eye(num_classes)[labels] + rng.normal(size=(num_rows, num_classes)), labels
 
 
+@pytest.mark.long
 def test_the_simulated_accuracy_is_the_agreement_if_there_is_no_noise(tmp_path):
     settings = {"epsilon": 1e6, "allow_large_epsilon": True, "queries": 8}
     expected = planning.expect(planned(*blobs(), 100, tmp_path, **settings)).expected
     assert expected == pytest.approx({1.0: 1, 0.9: 0.9, 0.7: 0.7}, abs=0.01)
 
 
+@pytest.mark.long
 def test_the_simulated_accuracy_is_chance_if_there_is_noise_alone(tmp_path):
     for mechanism in ("discrete_laplace", "permute_and_flip"):
         plan = planned(*blobs(), 100, tmp_path, epsilon=1e-6, queries=8, mechanism=mechanism)
         assert planning.expect(plan).expected[0.9] == pytest.approx(0.25, abs=0.15)
 
 
+@pytest.mark.long
 def test_a_dry_run_reads_no_label(tmp_path):
     rows, labels = blobs()
     settings = {"epsilon": 0.5, "queries": 8, "dry_run": True}
@@ -195,6 +198,7 @@ def test_made_up_shares_agree_as_far_as_asked(tmp_path):
         assert found == pytest.approx(agreement, abs=1e-3)
 
 
+@pytest.mark.long
 def test_little_data_is_advised_labels_without_counts(tmp_path):
     rows, labels = load_wine(return_X_y=True)
     settings = {"epsilon": 0.1, "queries": 3}
@@ -208,6 +212,7 @@ def test_little_data_is_advised_labels_without_counts(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_other_settings_are_those_that_a_release_takes(tmp_path):
     rows, labels = blobs()
     flags = {"--queries 4", "--queries 16"}
@@ -221,6 +226,7 @@ def test_other_settings_are_those_that_a_release_takes(tmp_path):
     }
 
 
+@pytest.mark.long
 def test_concerns_of_public_data_are_told_before_a_release(tmp_path):
     rows, labels = blobs()
     plan = planned(rows * [1, 1, 1, 500], labels, 100, tmp_path, epsilon=0.01, queries=3)

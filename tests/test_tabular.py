@@ -612,6 +612,7 @@ def test_in_a_pipeline_public_rows_alone_decide_the_scale(table, make, tmp_path)
     assert "label" in str(error.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [np.random.RandomState(5), None])
 def test_a_random_clustering_is_chosen_once(table, make, seed):
     public, private, _ = table
@@ -619,6 +620,7 @@ def test_a_random_clustering_is_chosen_once(table, make, seed):
     assert estimator.preview(private) == estimator.preview(private)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [{}, {"epsilon": 0.3, "mechanism": "permute_and_flip", "neighbors": 2}],

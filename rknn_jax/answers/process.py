@@ -283,5 +283,7 @@ def redrawn(
 def _alike(seen: Seen) -> list[np.ndarray]:
     """Return groups of classes whose counts have equal variances in all queries."""
     both = np.concatenate([seen.noise, seen.chance])
+    if np.all(both == both[:, :1]):
+        return [np.arange(both.shape[1])]
     _, group = np.unique(both, axis=1, return_inverse=True)
     return [np.flatnonzero(group.ravel() == i) for i in range(group.max() + 1)]
