@@ -13,7 +13,7 @@ from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labelers.rknn import ReverseKNN
 from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401 (a fixture)
-from train import commandline, distill, truth
+from train import commandline, distill, results, truth
 from train.buy import Config as Buy
 from train.experiment import Experiment
 
@@ -212,3 +212,17 @@ def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_p
         )
         moved = np.linalg.norm(before - after, axis=1)
         assert 0 < moved.max() <= np.sqrt(2) + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("labeler", "unit", "told"),
+    [
+        (ReverseKNN(), "record", 1),
+        (ReverseKNN(), "person", "shared"),
+        (ReverseKNN(mechanism="gaussian"), "person", "clipped"),
+        (ReverseKNN(trust="local"), "person", 1),
+        (PATE(), "person", "shared"),
+    ],
+)
+def test_a_statement_tells_how_a_persons_records_are_bounded(labeler, unit, told):
+    assert results._records_of_unit(labeler, unit) == told

@@ -5,13 +5,14 @@ import shutil
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from rknn_jax import mechanisms
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax.algorithm import Round
-from rknn_jax.labelers import _class_sums, noisy_sgd, public_prototypes
+from rknn_jax.labelers import Labeler, _class_sums, noisy_sgd, public_prototypes
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
@@ -227,9 +228,17 @@ def _statement(
         },
         versions={"rknn-jax": metadata.version("rknn-jax")} | about["versions"],
         release=new_release(),
-        contribution=Contribution(1 if guarantee.unit == "record" else "all", votes),
+        contribution=Contribution(_records_of_unit(labeler, guarantee.unit), votes),
         tuning=EXPERIMENT_TUNING,
     )
+
+
+def _records_of_unit(labeler: Labeler[Any], unit: str) -> int | Literal["shared", "clipped"]:
+    """Return how many records of a unit count, for the statement."""
+    if unit == "record" or labeler.trust != "central":
+        return 1  # a person sends one message, of one record
+    clips = isinstance(labeler, ReverseKNN) and mechanisms.named(labeler.noise).norm == 2
+    return "clipped" if clips else "shared"
 
 
 def _accuracy(model: Classifier, records: Records) -> float:

@@ -91,6 +91,7 @@ __all__ = [
 
 BLOCK = 2**20  # array elements hashed at once
 PATIENCE = 60.0  # seconds to wait for another process that holds the ledger
+MOST_EPSILON = 1e300  # a float can hold sums of these
 SILENCE = 1.0  # seconds to wait before a message names the process that holds it
 _log = logging.getLogger(__name__)
 _CANONICAL = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "<i8"}  # by NumPy's kind of dtype
@@ -682,12 +683,13 @@ def exact_amount(epsilon: Number, delta: Number) -> Amount:
     """Return an amount as a ledger charges it: floats by their shortest decimals.
 
     Raises:
-      LedgerError: If epsilon is not positive and finite, or delta is outside [0, 1).
+      LedgerError: If epsilon is not positive, is above `MOST_EPSILON`, or delta is outside [0, 1).
     """
     amount = Amount(_exact(epsilon, "epsilon"), _exact(delta, "delta"))
-    if amount.epsilon <= 0 or not 0 <= amount.delta < 1:
+    if not 0 < amount.epsilon <= MOST_EPSILON or not 0 <= amount.delta < 1:
         raise LedgerError(
-            f"Expected epsilon > 0 and 0 <= delta < 1, got epsilon={epsilon}, delta={delta}."
+            f"Expected 0 < epsilon <= {MOST_EPSILON:g} and 0 <= delta < 1, got epsilon={epsilon}, "
+            f"delta={delta}."
         )
     return amount
 
