@@ -448,7 +448,7 @@ def comparisons_and_benchmarks_take_the_files() -> None:
         patch.setenv("RKNN_MNIST_DIR", "DIR")
         compared = importlib.import_module("benchmarks.labelers")
     for _, kinds in compared.STUDIES:
-        assert [labeler.name for labeler, _ in compared.others(kinds)] == ["class_sums"]
+        assert "class_sums" in {labeler.name for labeler, _ in compared.others(kinds)}
 
 
 CHECKS = {
