@@ -17,7 +17,7 @@ from rknn_jax.labels import Labels
 from rknn_jax.types import Answers, Task
 
 EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-DRAWS = 10
+DRAWS = 4
 NOTE = (
     "Computed from the benchmark's own labels and from the private votes without privacy, to "
     "judge the method. "
