@@ -29,6 +29,9 @@ DRIFT = 0.15
 FREEDOM = 4.0
 """Degrees of freedom of Student's t."""
 
+NEARLY = 0.02
+"""Largest logarithm of a ratio that counts as 1."""
+
 FARTHEST = 8.0
 """Largest logarithm of a ratio."""
 
@@ -69,7 +72,8 @@ def fit(problem: Problem) -> np.ndarray:
     gain = loss(start)[0] - found.fun + volume
     logs = found.x / (1 + np.exp(-np.clip(gain, -50, 50)))
     ratio: np.ndarray = np.exp(logs) / (share @ np.exp(logs))
-    return ratio
+    # Equal ratios are exactly equal, so that one factorization serves all classes.
+    return ratio if np.abs(np.log(ratio)).max() > NEARLY else np.ones(num_classes)
 
 
 def _loss(logs: np.ndarray, share: np.ndarray, problem: Problem) -> tuple[float, np.ndarray]:
