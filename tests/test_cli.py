@@ -350,6 +350,7 @@ def test_the_fingerprint_of_the_private_data_stays_in_the_ledger(files, rknn):
     assert fingerprint not in done.out + done.err + (files / "new/privacy.json").read_text()
 
 
+@pytest.mark.long
 def test_no_compiled_program_stays_on_the_disk(files, rknn):
     """It may hold a private record as a constant."""
     jax.config.update("jax_enable_compilation_cache", True)
@@ -386,10 +387,12 @@ def test_a_dry_run_reads_no_private_label_and_changes_nothing(files, rknn):
     assert told["advice"] in done.err
 
 
+@pytest.mark.long
 def test_a_dry_run_without_classes_says_what_it_assumes(files, rknn):
     assert "10 classes assumed" in rknn(*arguments(classes=None), "--dry-run").err
 
 
+@pytest.mark.long
 def test_a_dry_run_tells_that_a_release_would_be_refused(copy, rknn):
     done = rknn(*arguments(epsilon=9.5), "--dry-run", "--json")
     assert done.status == 0
@@ -397,6 +400,7 @@ def test_a_dry_run_tells_that_a_release_would_be_refused(copy, rknn):
     assert "would be refused" in done.err
 
 
+@pytest.mark.long
 def test_more_queries_than_public_rows_are_not_chosen(files, rknn):
     public, _ = blobs(5, 0)
     np.savez(files / "P.npz", embeddings=public)
@@ -768,6 +772,7 @@ def test_the_console_script_answers_without_loading_jax(copy):
     assert "usage: rknn" in done.stdout
 
 
+@pytest.mark.long
 def test_progress_shows_on_a_terminal_only(files, rknn):
     assert "clustering" not in rknn(*arguments(), "--dry-run").err
 
