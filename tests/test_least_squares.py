@@ -83,7 +83,7 @@ def test_only_released_sums_and_public_rows_reach_the_model():
 
 
 def test_it_reads_the_same_sums_as_prototypes():
-    """Whose sensitivity is found by search there."""
+    """The sensitivity of the sums is found by search in the tests of prototypes."""
     split = digits()
     votes = [
         labeler.contribute(jax.random.key(0), split.private, lambda each: each, split.queries, 10)

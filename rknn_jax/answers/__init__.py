@@ -42,12 +42,15 @@ DRAWS = 64
 SHARPER = 1.7
 """Power of the mean shares that makes them probabilities of being right.
 
-Shares of a Gaussian process are too even: true shares of a class are near 0 or 1. The power has the
-least log-loss on splits 0 and 1 of the data sets of `benchmarks.decoding`, over all epsilons.
+Shares of a Gaussian process are too even: true shares of a class are near 0 or 1. The power had the
+least log-loss on splits 0 and 1 of twelve data sets of `benchmarks.decoding`, over all epsilons.
 """
 
 STEADIER = 1.25
-"""Likewise, power of the odds against chance that makes redrawn counts a stability."""
+"""Likewise, power of the odds against chance that makes redrawn counts a stability.
+
+For `SHARPER` and this one, the splits that `benchmarks.decoding` reports are others.
+"""
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def _queries(
 
 
 class Model(NamedTuple):
-    """What the counts say of one mixture.
+    """Reading of the counts by one mixture.
 
     Attributes:
       mixture: Mixture of kernels.

@@ -49,6 +49,9 @@ Noise = Literal["gaussian", "laplace"]
 GRID = 4096
 """Units of the radius, in which sums are counted."""
 
+NORMS: dict[str, Literal[1, 2]] = {"gaussian": 2, "laplace": 1}
+"""Norm in which features are clipped for each kind of noise."""
+
 COUNT_UNITS: dict[tuple[Noise, Relation], int] = {
     ("gaussian", "replace-one"): GRID,
     ("gaussian", "add-remove"): GRID // 2,
@@ -244,7 +247,7 @@ class SumsLabeler(Labeler[Sums]):
             raise ValueError(
                 f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
             )
-        if self.mechanism not in ("gaussian", "laplace"):
+        if self.mechanism not in NORMS:
             raise ValueError(
                 "Expected mechanism to be gaussian or laplace, got "
                 f"mechanism={self.mechanism!r}; laplace needs no delta."
@@ -258,12 +261,12 @@ class SumsLabeler(Labeler[Sums]):
     @property
     def needs_delta(self) -> bool:
         """True with Gaussian noise."""
-        return self.mechanism == "gaussian"
+        return self.norm == 2
 
     @property
     def norm(self) -> Literal[1, 2]:
         """Norm to which features are clipped."""
-        return 2 if self.mechanism == "gaussian" else 1
+        return NORMS[self.mechanism]
 
     @property
     def grid(self) -> int:
@@ -279,7 +282,7 @@ class SumsLabeler(Labeler[Sums]):
     def sensitivity(self) -> float:
         """Largest change of the sums between neighbors, in units, in the norm of the ball."""
         radius = GRID * self.grid
-        if self.mechanism == "laplace":
+        if self.norm == 1:
             moved = radius + self.count_units
             return float(moved if self.relation == "add-remove" else 2 * moved)
         return math.hypot(radius, self.count_units) if self.relation == "add-remove" else 2 * radius
@@ -287,7 +290,7 @@ class SumsLabeler(Labeler[Sums]):
     def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:
         """Return the guarantee of the simulated release, which depends on no number."""
         del num_units, num_queries, num_classes
-        if self.mechanism == "laplace":
+        if self.norm == 1:
             return self._guarantee(Event("pure", self.epsilon), "pure")
         return self._guarantee(Event("gaussian", self._multiplier()), "analytic Gaussian")
 
@@ -362,7 +365,7 @@ class SumsLabeler(Labeler[Sums]):
                 "simulates."
             )
         draw: Callable[[np.ndarray], np.ndarray]
-        if self.mechanism == "laplace":
+        if self.norm == 1:
             scale = exact_noise.safe_scale(round(self.sensitivity), self.epsilon)
             stddev = math.sqrt(2) * scale
             guarantee = self._guarantee(Event("pure", self.epsilon), "pure")
@@ -423,13 +426,13 @@ class SumsLabeler(Labeler[Sums]):
     @property
     def stddev(self) -> float:
         """Standard deviation of the simulated noise, in units."""
-        if self.mechanism == "laplace":
+        if self.norm == 1:
             return math.sqrt(2) * self.sensitivity / self.epsilon
         return self._multiplier() * self.sensitivity
 
     def simulated_noise(self, key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
         """Draw the simulated noise, float64, in units. `key` is consumed."""
-        if self.mechanism == "gaussian":
+        if self.norm == 2:
             return self.stddev * np.asarray(jax.random.normal(key, shape), np.float64)
         draws = np.asarray(jax.random.exponential(key, (2, *shape)), np.float64)
         up, down = np.floor(self.sensitivity / self.epsilon * draws)
