@@ -96,17 +96,13 @@ def read(one: Split, seed: int) -> Iterator[dict[str, Any]]:
         )
     clear = answers.decode(one.votes, np.full(one.votes.shape, NO_NOISE), kernels).labels
     for epsilon in EPSILONS:
-        scale = 2 / epsilon
-        keep = -np.expm1(-1 / scale)
-        stddev = np.full(one.votes.shape, np.sqrt(2 * (1 - keep)) / keep)
         for draw in range(DRAWS):
             rng = np.random.default_rng([seed, draw, round(1000 * epsilon)])
-            noise = rng.geometric(keep, one.votes.shape) - rng.geometric(keep, one.votes.shape)
-            noisy = one.votes + noise
+            counts, stddev = noisy(one.votes, epsilon, rng)
             about = {"epsilon": epsilon, "draw": draw}
-            for method, labels in _rivals(one, noisy, stddev).items():
+            for method, labels in _rivals(one, counts, stddev).items():
                 yield about | {"method": method} | _told(labels, one.truth)
-            decoded = answers.decode(noisy, stddev, kernels)
+            decoded = answers.decode(counts, stddev, kernels)
             told = _told(decoded.labels, one.truth)
             stable = float(decoded.stability.mean())
             same = float((decoded.labels == clear).mean())
@@ -121,15 +117,30 @@ def read(one: Split, seed: int) -> Iterator[dict[str, Any]]:
             )
 
 
-def _rivals(one: Split, noisy: np.ndarray, stddev: np.ndarray) -> dict[str, np.ndarray]:
+def noisy(
+    votes: np.ndarray, epsilon: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return noisy counts of a simulated release, and their standard deviations.
+
+    Args:
+      votes: Votes without noise, `[s, num_classes]`.
+      epsilon: Epsilon of k = 1 and replace-one.
+      rng: Generator of the noise.
+    """
+    keep = -np.expm1(-epsilon / 2)
+    noise = rng.geometric(keep, votes.shape) - rng.geometric(keep, votes.shape)
+    return votes + noise, np.full(votes.shape, np.sqrt(2 * (1 - keep)) / keep)
+
+
+def _rivals(one: Split, counts: np.ndarray, stddev: np.ndarray) -> dict[str, np.ndarray]:
     """Return the labels of all public rows by the other methods, `[m]` each."""
     cluster = one.queries.cluster
-    found = {"argmax": noisy.argmax(axis=1)[cluster]}
-    shared = postprocessing.soft_labels(shared_votes(one.queries, noisy, float(stddev.max())))
-    spread = postprocessing.public_labels(one.graph, shared[cluster], len(noisy))
+    found = {"argmax": counts.argmax(axis=1)[cluster]}
+    shared = postprocessing.soft_labels(shared_votes(one.queries, counts, float(stddev.max())))
+    spread = postprocessing.public_labels(one.graph, shared[cluster], len(counts))
     found["spread"] = spread.argmax(axis=1)
-    if noisy.shape[0] == noisy.shape[1]:
-        found["assignment"] = postprocessing.assignment(noisy)[cluster]
+    if counts.shape[0] == counts.shape[1]:
+        found["assignment"] = postprocessing.assignment(counts)[cluster]
     return found
 
 

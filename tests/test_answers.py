@@ -280,6 +280,17 @@ def test_one_class_and_counts_without_votes_are_no_error():
     assert found.labels[:9].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
+def test_counts_whose_sum_noise_made_small_or_negative_are_not_sure():
+    """Shares of a sum near 0 are huge: labels seemed certain, and were noise."""
+    queries, features = small()
+    kernels = answers.kernels(queries, features)
+    counts = np.random.default_rng(0).normal(size=(4, 3)) * 30
+    for total in (-40.0, 0.0, 1.0):
+        found = answers.decode(counts - counts.mean() + total / 12, np.full((4, 3), 30.0), kernels)
+        assert found.expected_accuracy < 0.75
+        assert found.stability.mean() < 0.75
+
+
 def test_more_queries_than_can_be_read_together_are_left_to_the_arg_max(monkeypatch, caplog):
     queries, features = small()
     monkeypatch.setattr(covariance, "MOST_QUERIES", 3)

@@ -14,7 +14,6 @@ tell (`ratios`). Nothing here reads private data but the noisy counts, so it cos
 Reference: Quadrianto et al., "Estimating Labels from Label Proportions", 2009.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from scipy.special import expit, logsumexp
 from threadpoolctl import threadpool_limits
 
 from rknn_jax import postprocessing
-from rknn_jax.answers import matching, process, ratios
+from rknn_jax.answers import calibration, matching, process, ratios
 from rknn_jax.answers.covariance import Kernels, kernels
 from rknn_jax.types import Array
 
@@ -38,19 +37,6 @@ SMALL = 500
 
 DRAWS = 64
 """Number of redrawn counts behind the stability."""
-
-SHARPER = 1.7
-"""Power of the mean shares that makes them probabilities of being right.
-
-Shares of a Gaussian process are too even: true shares of a class are near 0 or 1. The power had the
-least log-loss on splits 0 and 1 of twelve data sets of `benchmarks.decoding`, over all epsilons.
-"""
-
-STEADIER = 1.25
-"""Likewise, power of the odds against chance that makes redrawn counts a stability.
-
-For `SHARPER` and this one, the splits that `benchmarks.decoding` reports are others.
-"""
 
 
 @dataclass(frozen=True)
@@ -72,6 +58,7 @@ class Decoded:
         the private records.
       heard: float64 `[s]`, votes of each query, in units of what its public rows let expect.
       size: float64 `[s]`, public rows of each query.
+      seen: Part of the shares' variation between classes that noise does not hide, in [0, 1].
     """
 
     probabilities: np.ndarray
@@ -81,6 +68,7 @@ class Decoded:
     ratio: np.ndarray
     heard: np.ndarray
     size: np.ndarray
+    seen: float
 
     @property
     def labels(self) -> np.ndarray:
@@ -133,14 +121,17 @@ def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Decoded:
     if matched is not None:
         shares = one_to_one * matched.shares + (1 - one_to_one) * shares
         squares = one_to_one * matched.squares + (1 - one_to_one) * squares
+    seen_part = calibration.seen_part(shares, squares, public.size)
+    square = float(public.size @ squares.sum(axis=1) / public.size.sum())
     return Decoded(
-        _sharper(postprocessing.soft_labels(np.concatenate(means))),
-        _steadier(np.concatenate(stability), num_classes),
+        calibration.sharper(postprocessing.soft_labels(np.concatenate(means)), seen_part),
+        calibration.steadier(np.concatenate(stability), num_classes),
         postprocessing.soft_labels(shares),
-        _greatest(float(public.size @ squares.sum(axis=1) / public.size.sum()), num_classes),
+        calibration.greatest(square, num_classes),
         seen.ratio,
         seen.votes / seen.votes.sum() * public.size.sum() / public.size,
         public.size,
+        seen_part,
     )
 
 
@@ -226,31 +217,3 @@ def _rows(
                 redrawn = seen.prior + seen.spread * (one @ coefficients)
                 stays += redrawn.argmax(axis=1) == labels
         yield mean, stays / np.float32(DRAWS)
-
-
-def _greatest(squares: float, num_classes: int) -> float:
-    """Return the greatest share if shares have this sum of squares and all others are equal.
-
-    Means of shares are too even if there is noise, and their greatest is too small. Expected
-    squares are not.
-    """
-    if num_classes == 1:
-        return 1.0
-    even = 1 / num_classes
-    beyond = min(max(squares - even, 0.0), 1 - even)
-    return even + math.sqrt(beyond * (num_classes - 1) / num_classes)
-
-
-def _sharper(shares: np.ndarray) -> np.ndarray:
-    """Return the probabilities of rows' classes from mean shares, float32 `[m, num_classes]`."""
-    raised = shares**SHARPER
-    probabilities: np.ndarray = raised / raised.sum(axis=1, keepdims=True)
-    return probabilities.astype(np.float32)
-
-
-def _steadier(stays: np.ndarray, num_classes: int) -> np.ndarray:
-    """Return the stability from the part of redrawn counts that agree, float32 `[m]`."""
-    chance = max(num_classes - 1, 1)
-    odds = (stays * chance / np.maximum(1 - stays, 1e-9)) ** STEADIER / chance
-    stability: np.ndarray = odds / (1 + odds)
-    return stability.astype(np.float32)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
+from rknn_jax.answers import process
+
 PURITIES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 """Parts of a query's votes that are of its class."""
 
@@ -77,7 +79,7 @@ def match(counts: np.ndarray, stddev: np.ndarray, size: np.ndarray) -> Matching:
       stddev: Standard deviation of the noise, `[s, s]`, in votes.
       size: `[s]`, public rows of each query.
     """
-    expected = max(counts.sum(), 1.0) * size / size.sum()
+    expected = process.total_votes(counts, stddev**2) * size / size.sum()
     found = [_of_purity(counts, stddev, expected, purity) for purity in PURITIES]
     scores = np.array([score for score, _ in found])
     weights = np.exp(scores - logsumexp(scores))

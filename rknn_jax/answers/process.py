@@ -99,7 +99,7 @@ def standardized(
     """
     counts = counts * ratio
     variance = (stddev * ratio) ** 2
-    total = max(counts.sum(), 1.0)
+    total = total_votes(counts, variance)
     votes = _votes(counts.sum(axis=1), variance.sum(axis=1), total * size / size.sum())
     prior = _prior(counts.sum(axis=0) / total, variance.sum(axis=0) / total**2)
     spread = _spread(prior)
@@ -111,6 +111,14 @@ def standardized(
         spread = np.exp(np.mean(np.log(spread)))
     noise = variance / votes[:, None] ** 2 / spread**2
     return Seen(residual, noise, chance, prior, votes, ratio)
+
+
+def total_votes(counts: np.ndarray, variance: np.ndarray) -> float:
+    """Return the sum of all counts, or its standard deviation if noise hides the sum.
+
+    Shares of a sum that noise made small would be huge, and would look certain.
+    """
+    return max(float(counts.sum()), float(np.sqrt(variance.sum())), 1.0)
 
 
 def _spread(prior: np.ndarray) -> np.ndarray:
@@ -132,9 +140,12 @@ def _votes(sums: np.ndarray, noise: np.ndarray, expected: np.ndarray) -> np.ndar
 def _prior(share: np.ndarray, doubt: np.ndarray) -> np.ndarray:
     """Return the prior share of each class from its noisy share, `[num_classes]`."""
     even = 1 / len(share)
+    # No more than shares drawn evenly from all that are possible differ, whatever noise shows.
+    most = even * (1 - even) / (len(share) + 1)
     # Twice the noise, so that noise alone makes no class frequent.
-    differ = max(np.mean((share - even) ** 2 - 2 * doubt), 0)
-    prior = np.maximum(even + differ / (differ + doubt + 1e-12) * (share - even), LEAST_SHARE)
+    differ = np.clip(np.mean((share - even) ** 2 - 2 * doubt), 0, most)
+    believed = differ / (differ + doubt + 1e-12)
+    prior = np.maximum(even + believed * (np.clip(share, 0, 1) - even), LEAST_SHARE)
     normal: np.ndarray = prior / prior.sum()
     return normal
 
