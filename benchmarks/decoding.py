@@ -10,6 +10,11 @@ The methods are these:
 - `assignment`: a different class for each query, if there are as many queries as classes.
 - `decoded`: `rknn_jax.answers`, the default.
 
+Two more are other releases at the same epsilon, which show labels and no counts:
+
+- `permute_and_flip`: the mechanism of that name for each query, whose labels the decoder reads.
+- `one_to_one`: a permutation of the classes, if there are as many queries, and at most eight.
+
 The counts are those of k = 1 with discrete Laplace noise, replace-one. `_decoding_cases` has the
 data sets, and says how to make the two that are files. `rknn_jax.answers` was designed and
 calibrated on splits 0 and 1 of them. The splits here are others, of the same records.
@@ -26,16 +31,20 @@ splits that are there, and `--seeds` measures some, so that two processes can sh
 import argparse
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
 from benchmarks._decoding_cases import CASES, NO_CLASS, Sides
 from benchmarks._measure import save
 from rknn_jax import answers, postprocessing
+from rknn_jax.mechanisms.one_to_one import OneToOne
+from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 from rknn_jax.neighbor_graph import self_graph
 from rknn_jax.neighbors import nearest, pairwise_sq_distances
 from rknn_jax.queries import kmeans
@@ -102,6 +111,9 @@ def read(one: Split, seed: int) -> Iterator[dict[str, Any]]:
             about = {"epsilon": epsilon, "draw": draw}
             for method, labels in _rivals(one, counts, stddev).items():
                 yield about | {"method": method} | _told(labels, one.truth)
+            for method, labels in _without_counts(one, epsilon, rng).items():
+                likely = answers.decode_labels(labels, one.votes.shape[1], kernels)
+                yield about | {"method": method} | _told(likely.argmax(axis=1), one.truth)
             decoded = answers.decode(counts, stddev, kernels)
             told = _told(decoded.labels, one.truth)
             stable = float(decoded.stability.mean())
@@ -141,6 +153,21 @@ def _rivals(one: Split, counts: np.ndarray, stddev: np.ndarray) -> dict[str, np.
     found["spread"] = spread.argmax(axis=1)
     if counts.shape[0] == counts.shape[1]:
         found["assignment"] = postprocessing.assignment(counts)[cluster]
+    return found
+
+
+def _without_counts(one: Split, epsilon: float, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return the labels that mechanisms without counts release, `[s]` each."""
+    num_queries, num_classes = one.votes.shape
+    totals = jnp.asarray(one.votes.ravel(), jnp.int32)
+    found = {}
+    for kind in (PermuteAndFlip, OneToOne):
+        with suppress(ValueError):  # not as many queries as classes, or too many of them
+            mechanism = kind(epsilon, num_queries, num_classes)
+            key = jax.random.key(rng.integers(2**31))
+            hot = mechanism.estimate(key, totals, int(one.votes.sum()))
+            name = kind.__module__.rsplit(".", 1)[-1]
+            found[name] = np.asarray(hot).argmax(axis=1)
     return found
 
 

@@ -106,7 +106,7 @@ class Labels:
           queries: Queries of the round.
           answers: Answers to the queries.
           first_query: Number of queries in all earlier rounds, from which this round's are counted.
-          public: Public side of the decoder of noisy counts. None leaves each record the label of
+          public: Public side of the decoder. None leaves each record the label of
             its query, spread over the graph.
           graph: Neighbor graph of the public records, or None, which spreads nothing.
         """
@@ -114,6 +114,9 @@ class Labels:
         if public is None:
             count = int(answers.answered.sum())
             return updated.spread(postprocessing.public_labels(graph, updated.probabilities, count))
+        if not answers.counted:
+            likely = decoder.decode_labels(answers.labels, answers.counts.shape[1], public)
+            return updated.spread(likely)
         found = decoder.decode(answers.counts, answers.stddev, public)
         return Labels(found.probabilities, found.stability, updated.query)
 

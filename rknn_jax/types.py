@@ -160,6 +160,7 @@ class Answers:
       guarantee: Privacy guarantee of everything here together.
       model: Released network that answered, for a labeler that trains one on the private records.
         Defaults to None, for labelers that count votes.
+      counted: False if labels alone were released, without counts. Defaults to True.
     """
 
     labels: np.ndarray
@@ -170,6 +171,7 @@ class Answers:
     stddev: np.ndarray
     guarantee: Guarantee
     model: Classifier | None = None
+    counted: bool = True
 
     @classmethod
     def predicted(
@@ -186,5 +188,13 @@ class Answers:
         said = np.eye(probabilities.shape[1], dtype=np.float32)[labels]
         sure = np.ones(len(labels), np.float32)
         return cls(
-            labels, sure > 0, probabilities, sure, said, np.zeros_like(said), guarantee, model
+            labels,
+            sure > 0,
+            probabilities,
+            sure,
+            said,
+            np.zeros_like(said),
+            guarantee,
+            model,
+            False,
         )

@@ -185,6 +185,17 @@ def test_what_is_said_of_labels_is_near_the_truth_and_falls_with_noise(digits):
     assert told[0][3] > told[2][3]
 
 
+def test_labels_without_counts_are_read_as_the_votes_of_their_queries(digits):
+    """Noise-free labels: rows between two queries no longer follow the nearer one alone."""
+    _, truth, queries, kernels, votes = digits
+    labels = votes.argmax(axis=1)
+    found = answers.decode_labels(labels, 10, kernels)
+    assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)
+    plain = np.mean(labels[queries.cluster] == truth)
+    assert np.mean(found.argmax(axis=1) == truth) > plain + 0.02
+    assert np.mean(found.argmax(axis=1) == labels[queries.cluster]) > 0.85
+
+
 def test_classes_that_are_rare_among_private_records_are_found(digits):
     """Private records of odd digits are thinned to a tenth; fixed noise."""
     features, truth, queries, kernels, votes = digits

@@ -18,6 +18,8 @@ import pytest
 from scipy import stats
 
 import rknn_jax
+from rknn_jax.mechanisms import one_to_one
+from rknn_jax.mechanisms.one_to_one import OneToOne
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.exact_noise import (
     discrete_gaussian,
@@ -137,6 +139,45 @@ def test_one_vote_more_changes_the_winner_by_one_scale_and_a_moved_vote_by_at_mo
     assert (
         1 / scale < moved <= 2 / scale
     )  # so the scale for add-remove would not do for replace-one
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_a_record_changes_a_permutation_by_its_epsilon(relation):
+    """Three by three counts up to 2, and every record that joins or is replaced."""
+    mechanism = OneToOne(0.8, 3, 3, relation=relation)
+    orders = one_to_one.permutations(3)
+
+    def logs(counts):
+        scores = counts.reshape(3, 3)[np.arange(3), orders].sum(axis=1)
+        return np.log(permute_and_flip_pmf(scores, mechanism.scale))
+
+    single = np.eye(9, dtype=int)
+    most = 0.0
+    rng = np.random.default_rng(0)
+    for counts in rng.integers(0, 3, (6, 9)):
+        before = single if relation == "replace-one" else np.zeros((1, 9), int)
+        known = {tuple(one): logs(counts + one) for one in (*before, *single)}
+        for here, there in itertools.product(before, single):
+            most = max(most, np.abs(known[tuple(here)] - known[tuple(there)]).max())
+    assert 0.45 < most <= 0.8 + 1e-12
+
+
+def test_a_permutation_is_drawn_by_its_score():
+    """Six permutations of three classes, 1,000 exact draws, chi-square; and none is given twice."""
+    mechanism = OneToOne(0.5, 3, 3)
+    counts = np.array([[5, 1, 0], [4, 6, 1], [0, 2, 3]])
+    orders = one_to_one.permutations(3)
+    scores = counts[np.arange(3), orders].sum(axis=1)
+    released = np.array([mechanism.release(counts).argmax(axis=1) for _ in range(1_000)])
+    numbers = (released[:, None] == orders).all(axis=2).argmax(axis=1)
+    np.testing.assert_array_equal(orders[numbers], released)
+    assert_drawn_from(numbers, permute_and_flip_pmf(scores, mechanism.scale))
+
+
+def test_permutations_that_cannot_all_be_tried_are_refused():
+    for num_queries, num_classes in ((9, 9), (4, 3)):
+        with pytest.raises(ValueError, match=f"num_queries={num_queries}, num_classes"):
+            OneToOne(1.0, num_queries, num_classes)
 
 
 @each_noise

@@ -127,9 +127,8 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
 
     @property
     def decodes(self) -> bool:
-        """If there are noisy counts, and neither an arg max nor an assignment is asked for."""
-        counted = bool(mechanisms.named(self.noise).releases_counts)
-        return counted and self.smoothing == "auto" and self.decode == "argmax"
+        """If neither an arg max nor an assignment is asked for."""
+        return self.smoothing == "auto" and self.decode == "argmax"
 
     @property
     def needs_delta(self) -> bool:
@@ -354,7 +353,14 @@ def answer(
         probabilities = postprocessing.soft_labels(counts)
         sure = _confidence.of_argmax(counts, stddev, expected, labels)
     return Answers(
-        labels, np.ones(len(counts), bool), probabilities, sure, counts, stddev, guarantee
+        labels,
+        np.ones(len(counts), bool),
+        probabilities,
+        sure,
+        counts,
+        stddev,
+        guarantee,
+        counted=bool(mechanisms.named(config.noise).releases_counts),
     )
 
 
