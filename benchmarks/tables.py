@@ -900,7 +900,7 @@ def decoding_losses() -> str:
     rows = []
     for (case, epsilon), told in _decoded().items():
         one = told["decoded"]
-        others = [told[name] for name in DECODERS[:-1] if name in told]
+        others = [row for name, row in told.items() if name != "decoded"]
         best = max(others, key=lambda other: other["right"])
         if best["right"] > one["right"] + 0.01:
             name, constant = best["method"], f"{one['constant']:.1%}"
@@ -909,7 +909,7 @@ def decoding_losses() -> str:
     return table(header, rows, "decoding")
 
 
-DECODERS = ("argmax", "spread", "assignment", "decoded")
+DECODERS = ("argmax", "spread", "assignment", "permute_and_flip", "one_to_one", "decoded")
 
 
 def _decoded() -> dict[tuple[str, float], dict[str, dict[str, Any]]]:
