@@ -26,9 +26,10 @@ clipped. The discrete Gaussian protects whichever integers move, by concentrated
 
 import abc
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -153,6 +154,11 @@ class SumsLabeler(OneSumLabeler):
     """
 
     mechanism: Kind = "gaussian"
+
+    exact_mechanisms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "discrete_laplace": {"mechanism": "laplace"},
+        "gaussian": {"mechanism": "gaussian"},
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

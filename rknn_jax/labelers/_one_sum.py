@@ -8,9 +8,9 @@ labeler from these.
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -123,6 +123,8 @@ class OneSumLabeler(Labeler[Sums]):
       delta: Probability delta, for Gaussian noise.
       relation: Neighboring relation of the data sets.
       unit: Privacy unit: record, or person. A person's records share a weight of 1.
+      exact_mechanisms: Settings of the labeler with each mechanism that it can draw exactly, by the
+        mechanism's name. The first one is used if none is named.
     """
 
     epsilon: float = 1.0
@@ -131,6 +133,7 @@ class OneSumLabeler(Labeler[Sums]):
     unit: Protected = "record"
 
     trains: ClassVar[bool] = True
+    exact_mechanisms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __post_init__(self) -> None:
         self.check_unit()
@@ -144,6 +147,11 @@ class OneSumLabeler(Labeler[Sums]):
         """Units of weight of a record, or of a person."""
         return 1 if self.unit == "record" else SIMULATED_GRID
 
+    @property
+    @abc.abstractmethod
+    def sensitivity(self) -> float:
+        """Largest change of the sum between neighbors, in units, as the noise measures it."""
+
     @abc.abstractmethod
     def tally(self, queries: Queries, num_classes: int) -> Tally:
         """Return the public side of the sum.
@@ -152,6 +160,10 @@ class OneSumLabeler(Labeler[Sums]):
           queries: Public queries `[s, f]`.
           num_classes: Number of classes |Y|.
         """
+
+    def drawn(self, tally: Tally) -> tuple[int, ...]:
+        """Return the shape of what `Noise.draw` returns. Defaults to that of the sum."""
+        return tally.shape
 
     @abc.abstractmethod
     def simulated(self, key: jax.Array) -> Noise:

@@ -40,7 +40,7 @@ import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax.labelers._cosines import PublicCosines
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Tally
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Event, Guarantee
@@ -79,7 +79,7 @@ class ClassUtilities:
     @property
     def width(self) -> int:
         """Number of features f."""
-        return self.candidates.shape[1]
+        return len(self.cosines.center)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -166,6 +166,7 @@ class PublicPrototypes(OneSumLabeler):
     """
 
     telling: ClassVar[Mapping[str, Any]] = {}
+    exact_mechanisms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"permute_and_flip": {}}
 
     @property
     def noise(self) -> str:
@@ -188,6 +189,10 @@ class PublicPrototypes(OneSumLabeler):
         cosines = _cosines(queries, num_classes)
         candidates = cosines.directions(queries.features)
         return ClassUtilities(cosines, candidates, num_classes, self.unit, self.grid)
+
+    def drawn(self, tally: Tally) -> tuple[int, ...]:
+        """Return the shape of the choice, `(num_classes,)`."""
+        return tally.shape[:1]
 
     def simulated(self, key: jax.Array) -> Noise:
         """Return a simulated choice of one query for each class."""
