@@ -14,7 +14,8 @@ there are few classes and n·epsilon/classes is small. Of the rules that lose no
 reverse k-NN in any development cell, it takes the one of highest mean accuracy. `judged` then
 compares `rknn_jax.release.choosing` with the best labeler of each cell on the other data sets.
 
-Each split is kept in `runs/choosing` once it is measured. With `--resume`, a later call keeps them.
+Each split is kept in `runs/choosing` once it is measured. With `--resume`, a later call keeps them,
+and `--only` measures some, so that two processes can share the work.
 """
 
 import argparse
@@ -48,7 +49,7 @@ from rknn_jax.release.vote_survey import VoteSurvey
 from train.json_files import write_json
 
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
-SEEDS = (30, 31)
+SEEDS = (30,)
 DRAWS = 2
 SMALL = 1000
 """Public rows below which a data set has more splits and draws, because they are cheap."""
@@ -315,12 +316,13 @@ def main() -> None:
     """Measure all splits that are not there, fit, judge, and write the results."""
     parser = argparse.ArgumentParser(description="Labels by each labeler, and by the choice.")
     parser.add_argument("--resume", action="store_true", help="keep the splits that are there")
+    parser.add_argument("--only", nargs="*", help="data sets to measure, without a result")
     args = parser.parse_args()
     PARTS.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
     rows = []
     spent = 0.0
-    for case in CASES:
+    for case in args.only or CASES:
         if reason := missing(case):
             print(f"skipped {case}: {reason}", flush=True)
             continue
@@ -333,6 +335,8 @@ def main() -> None:
             parts.append(json.loads(path.read_text()))
         spent += sum(one["cpu_seconds"] for one in parts)
         rows += cells_of(case, parts)
+    if args.only:
+        return
     halves = {
         half: [row for row in rows if row["half"] == half] for half in ("development", "judgement")
     }

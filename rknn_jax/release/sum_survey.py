@@ -23,7 +23,7 @@ from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import AGREEMENTS, DRAWS, Expected
 from rknn_jax.release.rehearsal import MOST_REHEARSED
-from rknn_jax.release.survey import Reading, Survey, public_graph, refuse_given
+from rknn_jax.release.survey import Reading, Survey, labels_of, public_graph, refuse_given
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class SumSurvey(Survey):
 
     def concerns(self, reading: Reading) -> tuple[Concern, ...]:
         """Return the reasons to doubt the labels, from them and public data alone."""
-        held = np.bincount(reading.answers.labels, minlength=self.data.classes.count)
+        held = np.bincount(labels_of(reading.probabilities), minlength=self.data.classes.count)
         missing = np.flatnonzero(held == 0)
         before = self._concerns_before()
         if not len(missing):
@@ -200,7 +200,7 @@ class SumSurvey(Survey):
         """Released items, in words for the statement."""
         return (
             f"a label, and the probability of each class, for each of {len(self.data.public):,} "
-            f"public records, by one noisy sum of {self.settings.labeler}, which is not shown",
+            f"public records, made by {self.settings.labeler} from one noisy sum that is not shown",
         )
 
     @property
