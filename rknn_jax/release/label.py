@@ -49,6 +49,9 @@ from rknn_jax.release import engines, planning, preview, release_folder
 from rknn_jax.release.counting import Progress, Votes
 from rknn_jax.release.planning import Plan, first_budget, open_ledger, request
 from rknn_jax.release.release_folder import ReleaseFolder
+from rknn_jax.report import release as report
+from rknn_jax.report import results
+from rknn_jax.report.summary import summarize
 from rknn_jax.types import Answers
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ if TYPE_CHECKING:
 PACKAGES = ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")
 """Packages whose versions a statement names."""
 
-ROOM_FOR_WORDS = 2**20  # bytes of the statement and of the array files' headers
+ROOM_FOR_WORDS = 2**22  # bytes of the statement, the report and the array files' headers
 BYTES_PER_CELL = 100
 BYTES_PER_LABEL = 40
 BYTES_PER_GRID = 50
@@ -432,11 +435,14 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
         "probability": done.probabilities,
     }
     asked = {"index": plan.queries.index, "label": done.answers.labels}
-    write_arrays(staging / "labels.npz", rows | ({"class_names": np.array(names)} if names else {}))
-    write_arrays(
-        staging / "queries.npz",
-        asked | ({} if done.counts is None else {"noisy_counts": done.counts}),
-    )
+    rows |= {"class_names": np.array(names)} if names else {}
+    asked |= {} if done.counts is None else {"noisy_counts": done.counts}
+    write_arrays(staging / "labels.npz", rows)
+    write_arrays(staging / "queries.npz", asked)
+    features = planning.of_metric(plan.settings, plan.data.public)
+    stddev = None if done.counts is None else np.asarray(done.answers.stddev)
+    summary = summarize(features, done.concerns, done.decoded, stddev)
+    report.write(staging, results.of(rows, asked, done.card, summary))
     write_text(staging / "privacy.html", page(done.statement))
     write_text(staging / "privacy.json", as_json(done.card))
 
