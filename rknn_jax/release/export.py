@@ -17,10 +17,11 @@ Argilla takes `label` as a suggestion, and `score` by the mapping `{"score":
 "label.suggestion.score"}`. Cleanlab takes `label` of `labels.npz` as `labels` and `probability` as
 `pred_probs`. `datasets` and pandas read the Parquet file as it is.
 
-A record without a label has no value in `label` and `score`. A label from neighbors alone has none in `query`,
-and an unknown confidence is missing too. A missing value is null in Parquet and an empty field in
-CSV. CSV files follow RFC 4180: UTF-8, a header, CRLF, and quotes around text with a comma, a quote
-or a line break. Text is written as is: a spreadsheet may take a label such as `=1+1` for a formula.
+A record without a label has no value in `label` and `score`. A label from neighbors alone has none
+in `query`, and an unknown confidence is missing too. A missing value is null in Parquet and an
+empty field in CSV. CSV files follow RFC 4180: UTF-8, a header, CRLF, and quotes around text with a
+comma, a quote or a line break. Text is written as is: a spreadsheet may take a label such as `=1+1`
+for a formula.
 Parquet carries the guarantee as JSON under `guarantee` in the metadata of its schema.
 
 A network becomes one function of a batch of any size, including its weights, for CPU, CUDA and TPU
