@@ -207,6 +207,14 @@ def test_inspect_shows_classes_rows_and_warnings(folders, rknn, released):
     assert told["exit_status"] == 0
 
 
+def test_a_folder_without_queries_has_labels_and_no_votes(folders, rknn, tmp_path):
+    copy = Path(shutil.copytree(folders / "counts", tmp_path / "copy"))
+    (copy / "queries.npz").unlink()
+    told = rknn("inspect", copy, "--json", "--out", tmp_path / "page.html").json
+    assert {one["votes"] for one in told["classes"]} == {None}
+    assert Page((tmp_path / "page.html").read_text()).balanced
+
+
 def damaged(folder, tmp_path, change):
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     change(copy)

@@ -202,7 +202,9 @@ def read(folder: Path) -> Results:
         )
     try:
         rows = read_arrays(folder / "labels.npz", "label", "query", "confidence", "probability")
-        asked = read_arrays(folder / "queries.npz")
+        # A labeler that asks no queries leaves no such file.
+        path = folder / "queries.npz"
+        asked = read_arrays(path) if path.exists() else {}
         card = read_json(folder / "privacy.json")
         results = of(rows, asked, card, _summary(folder), _classes(folder))
         _check(results)
@@ -226,7 +228,7 @@ def of(
 
     Args:
       rows: Arrays of `labels.npz`.
-      asked: Arrays of `queries.npz`.
+      asked: Arrays of `queries.npz`; none if no queries were asked.
       card: Content of `privacy.json`.
       summary: Content of `summary.json`, or None.
       classes: Names of the classes, if `rows` has none. Defaults to None, for their numbers.
