@@ -20,6 +20,7 @@ from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
+from rknn_jax.report.text import epsilon_text
 from rknn_jax.representations import pca
 from tests import tiny
 from tests.test_distill import load_all, small_runs  # noqa: F401 (a fixture)
@@ -35,7 +36,6 @@ from train.json_files import append_jsonl, write_json
 from train.papers import Claim
 from train.papers.claims import claims
 from train.papers.published import PUBLISHED
-from train.report.text import epsilon_text
 
 BASE = Config(
     methods=("rknn-central", "rknn-local", "noisy-sgd"), seeds=(0, 1, 3), student="linear"

@@ -153,7 +153,7 @@ SERVER_DIES_BEFORE_THE_END = {  # where: how
 }
 SERVER_DIES_AT_THE_END = {
     "before publishing": "from rknn_jax.federation import publish; publish.publish = die",
-    "between results": "from rknn_jax.federation import publish; publish._report = die",
+    "between results": "from rknn_jax.federation import publish; publish._pictures = die",
     "published and nobody told": "from rknn_jax.federation import hosting; hosting.announce = die",
 }
 

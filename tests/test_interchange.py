@@ -121,10 +121,12 @@ def test_awkward_names_survive_from_the_private_file_to_the_export(rknn, tmp_pat
         "label",
         "query",
         "confidence",
+        "score",
         *(f"probability_{name}" for name in AWKWARD),
     ]
     saved = arrays(tmp_path / "new/labels.npz")
     columns = {"query": saved["query"], "confidence": saved["confidence"], "row": np.arange(60)}
+    columns["score"] = saved["probability"].max(axis=1)
     columns |= {f"probability_{name}": saved["probability"][:, i] for i, name in enumerate(AWKWARD)}
     for name, array in columns.items():
         read = np.array([row[name] for row in rows]).astype(array.dtype)
@@ -136,11 +138,11 @@ def test_csv_follows_rfc_4180_and_other_readers_agree(tmp_path):
     export.write(folder_of(tmp_path / "run", class_names=names, label=np.int32([0, 1, 2])), "csv")
     data = (tmp_path / "run/labels.csv").read_bytes()
     assert data.startswith(
-        b'row,label,query,confidence,"probability_a,b '
+        b'row,label,query,confidence,score,"probability_a,b '
         b'""c""","probability_two\r\nlines\n",probability_=1+1\r\n'
     )
     assert data.endswith(b"\r\n")
-    assert b'\r\n0,"a,b ""c""",5,0.1,0.1,0.2,0.7\r\n' in data
+    assert b'\r\n0,"a,b ""c""",5,0.1,0.1,0.1,0.2,0.7\r\n' in data
     read = pyarrow.csv.read_csv(
         tmp_path / "run/labels.csv", parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
     )
@@ -157,7 +159,8 @@ def test_what_is_not_known_is_null_and_an_empty_field(tmp_path):
         "label": [2, None, 0],
         "query": [5, None, None],
     }
-    assert table["confidence"].null_count == 1
+    assert table["confidence"].null_count == table["score"].null_count == 1
+    assert table["score"].to_numpy()[[0, 2]].tolist() == np.float32([0.7, 1 / 3]).tolist()
     assert {str(table.schema.field(name).type) for name in ("row", "label", "query")} == {"int64"}
     assert str(table.schema.field("probability_2").type) == "float"
     assert json.loads(table.schema.metadata[b"guarantee"]) == GUARANTEE
@@ -192,6 +195,11 @@ def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path):
         "distill": tuple("0123456789"),
         "serve": ("x", "y", "z"),
     }
+    for kind in names:
+        told = rknn("inspect", kind, "--json").json
+        assert [one["name"] for one in told["classes"]] == list(names[kind])
+        assert sum(one["labels"] for one in told["classes"]) == told["num_rows"]
+        assert all(one["noise"] > 0 for one in told["classes"])
     for kind, form in itertools.product(names, ("csv", "parquet")):
         assert rknn("export", kind, "--format", form).status == 0, (kind, form)
         saved = arrays(tmp_path / kind / "labels.npz")
@@ -199,7 +207,7 @@ def test_folders_of_all_three_kinds_are_taken_alike(rknn, tmp_path):
         classes = names[kind]
         rows = csv_rows(path) if form == "csv" else pq.read_table(path).to_pylist()
         assert [row["label"] for row in rows] == [classes[i] for i in saved["label"]], (kind, form)
-        assert list(rows[0])[4:] == [f"probability_{name}" for name in classes], (kind, form)
+        assert list(rows[0])[5:] == [f"probability_{name}" for name in classes], (kind, form)
         if form == "parquet":
             card = json.loads((tmp_path / kind / "privacy.json").read_text())
             told = json.loads(pq.read_schema(path).metadata[b"guarantee"])

@@ -3,7 +3,6 @@ nothing.
 """
 
 import base64
-import html.parser
 import io
 import json
 import math
@@ -26,6 +25,7 @@ from rknn_jax import bsvs
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.report.text import epsilon_text, percent
 from rknn_jax.representations import spectral
 from rknn_jax.representations.dti import Config as DTI
 from rknn_jax.representations.scan import Config as SCAN
@@ -33,6 +33,7 @@ from rknn_jax.representations.self_trained import Config as SelfTrained
 from rknn_jax.representations.simclr import Config as SimCLR
 from rknn_jax.students import fit as students
 from rknn_jax.students import supervised, uda
+from tests.html_page import Page
 from train import commandline, report
 from train.experiment import Experiment, plain_settings
 from train.report import figures
@@ -40,10 +41,8 @@ from train.report.__main__ import cli
 from train.report.cards import bars
 from train.report.folder import REQUIRED
 from train.report.page import odds
-from train.report.text import epsilon_text, percent
 
 HOSTILE = '<script>alert("1")</script>\'&$\\frac{'
-VOID = {"meta", "img", "br", "link", "hr", "input"}
 CLASSES = 10
 
 
@@ -204,61 +203,6 @@ def answer(key, public, private, private_labels, num_queries, scale, mechanism, 
 
 def write(path, value):
     path.write_text(json.dumps(value))
-
-
-class Page(html.parser.HTMLParser):
-    """A parsed page: elements as (tag, attributes, text), text without tags, and whether every
-    tag is closed in order.
-    """
-
-    def __init__(self, text):
-        super().__init__()
-        self.open = []
-        self.elements = []
-        self.texts = []
-        self.balanced = True
-        self.feed(text)
-        self.close()
-        self.balanced &= not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.handle_startendtag(tag, attrs)
-        if tag not in VOID:
-            self.open.append((tag, len(self.elements) - 1))
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append([tag, dict(attrs), ""])
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open[-1][0] != tag:
-            self.balanced = False
-        else:
-            self.open.pop()
-
-    def handle_data(self, data):
-        for _, position in self.open:
-            self.elements[position][2] += data
-        if not any(tag in ("style", "script") for tag, _ in self.open):
-            self.texts.append(data)
-
-    @property
-    def text(self):
-        return " ".join(" ".join(self.texts).split())
-
-    def find(self, tag, **attributes):
-        wanted = {name.rstrip("_"): value for name, value in attributes.items()}
-        return [
-            e
-            for e in self.elements
-            if e[0] == tag
-            and all(value in (e[1].get(name) or "").split() for name, value in wanted.items())
-        ]
-
-    def shown_queries(self):
-        return [int(e[1]["id"][1:]) for e in self.find("li", class_="query")]
-
-    def wrong_queries(self):
-        return [int(e[1]["id"][1:]) for e in self.find("li", class_="wrong")]
 
 
 def page_of(folder):

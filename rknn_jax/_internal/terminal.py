@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,6 +22,9 @@ STOPPED = 130
 SECONDS_A_LINE = 5.0
 """Time between two lines of progress where no terminal is."""
 
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+"""Control characters but for the line break."""
+
 AGAIN = 1.0
 """Seconds after which Ctrl-C is raised again if it was lost."""
 
@@ -30,9 +34,14 @@ out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def tell(told: Console, name: str, text: str) -> None:
-    """Print a line under a name. Bytes of a file name that are no text appear as their numbers."""
+    """Print a line under a name.
+
+    Bytes of a file name that are no text appear as their numbers, and so do control characters,
+    which would command the terminal.
+    """
     told.print(f"{name:<11} ", style="bold cyan", end="")
-    told.print(text.encode(errors="backslashreplace").decode())
+    shown = text.encode(errors="backslashreplace").decode()
+    told.print(CONTROL.sub(lambda one: f"\\x{ord(one.group()):02x}", shown))
 
 
 class Meter(logging.Handler):

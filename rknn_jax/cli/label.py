@@ -78,7 +78,7 @@ def run(settings: Settings) -> dict[str, Any]:
     unsure = None if done.counts is None else job.unsure_share(done)
     _tell_release(plan, done)
     files = {
-        "page" if name.endswith(".html") else name.split(".")[0]: str(plan.folder / name)
+        "page" if name == "privacy.html" else name.split(".")[0]: str(plan.folder / name)
         for name in RESULTS
         if (plan.folder / name).exists()
     }
@@ -177,23 +177,17 @@ def _expectations(done: "Release") -> dict[str, float | None]:
 
 
 def _tell_release(plan: "Plan", done: "Release") -> None:
+    from rknn_jax.report.results import MEANINGS
+
     classes = plan.data.classes
     account = done.card["ledger"]
     per_class = np.bincount(done.labels, minlength=classes.count)
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
     rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
     tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)
-    explained = {
-        "stability": ("stability", "of the labels would be the same without noise"),
-        "agreement": (
-            "agreement",
-            "of the private records near a row have its most frequent class",
-        ),
-        "expected_accuracy": ("expected", "of the labels are right, as far as noisy counts tell"),
-    }
     for name, share in _expectations(done).items():
         if share is not None:
-            word, meaning = explained[name]
+            word, meaning = MEANINGS[name]
             tell(err, word, f"about {share:.1%} {meaning}")
     for concern in done.concerns:
         tell(err, "warning", str(concern))

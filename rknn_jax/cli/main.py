@@ -5,6 +5,7 @@ r"""`rknn`: label public data with private records, from the command line.
     rknn embed --images photos --model network.onnx --out public.parquet
     rknn classes --private R.npz --epsilon 0.1 --delta 1e-6
     rknn budget show R.npz.ledger.jsonl
+    rknn inspect runs/label
     rknn export runs/label --format csv
     rknn simulate --clients 1e6 --mechanism collision --epsilon 1
     rknn account shuffle --clients 60000 --delta 1e-6 --epsilon 1
@@ -40,6 +41,7 @@ from rknn_jax.cli import (
     experiment,
     export,
     federation,
+    inspect,
     label,
     simulate,
 )
@@ -49,6 +51,7 @@ from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
 from rknn_jax.cli.classes import SelectClasses
 from rknn_jax.cli.embed import Embed
 from rknn_jax.cli.export import Export
+from rknn_jax.cli.inspect import Inspect
 from rknn_jax.cli.simulate import Simulate
 from rknn_jax.federation.settings import Join, Serve
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
@@ -68,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         | Annotated[SelectClasses, subcommand("classes")]
         | Annotated[Embed, subcommand("embed")]
         | Annotated[Budget, subcommand("budget")]
+        | Annotated[Inspect, subcommand("inspect")]
         | Annotated[Export, subcommand("export")]
         | Annotated[Simulate, subcommand("simulate")]
         | Annotated[Account, subcommand("account")]
@@ -89,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         | SelectClasses
         | Embed
         | Budget
+        | Inspect
         | Export
         | Simulate
         | Account
@@ -127,6 +132,7 @@ def _run(
     | Raise
     | Repair
     | Adopt
+    | Inspect
     | Export
     | Simulate
     | Serve
@@ -144,6 +150,8 @@ def _run(
             return embed.run(action)
         case Show() | Raise() | Repair() | Adopt():
             return _run_budget(action)
+        case Inspect():
+            return inspect.run(action)
         case Export():
             return export.run(action)
         case Simulate():

@@ -8,12 +8,10 @@ import base64
 import io
 import math
 import time
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import jax
-import jinja2
 import numpy as np
 from PIL import Image
 
@@ -21,6 +19,7 @@ from rknn_jax import answers as decoder
 from rknn_jax import postprocessing
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.answers.concerns import Concern, Evidence, concerns
 from rknn_jax.federation import wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
 from rknn_jax.federation.request import Asked, Public
@@ -35,9 +34,12 @@ from rknn_jax.privacy.statement import (
     as_json,
     page,
 )
+from rknn_jax.report import pages, results
+from rknn_jax.report import release as report
+from rknn_jax.report.summary import summarize
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
-from rknn_jax.types import Answers, Queries
+from rknn_jax.types import Queries
 
 EXAMPLES_OF_A_CLASS = 12
 TRUSTED = {
@@ -75,12 +77,16 @@ def publish(
     graph = postprocessing.public_graph(
         features, len(queries.index), metric=asked.config.metric, smoothing=asked.config.smoothing
     )
-    decoded = None
+    kernels = None
     if asked.config.decodes:
-        decoded = decoder.kernels(queries, features, graph, metric=asked.config.metric)
-    found = Labels.none(len(features), len(asked.classes)).after(
-        queries, answers, 0, decoded, graph
-    )
+        kernels = decoder.kernels(queries, features, graph, metric=asked.config.metric)
+    decoded = None
+    if kernels is None:
+        before = Labels.none(len(features), len(asked.classes))
+        found = before.after(queries, answers, 0, None, graph)
+    else:
+        decoded = decoder.decode(answers.counts, answers.stddev, kernels)
+        found = Labels(decoded.probabilities, decoded.stability, queries.cluster)
     labels = found.hard
     confidence = found.confidence
     rows = {
@@ -98,8 +104,11 @@ def publish(
         accuracy = _train(folder, public, asked, labels, tell)
     told = _statement(asked, collector, guarantee)
     card = _card(told, asked, collector, accuracy)
-    report = _report(public, asked, answers, labels, confidence, card)
-    write_whole(folder / "report.html", report.encode())
+    listed = _concerns(asked, queries, features, labels, counts, stddev, decoded)
+    released = results.of(rows, answered, card, summarize(features, listed, decoded, stddev))
+    template = pages.template("report.html.j2", Path(__file__).parent)
+    pictures = _pictures(public, asked, labels, confidence)
+    report.write(folder, released, template, pictures=pictures)
     write_whole(folder / "privacy.html", page(told).encode())
     write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
@@ -236,45 +245,35 @@ def _statement(asked: Asked, collector: Collector | Sum, guarantee: Guarantee) -
     )
 
 
-def _report(
-    public: Public,
+def _concerns(
     asked: Asked,
-    answers: Answers,
+    queries: Queries,
+    features: np.ndarray,
     labels: np.ndarray,
-    confidence: np.ndarray,
-    card: dict[str, Any],
-) -> str:
-    classes = []
+    counts: np.ndarray,
+    stddev: np.ndarray,
+    decoded: decoder.Decoded | None,
+) -> list[Concern]:
+    """Return the reasons to doubt the labels, but for the scale of columns, which is set before."""
+    noise = float(stddev.mean())
+    found = Evidence(
+        features, labels, asked.classes, queries.size, noise, None, counts, stddev, decoded
+    )
+    return [one for one in concerns(found) if one.kind != "unscaled_columns"]
+
+
+def _pictures(
+    public: Public, asked: Asked, labels: np.ndarray, confidence: np.ndarray
+) -> list[tuple[str, list[str]]]:
+    """Return the pictures of each class with the surest labels, as PNG in base64."""
+    if not public.images:
+        return []
+    found = []
     for number, name in enumerate(asked.classes):
         mine = np.flatnonzero(labels == number)
         shown = mine[np.argsort(-confidence[mine], kind="stable")[:EXAMPLES_OF_A_CLASS]]
-        pictures = [_picture(public.inputs[i]) for i in shown] if public.images else []
-        classes.append({"name": name, "count": len(mine), "pictures": pictures})
-    shade = np.clip(answers.counts / np.maximum(10 * answers.stddev, 1e-9), 0, 1)
-    rows = [
-        {
-            "label": asked.classes[label],
-            "confidence": sure,
-            "cells": list(zip(counts, shades, strict=True)),
-        }
-        for label, sure, counts, shades in zip(
-            answers.labels,
-            answers.confidence.tolist(),
-            answers.counts.tolist(),
-            shade.tolist(),
-            strict=True,
-        )
-    ]
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-        resources.files("rknn_jax.federation").joinpath("report.html.j2").read_text()
-    )
-    return template.render(
-        card=card,
-        classes=classes,
-        rows=rows,
-        names=asked.classes,
-        stddev=float(answers.stddev.mean()),
-    )
+        found.append((name, [_picture(public.inputs[i]) for i in shown]))
+    return found
 
 
 def _picture(image: np.ndarray) -> str:

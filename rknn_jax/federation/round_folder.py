@@ -15,7 +15,8 @@ runs/<name>/
   student/         the trained network
   privacy.json     the guarantee, and the trust that it needs in the server
   privacy.html     the promise, in plain words
-  report.html
+  summary.json     agreement, expected accuracy, warnings and a map of the public rows
+  report.html      all of it on one page
   over.json        a mark that all connected clients have been told of the end
   parts.json       the folders whose answers were merged here
   merged.json      the folder into which the answers were merged; they count there alone

@@ -72,7 +72,8 @@ class OneToOne(PermuteAndFlip):
         scores = totals[np.arange(self.num_queries), every].sum(axis=1)
         scale = exact_noise.safe_scale(self.changed_cells * self.grid, self.epsilon)
         [winner] = exact_noise.permute_and_flip(scores[None], scale)
-        return np.eye(self.num_classes, dtype=np.int64)[every[winner]]
+        chosen: np.ndarray = np.eye(self.num_classes, dtype=np.int64)[every[winner]]
+        return chosen
 
     def winners(self, counts: Array) -> np.ndarray:
         """Return the classes without noise, int `[num_queries]`."""

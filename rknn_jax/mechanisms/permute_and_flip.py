@@ -77,7 +77,8 @@ class PermuteAndFlip(CentralMechanism):
         Args:
           counts: `[num_queries, num_classes]`.
         """
-        return np.asarray(counts).argmax(axis=1)
+        found: np.ndarray = np.asarray(counts).argmax(axis=1)
+        return found
 
     @property
     def noise_stddev(self) -> float:

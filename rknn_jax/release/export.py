@@ -10,12 +10,18 @@ and `model/`. An export is post-processing of what was released, and costs nothi
 | `label`               | string, else int64 | class, by name if the classes have names         |
 | `query`               | int64              | query that gave the label                        |
 | `confidence`          | float              | probability that noise did not change that label |
+| `score`               | float              | probability of the label                         |
 | `probability_<class>` | float              | probability of the class, by name or number      |
 
-A record without a label has no value in `label`. A label from neighbors alone has none in `query`,
-and an unknown confidence is missing too. A missing value is null in Parquet and an empty field in
-CSV. CSV files follow RFC 4180: UTF-8, a header, CRLF, and quotes around text with a comma, a quote
-or a line break. Text is written as is: a spreadsheet may take a label such as `=1+1` for a formula.
+Argilla takes `label` as a suggestion, and `score` by the mapping `{"score":
+"label.suggestion.score"}`. Cleanlab takes `label` of `labels.npz` as `labels` and `probability` as
+`pred_probs`. `datasets` and pandas read the Parquet file as it is.
+
+A record without a label has no value in `label` and `score`. A label from neighbors alone has none
+in `query`, and an unknown confidence is missing too. A missing value is null in Parquet and an
+empty field in CSV. CSV files follow RFC 4180: UTF-8, a header, CRLF, and quotes around text with a
+comma, a quote or a line break. Text is written as is: a spreadsheet may take a label such as `=1+1`
+for a formula.
 Parquet carries the guarantee as JSON under `guarantee` in the metadata of its schema.
 
 A network becomes one function of a batch of any size, including its weights, for CPU, CUDA and TPU
@@ -135,6 +141,7 @@ def read(folder: Path) -> Labels:
             "label": np.ma.masked_array(said, ~known),
             "query": np.ma.masked_array(query, query < 0),
             "confidence": np.ma.masked_array(sure, np.isnan(sure)),
+            "score": np.ma.masked_array(probability[np.arange(len(label)), label], ~known),
         }
         classes = range(probability.shape[1]) if names is None else names
         each = {

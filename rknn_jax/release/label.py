@@ -34,10 +34,13 @@ from rknn_jax.release.counting import Counted, Progress
 from rknn_jax.release.planning import Plan, request
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.statements import card, statement
-from rknn_jax.release.survey import Reading, labels_of
+from rknn_jax.release.survey import Reading, labels_of, of_metric
+from rknn_jax.report import release as report
+from rknn_jax.report import results
+from rknn_jax.report.summary import Summary, summarize
 from rknn_jax.types import Answers
 
-ROOM_FOR_WORDS = 2**20  # bytes of the statement and of the array files' headers
+ROOM_FOR_WORDS = 2**22  # bytes of the statement, the report and the array files' headers
 BYTES_PER_CELL = 100
 BYTES_PER_LABEL = 40
 BYTES_PER_GRID = 50
@@ -207,14 +210,24 @@ def unsure_share(done: Release) -> float:
     return float(np.mean(done.confidence < 1 - preview.LINE))
 
 
+def _summary(plan: Plan, done: Release) -> Summary:
+    """Return what the report needs beside the arrays."""
+    features = of_metric(plan.settings, plan.data.public)
+    stddev = None if done.counts is None else np.asarray(done.answers.stddev)
+    return summarize(features, done.concerns, done.decoded, stddev)
+
+
 def write(staging: Path, plan: Plan, done: Release) -> None:
     """Write the results, each file whole or not at all."""
     names = plan.data.classes.names
     files = {name: dict(arrays) for name, arrays in plan.survey.arrays(done.reading).items()}
+    rows = files["labels.npz"]
     if names:
-        files["labels.npz"]["class_names"] = np.array(names)
+        rows["class_names"] = np.array(names)
     for name, arrays in files.items():
         write_arrays(staging / name, arrays)
+    told = results.of(rows, files.get("queries.npz", {}), done.card, _summary(plan, done))
+    report.write(staging, told)
     write_text(staging / "privacy.html", page(done.statement))
     write_text(staging / "privacy.json", as_json(done.card))
 

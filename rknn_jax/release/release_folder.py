@@ -36,7 +36,14 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 
 STAGING = ".rknn-release"
-RESULTS = ("labels.npz", "queries.npz", "privacy.html", "privacy.json")
+RESULTS = (
+    "labels.npz",
+    "queries.npz",
+    "summary.json",
+    "report.html",
+    "privacy.html",
+    "privacy.json",
+)
 """Files of a release, in the order in which they are shown.
 
 A labeler without queries has no `queries.npz`. The last file marks the release as complete.

@@ -5,18 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
+from rknn_jax.report import pages
 
-from ..report.charts import COLOURS
 from .sections import Section
 
-TEMPLATE = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-).get_template("compare.html.j2")
+TEMPLATE = pages.template("compare.html.j2", Path(__file__).parent)
 """Template of the page, read once, so that a change during a run of an hour has no effect."""
 
 
@@ -56,4 +49,4 @@ def title(found: dict[str, Any]) -> str:
 
 def page(found: dict[str, Any], parts: Sequence[Section]) -> str:
     """Return the page, which loads nothing."""
-    return TEMPLATE.render(title=title(found), found=found, parts=parts, colours=COLOURS)
+    return TEMPLATE.render(title=title(found), found=found, parts=parts)

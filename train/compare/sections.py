@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from rknn_jax.report.text import epsilon_text
+
 from ..report.charts import chart
-from ..report.text import epsilon_text
 from .curves import curves, draw
 from .measure import ACCURACIES
 

@@ -14,20 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from scipy import special
 
-COLOURS = {
-    "ink": ("#1b1f24", "#e6e8eb"),
-    "muted": ("#68707c", "#9aa3af"),
-    "line": ("#dcdfe4", "#343a43"),
-    "paper": ("#ffffff", "#14171b"),
-    "card": ("#f6f7f9", "#1c2026"),
-    "label": ("#2563eb", "#6ea2ff"),
-    "student": ("#0d8a63", "#35c794"),
-    "wrong": ("#d1242f", "#ff6b70"),
-    "published": ("#a15c07", "#e0a030"),
-}
-"""Light and dark colors. Charts use the light ones, which are then replaced by CSS variables."""
+from rknn_jax.report.pages import COLOURS
 
 INK = {name: light for name, (light, dark) in COLOURS.items()}
+"""Light colors of a chart, which are then replaced by the page's CSS variables."""
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -12,12 +12,12 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from scipy import special
 
 from rknn_jax import bsvs
+from rknn_jax.report.text import percent
 
 from ..papers.published import PUBLISHED
 from .cards import MOST_QUERIES_SHOWN
 from .charts import INK, accuracy_axis, chart, epsilon_axis, shown
 from .folder import Run
-from .text import percent
 
 MOST_NAMED = 8
 """Greatest number of wrong queries outside the noise that the chart of gaps names."""

@@ -4,20 +4,19 @@ import math
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import tyro
 
 from rknn_jax._internal.disk import write_text
+from rknn_jax.report import pages
+from rknn_jax.report.text import epsilon_text
 
 from ..papers import Published
 from ..papers.published import CAVEATS, PUBLISHED
 from .cards import MOST_QUERIES_SHOWN, card, order
-from .charts import COLOURS
 from .figures import accuracy_by_epsilon, epochs, leads
 from .folder import Run, read
 from .settings import command
-from .text import epsilon_text, percent, plain
 
 MOST_CLASSES_IN_TABLE = 20
 """Greatest number of classes in the confusion table. Beyond it, only the largest are listed."""
@@ -51,20 +50,11 @@ def write(folder: tyro.conf.Positional[Path]) -> Path:
 
 def render(run: Run) -> str:
     """Return the page as HTML."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": percent, "epsilon": epsilon_text, "plain": plain}
-    return environment.get_template("report.html.j2").render(
+    return pages.template("report.html.j2", Path(__file__).parent).render(
         run=run,
         result=run.result,
         config=run.config,
         whole=run.privacy["whole"],
-        colours=COLOURS,
         odds=odds(run.privacy["whole"]),
         accountants=[
             (name, ACCOUNTANTS.get(name, ""), value)

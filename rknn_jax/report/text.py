@@ -1,4 +1,4 @@
-"""Numbers and settings as the page writes them."""
+"""Numbers and settings as pages write them."""
 
 import math
 from decimal import ROUND_CEILING, Context
@@ -31,3 +31,9 @@ def epsilon_text(value: Any) -> str:
     return (
         f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(f'{float(value):.12g}')):g}"
     )
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Cut a name that is too long for a table. Bytes that are no text become question marks."""
+    whole = text.encode(errors="replace").decode()
+    return whole if len(whole) <= most else f"{whole[: most - 1]}…"

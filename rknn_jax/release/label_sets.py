@@ -1,0 +1,148 @@
+"""Release of sets of labels on arrays: charge the ledger, then draw exact noise.
+
+    ledger = Ledger.create("clinic.ledger.jsonl", fingerprint(private), 1)
+    released = label_sets.release(
+        public, private, labels, ledger, epsilon=1, num_classes=20, labels_per_record=3
+    )
+    released.sets.present
+
+`rknn_jax.label_sets` has the votes, their sensitivity and the way in which counts are read.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from rknn_jax import answers, bsvs, label_sets, mechanisms, postprocessing
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.label_sets import LabelSets
+from rknn_jax.mechanisms.base import CentralMechanism, release_counts
+from rknn_jax.neighbors import nearest_votes
+from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.queries import kmeans
+from rknn_jax.release import tables
+from rknn_jax.types import Queries
+
+
+@dataclass(frozen=True)
+class ReleasedSets:
+    """Result of a release. All of it may be published with its guarantee.
+
+    Attributes:
+      sets: Set of classes of each public row.
+      queries: Public queries.
+      counts: int64 `[s, num_classes + 1]`, noisy votes; the last column is of records that voted.
+      stddev: Standard deviation of the noise of each count, in votes.
+      guarantee: Guarantee of everything here together.
+    """
+
+    sets: LabelSets
+    queries: Queries
+    counts: np.ndarray
+    stddev: float
+    guarantee: Guarantee
+
+
+def release(
+    public: np.ndarray,
+    private: np.ndarray,
+    labels: np.ndarray,
+    ledger: Ledger,
+    *,
+    epsilon: float,
+    num_classes: int,
+    labels_per_record: int,
+    num_queries: int,
+    num_neighbors: int = 1,
+    mechanism: str = "discrete_laplace",
+    relation: Relation = "replace-one",
+    seed: int = 0,
+    **others: Any,
+) -> ReleasedSets:
+    """Release a set of classes for each public row.
+
+    A record with more than r labels keeps r of them, as `label_sets.ballots` says. A record whose
+    embedding is not finite casts no vote.
+
+    Args:
+      public: Public embeddings, float `[m, f]`.
+      private: Private embeddings, float `[n, f]`.
+      labels: Labels of the private records: class numbers `[n, l]`, where a negative one is no
+        label, or a mask of the classes, bool `[n, num_classes]`.
+      ledger: Ledger of the private records.
+      epsilon: Epsilon of the release.
+      num_classes: Number of classes |Y|, public.
+      labels_per_record: Most labels of a record that count, r, public.
+      num_queries: Number of queries s that the public rows are clustered into.
+      num_neighbors: Number of queries k that a record votes at. Defaults to 1.
+      mechanism: Central mechanism that releases counts exactly. Defaults to `discrete_laplace`.
+      relation: Neighboring relation. Defaults to `replace-one`.
+      seed: Seed of the clustering, public. Defaults to 0.
+      **others: Further fields of the mechanism, such as `delta`.
+
+    Raises:
+      LedgerError: If the ledger is of other records, or does not allow the charge; nothing is
+        drawn then.
+      ValueError: If the input cannot be used; nothing is spent then.
+    """
+    private_step = _mechanism(
+        mechanism,
+        epsilon=epsilon,
+        relation=relation,
+        **label_sets.sizes(num_queries, num_classes, labels_per_record, num_neighbors),
+        **others,
+    )
+    rows = tables.real_rows(np.asarray(public), "public").astype(np.float32)
+    ballots = label_sets.ballots(labels, num_classes, labels_per_record)
+    points = tables.usable_rows(tables.real_rows(np.asarray(private), "private", rows.shape[1]))
+    if len(points) != len(ballots):
+        raise ValueError(
+            f"Expected a row of labels for each of {len(points)} private records, got "
+            f"{len(ballots)}."
+        )
+    dataset = fingerprint(private)
+    ledger_index.check(ledger.path, dataset)
+    Ledger.open(ledger.path, dataset)  # refuses the ledger of other records
+    unusable = np.isnan(points[:, 0])
+    ballots[unusable] = bsvs.NO_CELL
+    key = stage_key(jax.random.key(seed), Stage.QUERIES)
+    queries = kmeans.select(key, rows, num_queries)
+    graph = postprocessing.public_graph(rows, num_queries)
+    kernels = answers.kernels(queries, rows, graph)
+    votes = nearest_votes(
+        np.where(unusable[:, None], np.float32(0), points),
+        queries.features,
+        ballots,
+        num_neighbors,
+        num_classes + 1,
+    )
+    purpose = (
+        f"label sets: {num_queries} queries, {num_classes} classes, {labels_per_record} labels a "
+        f"record, {mechanism}"
+    )
+    counts, guarantee = release_counts(
+        private_step, np.asarray(votes), len(points), ledger, purpose
+    )
+    stddev = private_step.noise_stddev
+    sets = label_sets.read(counts, stddev, queries, kernels)
+    return ReleasedSets(sets, queries, counts, stddev, guarantee)
+
+
+def _mechanism(name: str, **fields: Any) -> CentralMechanism:
+    """Return the calibrated mechanism, which releases counts.
+
+    Raises:
+      ValueError: If it does not, or has no exact noise.
+    """
+    kind = mechanisms.named(name)
+    if not mechanisms.can_release(kind) or not kind.releases_counts:
+        raise ValueError(
+            "Expected a central mechanism that releases counts with exact noise, got "
+            f"mechanism={name}; use discrete_laplace, or gaussian with a delta."
+        )
+    made: CentralMechanism = kind(**fields)
+    return made

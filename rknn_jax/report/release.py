@@ -1,0 +1,153 @@
+"""Page of a release: `release.html.j2` holds its text and order, and this file its content.
+
+The page is made from the release's own files, so it can be made again at any time. It is at most
+`LARGEST` bytes, whatever the number of rows, queries and classes.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from rknn_jax._internal.disk import write_text
+from rknn_jax.report import figures, pages
+from rknn_jax.report.results import (
+    MEANINGS,
+    SUMMARY,
+    Results,
+    class_rows,
+    gaps,
+    second_look,
+)
+from rknn_jax.report.text import epsilon_text, percent, shortened
+
+REPORT = "report.html"
+STATEMENT = "privacy.html"
+
+LARGEST = 2_000_000
+"""Most bytes of a page."""
+
+MOST_CLASSES = 500
+"""Most classes in the table."""
+
+MOST_ROWS = 50
+"""Most rows that are worth a second look."""
+
+MOST_GAPS = 20
+"""Most queries in the table of gaps."""
+
+MOST_NAMED = 30
+"""Most classes that the map names."""
+
+
+def write(
+    folder: Path, results: Results, template: jinja2.Template | None = None, **others: Any
+) -> None:
+    """Write `summary.json`, if there is one, and the page.
+
+    Args:
+      folder: Folder of the release.
+      results: Released quantities.
+      template: Template, as for `page`. Defaults to `release.html.j2`.
+      **others: Content of the template's own blocks.
+    """
+    if results.summary is not None:
+        told = json.dumps(results.summary.asdict(), allow_nan=False)
+        write_text(folder / SUMMARY, told + "\n")
+    write_text(folder / REPORT, page(results, template, **others))
+
+
+def page(
+    results: Results,
+    template: jinja2.Template | None = None,
+    link: str = STATEMENT,
+    **others: Any,
+) -> str:
+    """Return the page of a release as HTML that loads nothing.
+
+    Args:
+      results: Released quantities.
+      template: Template that extends `release.html.j2`. Defaults to that one.
+      link: Address of the privacy statement. Defaults to the page's own folder.
+      **others: Content of the template's own blocks.
+    """
+    rows = second_look(results, MOST_ROWS)
+    bands = figures.bands(results)
+    found = gaps(results)
+    smallest = sorted(found, key=lambda one: one.gap / one.noise)[:MOST_GAPS]
+    classes = class_rows(results)
+    largest = sorted(classes, key=lambda one: -one.labels)[:MOST_CLASSES]
+    clouds = figures.clouds(results)
+    names = [shortened(name) for name in results.classes]
+    made = (template or pages.template("release.html.j2")).render(
+        title=title(results),
+        headline=headline(results),
+        card=results.card,
+        link=link,
+        summary=results.summary,
+        shares=[
+            (word, percent(results.shares[name]), meaning)
+            for name, (word, meaning) in MEANINGS.items()
+            if name in results.shares
+        ],
+        num_classes=len(classes),
+        classes=sorted(largest, key=lambda one: one.number),
+        counted=results.counts is not None,
+        unlabeled=int((results.label < 0).sum()),
+        bands=bands,
+        bands_words=", ".join(f"{band.text}%: {band.rows:,} rows" for band in bands),
+        band_rows=[(band.text, f"{band.rows:,}", percent(band.share)) for band in bands],
+        gaps=figures.gap_chart(found),
+        gaps_words=_gaps_words(len(found), sum(one.gap < 2 * one.noise for one in found)),
+        gaps_caption=f"The {len(smallest)} queries with the smallest gaps of {len(found):,}",
+        gap_rows=[
+            (
+                one.query,
+                names[one.first],
+                names[one.second],
+                f"{one.votes:,.0f}",
+                f"{one.gap:,.0f}",
+                f"± {one.noise:,.0f}",
+                f"{one.rows:,}",
+            )
+            for one in smallest
+        ],
+        clouds=clouds,
+        map_words=_map_words(sum(len(one.dots) for one in clouds), len(results.label)),
+        rows=rows,
+        rows_caption=f"The {len(rows)} least stable of {int(results.doubtful.sum()):,} doubtful "
+        "labels; rows count from 0",
+        hue=figures.hue,
+        most_named=MOST_NAMED,
+        **others,
+    )
+    return made.encode(errors="replace").decode()
+
+
+def title(results: Results) -> str:
+    """Return the heading of a release."""
+    return f"{len(results.label):,} public rows, labeled by private records"
+
+
+def headline(results: Results) -> str:
+    """Return the sentence with the number that matters most."""
+    guarantee = results.card["guarantee"]
+    price = f"at ε = {epsilon_text(guarantee['epsilon'])} for one {guarantee['unit']}"
+    for name, share in results.shares.items():
+        return f"About {percent(share)} {MEANINGS[name][1]}, {price}."
+    return f"Labels alone were released, {price}; no number tells how sure they are."
+
+
+def _gaps_words(num_queries: int, num_doubtful: int) -> str:
+    return (
+        f"{num_queries:,} queries; {num_doubtful:,} of them have a gap of less than twice the "
+        "standard deviation of its noise"
+    )
+
+
+def _map_words(num_drawn: int, num_rows: int) -> str:
+    rows = f"All {num_rows:,} public rows"
+    if num_drawn < num_rows:
+        rows = f"{num_drawn:,} of {num_rows:,} public rows, drawn at random,"
+    return f"{rows} by the first two principal components of their embeddings, colored by label."

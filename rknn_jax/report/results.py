@@ -1,0 +1,306 @@
+"""Folder of a release as its report reads it.
+
+`rknn label`, `rknn serve` and `train.distill` leave folders of the same layout. Nothing private is
+opened: the folder's own files are all that is read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rknn_jax._internal.disk import read_arrays, read_json
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.report.summary import Summary
+
+SUMMARY = "summary.json"
+
+SURE = 0.95
+"""Stability below which a label is marked as doubtful."""
+
+MEANINGS = {
+    "expected_accuracy": ("expected", "of the labels are right, as far as noisy counts tell"),
+    "stability": ("stability", "of the labels would be the same without noise"),
+    "agreement": (
+        "agreement",
+        "of the private records near a row have its most frequent class",
+    ),
+}
+"""Word and meaning of each share of a release, the one that matters most first."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Content of a folder.
+
+    Attributes:
+      label: int `[m]`, label of each public row; -1 for a row without one.
+      query: int `[m]`, query that spoke for the row; -1 for a row without one.
+      confidence: float `[m]`, stability of the label; NaN if unknown.
+      probability: float `[m, num_classes]`.
+      classes: Names of the classes.
+      counts: float64 `[s, num_classes]`, noisy counts; None if labels alone were released.
+      stddev: float64 `[s, num_classes]`, standard deviation of their noise, in votes; None
+        likewise.
+      card: Content of `privacy.json`.
+      summary: Content of `summary.json`; None if the folder has none.
+    """
+
+    label: np.ndarray
+    query: np.ndarray
+    confidence: np.ndarray
+    probability: np.ndarray
+    classes: tuple[str, ...]
+    counts: np.ndarray | None
+    stddev: np.ndarray | None
+    card: dict[str, Any]
+    summary: Summary | None
+
+    @property
+    def doubtful(self) -> np.ndarray:
+        """Mask of labels that noise may have decided, bool `[m]`."""
+        mask: np.ndarray = (self.label >= 0) & (self.confidence < SURE)
+        return mask
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of `MEANINGS` that are known."""
+        known = (self.label >= 0) & ~np.isnan(self.confidence)
+        found = {
+            "expected_accuracy": self.summary.expected_accuracy if self.summary else None,
+            "stability": float(self.confidence[known].mean()) if known.any() else None,
+            "agreement": self.summary.agreement if self.summary else None,
+        }
+        return {name: share for name, share in found.items() if share is not None}
+
+
+class ClassRow(NamedTuple):
+    """Results of one class.
+
+    Attributes:
+      number: Number of the class.
+      name: Name of the class.
+      labels: Public rows with this label.
+      votes: Noisy votes of all queries; None if labels alone were released.
+      noise: Standard deviation of the noise in `votes`; None likewise.
+      stability: Mean stability of the labels; None if unknown.
+      doubtful: Labels that noise may have decided.
+    """
+
+    number: int
+    name: str
+    labels: int
+    votes: float | None
+    noise: float | None
+    stability: float | None
+    doubtful: int
+
+
+class Row(NamedTuple):
+    """Public row that is worth a second look.
+
+    Attributes:
+      row: Position in the public data.
+      label: Name of its label.
+      number: Number of its label.
+      stability: Probability that noise did not change the label; None if unknown.
+      probability: Probability of the label.
+      rival: Name of the second most probable class; None if there is no other class.
+      rival_probability: Its probability.
+      query: Query that spoke for the row.
+    """
+
+    row: int
+    label: str
+    number: int
+    stability: float | None
+    probability: float
+    rival: str | None
+    rival_probability: float
+    query: int
+
+
+class Gap(NamedTuple):
+    """Lead of a query's first class over its second.
+
+    Attributes:
+      query: Number of the query.
+      first, second: Numbers of the two classes with the most noisy votes.
+      votes: Noisy votes of the first.
+      gap: Noisy votes between the two.
+      noise: Standard deviation of the noise in `gap`.
+      rows: Public rows that the query speaks for.
+    """
+
+    query: int
+    first: int
+    second: int
+    votes: float
+    gap: float
+    noise: float
+    rows: int
+
+
+def class_rows(results: Results) -> list[ClassRow]:
+    """Return the results of each class, in the order of the classes."""
+    found = []
+    for number, name in enumerate(results.classes):
+        mine = results.label == number
+        sure = results.confidence[mine]
+        sure = sure[~np.isnan(sure)]
+        votes = noise = None
+        if results.counts is not None and results.stddev is not None:
+            votes = float(results.counts[:, number].sum())
+            noise = float(np.sqrt((results.stddev[:, number] ** 2).sum()))
+        stability = float(sure.mean()) if len(sure) else None
+        doubtful = int(results.doubtful[mine].sum())
+        found.append(ClassRow(number, name, int(mine.sum()), votes, noise, stability, doubtful))
+    return found
+
+
+def second_look(results: Results, most: int) -> list[Row]:
+    """Return the doubtful labels, the least stable first.
+
+    Args:
+      results: Content of a folder.
+      most: Most rows to return.
+    """
+    known = np.flatnonzero(results.doubtful)
+    label = results.label[known]
+    probability = results.probability[known, label]
+    order = np.lexsort((known, probability, results.confidence[known]))[:most]
+    return [_row(results, int(row)) for row in known[order]]
+
+
+def gaps(results: Results) -> list[Gap]:
+    """Return the lead of each query, or nothing if labels alone were released."""
+    if results.counts is None or results.stddev is None or results.counts.shape[1] < 2:
+        return []
+    order = np.argsort(-results.counts, axis=1, kind="stable")
+    rows = np.bincount(results.query[results.query >= 0], minlength=len(order))
+    found = []
+    for query, (first, second) in enumerate(order[:, :2].tolist()):
+        votes = float(results.counts[query, first])
+        noise = float(np.hypot(results.stddev[query, first], results.stddev[query, second]))
+        gap = votes - float(results.counts[query, second])
+        found.append(Gap(query, first, second, votes, gap, noise, int(rows[query])))
+    return found
+
+
+def read(folder: Path) -> Results:
+    """Read the folder of a release.
+
+    Raises:
+      ValueError: If the folder is not finished, is damaged or is something else.
+    """
+    if not (folder / "privacy.json").exists():
+        raise ValueError(
+            f"Expected a finished folder of rknn label, rknn serve or train.distill, got {folder}, "
+            "which has no privacy.json; let the run come to its end."
+        )
+    try:
+        rows = read_arrays(folder / "labels.npz", "label", "query", "confidence", "probability")
+        # A labeler that asks no queries leaves no such file.
+        path = folder / "queries.npz"
+        asked = read_arrays(path) if path.exists() else {}
+        card = read_json(folder / "privacy.json")
+        results = of(rows, asked, card, _summary(folder), _classes(folder))
+        _check(results)
+    except Exception as error:  # a damaged file fails in many ways
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"Expected a finished folder of rknn label, rknn serve or train.distill, got {folder}, "
+            f"which is damaged or something else ({reason}); restore it from a copy."
+        ) from error
+    return results
+
+
+def of(
+    rows: dict[str, np.ndarray],
+    asked: dict[str, np.ndarray],
+    card: dict[str, Any],
+    summary: Summary | None,
+    classes: Sequence[str] | None = None,
+) -> Results:
+    """Return the content of a folder from its arrays.
+
+    Args:
+      rows: Arrays of `labels.npz`.
+      asked: Arrays of `queries.npz`; none if no queries were asked.
+      card: Content of `privacy.json`.
+      summary: Content of `summary.json`, or None.
+      classes: Names of the classes, if `rows` has none. Defaults to None, for their numbers.
+    """
+    counts = asked.get("noisy_counts", asked.get("votes"))
+    stddev = asked.get("stddev")
+    if stddev is None and counts is not None and summary and summary.noise_stddev is not None:
+        stddev = np.full(counts.shape, summary.noise_stddev)
+    # Labels alone have no counts; train.distill saves them as exact ones.
+    if stddev is None or not np.any(stddev):
+        counts = stddev = None
+    named = rows.get("class_names", classes)
+    return Results(
+        rows["label"],
+        rows["query"],
+        rows["confidence"].astype(np.float64),
+        rows["probability"],
+        tuple(map(str, range(rows["probability"].shape[1]) if named is None else named)),
+        None if counts is None else counts.astype(np.float64),
+        None if stddev is None else np.asarray(stddev, np.float64),
+        card,
+        summary,
+    )
+
+
+def _summary(folder: Path) -> Summary | None:
+    path = folder / SUMMARY
+    return Summary.of(read_json(path)) if path.exists() else None
+
+
+def _classes(folder: Path) -> Sequence[str] | None:
+    """Return the names of the classes that `train.distill` has among its settings."""
+    settings = folder / "config.json"
+    return read_json(settings).get("classes") if settings.exists() else None
+
+
+def _check(results: Results) -> None:
+    """Raise ValueError or KeyError if arrays and names do not fit each other."""
+    size = (len(results.label), len(results.classes))
+    shapes = (results.label.shape, results.query.shape, results.confidence.shape)
+    if results.probability.shape != size or set(shapes) != {size[:1]}:
+        raise ValueError(f"{shapes} and {results.probability.shape} are the shapes of {size} rows")
+    if {results.label.dtype.kind, results.query.dtype.kind} != {"i"}:
+        raise ValueError("labels or queries are no whole numbers")
+    if size[0] and not -1 <= results.label.min() <= results.label.max() < size[1]:
+        raise ValueError(f"labels outside the {size[1]} classes")
+    if results.counts is not None and results.stddev is not None:
+        if results.counts.shape != results.stddev.shape or results.counts.shape[1:] != size[1:]:
+            raise ValueError(f"noisy counts have the shape {results.counts.shape}")
+        if size[0] and results.query.max() >= len(results.counts):
+            raise ValueError(f"queries outside the {len(results.counts)} that were asked")
+    if results.summary and any(not 0 <= row < size[0] for row in results.summary.rows):
+        raise ValueError("the map has rows that are not there")
+    Guarantee.of(results.card["guarantee"])
+    "".join([*results.classes, results.card["statement"], *results.card["not_covered"]])
+
+
+def _row(results: Results, row: int) -> Row:
+    label = int(results.label[row])
+    others = results.probability[row].astype(np.float64)
+    probability = float(others[label])
+    others[label] = -1
+    rival = int(others.argmax())
+    alone = len(others) == 1
+    sure = float(results.confidence[row])
+    return Row(
+        row,
+        results.classes[label],
+        label,
+        None if np.isnan(sure) else sure,
+        probability,
+        None if alone else results.classes[rival],
+        0.0 if alone else float(others[rival]),
+        int(results.query[row]),
+    )

@@ -1,0 +1,345 @@
+"""The page of a release and `rknn inspect`: they say what was released, load nothing, escape every
+name, and need neither the private records nor the ledger.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rknn_jax.answers.concerns import Concern
+from rknn_jax.cli import main as cli
+from rknn_jax.report import figures, pages, release, results, summary
+from tests.html_page import Page
+
+HOSTILE = '<script>alert("1")</script>\x1b[31m&'
+NAMES = ["plain", HOSTILE, "ünïcode"]
+NUM_ROWS = 60
+
+
+def write_files(folder):
+    generator = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    rows = (2 * np.eye(3, 4)[labels] + generator.normal(size=(90, 4))).astype(np.float32)
+    np.savez(folder / "P.npz", embeddings=rows[:NUM_ROWS])
+    names = np.array(NAMES)
+    np.savez(folder / "R.npz", embeddings=rows, labels=names[labels], classes=names)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A release with counts and one of labels alone. Private records and ledger are gone."""
+    home = tmp_path_factory.mktemp("releases")
+    write_files(home)
+    for name, mechanism in (("counts", "discrete_laplace"), ("alone", "permute_and_flip")):
+        words = {
+            "public": home / "P.npz",
+            "private": home / "R.npz",
+            "epsilon": 0.5,
+            "budget": 2,
+            "queries": 6,
+            "mechanism": mechanism,
+            "out": home / name,
+        }
+        given = [str(word) for option, value in words.items() for word in (f"--{option}", value)]
+        assert cli.main(["label", *given]) == 0
+    for path in home.glob("R.npz*"):
+        path.unlink()
+    return home
+
+
+@pytest.fixture(scope="module")
+def page(folders):
+    return Page((folders / "counts" / "report.html").read_text())
+
+
+@pytest.fixture(scope="module")
+def released(folders):
+    return results.read(folders / "counts")
+
+
+def test_the_page_is_well_formed_and_loads_nothing(page, folders):
+    text = (folders / "counts" / "report.html").read_text()
+    assert page.balanced
+    assert "//" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    for _, attributes, _ in page.elements:
+        assert attributes.get("href", "privacy.html") == "privacy.html"
+        assert "src" not in attributes
+        assert not any(name.startswith("on") for name in attributes)
+    (policy,) = page.find("meta", content="data:;")
+    assert "default-src 'none'" in policy[1]["content"]
+    assert "prefers-color-scheme: dark" in text
+    assert page.find("meta", name="viewport")
+
+
+def test_names_cannot_become_markup(page):
+    (script,) = page.find("script")
+    assert "alert" not in script[2]
+    assert HOSTILE in [cell[2] for cell in page.find("th", scope="row")]
+    assert HOSTILE in [option[2] for option in page.find("option")]
+
+
+def test_every_chart_has_its_marks_a_title_and_a_description(page, released):
+    marks = {chart[1]["id"]: [] for chart in page.find("svg", class_="drawn")}
+    inside = None
+    for tag, attributes, _ in page.elements:
+        inside = attributes["id"] if tag == "svg" else inside
+        if tag in ("circle", "rect") and "limit" not in attributes.get("class", ""):
+            marks[inside].append(attributes)
+    sizes = {name: len(found) for name, found in marks.items()}
+    bands = len(figures.BANDS) - 1
+    assert sizes == {"stability-chart": bands, "gaps-chart": 6, "map-chart": NUM_ROWS}
+    heights = [float(mark["height"]) for mark in marks["stability-chart"]]
+    counts = np.histogram(released.confidence, bins=figures.BANDS)[0]
+    np.testing.assert_allclose(heights, counts / counts.max() * 220, atol=0.06)
+    rings = sum(mark.get("class") == "doubtful" for mark in marks["map-chart"])
+    assert rings == released.doubtful.sum() > 0
+    for mark in marks["map-chart"] + marks["gaps-chart"]:
+        assert 0 <= float(mark["cx"]) <= 480
+        assert 0 <= float(mark["cy"]) <= 480
+    for chart in page.find("svg", class_="drawn"):
+        title, words = chart[1]["aria-labelledby"].split()
+        assert page.find("title", id=title)[0][2]
+        assert page.find("desc", id=words)[0][2]
+
+
+def test_tables_have_captions_and_headers_with_a_scope(page):
+    assert len(page.find("caption")) == len(page.find("table")) == 5
+    assert all(header[1]["scope"] in ("col", "row") for header in page.find("th"))
+
+
+def test_classes_have_the_released_numbers(folders, released):
+    with np.load(folders / "counts" / "queries.npz") as asked:
+        counts = asked["noisy_counts"]
+    scale = 2 / 0.5  # of discrete Laplace noise at epsilon 0.5 under replace-one
+    stddev = 0.5**0.5 / np.sinh(0.5 / scale)
+    for number, row in enumerate(results.class_rows(released)):
+        mine = released.label == number
+        assert row.name == NAMES[number]
+        assert row.labels == mine.sum()
+        assert row.votes == counts[:, number].sum()
+        assert row.noise == pytest.approx(stddev * 6**0.5, rel=1e-5)
+        assert row.stability == pytest.approx(released.confidence[mine].mean())
+        assert row.doubtful == (released.confidence[mine] < 0.95).sum()
+
+
+def test_gaps_are_those_of_the_counts(released):
+    found = results.gaps(released)
+    ordered = np.sort(released.counts, axis=1)
+    assert [one.gap for one in found] == (ordered[:, -1] - ordered[:, -2]).tolist()
+    assert sum(one.rows for one in found) == NUM_ROWS
+    assert found[0].noise == pytest.approx(2**0.5 * released.stddev[0, 0])
+
+
+def test_the_least_stable_labels_come_first(released):
+    rows = results.second_look(released, 5)
+    least = np.sort(released.confidence)[:5]
+    assert [row.stability for row in rows] == least.tolist()
+    for row in rows:
+        others = np.delete(released.probability[row.row], row.number)
+        assert row.probability == released.probability[row.row].max()
+        assert row.rival_probability == others.max()
+
+
+def test_the_page_leads_with_the_number_that_matters_and_every_warning(folders, page):
+    told = json.loads((folders / "counts" / "summary.json").read_text())
+    assert f"{told['expected_accuracy']:.1%}" in page.find("p", class_="headline")[0][2]
+    found = results.read(folders / "counts")
+    doubt = Concern("low_stability", 0.5, "noise <decides>", "raise --epsilon")
+    warned = replace(found, summary=replace(found.summary, concerns=(doubt,)))
+    (listed,) = Page(release.page(warned)).find("ul", class_="concerns")
+    assert "noise <decides>. Remedy: raise --epsilon." in " ".join(listed[2].split())
+
+
+def test_labels_alone_show_no_votes_and_no_stability(folders):
+    found = results.read(folders / "alone")
+    assert found.counts is None
+    assert np.isnan(found.confidence).all()
+    assert found.shares == {}
+    made = Page((folders / "alone" / "report.html").read_text())
+    assert made.balanced
+    assert "Labels alone were released, at ε = 0.5" in made.text
+    assert [chart[1]["id"] for chart in made.find("svg", class_="drawn")] == ["map-chart"]
+    assert not made.find("tr", data_sure="")
+
+
+def test_inspect_makes_the_same_page_again(folders, rknn):
+    done = rknn("inspect", folders / "counts", "--out", folders / "counts" / "again.html", "--json")
+    assert done.status == 0
+    first, second = (folders / "counts" / name for name in ("report.html", "again.html"))
+    assert second.read_text() == first.read_text()
+    assert done.json["files"]["page"] == str(second)
+    second.unlink()
+
+
+def test_inspect_writes_over_nothing_but_a_report(folders, rknn):
+    labels = folders / "counts" / "labels.npz"
+    before = labels.read_bytes()
+    done = rknn("inspect", folders / "counts", "--out", labels)
+    assert done.status == 2
+    assert "report.html" in done.err
+    assert labels.read_bytes() == before
+
+
+def test_a_page_elsewhere_links_to_the_statement(folders, rknn, tmp_path):
+    assert rknn("inspect", folders / "counts", "--out", tmp_path / "new.html").status == 0
+    (link,) = Page((tmp_path / "new.html").read_text()).find("a")
+    assert (tmp_path / link[1]["href"]).resolve() == (folders / "counts/privacy.html").resolve()
+
+
+def test_inspect_shows_classes_rows_and_warnings(folders, rknn, released):
+    done = rknn("inspect", folders / "counts")
+    assert done.status == 0
+    assert "\x1b" not in done.out
+    for row in results.class_rows(released):
+        numbers = f" {row.labels} +{row.votes:,.0f} +± {row.noise:,.0f} "
+        assert re.search(numbers, done.out)
+    assert str(results.second_look(released, 1)[0].row) in done.out
+    told = rknn("inspect", folders / "counts", "--json").json
+    assert [one["labels"] for one in told["classes"]] == np.bincount(released.label).tolist()
+    assert told["num_doubtful"] == released.doubtful.sum()
+    assert told["expected_accuracy"] == released.summary.expected_accuracy
+    assert told["exit_status"] == 0
+
+
+def test_a_folder_without_queries_has_labels_and_no_votes(folders, rknn, tmp_path):
+    copy = Path(shutil.copytree(folders / "counts", tmp_path / "copy"))
+    (copy / "queries.npz").unlink()
+    told = rknn("inspect", copy, "--json", "--out", tmp_path / "page.html").json
+    assert {one["votes"] for one in told["classes"]} == {None}
+    assert Page((tmp_path / "page.html").read_text()).balanced
+
+
+def damaged(folder, tmp_path, change):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    change(copy)
+    return copy
+
+
+DAMAGES = {
+    "no statement": lambda folder: (folder / "privacy.json").unlink(),
+    "no labels": lambda folder: (folder / "labels.npz").unlink(),
+    "half a summary": lambda folder: (folder / "summary.json").write_text('{"agreement": 1}'),
+    "a row that is not there": lambda folder: edit(folder, rows=[60], places=[[0, 0]]),
+    "a list": lambda folder: (folder / "privacy.json").write_text("[]"),
+}
+
+
+def edit(folder, **changes):
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_folder_is_refused_by_name(folders, rknn, tmp_path, change):
+    copy = damaged(folders / "counts", tmp_path, change)
+    done = rknn("inspect", copy)
+    assert done.status == 2
+    assert str(copy) in done.err
+
+
+def test_the_largest_page_is_small():
+    """Many rows, queries and classes of long names that grow when they are escaped."""
+    rng = np.random.default_rng(0)
+    num_rows, num_queries, num_classes = 20_000, 3000, 600
+    features = rng.normal(size=(num_rows, 8)).astype(np.float32)
+    doubts = [Concern("kind", 1.0, "&" * 300, "<" * 300)] * 8
+    found = results.Results(
+        label=rng.integers(num_classes, size=num_rows),
+        query=rng.integers(num_queries, size=num_rows),
+        confidence=rng.uniform(0.2, 1, num_rows),
+        probability=np.full((num_rows, num_classes), 1 / num_classes, np.float32),
+        classes=tuple(f"{number}{'<&>' * 200}" for number in range(num_classes)),
+        counts=rng.integers(0, 10**6, (num_queries, num_classes)).astype(np.float64),
+        stddev=np.full((num_queries, num_classes), 5.0),
+        card={
+            "guarantee": {"epsilon": 1.0, "unit": "record"},
+            "statement": "",
+            "not_covered": [],
+        },
+        summary=summary.summarize(features, doubts, None, None),
+    )
+    made = release.page(found)
+    assert 500_000 < len(made.encode()) < release.LARGEST
+    assert len(json.dumps(found.summary.asdict())) < 200_000
+
+
+def test_the_map_keeps_what_principal_components_keep():
+    """Two clusters far apart along one of many axes are apart on the map, on its whole width."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(200, 30)).astype(np.float32)
+    features[100:, 17] += 50
+    places = summary.places(features)
+    assert np.abs(places).max() == 1
+    sides = np.sign(places[:, 0])
+    assert abs(sides[:100].sum()) == abs(sides[100:].sum()) == 100
+    assert sides[0] != sides[-1]
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        np.ones((5, 3)),
+        np.ones((1, 4)),
+        np.arange(4.0)[:, None],
+        np.full((3, 2), 3e38) * np.array([[1], [-1], [0.5]]),
+        np.array([[0, 1e-300], [1e-300, 0]]),
+    ],
+    ids=["equal rows", "one row", "one column", "huge", "tiny"],
+)
+def test_the_map_of_odd_rows_is_finite(features):
+    """A release is paid for when its map is made, so no public table may stop it."""
+    with np.errstate(all="raise", under="ignore"):
+        places = summary.places(features.astype(np.float32))
+    assert places.shape == (len(features), 2)
+    assert np.isfinite(places).all()
+
+
+def test_charts_use_colors_of_the_page():
+    frame = (Path(pages.__file__).parent / "base.html.j2").read_text()
+    used = set(re.findall(r"var\(--([\w-]+)\)", frame))
+    assert used <= {*pages.COLOURS, "hue", "of", "of-class"}
+
+
+LOOK = """
+document.documentElement.style.maxWidth = "WIDTHpx";
+const fits = document.body.scrollWidth <= WIDTH;
+document.querySelectorAll("#rows button")[2].click();
+const cells = [...document.querySelectorAll("#rows tbody tr")].map(row => row.cells[2].textContent);
+document.getElementById("class").value = "1";
+document.getElementById("filter").dispatchEvent(new Event("input"));
+const left = document.querySelectorAll("#map-chart g:not(.hidden)").length;
+document.title = JSON.stringify({fits, cells, left});
+"""
+"""Script that sorts the rows by stability, the greatest first, and shows one class alone."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [400, 1400])
+def test_a_browser_shows_sorts_and_filters(folders, tmp_path, width):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium is installed here")
+    text = (folders / "counts" / "report.html").read_text()
+    script = f"<script>{LOOK.replace('WIDTH', str(width))}</script>"
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{script}</body>"))
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900")
+    shown = subprocess.run(
+        [browser, *flags, "--dump-dom", f"file://{tmp_path}/page.html"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    made = Page(shown.stdout)
+    seen = json.loads(made.find("title")[0][2])
+    assert seen["fits"]
+    values = [float(cell.rstrip("%")) for cell in seen["cells"]]
+    assert values == sorted(values, reverse=True)
+    assert values[0] > values[-1]
+    assert seen["left"] == 1
+    assert "hidden" not in made.find("form")[0][1]
