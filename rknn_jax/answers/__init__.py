@@ -146,17 +146,19 @@ def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Decoded:
     if matched is not None:
         shares = one_to_one * matched.shares + (1 - one_to_one) * shares
         squares = one_to_one * matched.squares + (1 - one_to_one) * squares
-    seen_part = calibration.seen_part(shares, squares, public.size)
+    shown = calibration.seen_part(shares, squares, public.size)
     square = float(public.size @ squares.sum(axis=1) / public.size.sum())
+    agreement = calibration.greatest(square, num_classes)
+    power = calibration.power(shown, agreement)
     return Decoded(
-        calibration.sharper(postprocessing.soft_labels(np.concatenate(means)), seen_part),
+        calibration.sharper(postprocessing.soft_labels(np.concatenate(means)), power),
         calibration.steadier(np.concatenate(stability), num_classes),
         postprocessing.soft_labels(shares),
-        calibration.greatest(square, num_classes),
+        agreement,
         seen.ratio,
         seen.votes / seen.votes.sum() * public.size.sum() / public.size,
         public.size,
-        seen_part,
+        shown,
     )
 
 

@@ -77,10 +77,7 @@ def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queri
 
 
 def shares_votes(settings: "Settings") -> bool:
-    """Return whether rows are labeled from all noisy counts, and not from their query's alone.
-
-    They are not if labels are released without counts.
-    """
+    """Return whether similar queries share their noisy counts. Labels alone have no counts."""
     assert settings.mechanism is not None
     counted = mechanisms.named(settings.mechanism).releases_counts
     return settings.smoothing == "auto" and bool(counted)
@@ -90,7 +87,7 @@ def kernels_of(
     settings: "Settings", public: np.ndarray, queries: Queries, graph: csr_matrix | None
 ) -> answers.Kernels | None:
     """Return the public side of the decoder, or None if rows take their query's label."""
-    if not shares_votes(settings):
+    if settings.smoothing == "none":
         return None
     return answers.kernels(queries, public, graph, metric=settings.metric)
 

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.special import softmax
-from threadpoolctl import threadpool_limits
 
 from rknn_jax import answers, bsvs, postprocessing
 from rknn_jax.answers.concerns import Concern, concerns_before
@@ -264,10 +263,12 @@ def class_shares(rehearsal: Rehearsal, agreement: float) -> np.ndarray:
 def _labels(rehearsal: Rehearsal, counts: np.ndarray, num_records: int) -> np.ndarray:
     """Return the labels that a release gives the rows, int `[m]`."""
     if rehearsal.kernels is not None:
+        if not rehearsal.mechanism.releases_counts:
+            chosen = counts.argmax(axis=1)
+            likely = answers.decode_labels(chosen, counts.shape[1], rehearsal.kernels)
+            return np.asarray(likely.argmax(axis=1))
         stddev = rehearsal.mechanism.stddev(counts, num_records)
-        # Small matrices are slower with many threads, and much slower on a busy machine.
-        with threadpool_limits(1, "blas"):
-            return answers.decode(counts, stddev, rehearsal.kernels).labels
+        return answers.decode(counts, stddev, rehearsal.kernels).labels
     hot = np.eye(counts.shape[1], dtype=np.float32)[postprocessing.noisy_max(counts)]
     own = hot[rehearsal.cluster]
     spread = postprocessing.public_labels(rehearsal.graph, own, len(counts))

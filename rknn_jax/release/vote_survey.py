@@ -40,7 +40,7 @@ class VoteSurvey(Survey):
       mechanism: Calibrated mechanism.
       queries: Public queries.
       graph: Graph of the public rows, along which labels spread; None if nothing is spread.
-      kernels: Public side of the decoder of noisy counts; None if rows take their query's label.
+      kernels: Public side of the decoder; None if rows take their query's label.
     """
 
     mechanism: CentralMechanism
@@ -153,11 +153,11 @@ class VoteSurvey(Survey):
         answers = rknn.answer(drawn, stddev, self.cost, self.queries, _labeler(self.settings))
         # Permute-and-flip releases labels, and has no counts to show.
         counts = drawn if self.mechanism.releases_counts else None
-        if self.kernels is not None:
+        if self.kernels is not None and counts is not None:
             found = decoder.decode(answers.counts, answers.stddev, self.kernels)
             return Reading(answers, found.probabilities, found.stability, counts, found)
         before = Labels.none(len(self.queries.cluster), self.data.classes.count)
-        labels = before.after(self.queries, answers, 0, None, self.graph)
+        labels = before.after(self.queries, answers, 0, self.kernels, self.graph)
         confidence = labels.confidence
         if counts is None:
             confidence = np.full(len(labels.query), np.nan, np.float32)
