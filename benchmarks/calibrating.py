@@ -2,8 +2,8 @@
 
     python -m benchmarks.calibrating
 
-Mean shares are raised to a power that depends on how far noise hides them, and odds of redrawn
-counts to another one (`rknn_jax.answers.calibration`). Both are fitted by least log-loss, on splits
+Mean shares are raised to one power, and odds of redrawn counts to another
+(`rknn_jax.answers.calibration`). Both are fitted by least log-loss, on splits
 0 and 1 of the data sets of `benchmarks.decoding`, which reports other splits.
 
 A fit on all data sets says little about others. So each kind of data is judged by powers that were
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from benchmarks import decoding
 from benchmarks._decoding_cases import CASES, NO_CLASS
@@ -34,7 +34,7 @@ LONG = "spectral"
 
 NEAR = 0.05
 NEAR_STABLE = 0.03
-START = (-1.0, 2.5, -2.0, 1.0)
+BOUNDS = (0.5, 5.0)
 LEAST = 1e-3
 """Least probability in a log-loss."""
 
@@ -46,7 +46,6 @@ class Release(NamedTuple):
       kind: Kind of data.
       case: Data set and number of queries.
       epsilon: Its epsilon.
-      terms: Terms of the logarithm of the power.
       shares: Mean shares, `[rows, num_classes]`.
       truth: Classes, `[rows]`.
       right: Part of the labels that are right.
@@ -57,7 +56,6 @@ class Release(NamedTuple):
     kind: str
     case: str
     epsilon: float
-    terms: tuple[float, ...]
     shares: np.ndarray
     truth: np.ndarray
     right: float
@@ -76,14 +74,11 @@ def releases(case: str, seed: int) -> Iterator[Release]:
     kept = rng.permutation(known)[:ROWS]
     for epsilon in decoding.EPSILONS:
         decoded = answers.decode(*decoding.noisy(one.votes, epsilon, rng), kernels)
-        shares = decoded.probabilities[kept] ** (
-            1 / calibration.power(decoded.seen, decoded.agreement)
-        )
+        shares = decoded.probabilities[kept] ** (1 / calibration.SHARPER)
         yield Release(
             case.split(",")[0],
             case,
             epsilon,
-            (1.0, decoded.seen, decoded.seen**2, decoded.agreement),
             shares,
             one.truth[kept],
             float(np.mean(decoded.labels[kept] == one.truth[kept])),
@@ -92,29 +87,19 @@ def releases(case: str, seed: int) -> Iterator[Release]:
         )
 
 
-def probabilities(one: Release, powers: np.ndarray) -> np.ndarray:
+def probabilities(one: Release, power: float) -> np.ndarray:
     """Return the probabilities of the rows' classes, `[rows, num_classes]`."""
-    power = np.exp(powers @ np.array(one.terms))
     raised: np.ndarray = one.shares**power
     return raised / raised.sum(axis=1, keepdims=True)
 
 
-def log_loss(powers: np.ndarray, every: list[Release]) -> float:
-    """Return the mean log-loss of the releases."""
+def log_loss(power: float, every: list[Release]) -> float:
+    """Return the mean log-loss of the probabilities."""
     found = []
     for one in every:
-        own = probabilities(one, powers)[np.arange(len(one.truth)), one.truth]
+        own = probabilities(one, power)[np.arange(len(one.truth)), one.truth]
         found.append(-np.mean(np.log(np.maximum(own, LEAST))))
     return float(np.mean(found))
-
-
-def fitted(every: list[Release]) -> np.ndarray:
-    """Return the coefficients of the power of least log-loss."""
-    options = {"xatol": 0.02, "fatol": 1e-4}
-    found: np.ndarray = minimize(
-        log_loss, START, args=(every,), method="Nelder-Mead", options=options
-    ).x
-    return found
 
 
 def stabilities(one: Release, power: float) -> np.ndarray:
@@ -135,25 +120,33 @@ def stability_loss(power: float, every: list[Release]) -> float:
     return float(np.mean(found))
 
 
-def steady(every: list[Release]) -> float:
-    """Return the power of the odds of least log-loss."""
-    return float(minimize_scalar(stability_loss, bounds=(0.5, 3.0), args=(every,)).x)
+class Powers(NamedTuple):
+    """Power of the shares, and of the odds of a stability."""
+
+    shares: float
+    odds: float
+
+    @classmethod
+    def fitted(cls, every: list[Release]) -> "Powers":
+        """Return the powers of least log-loss."""
+        found = [
+            float(minimize_scalar(loss, bounds=BOUNDS, args=(every,)).x)
+            for loss in (log_loss, stability_loss)
+        ]
+        return cls(*found)
 
 
-def judged(
-    every: list[Release], powers: dict[str, np.ndarray], odds: dict[str, float]
-) -> dict[str, float]:
+def judged(every: list[Release], powers: dict[str, Powers]) -> dict[str, float]:
     """Return how near expected accuracies and stabilities are to the truth.
 
     Args:
       every: Releases.
-      powers: Coefficients of the power for each kind of data.
-      odds: Power of the odds for each kind of data.
+      powers: Powers for each kind of data.
     """
     errors: dict[tuple[str, float], list[tuple[float, float]]] = {}
     for one in every:
-        expected = probabilities(one, powers[one.kind]).max(axis=1).mean() - one.right
-        stays = stabilities(one, odds[one.kind]).mean() - one.same.mean()
+        expected = probabilities(one, powers[one.kind].shares).max(axis=1).mean() - one.right
+        stays = stabilities(one, powers[one.kind].odds).mean() - one.same.mean()
         errors.setdefault((one.case, one.epsilon), []).append((expected, stays))
     means = np.abs([np.mean(found, axis=0) for found in errors.values()])
     told = {
@@ -180,25 +173,20 @@ def main() -> None:
     kinds = sorted({one.kind for one in every})
     rows: list[dict[str, Any]] = []
     powers = {}
-    odds = {}
     for kind in kinds:
-        others = [one for one in every if one.kind != kind]
-        mine = [one for one in every if one.kind == kind]
-        powers[kind], odds[kind] = fitted(others), steady(others)
-        told = judged(mine, powers, odds)
-        rows.append(
-            {"judged": kind, "fitted": "others", **_rounded(powers[kind], odds[kind]), **told}
-        )
-    rows.append({"judged": "all", "fitted": "others", **judged(every, powers, odds)})
-    shipped = np.array(calibration.SHARPER), calibration.STEADIER
-    for name, (curve, one) in {"all": (fitted(every), steady(every)), "shipped": shipped}.items():
-        told = judged(every, dict.fromkeys(kinds, curve), dict.fromkeys(kinds, one))
-        rows.append({"judged": "all", "fitted": name, **_rounded(curve, one), **told})
+        powers[kind] = Powers.fitted([one for one in every if one.kind != kind])
+        told = judged([one for one in every if one.kind == kind], powers)
+        rows.append({"judged": kind, "fitted": "others", **_rounded(powers[kind]), **told})
+    rows.append({"judged": "all", "fitted": "others", **judged(every, powers)})
+    shipped = Powers(calibration.SHARPER, calibration.STEADIER)
+    for name, one in {"all": Powers.fitted(every), "shipped": shipped}.items():
+        told = judged(every, dict.fromkeys(kinds, one))
+        rows.append({"judged": "all", "fitted": name, **_rounded(one), **told})
     save("calibrating", rows, seeds=SEEDS, rows=ROWS)
 
 
-def _rounded(powers: np.ndarray, odds: float) -> dict[str, Any]:
-    return {"powers": [round(float(power), 3) for power in powers], "odds": round(odds, 3)}
+def _rounded(powers: Powers) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in powers._asdict().items()}
 
 
 if __name__ == "__main__":

@@ -207,9 +207,9 @@ def test_little_data_is_advised_labels_without_counts(tmp_path):
     rows, labels = load_wine(return_X_y=True)
     settings = {"epsilon": 0.1, "queries": 3}
     found = planning.expect(planned(scale(rows), labels, 59, tmp_path, **settings))
-    words = "--mechanism permute_and_flip is expected to give"
+    words = "--mechanism one_to_one is expected to give"
     assert found.advice.startswith(words)
-    better = found.alternatives["--mechanism permute_and_flip"]
+    better = found.alternatives["--mechanism one_to_one"]
     assert better > found.expected[0.9] + preview.BETTER
     assert f"{better:.0%} at 90% agreement, where this gives {found.expected[0.9]:.0%}" in (
         found.advice

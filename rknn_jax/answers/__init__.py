@@ -65,7 +65,6 @@ class Decoded:
         the private records.
       heard: float64 `[s]`, votes of each query, in units of what its public rows let expect.
       size: float64 `[s]`, public rows of each query.
-      seen: Part of the shares' variation between classes that noise does not hide, in [0, 1].
     """
 
     probabilities: np.ndarray
@@ -75,7 +74,6 @@ class Decoded:
     ratio: np.ndarray
     heard: np.ndarray
     size: np.ndarray
-    seen: float
 
     @property
     def labels(self) -> np.ndarray:
@@ -146,19 +144,15 @@ def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Decoded:
     if matched is not None:
         shares = one_to_one * matched.shares + (1 - one_to_one) * shares
         squares = one_to_one * matched.squares + (1 - one_to_one) * squares
-    shown = calibration.seen_part(shares, squares, public.size)
     square = float(public.size @ squares.sum(axis=1) / public.size.sum())
-    agreement = calibration.greatest(square, num_classes)
-    power = calibration.power(shown, agreement)
     return Decoded(
-        calibration.sharper(postprocessing.soft_labels(np.concatenate(means)), power),
+        calibration.sharper(postprocessing.soft_labels(np.concatenate(means))),
         calibration.steadier(np.concatenate(stability), num_classes),
         postprocessing.soft_labels(shares),
-        agreement,
+        calibration.greatest(square, num_classes),
         seen.ratio,
         seen.votes / seen.votes.sum() * public.size.sum() / public.size,
         public.size,
-        shown,
     )
 
 
