@@ -121,6 +121,14 @@ def test_half_of_mnists_training_images_are_public_and_all_test_images_test(tmp_
         mnist.load(3, tmp_path, "third")
 
 
+def test_all_parts_of_mnist_train_are_training_images_and_a_twelfth_is_public(tmp_path):
+    mnist._example(tmp_path, 3)
+    task = mnist.load(3, tmp_path, "train")
+    parts = (task.public_index, task.test_index, task.private_index)
+    assert [len(part) for part in parts] == [2, 3, 25]
+    assert sorted(np.concatenate(parts)) == list(range(30)), "no test image"
+
+
 def test_unknown_data_sets_are_told_the_known_ones():
     with pytest.raises(ValueError, match=r"cifar10, digits, image_folder, mnist, tfds.*mnits"):
         data.load("mnits", 0)

@@ -124,6 +124,27 @@ def test_without_confident_images_the_weights_stay():
 
 
 @pytest.mark.slow
+def test_self_labels_do_not_depend_on_running_averages():
+    """Such averages are those of augmented images, which unchanged images need not resemble."""
+    images = random_images(30)
+    config = scan.Config(clusters=4, heads=1, threshold=0.3)
+    variables = simclr.init(scan._network(config), jax.random.key(0), images[:1])
+    index = np.arange(30, dtype=np.int32)
+
+    def trained(shift):
+        shifted = jax.tree.map(lambda average: average + shift, variables["batch_stats"])
+        begun = jax.tree.map(jnp.copy, {**variables, "batch_stats": shifted})
+        state = simclr.initial(begun, scan._optimizer(config), jnp.zeros(()))
+        after = scan._label_step(config, jnp.asarray(images), jax.random.key(1), state, index)
+        return jax.tree.map(np.array, after.variables["params"])
+
+    before = jax.tree.map(np.array, variables["params"])
+    after = trained(0.0)
+    assert not np.array_equal(after["head"]["bias"], before["head"]["bias"])
+    chex.assert_trees_all_equal(trained(5.0), after)
+
+
+@pytest.mark.slow
 def test_clusters_of_the_digits_are_purer_than_those_of_pixels():
     """0.82, 0.87, 0.88 and 0.91 with four keys against 0.77, and no cluster is empty.
 

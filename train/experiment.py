@@ -27,8 +27,8 @@ class Experiment:
     Attributes:
       preset: Name of a file of train/presets, whose settings replace the defaults: mnist-fast,
         mnist, svhn, cifar10 or cifar10-end-to-end.
-      dataset: Data set: digits, mnist, mnist:half, cifar10, cifar10:pooled, image_folder or
-        tfds:<name>.
+      dataset: Data set: digits, mnist, mnist:half, mnist:train, cifar10, cifar10:pooled,
+        image_folder or tfds:<name>.
       data_dir: Folder of the data set; not needed for digits.
       epsilon: Privacy budget of the whole run, split evenly over the rounds; inf means no privacy.
       delta: Probability delta of the composed guarantee; 0 keeps a pure guarantee pure.

@@ -22,8 +22,8 @@ def load(name: str, seed: int, data_dir: Path | None = None) -> Task:
     """Load a data set by name.
 
     Args:
-      name: `digits`, `mnist`, `mnist:half`, `cifar10`, `cifar10:pooled`, `image_folder`, or
-        `tfds:<name>` for one prepared by tensorflow-datasets.
+      name: `digits`, `mnist`, `mnist:half`, `mnist:train`, `cifar10`, `cifar10:pooled`,
+        `image_folder`, or `tfds:<name>` for one prepared by tensorflow-datasets.
       seed: Seed of the split.
       data_dir: Folder of the data set's files. Defaults to none.
 

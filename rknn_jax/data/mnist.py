@@ -8,6 +8,10 @@ so that 2,517 of its test images are also public. Here no image is in both parts
 `mnist:half` has more public records, for thousands of bought labels.
 `RandomState(seed).permutation` splits the training images into a public and a private half. All
 10,000 test images test the student.
+
+`mnist:train` has no test images at all: a twelfth of the training images is public, a twelfth tests
+the student, and the others are private. Settings that were chosen on the standard split have never
+met these public and test images.
 """
 
 from pathlib import Path
@@ -34,14 +38,16 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
       data_dir: Folder that holds `{train,t10k}-images-idx3-ubyte` and
         `{train,t10k}-labels-idx1-ubyte`, and for clients `{train,t10k}-writers-idx1-int`, each
         plain or .gz.
-      split: `standard` or `half`. Defaults to `standard`.
+      split: `standard`, `half` or `train`. Defaults to `standard`.
 
     Raises:
       FileNotFoundError: If a folder or a file is missing.
       ValueError: For another split, and for damaged files.
     """
-    if split not in ("standard", "half"):
-        raise ValueError(f"Expected split to be standard or half, got dataset=mnist:{split}.")
+    if split not in ("standard", "half", "train"):
+        raise ValueError(
+            f"Expected split to be standard, half or train, got dataset=mnist:{split}."
+        )
     folder = _pool.folder(data_dir, "mnist")
     parts = [_read(folder, part) for part in ("train", "t10k")]
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -50,8 +56,11 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
     first = np.arange(num_train)
     rest = np.arange(num_train, len(images))
     cut = random.permutation(rest if split == "standard" else first)
-    public, other = np.split(cut, [len(cut) // 2])
-    private, test = (first, other) if split == "standard" else (other, rest)
+    if split == "train":
+        public, test, private = np.split(cut, [num_train // 12, num_train // 6])
+    else:
+        public, other = np.split(cut, [len(cut) // 2])
+        private, test = (first, other) if split == "standard" else (other, rest)
     return _pool.task(CARD, images, labels, public, private, test, _writers(folder, len(images)))
 
 
@@ -105,4 +114,8 @@ def _half(folder: Path, seed: int) -> Task:
     return _example(folder, seed, "half")
 
 
-EXAMPLES = (_example, _half)
+def _train(folder: Path, seed: int) -> Task:
+    return _example(folder, seed, "train")
+
+
+EXAMPLES = (_example, _half, _train)

@@ -16,6 +16,8 @@ The features of an image are its cluster probabilities.
 
 3. Self-labeling trains on images whose cluster has a probability above `threshold`. The network
    learns this cluster from strong augmentations of the image; each cluster counts equally.
+   Cluster sizes drift if this goes on for long. On 1,500 of scikit-learn's digits the purity rose
+   from 0.89 to 0.92 in 100 epochs and fell to 0.88 in 200, when a cluster of 205 images had 45.
 
 No label is used, public or private, and the encoder is record-local. On CIFAR-10, use an
 accelerator and `folder`.
@@ -350,11 +352,12 @@ def _label_step(
     batch = images[index].astype(jnp.float32) / 255
     changed = augment.STRONG[config.pretraining.views](jax.random.fold_in(key, state.step), batch)
     network = _network(config)
-    logits = network.apply(state.variables, batch, train=False)
+    # Batch statistics, as in the authors' code. The running averages are those of augmented images.
+    logits, averages = network.apply(state.variables, batch, train=True, mutable=["batch_stats"])
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
         found, batch_stats = network.apply(
-            state.variables | {"params": params}, changed, train=True, mutable=["batch_stats"]
+            averages | {"params": params}, changed, train=True, mutable=["batch_stats"]
         )
         loss, confident = self_label_loss(logits, found, config.threshold)
         return loss, (confident, batch_stats)
