@@ -105,10 +105,10 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       records_per_person: Number m of a person's records that are drawn, if `label` is told whose
         they are. Defaults to None: all records of a person share one vote.
       mechanism: Noise mechanism of `rknn`: `discrete_laplace`, `permute_and_flip` for fewer wrong
-        labels but no probabilities, or `gaussian` for many neighbors. Of `prototypes` and
-        `least_squares`: `discrete_laplace` or `gaussian`. Defaults to None: `gaussian` for these
-        two if there is a delta, `permute_and_flip` for `public_prototypes`, and otherwise
-        `discrete_laplace`.
+        labels but no counts, `one_to_one` where each query is another class, or `gaussian` for many
+        neighbors. Of `prototypes` and `least_squares`: `discrete_laplace` or `gaussian`. Defaults
+        to None: `gaussian` for these two if there is a delta, `permute_and_flip` for
+        `public_prototypes`, and otherwise `discrete_laplace`.
       relation: Neighboring relation: `replace-one` takes the number of private records as public;
         `add-remove` hides it, and needs `n_queries`. Defaults to `replace-one`.
       standardize: Flag to center and scale each column by its mean and standard deviation among the

@@ -29,12 +29,12 @@ class Settings:
       queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
       neighbors: number of queries k that each private record votes for.
       delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
-      mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly. With rknn: discrete_laplace, which is the default, permute_and_flip for fewer wrong labels but no probabilities, or gaussian for many neighbors. With prototypes or least_squares: gaussian, which is the default if there is a delta, or discrete_laplace. With public_prototypes: permute_and_flip.
+      mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly. With rknn: discrete_laplace, which is the default, permute_and_flip for fewer wrong labels but no counts, one_to_one where each query is another class, or gaussian for many neighbors. With prototypes or least_squares: gaussian, which is the default if there is a delta, or discrete_laplace. With public_prototypes: permute_and_flip.
       relation: replace-one takes n as public; add-remove hides n, and with rknn needs --queries.
       representation: for raw records in place of embeddings: a file of rknn_jax/representations, learned from the public images alone, or a function of your own that treats each record by itself, as package.module:function. It is applied where the records are read.
       standardize: center and scale each column of the features by its mean and standard deviation among the public rows. Use it if columns have different units.
       metric: of the embeddings.
-      smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip or another labeler, similar rows share labels. none gives each row the arg max of its query, or what the labeler says of the row.
+      smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip, each query's label stands for its votes; with another labeler, similar rows share labels. none gives each row the arg max of its query, or what the labeler says of the row.
       classes: number of classes, or their names with commas between them.
       infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
