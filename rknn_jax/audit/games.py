@@ -13,7 +13,6 @@ included, and every message. That checks the mathematics that a file states, and
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -154,12 +153,7 @@ def of_cells(
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         if sampler == "release":
-            # Each cell has its own noise, so one release of many queries equals many releases of a
-            # few.
-            many = np.tile(totals[world].reshape(mechanism.shape), (runs, 1))
-            counts = np.asarray(replace(mechanism, num_queries=len(many)).release(many)).reshape(
-                runs, -1
-            )
+            counts = mechanism.releases(totals[world], runs).reshape(runs, -1)
         else:
             cells = jnp.asarray(tables[world])
             counts = np.concatenate(

@@ -234,6 +234,18 @@ class CentralMechanism(CalibratedMechanism):
             "released; use DiscreteLaplace instead."
         )
 
+    def releases(self, totals: np.ndarray, num_runs: int) -> np.ndarray:
+        """Release the same counts many times, for audits, `[num_runs, num_queries, num_classes]`.
+
+        Args:
+          totals: Counts, as in `release`.
+          num_runs: Number of releases.
+        """
+        # Each cell has its own noise, so one release of many queries equals many of a few.
+        many = np.tile(totals.reshape(self.shape), (num_runs, 1))
+        released = replace(self, num_queries=len(many)).release(many)
+        return np.asarray(released).reshape(num_runs, *self.shape)
+
     @classmethod
     def is_exact(cls) -> bool:
         """Return True if the mechanism has a `release` of its own."""

@@ -68,12 +68,18 @@ class OneToOne(PermuteAndFlip):
 
     def release(self, totals: np.ndarray) -> np.ndarray:
         """Return the chosen classes as one-hot rows, drawn exactly; see `CentralMechanism`."""
-        every = permutations(self.num_classes)
-        scores = totals[np.arange(self.num_queries), every].sum(axis=1)
-        scale = exact_noise.safe_scale(self.changed_cells * self.grid, self.epsilon)
-        [winner] = exact_noise.permute_and_flip(scores[None], scale)
-        chosen: np.ndarray = np.eye(self.num_classes, dtype=np.int64)[every[winner]]
+        chosen: np.ndarray = self.releases(totals, 1)[0]
         return chosen
+
+    def releases(self, totals: np.ndarray, num_runs: int) -> np.ndarray:
+        """Return the chosen classes of many releases; see `CentralMechanism.releases`."""
+        every = permutations(self.num_classes)
+        votes = totals.reshape(self.shape)
+        scores = votes[np.arange(self.num_queries), every].sum(axis=1)
+        scale = exact_noise.safe_scale(self.changed_cells * self.grid, self.epsilon)
+        winners = exact_noise.permute_and_flip(np.tile(scores, (num_runs, 1)), scale)
+        hot: np.ndarray = np.eye(self.num_classes, dtype=np.int64)[every[winners]]
+        return hot
 
     def winners(self, counts: Array) -> np.ndarray:
         """Return the classes without noise, int `[num_queries]`."""
