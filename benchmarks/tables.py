@@ -193,6 +193,38 @@ def papers() -> str:
     )
 
 
+def rows() -> str:
+    """The papers' representations and students."""
+    found = [
+        [
+            row["name"],
+            f"{row['epsilon']:.3g}",
+            row["trained"],
+            *("" if row[what] is None else f"{row[what]:.2%}" for what in GOALS[:2]),
+            row["paper"],
+        ]
+        for row in load("rows")["results"]
+    ]
+    header = ["row", "ε", "trained here", "public labels right", "student on the test set"]
+    return table([*header, "in the paper"], found, "rows")
+
+
+def networks() -> str:
+    """Days that the papers' large networks take on a CPU."""
+    found = [
+        [
+            f"`{row['network']}`",
+            row["trains"],
+            f"{1000 * row['step_seconds'] / row['batch_size']:.0f} ms",
+            f"{row['images'] / 1e6:.1f} million",
+            f"{row['days']:.1f} days",
+        ]
+        for row in load("networks")["results"]
+    ]
+    header = ["network", "trains", "CPU time an image", "images in all", "CPU time in all"]
+    return table(header, found, "networks")
+
+
 def noisy_sgd() -> str:
     """Networks trained on the private records."""
     rows = [
@@ -1011,6 +1043,8 @@ MAKERS += (
     accelerator,
     accelerator_blocks,
     cifar10_labels,
+    rows,
+    networks,
     peers,
     federation,
     replay,
