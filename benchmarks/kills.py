@@ -32,15 +32,26 @@ from rknn_jax.mechanisms import base
 from rknn_jax.privacy import exact_noise, ledger_index, ledger_lines
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import counting, label, planning, release_folder
+from rknn_jax.release import (
+    accounts,
+    counting,
+    label,
+    planning,
+    release_folder,
+    vote_survey,
+)
+from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
+from rknn_jax.release.vote_survey import VoteSurvey
 
 TRACED = {
     module.__file__
     for module in (
         label,
+        accounts,
         planning,
+        vote_survey,
         release_folder,
         disk,
         ledgers,
@@ -125,12 +136,8 @@ def release_of(plan: planning.Plan) -> None:
     """Release with a ledger and a folder that are opened anew."""
     wanted = planning.request(plan.settings, plan.data)
     paid = release_folder.is_paid(plan.folder, wanted, plan.settings.ledger_path)
-    ledger = planning.open_ledger(plan.settings, paid=paid)
-    label.release(
-        planning.Plan(
-            plan.settings, plan.data, plan.mechanism, plan.queries, plan.graph, ledger, paid
-        )
-    )
+    ledger = open_ledger(plan.settings, plan.cost, paid=paid)
+    label.release(replace(plan, ledger=ledger, paid=paid))
 
 
 def fate(folder: Path) -> dict[str, Any]:
@@ -155,8 +162,11 @@ def main() -> None:
         os.environ["RKNN_STATE_DIR"] = os.devnull  # every run begins with a new ledger
         make_files(folder)
         plan = planning.prepare(SETTINGS)
-        features = np.asarray(plan.queries.features)  # a fork cannot read JAX arrays
-        plan = replace(plan, queries=replace(plan.queries, features=features))
+        survey = plan.survey
+        assert isinstance(survey, VoteSurvey)
+        features = np.asarray(survey.queries.features)  # a fork cannot read JAX arrays
+        queries = replace(survey.queries, features=features)
+        plan = replace(plan, survey=replace(survey, queries=queries))
         without_xla()
         exact_noise.safe_scale(2, 1.0)  # load OpenDP, which a fork may be unable to load
         inputs = {path.name for path in folder.iterdir()}

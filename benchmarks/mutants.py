@@ -121,6 +121,16 @@ TESTS = {
         "tests/test_release_folder.py",
         "tests/test_statement.py",
     ),
+    **dict.fromkeys(
+        (
+            "rknn_jax/release/accounts.py",
+            "rknn_jax/release/statements.py",
+            "rknn_jax/release/vote_survey.py",
+        ),
+        ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py"),
+    ),
+    "rknn_jax/release/sum_survey.py": ("tests/test_release_labelers.py",),
+    "rknn_jax/release/surveys.py": ("tests/test_release_labelers.py",),
     "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
     "rknn_jax/federation/agreement.py": (
         "tests/test_federation.py",

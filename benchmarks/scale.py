@@ -39,6 +39,7 @@ from rknn_jax.release import counting, tables
 from rknn_jax.release.counting import Question
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
 from rknn_jax.release.tables import Classes
+from rknn_jax.release.votes import VoteTally
 
 NUM_CLASSES = 10
 ROWS_OF_SHARD = 100_000
@@ -71,7 +72,8 @@ def make_shards(folder: Path, count: int, width: int) -> list[FileShard]:
 
 def question(num_queries: int, width: int) -> Question:
     """Return queries near the centers."""
-    return Question(rows(num_queries, width, 10**6)[0], Classes(NUM_CLASSES))
+    queries = rows(num_queries, width, 10**6)[0]
+    return Question(VoteTally(queries, NUM_CLASSES), Classes(NUM_CLASSES))
 
 
 def memory() -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _pictures
+from benchmarks import _choosing_tables, _pictures
 from benchmarks._measure import RESULTS
 from train.compare import sections as comparison
 
@@ -958,7 +958,21 @@ MAKERS = (
     per_example,
     buying,
 )
+
+
+def choosing() -> str:
+    """How far below the best labeler the choice of one is."""
+    return table(*_choosing_tables.shortfalls(load("choosing")["results"]), "choosing")
+
+
+def choosing_cells() -> str:
+    """Labels by each labeler of `rknn label`."""
+    return table(*_choosing_tables.cells(load("choosing")["results"]), "choosing")
+
+
 MAKERS += (
+    choosing,
+    choosing_cells,
     shuffling,
     compare,
     relations,

@@ -14,7 +14,7 @@ from rknn_jax.audit.game import Game
 from rknn_jax.audit.games_release import differing, of_release, read_after, worlds
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.release import counting, label
+from rknn_jax.release import counting, label, vote_survey
 
 CONFIDENCE = 1 - 1e-5
 EPSILON = 0.25
@@ -116,7 +116,7 @@ def parity_in_the_third_decimal(monkeypatch):
         done = honest(plan, *rest)
         winner = true_counts(plan).max(axis=1).sum() % 2
         sure = np.floor(done.confidence * 100) / 100 + 0.001 * winner + 0.0004
-        return replace(done, confidence=sure.astype(np.float32))
+        return replace(done, reading=replace(done.reading, confidence=sure.astype(np.float32)))
 
     monkeypatch.setattr(label, "draw", draw)
 
@@ -130,7 +130,7 @@ def lowest_bit_of_a_probability(monkeypatch):
         bits = done.probabilities.astype(np.float32).view(np.int32) & ~1 | int(
             true_counts(plan)[2, 1] % 2
         )
-        return replace(done, probabilities=bits.view(np.float32))
+        return replace(done, reading=replace(done.reading, probabilities=bits.view(np.float32)))
 
     monkeypatch.setattr(label, "draw", draw)
 
@@ -198,7 +198,7 @@ def test_a_read_of_private_records_after_the_mechanism_raises(monkeypatch, repla
 
 def test_a_read_of_the_votes_after_the_mechanism_raises(monkeypatch, replaced):
     """Even if nothing of it shows: `draw` keeps the votes, and looks at them again."""
-    honest = label.release_counts
+    honest = vote_survey.release_counts
 
     def release_counts(mechanism, votes, num_records, *rest):
         released = honest(mechanism, votes, num_records, *rest)
@@ -206,7 +206,7 @@ def test_a_read_of_the_votes_after_the_mechanism_raises(monkeypatch, replaced):
         np.asarray(votes).sum()
         return released
 
-    monkeypatch.setattr(label, "release_counts", release_counts)
+    monkeypatch.setattr(vote_survey, "release_counts", release_counts)
     assert (
         read_after(replaced[0].plans[0])
         == "votes were read after the mechanism, and no noise covers that."
@@ -224,7 +224,7 @@ def test_a_sealed_array_reads_until_its_seal_is_closed(replaced):
         lambda: jax.numpy.asarray(sealed),
     ]
     assert [int(np.asarray(read()).ravel()[-1]) for read in reads] == [5, 1, 6, 15, 5]
-    mechanism = closing(replaced[0].plans[0].mechanism, seal)
+    mechanism = closing(replaced[0].plans[0].survey.mechanism, seal)
     assert not seal.closed
     mechanism.release(np.zeros(mechanism.shape, np.int64))
     assert seal.closed

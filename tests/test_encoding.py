@@ -17,6 +17,7 @@ from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
 from rknn_jax.release.tables import Classes
+from rknn_jax.release.votes import VoteTally
 
 WORDS = ["red", "green", "blue"]
 
@@ -138,12 +139,14 @@ def test_text_is_encoded_by_a_function_of_the_owner(tmp_path, suffix):
 def test_a_record_that_cannot_be_encoded_casts_no_vote_and_no_error_tells_of_it():
     texts = np.array(["red", None, "blue", "green"] * 50, object)
     encode = Encoding(letters, np.array(["red"], object), 8)
-    question = Question(letters(WORDS), Classes(3), encode=encode)
+    question = Question(VoteTally(letters(WORDS), 3), Classes(3), encode)
     shard = ArrayShard("texts", texts, np.arange(200) % 3)
     votes = counting.count_all(Records.of([shard]), question)
     assert (votes.rows, votes.voters, votes.ignored) == (200, 150, 50)
     usable = texts != None  # noqa: E711 elementwise
-    told = np.argmin(((letters(texts[usable])[:, None] - question.queries) ** 2).sum(-1), axis=1)
+    told = np.argmin(
+        ((letters(texts[usable])[:, None] - question.tally.queries) ** 2).sum(-1), axis=1
+    )
     expected = np.zeros((3, 3), int)
     np.add.at(expected, (told, (np.arange(200) % 3)[usable]), 1)
     np.testing.assert_array_equal(votes.counts, expected)
@@ -154,7 +157,7 @@ def test_an_encoder_that_breaks_down_is_an_error():
         raise MemoryError
 
     encode = Encoding(broken, np.array(["red"], object), 8)
-    question = Question(letters(WORDS), Classes(3), encode=encode)
+    question = Question(VoteTally(letters(WORDS), 3), Classes(3), encode)
     shard = ArrayShard("texts", np.array(["red", "blue"], object), np.zeros(2, int))
     with pytest.raises(ValueError, match="fails on a public record"):
         counting.count(shard, 2, question)

@@ -22,11 +22,11 @@ from rknn_jax.release.engines import local
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard, Records
 from rknn_jax.release.tables import Classes
+from rknn_jax.release.votes import VoteTally
 
 SHARDS, ROWS = 8, 200
-QUESTION = Question(
-    np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32), Classes(3), num_neighbors=2
-)
+POINTS = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+QUESTION = Question(VoteTally(POINTS, 3, num_neighbors=2), Classes(3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ def shards(folder, kind=FileShard, **changes):
 
 
 def settings(folder, **changes):
-    np.savez(folder / "P.npz", embeddings=np.asarray(QUESTION.queries))
+    np.savez(folder / "P.npz", embeddings=np.asarray(POINTS))
     given = {"public": str(folder / "P.npz"), "private": "R", "epsilon": 1.0, "classes": "3"}
     given |= {"queries": 4, "out": folder / "new", "ledger": folder / "ledger.jsonl"}
     return Settings(**given | changes)

@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax.labelers import _class_sums, least_squares
-from rknn_jax.labelers._class_sums import Ball, NoisySums, Spectrum
+from rknn_jax.labelers import _linear_head, _one_sum, least_squares
+from rknn_jax.labelers._class_sums import NoisySums
+from rknn_jax.labelers._public_ball import Ball, Spectrum
 from rknn_jax.labelers.least_squares import EXPLAINED, LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
 from tests.test_prototypes import Split
@@ -79,7 +80,7 @@ def test_noise_without_end_leaves_the_shares_of_the_classes():
 def test_only_released_sums_and_public_rows_reach_the_model():
     """The model is a function of those two, by its signature."""
     assert list(inspect.signature(LeastSquares.solve).parameters) == ["self", "noisy", "spectrum"]
-    assert set(_class_sums.Sums._fields) == {"totals", "encode"}
+    assert set(_one_sum.Sums._fields) == {"totals", "encode"}
 
 
 def test_it_reads_the_same_sums_as_prototypes():
@@ -131,7 +132,7 @@ def test_a_strength_that_ignores_the_noise_is_found(monkeypatch):
 
 def test_probabilities_are_shares_even_if_all_scores_are_negative():
     ball = Ball(np.zeros(2), 1.0, 2)
-    head = _class_sums.Head(np.eye(2), np.array([-3.0, -3.0]), ball, lambda each: each, "linear")
+    head = _linear_head.Head(np.eye(2), np.array([-3.0, -3.0]), ball, lambda each: each, "linear")
     found = head.of_features(np.array([[0.5, 0.1], [0.1, 0.5], [0.0, 0.0]]))
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
     np.testing.assert_array_equal(found[:2].argmax(axis=1), [0, 1])

@@ -22,13 +22,14 @@ from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 from rknn_jax.privacy import accounting, contributions
 from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError, fingerprint
 from rknn_jax.release import counting, label, planning, tables
-from rknn_jax.release.counting import Bound, Question
+from rknn_jax.release.counting import Question
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
 from rknn_jax.release.tables import Classes
+from rknn_jax.release.votes import Bound, VoteTally
 
-NEW = {"representation", "standardize", "person", "records_per_person"}
+NEW = {"representation", "standardize", "person", "records_per_person", "labeler"}
 RANDOM = np.random.default_rng(0)
 ROWS, NUM_CLASSES = 240, 3
 EMBEDDINGS = RANDOM.normal(size=(ROWS, 4)).astype(np.float32)
@@ -39,7 +40,9 @@ BOUNDS = [Bound(), Bound(1), Bound(3, seed=5)]
 
 
 def question(bound, num_neighbors=2):
-    return Question(QUERIES, Classes(NUM_CLASSES), num_neighbors, bound=bound)
+    return Question(
+        VoteTally(QUERIES, NUM_CLASSES, num_neighbors, bound=bound), Classes(NUM_CLASSES)
+    )
 
 
 def votes_of(bound, keep=True, num_neighbors=2):
@@ -288,8 +291,8 @@ def test_persons_of_nobody_alone_are_refused(files):
 def test_a_request_without_persons_is_what_it_was(files):
     folder, _, _ = files
     plan = planning.prepare(settings(folder, person=None))
-    assert plan.mechanism == DiscreteLaplace(2.0, 3, 3)
-    assert "unit" not in repr(plan.mechanism)
+    assert plan.survey.mechanism == DiscreteLaplace(2.0, 3, 3)
+    assert "unit" not in repr(plan.survey.mechanism)
     asked = dataclasses.asdict(plan.settings)
     seen = {name: asked[name] for name in asked.keys() - set(planning.UNSEEN) - NEW}
     words = repr([sorted((seen | {"records": 600}).items()), plan.data.classes])
@@ -329,7 +332,7 @@ def test_the_audit_of_a_person_finds_a_release_that_protects_rows(monkeypatch):
         return contributions.Weights(np.full(len(person), grid, np.int64), grid)
 
     monkeypatch.setattr(contributions, "shared", by_row)
-    monkeypatch.setattr(counting.Votes, "units", property(lambda votes: votes.rows))
+    monkeypatch.setattr(counting.Counted, "units", property(lambda votes: votes.rows))
     games, guarantee = games_release.of_release(0.25, person="person", smoothing="none")
     assert guarantee.unit == "person"
     assert verdict.audit(jax.random.key(0), [games[0]], guarantee, 48, 0.99).broken

@@ -8,6 +8,8 @@ from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 from rknn_jax.release import inputs, planning, preview
 from rknn_jax.release.preview import required_gap
+from rknn_jax.release.rehearsal import _sample
+from rknn_jax.release.rehearsal import rehearsal as rehearsed
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.tables import Classes
 from rknn_jax.types import Queries
@@ -167,7 +169,7 @@ def test_a_dry_run_reads_no_label(tmp_path):
 def test_many_public_rows_are_sampled_in_proportion():
     cluster = np.repeat(np.arange(5), [1, 9, 5_990, 4_000, 10_000])
     queries = Queries(np.zeros((5, 2)), np.zeros(5, int), cluster, np.bincount(cluster))
-    rows = planning._sample(queries)
+    rows = _sample(queries)
     assert len(np.unique(rows)) == len(rows)
     np.testing.assert_array_equal(np.bincount(cluster[rows]), [1, 2, 1198, 800, 2000])
 
@@ -177,24 +179,26 @@ def test_many_public_rows_are_sampled_in_proportion():
 def test_a_release_says_what_the_dry_run_said(tmp_path, epsilon, agreement):
     plan = planned(*load_digits(return_X_y=True), 600, tmp_path, epsilon=epsilon)
     public = plan.data.public
-    rehearsal = planning._rehearsal(plan.settings, public, plan.queries, plan.mechanism)
+    rehearsal = rehearsed(plan.settings, public, plan.survey.queries, plan.survey.mechanism)
     shares = preview.class_shares(rehearsal, agreement)
     told = preview.expected_accuracy(rehearsal, plan.num_records, shares[rehearsal.cluster])
     rng = np.random.default_rng(1)
-    votes = plan.num_records * plan.queries.size[:, None] / 600
-    stddev = np.full(shares.shape, plan.mechanism.noise_stddev)
+    votes = plan.num_records * plan.survey.queries.size[:, None] / 600
+    stddev = np.full(shares.shape, plan.survey.mechanism.noise_stddev)
     noisy = rng.poisson(votes * shares) + rng.normal(scale=stddev)
-    decoded = answers.decode(noisy, stddev, plan.kernels)
+    decoded = answers.decode(noisy, stddev, plan.survey.kernels)
     assert decoded.expected_accuracy == pytest.approx(told, abs=0.1)
 
 
 def test_made_up_shares_agree_as_far_as_asked(tmp_path):
     plan = planned(*blobs(), 100, tmp_path, epsilon=1.0, queries=8)
-    rehearsal = planning._rehearsal(plan.settings, plan.data.public, plan.queries, plan.mechanism)
+    rehearsal = rehearsed(
+        plan.settings, plan.data.public, plan.survey.queries, plan.survey.mechanism
+    )
     for agreement in (0.4, 0.7, 0.9, 1.0):
         shares = preview.class_shares(rehearsal, agreement)
         np.testing.assert_allclose(shares.sum(axis=1), 1)
-        found = plan.queries.size @ shares.max(axis=1) / plan.queries.size.sum()
+        found = plan.survey.queries.size @ shares.max(axis=1) / plan.survey.queries.size.sum()
         assert found == pytest.approx(agreement, abs=1e-3)
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from rknn_jax.labelers import _class_sums, public_prototypes
-from rknn_jax.labelers._class_sums import GRID, Ball, NoisySums, Spectrum
+from rknn_jax.labelers import _class_sums, _one_sum, public_prototypes
+from rknn_jax.labelers._class_sums import GRID, NoisySums
 from rknn_jax.labelers._cosines import PublicCosines
+from rknn_jax.labelers._public_ball import Ball, Spectrum
 from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import BETWEEN, Prototypes, class_means
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
@@ -147,7 +148,7 @@ def test_the_noise_is_as_large_as_it_is_said_to_be(mechanism, relation):
 class Shown(Prototypes):
     """Prototypes that show the noisy sums."""
 
-    def answer(self, noisy, stddev, encode, queries, guarantee):
+    def read(self, noisy, stddev, encode, queries, guarantee):
         return noisy, stddev, guarantee
 
 
@@ -156,7 +157,7 @@ def test_a_release_is_charged_and_draws_integers(mechanism, relation):
     labeler = Shown(mechanism=mechanism, relation=relation, epsilon=0.5)
     votes = contributed(labeler, np.ones((300, WIDTH)), np.arange(300) % NUM_CLASSES)
     account = Account()
-    drawn = [labeler.release_sums(votes, public(), account, "a test") for _ in range(40)]
+    drawn = [labeler.release_exact(votes, public(), account, "a test") for _ in range(40)]
     noise = np.stack([noisy - votes.totals for noisy, _, _ in drawn])
     stddev, guarantee = drawn[0][1:]
     assert noise.dtype.kind == "i"
@@ -177,21 +178,17 @@ def test_a_refused_charge_draws_nothing(monkeypatch):
 
     for name in ("discrete_gaussian", "discrete_laplace", "permute_and_flip"):
         monkeypatch.setattr(_class_sums.exact_noise, name, lambda *_: pytest.fail("drawn"))
-    for labeler, release in (
-        (Prototypes(), "release_sums"),
-        (Prototypes(mechanism="laplace"), "release_sums"),
-        (PublicPrototypes(), "release_prototypes"),
-    ):
+    for labeler in (Prototypes(), Prototypes(mechanism="laplace"), PublicPrototypes()):
         votes = contributed(labeler, np.ones((4, WIDTH)), [0, 1, 2, 0])
         with pytest.raises(RuntimeError, match="spent"):
-            getattr(labeler, release)(votes, public(), Empty(), "a test")
+            labeler.release_exact(votes, public(), Empty(), "a test")
 
 
 def test_nothing_is_released_without_noise():
     labeler = Prototypes(epsilon=math.inf)
     votes = contributed(labeler, np.ones((4, WIDTH)), [0, 1, 2, 0])
     with pytest.raises(ValueError, match="finite epsilon for a release"):
-        labeler.release_sums(votes, public(), Account(), "a test")
+        labeler.release_exact(votes, public(), Account(), "a test")
 
 
 def test_class_means_are_the_posterior_of_the_noisy_sums():
@@ -280,7 +277,7 @@ def test_a_worse_row_is_chosen_as_often_as_permute_and_flip_says():
     behind = labeler.sensitivity  # g = t
     totals = np.tile([0, behind], (3000, 1))
     pair = asked(np.array([[1.0, 0.0], [-1.0, 0.0]], np.float32))
-    votes = public_prototypes.Utilities(totals, lambda each: each)
+    votes = _one_sum.Sums(totals, lambda each: each)
     chosen = labeler.release(jax.random.key(8), votes, pair, len(totals)).model.prototypes
     np.testing.assert_allclose(np.mean(chosen[:, 0] > 0), math.exp(-1) / 2, atol=0.03)
 
@@ -290,7 +287,7 @@ def test_a_release_of_prototypes_is_charged_and_exact():
     rows = np.repeat(np.asarray(public().features)[[3, 8, 20]], 50, axis=0)
     votes = contributed(labeler, rows, np.repeat(np.arange(3), 50))
     account = Account()
-    answers = labeler.release_prototypes(votes, public(), account, "a test")
+    answers = labeler.release_exact(votes, public(), account, "a test")
     [(guarantee, _)] = account.charges
     assert answers.guarantee == guarantee
     assert (guarantee.sampler, guarantee.epsilon, guarantee.delta) == ("release", 40.0, 0.0)
@@ -459,19 +456,19 @@ def test_a_run_labels_digits_and_saves_the_classifier(labeler, file, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labeler", "release"),
+    "labeler",
     [
-        (Prototypes(epsilon=0.4), "release_sums"),
-        (Prototypes(epsilon=0.4, mechanism="laplace"), "release_sums"),
-        (PublicPrototypes(epsilon=0.4), "release_prototypes"),
+        Prototypes(epsilon=0.4),
+        Prototypes(epsilon=0.4, mechanism="laplace"),
+        PublicPrototypes(epsilon=0.4),
     ],
     ids=str,
 )
-def test_a_ledger_pays_once_and_refuses_the_second_release(labeler, release, tmp_path):
+def test_a_ledger_pays_once_and_refuses_the_second_release(labeler, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", "sha256:rows", 0.5, 1e-4)
     votes = contributed(labeler, np.ones((30, WIDTH)), np.arange(30) % NUM_CLASSES)
-    answers = getattr(labeler, release)(votes, public(), ledger, "a test")
+    answers = labeler.release_exact(votes, public(), ledger, "a test")
     assert float(ledger.spent.epsilon) == pytest.approx(0.4)
     assert answers.guarantee.sampler == "release"
     with pytest.raises(LedgerError):
-        getattr(labeler, release)(votes, public(), ledger, "a second one")
+        labeler.release_exact(votes, public(), ledger, "a second one")

@@ -24,23 +24,25 @@ from rknn_jax.release.counting import Count, Question
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard, Records, find, regular
 from rknn_jax.release.tables import Classes
+from rknn_jax.release.votes import VoteTally
 
 ROWS, WIDTH, NUM_CLASSES = 157, 4, 3
 RANDOM = np.random.default_rng(0)
 EMBEDDINGS = RANDOM.normal(size=(ROWS, WIDTH)).astype(np.float32)
 LABELS = RANDOM.integers(-1, NUM_CLASSES, ROWS)
 QUERIES = RANDOM.normal(size=(6, WIDTH)).astype(np.float32)
-QUESTION = Question(QUERIES, Classes(NUM_CLASSES), num_neighbors=2)
+QUESTION = Question(VoteTally(QUERIES, NUM_CLASSES, num_neighbors=2), Classes(NUM_CLASSES))
 
 
 def reference_votes(embeddings=EMBEDDINGS, labels=LABELS, question=QUESTION):
     """Votes in float64, one record at a time."""
-    votes = np.zeros((len(question.queries), question.classes.count), np.int64)
+    tally = question.tally
+    votes = np.zeros(tally.shape, np.int64)
     for row, said in zip(embeddings.astype(np.float64), labels, strict=True):
         if said < 0:
             continue
-        distances = ((question.queries.astype(np.float64) - row) ** 2).sum(axis=1)
-        votes[np.argsort(distances)[: question.num_neighbors], said] += 1
+        distances = ((tally.queries.astype(np.float64) - row) ** 2).sum(axis=1)
+        votes[np.argsort(distances)[: tally.num_neighbors], said] += 1
     return votes
 
 
@@ -272,7 +274,7 @@ def test_labels_that_are_no_class_are_told_to_the_owner(tmp_path):
     assert (votes.voters, votes.ignored) == (0, ROWS)
     numbers = write(tmp_path / "b.csv")
     names = ("ant", "bee", "wolf")
-    question = Question(QUERIES, Classes(3, names), num_neighbors=2)
+    question = Question(VoteTally(QUERIES, 3, num_neighbors=2), Classes(3, names))
     same = counted(shard(numbers, classes=names), question=question)
     np.testing.assert_array_equal(same.counts, reference_votes())
 
@@ -285,8 +287,8 @@ def test_columns_are_taken_by_name_and_not_by_place(public):
         labels = {"labels": LABELS} if file == "R" else {}
         pa.csv.write_csv(pa.table(labels | columns), public / f"{file}.csv")
     plan = planning.prepare(settings(public, public="P.csv", private="R.csv", queries=6))
-    features = np.asarray(plan.queries.features)
-    question = dataclasses.replace(QUESTION, queries=features, num_neighbors=1)
+    features = np.asarray(plan.survey.queries.features)
+    question = dataclasses.replace(QUESTION, tally=VoteTally(features, NUM_CLASSES))
     np.testing.assert_array_equal(label.count(plan).counts, reference_votes(question=question))
     columns = {name: EMBEDDINGS[:, 0].astype(np.float64) for name in ("e0", "e1", "e2", "f")}
     pa.csv.write_csv(pa.table({"labels": LABELS} | columns), public / "R.csv")
@@ -338,7 +340,7 @@ def test_csv_labels_are_text_if_the_classes_have_names(tmp_path):
     names = np.array(["ant", "bee", "wolf"])
     labels = np.where(LABELS < 0, "", names[LABELS])
     path = write(tmp_path / "a.csv", labels=labels)
-    question = Question(QUERIES, Classes(3, tuple(names)), num_neighbors=2)
+    question = Question(VoteTally(QUERIES, 3, num_neighbors=2), Classes(3, tuple(names)))
     votes = counted(shard(path, classes=tuple(names)), question=question)
     np.testing.assert_array_equal(votes.counts, reference_votes())
 
@@ -361,8 +363,8 @@ def test_a_shard_that_is_missing_or_counted_twice_is_refused(told):
 @pytest.mark.parametrize("change", [1, -1])
 def test_votes_that_are_not_k_of_each_voter_are_refused(change):
     counts = counts_of("a", "b")
-    counts[1].votes[1, 1] += change
-    with pytest.raises(ValueError, match="2 votes of each of 5 records in a"):
+    counts[1].totals[1, 1] += change
+    with pytest.raises(ValueError, match="sum over 5 records in a"):
         counting.total(counts, ["a", "b"], QUESTION)
 
 

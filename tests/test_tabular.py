@@ -701,11 +701,11 @@ def test_breast_cancer_at_epsilon_3(tmp_path, monkeypatch):
     ((plan, votes),) = drawn
     counts = votes.counts
     flips = np.array(
-        [plan.mechanism.flip_prob(abs(int(zeros) - int(ones))) for zeros, ones in counts]
+        [plan.survey.mechanism.flip_prob(abs(int(zeros) - int(ones))) for zeros, ones in counts]
     )
     sure = flips < 1e-7
     assert flips[sure].sum() < 1e-6
-    cluster = plan.queries.cluster
+    cluster = plan.survey.queries.cluster
     rows = sure[cluster]
     np.testing.assert_array_equal(said[rows], counts.argmax(axis=1)[cluster][rows])
     assert np.sum((said == y[public])[rows]) / len(public) > 0.85, (

@@ -12,7 +12,7 @@ import numpy as np
 from rknn_jax import mechanisms
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax.algorithm import Round
-from rknn_jax.labelers import Labeler, _class_sums, noisy_sgd, public_prototypes
+from rknn_jax.labelers import Labeler, _linear_head, noisy_sgd, public_prototypes
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
@@ -33,7 +33,7 @@ from .environment import environment
 from .experiment import TRAINING, Experiment
 from .json_files import write_json
 
-HEADS = (noisy_sgd.Head, _class_sums.Head, public_prototypes.Nearest)
+HEADS = (noisy_sgd.Head, _linear_head.Head, public_prototypes.Nearest)
 """Classifiers of features that a labeler releases."""
 
 EXPERIMENT_TUNING = Tuning(

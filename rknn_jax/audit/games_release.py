@@ -34,6 +34,7 @@ from rknn_jax.release.planning import Plan
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
 from rknn_jax.release.tables import Classes
+from rknn_jax.release.vote_survey import VoteSurvey
 
 NUM_CLASSES = 3
 NUM_QUERIES = 3
@@ -156,10 +157,14 @@ def read_after(plan: Plan) -> str | None:
         _sealed(shard.labels_, "private labels", seal),
         shard.persons_,
     )
+    survey = _votes(plan)
     watched = replace(
         plan,
-        data=replace(plan.data, private=Records.of([sealed])),
-        mechanism=closing(plan.mechanism, seal),
+        survey=replace(
+            survey,
+            data=replace(plan.data, private=Records.of([sealed])),
+            mechanism=closing(survey.mechanism, seal),
+        ),
     )
     try:
         with _sealed_votes(seal):
@@ -244,7 +249,8 @@ def _names(found: Columns) -> tuple[str, ...]:
 def _released(plan: Plan, look: Any) -> Any:
     """Release in a folder of its own, and return the view of that folder."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        placed = replace(plan, settings=_placed(plan.settings, Path(folder)), ledger=None)
+        settings = _placed(plan.settings, Path(folder))
+        placed = replace(plan, survey=replace(plan.survey, settings=settings), ledger=None)
         job.release(placed)
         return look(placed.folder)
 
@@ -260,9 +266,16 @@ def _placed(settings: Settings, folder: Path) -> Settings:
 
 def _with_release(plan: Plan, release: Any) -> Plan:
     """Return the plan with a mechanism whose noisy counts are given."""
-    mechanism = closing(plan.mechanism, Seal())
+    survey = _votes(plan)
+    mechanism = closing(survey.mechanism, Seal())
     object.__setattr__(mechanism, "release", release)
-    return replace(plan, mechanism=mechanism)
+    return replace(plan, survey=replace(survey, mechanism=mechanism))
+
+
+def _votes(plan: Plan) -> VoteSurvey:
+    """Return the survey of a plan of reverse k-NN labeling."""
+    assert isinstance(plan.survey, VoteSurvey)
+    return plan.survey
 
 
 def _sealed(array: Any, name: str, seal: Seal) -> Any:
@@ -275,8 +288,8 @@ def _sealed_votes(seal: Seal) -> Iterator[None]:
     honest = job.count
 
     def count(*arguments: Any, **options: Any) -> Any:
-        votes = honest(*arguments, **options)
-        return replace(votes, counts=_sealed(votes.counts, "votes", seal))
+        counted = honest(*arguments, **options)
+        return replace(counted, counts=_sealed(counted.counts, "votes", seal))
 
     job.count = count
     try:

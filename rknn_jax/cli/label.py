@@ -17,7 +17,7 @@ from rknn_jax.release.settings import Settings
 if TYPE_CHECKING:
     from rknn_jax.release.label import Release
     from rknn_jax.release.planning import Plan
-    from rknn_jax.release.preview import Preview
+    from rknn_jax.release.preview import Expected, Preview
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -34,7 +34,8 @@ def run(settings: Settings) -> dict[str, Any]:
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
-            "num_queries": plan.mechanism.num_queries,
+            "labeler": plan.settings.labeler,
+            **plan.survey.facts,
             "num_classes": plan.data.classes.count,
             f"num_{settings.unit}s": plan.num_records,
         }
@@ -46,39 +47,40 @@ def run(settings: Settings) -> dict[str, Any]:
             f"the release that was paid for and stopped, in {plan.folder}; it costs nothing more",
         )
     with (
-        metered("counting votes") as meter,
+        metered("counting") as meter,
         sure_interrupts(),
         _nothing_spent(),
         warnings.catch_warnings(record=True) as caught,
     ):
-        meter.begin("counting votes", len(plan.data.private))
-        votes = job.count(plan, meter.advance)
+        meter.begin("counting", len(plan.data.private))
+        counted = job.count(plan, meter.advance)
     _tell_warnings(caught)
-    if votes.ignored:
+    if counted.ignored:
         tell(
             err,
             "ignored",
-            f"{votes.ignored:,} labeled private records that cannot be used cast no vote; "
+            f"{counted.ignored:,} labeled private records that cannot be used add nothing; "
             "tell nobody how many",
         )
-    if not votes.voters:
+    if not counted.voters:
         tell(
             err,
             "warning",
-            "no private record casts a vote, so noise alone is released; tell nobody",
+            "no private record adds anything, so noise alone is released; tell nobody",
         )
     with (
         metered("releasing"),
         sure_interrupts(),
         warnings.catch_warnings(record=True) as caught,
     ):
-        done = job.release(plan, votes)
+        done = job.release(plan, counted)
     _tell_warnings(caught)
     unsure = None if done.counts is None else job.unsure_share(done)
     _tell_release(plan, done)
     files = {
         "page" if name == "privacy.html" else name.split(".")[0]: str(plan.folder / name)
         for name in RESULTS
+        if (plan.folder / name).exists()
     }
     said = {"unsure": unsure, **_expectations(done), "concerns": [*map(asdict, done.concerns)]}
     return {"files": files, **said, **done.card}
@@ -101,7 +103,6 @@ def _nothing_spent() -> Iterator[None]:
 
 def _tell_plan(plan: "Plan") -> None:
     data = plan.data
-    sizes = plan.queries.size
     settings = plan.settings
     number = "" if plan.num_records is None else f"{plan.num_records:,} "
     records = f"{number}private {settings.unit}s"
@@ -116,30 +117,16 @@ def _tell_plan(plan: "Plan") -> None:
         f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; "
         f"{data.classes.count} classes{assumed}",
     )
-    all_rows = (
-        " (no more public rows than that)"
-        if settings.queries is None and len(sizes) == len(data.public)
-        else ""
-    )
-    tell(
-        err,
-        "queries",
-        f"{len(sizes)}{all_rows}, of {sizes.min()} to {sizes.max()} public rows each; each "
-        f"private record votes for {settings.neighbors}",
-    )
+    if plan.choice:
+        tell(err, "labeler", plan.choice)
+    for word, text in plan.survey.lines:
+        tell(err, word, text)
     if data.skipped:
         named = ", ".join(data.skipped[:5])
         tell(err, "skipped", f"{len(data.skipped)} files in no known format, such as {named}")
-    scale = plan.mechanism.noise_scale
-    stddev = plan.mechanism.noise_stddev
-    tell(
-        err,
-        "noise",
-        f"{settings.mechanism} of scale {scale:.4g}, standard deviation {stddev:.4g} votes",
-    )
 
 
-def _tell_preview(plan: "Plan", expected: "Preview") -> None:
+def _tell_votes(expected: "Preview") -> None:
     tell(
         err,
         "lead",
@@ -154,6 +141,13 @@ def _tell_preview(plan: "Plan", expected: "Preview") -> None:
                 *expected.expected_votes
             ),
         )
+
+
+def _tell_preview(plan: "Plan", expected: "Expected") -> None:
+    from rknn_jax.release.preview import Preview
+
+    if isinstance(expected, Preview):
+        _tell_votes(expected)
     if expected.expected:
         accuracy = ", ".join(
             f"{share:.0%} of labels right at {agreement:.0%} agreement"
@@ -197,7 +191,8 @@ def _tell_release(plan: "Plan", done: "Release") -> None:
             tell(err, word, f"about {share:.1%} {meaning}")
     for concern in done.concerns:
         tell(err, "warning", str(concern))
-    tell(err, "files", ", ".join(str(plan.folder / name) for name in RESULTS))
+    found = [plan.folder / name for name in RESULTS if (plan.folder / name).exists()]
+    tell(err, "files", ", ".join(map(str, found)))
     spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
     tell(
         err,

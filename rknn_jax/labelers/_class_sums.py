@@ -6,7 +6,7 @@ column counts the records. One release of these sums is all that the labelers of
 
 **Sums are integers.** A clipped coordinate is cut toward zero to a multiple of 1/`GRID` of the
 radius, which makes no norm larger. So integer noise from `privacy.exact_noise` makes the release
-exact (`SumsLabeler.release_sums`), and `SumsLabeler.release` simulates it.
+exact (`SumsLabeler.exact`), and `SumsLabeler.simulated` simulates it.
 
 **Sensitivity.** Let R be the radius and c <= R what a record adds to the count of its class. A
 record is a vector (x, c) in the block of its class, with |x| <= R.
@@ -26,25 +26,23 @@ clipped. The discrete Gaussian protects whichever integers move, by concentrated
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax._internal.disk import write_arrays
-from rknn_jax.labelers import Labeler, _persons
-from rknn_jax.mechanisms.base import Payer
+from rknn_jax.labelers._linear_head import Head, Link
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons
+from rknn_jax.labelers._public_ball import Ball, Spectrum
 from rknn_jax.privacy import accounting, contributions, exact_noise
-from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
-from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
-from rknn_jax.types import Answers, Array, Encoder, Queries, Records
+from rknn_jax.privacy.contributions import Protected
+from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
+from rknn_jax.types import Answers, Array, Encoder, Queries
 
-Noise = Literal["gaussian", "laplace"]
+Kind = Literal["gaussian", "laplace"]
 
 GRID = 4096
 """Units of the radius, in which sums are counted."""
@@ -52,7 +50,7 @@ GRID = 4096
 NORMS: dict[str, Literal[1, 2]] = {"gaussian": 2, "laplace": 1}
 """Norm in which features are clipped for each kind of noise."""
 
-COUNT_UNITS: dict[tuple[Noise, Relation], int] = {
+COUNT_UNITS: dict[tuple[Kind, Relation], int] = {
     ("gaussian", "replace-one"): GRID,
     ("gaussian", "add-remove"): GRID // 2,
     ("laplace", "replace-one"): GRID // 8,
@@ -63,67 +61,65 @@ COUNT_UNITS: dict[tuple[Noise, Relation], int] = {
 More units leave less noise on the counts and more on the sums.
 """
 
-CLIP_SLACK = 1 - 1e-12
-"""Factor that keeps a clipped norm below the radius in spite of rounding."""
 
+@dataclass(frozen=True)
+class ClassSums:
+    """Public side of the class sums: what a record adds, in units of the radius.
 
-@dataclass(frozen=True, eq=False)
-class Ball:
-    """Public ball to which features are clipped.
-
-    Attributes:
-      center: Center of the public features, float64 `[f]`.
-      radius: Radius, positive.
-      norm: Norm of the ball, 1 or 2.
-    """
-
-    center: np.ndarray
-    radius: float
-    norm: Literal[1, 2]
-
-    @classmethod
-    def around(cls, queries: Queries, norm: Literal[1, 2]) -> "Ball":
-        """Return the ball around the mean of the public rows that holds half of them.
-
-        Args:
-          queries: Public queries, each of which counts as often as its size.
-          norm: Norm of the ball.
-        """
-        features = np.asarray(queries.features, np.float64)
-        center = np.average(features, axis=0, weights=queries.size)
-        lengths = np.linalg.norm(features - center, ord=norm, axis=1)
-        radius = float(np.median(np.repeat(lengths, queries.size)))
-        return cls(center, radius if radius > 0 else 1.0, norm)
-
-    def clip(self, features: Array) -> np.ndarray:
-        """Return features relative to the center, clipped, in units of the radius.
-
-        Each row depends on that row and the ball alone. A row with NaN or infinity becomes 0.
-
-        Args:
-          features: `[n, f]`.
-
-        Returns:
-          float64 `[n, f]`, whose rows have a norm of at most 1.
-        """
-        rows = np.asarray(features, np.float64)
-        rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, self.center)
-        rows = (rows - self.center) / self.radius
-        lengths = np.linalg.norm(rows, ord=self.norm, axis=1, keepdims=True)
-        clipped: np.ndarray = rows * (CLIP_SLACK / np.maximum(lengths, 1))
-        return clipped
-
-
-class Sums(NamedTuple):
-    """Sums of the private features: private.
+    A part is the record's clipped features, int32, and its class as the last column.
 
     Attributes:
-      totals: int64 `[num_classes, f + 1]`, sums and counts, in units.
-      encode: Encoder of the run, which is public.
+      ball: Public ball to which features are clipped.
+      num_classes: Number of classes |Y|.
+      count_units: Units that a record adds to the count of its class.
+      unit: Privacy unit: record, or person.
+      grid: Units of weight of a record, or of a person.
     """
 
-    totals: np.ndarray
-    encode: Encoder
+    ball: Ball
+    num_classes: int
+    count_units: int
+    unit: Protected
+    grid: int
+
+    @property
+    def width(self) -> int:
+        """Number of features f."""
+        return len(self.ball.center)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape `(num_classes, f + 1)` of the sums and counts."""
+        return self.num_classes, self.width + 1
+
+    def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
+        """Return the parts of records; see `Tally.parts`."""
+        rows = np.trunc(self.ball.clip(points) * GRID).astype(np.int32)
+        return np.hstack([rows, np.asarray(ids, np.int32)[:, None]])
+
+    def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Return the sum over records; see `Tally.total`."""
+        used = ids >= 0
+        return self._sum(self.parts(points[used], ids[used]), np.ones(used.sum(), np.int64))
+
+    def bounded(self, parts: np.ndarray, persons: Persons) -> np.ndarray:
+        """Return the sum over persons, whose records share a weight; see `Tally.bounded`."""
+        return self._sum(parts, contributions.shared(persons.number, self.grid).units)
+
+    def fits(self, totals: np.ndarray, num_records: int) -> bool:
+        """Return whether so many records can have these sums; see `Tally.fits`."""
+        counts = totals[:, -1]
+        small = bool((np.abs(totals[:, :-1]) * self.count_units <= counts[:, None] * GRID).all())
+        return small and int(counts.sum()) == num_records * self.count_units
+
+    def _sum(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
+        totals = np.zeros(self.shape, np.int64)
+        for label in range(self.num_classes):
+            mine = parts[:, -1] == label
+            weights = units[mine]
+            totals[label, :-1] = weights @ parts[mine, :-1].astype(np.int64)
+            totals[label, -1] = weights.sum() * self.count_units
+        return totals
 
 
 class NoisySums(NamedTuple):
@@ -148,105 +144,24 @@ class NoisySums(NamedTuple):
         return sizes
 
 
-class Spectrum(NamedTuple):
-    """Second moment of the clipped public features, by its eigenvectors.
-
-    Attributes:
-      directions: float64 `[f, f]`, one eigenvector in each column.
-      variances: float64 `[f]`, eigenvalues, at least 0.
-      mean: float64 `[f]`, mean of the clipped public features.
-    """
-
-    directions: np.ndarray
-    variances: np.ndarray
-    mean: np.ndarray
-
-    @classmethod
-    def of(cls, rows: np.ndarray, weights: np.ndarray) -> "Spectrum":
-        """Return the spectrum of clipped public rows `[s, f]` with weights `[s]`."""
-        mean = np.average(rows, axis=0, weights=weights)
-        centered = (rows - mean) * np.sqrt(weights / weights.sum())[:, None]
-        variances, directions = np.linalg.eigh(centered.T @ centered)
-        return cls(directions, np.maximum(variances, 0), mean)
-
-
-@dataclass(frozen=True, eq=False)
-class Head:
-    """Linear classifier of clipped features.
-
-    Attributes:
-      weights: float64 `[f, num_classes]`.
-      bias: float64 `[num_classes]`.
-      ball: Public ball to which features are clipped.
-      encode: Map of images to features.
-      link: `softmax` if scores are logarithms of odds, or `linear` if they are probabilities.
-    """
-
-    weights: np.ndarray
-    bias: np.ndarray
-    ball: Ball
-    encode: Encoder
-    link: Literal["softmax", "linear"]
-
-    @property
-    def params(self) -> dict[str, np.ndarray]:
-        """Weights and bias by name."""
-        return {"weights": self.weights, "bias": self.bias}
-
-    def predict_proba(self, images: Array) -> np.ndarray:
-        """Return class probabilities, float32 `[n, num_classes]`.
-
-        Args:
-          images: uint8 `[n, height, width, channels]`.
-        """
-        return self.of_features(self.encode(images))
-
-    def of_features(self, features: Array) -> np.ndarray:
-        """Return class probabilities, float32 `[n, num_classes]`, of features `[n, f]`."""
-        scores = self.ball.clip(features) @ self.weights + self.bias
-        if self.link == "softmax":
-            return np.asarray(jax.nn.softmax(jnp.asarray(scores, jnp.float32)))
-        # The largest score keeps its lead if all scores are negative.
-        lifted = scores - np.minimum(scores.max(axis=1, keepdims=True), 0)
-        positive = np.maximum(lifted, 0) + 1e-9 * (scores >= scores.max(axis=1, keepdims=True))
-        shares: np.ndarray = positive / positive.sum(axis=1, keepdims=True)
-        return shares.astype(np.float32)
-
-    def save(self, folder: Path) -> None:
-        """Write `linear.npz`: weights, bias, and the ball."""
-        folder.mkdir(parents=True)
-        radius = np.array(self.ball.radius)
-        ball = {"center": self.ball.center, "radius": radius, "norm": np.array(self.ball.norm)}
-        write_arrays(folder / "linear.npz", self.params | ball, compress=False)
-
-
 @dataclass(frozen=True)
-class SumsLabeler(Labeler[Sums]):
+class SumsLabeler(OneSumLabeler):
     """Labeler that reads the private records by one release of their class sums.
 
     Attributes:
-      epsilon: Privacy budget of the sums; infinity means no noise and no privacy.
-      delta: Probability delta, for Gaussian noise.
-      relation: Neighboring relation of the data sets.
-      unit: Privacy unit: record, or person. A person's records share a weight of 1.
       mechanism: `gaussian` clips features in L2 norm and needs a delta. `laplace` clips them in L1
         norm and is pure.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    relation: Relation = "replace-one"
-    unit: Protected = "record"
-    mechanism: Noise = "gaussian"
+    mechanism: Kind = "gaussian"
 
-    trains: ClassVar[bool] = True
+    exact_mechanisms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "discrete_laplace": {"mechanism": "laplace"},
+        "gaussian": {"mechanism": "gaussian"},
+    }
 
     def __post_init__(self) -> None:
-        self.check_unit()
-        if self.relation not in RELATIONS:
-            raise ValueError(
-                f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
-            )
+        super().__post_init__()
         if self.mechanism not in NORMS:
             raise ValueError(
                 "Expected mechanism to be gaussian or laplace, got "
@@ -269,11 +184,6 @@ class SumsLabeler(Labeler[Sums]):
         return NORMS[self.mechanism]
 
     @property
-    def grid(self) -> int:
-        """Units of weight of a record, or of a person."""
-        return 1 if self.unit == "record" else SIMULATED_GRID
-
-    @property
     def count_units(self) -> int:
         """Units that a record of weight 1 adds to the count of its class."""
         return COUNT_UNITS[self.mechanism, self.relation] * self.grid
@@ -294,94 +204,36 @@ class SumsLabeler(Labeler[Sums]):
             return self._guarantee(Event("pure", self.epsilon), "pure")
         return self._guarantee(Event("gaussian", self._multiplier()), "analytic Gaussian")
 
-    def contribute(
-        self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
-    ) -> Sums:
-        """Sum the clipped features of the private records, class by class.
-
-        Args:
-          key: Random key, which is not used, because nothing is drawn.
-          private: Private records.
-          encode: Encoder of the queries' features.
-          queries: Public queries, which determine the ball.
-          num_classes: Number of classes |Y|.
-        """
-        del key
+    def tally(self, queries: Queries, num_classes: int) -> ClassSums:
+        """Return the public side of the sums; see `OneSumLabeler.tally`."""
+        count_units = COUNT_UNITS[self.mechanism, self.relation]
         ball = Ball.around(queries, self.norm)
-        person = _persons.numbered(private) if self.unit == "person" else None
-        units = class_units(private.labels, person, num_classes, self.grid)
-        clipped = ball.clip(encode(private.images))
-        rows = np.trunc(clipped * GRID).astype(np.int64)
-        one = np.full((len(rows), 1), COUNT_UNITS[self.mechanism, self.relation], np.int64)
-        weighed = np.hstack([rows, one]) * units[:, None]
-        totals = np.zeros((num_classes, weighed.shape[1]), np.int64)
-        for label in range(num_classes):
-            totals[label] = weighed[np.asarray(private.labels) == label].sum(axis=0)
-        return Sums(totals, encode)
+        return ClassSums(ball, num_classes, count_units, self.unit, self.grid)
 
-    def release(
-        self,
-        key: jax.Array,
-        contribution: Sums,
-        queries: Queries,
-        num_classes: int,
-        predicted: np.ndarray | None = None,
-    ) -> Answers:
-        """Add the noise, in simulation, and classify the queries.
+    def simulated(self, key: jax.Array) -> Noise:
+        """Return simulated noise: normal, or discrete Laplace."""
+        guarantee = self.guarantee_of(0, 0, 0)
+        return Noise(
+            guarantee,
+            self.stddev,
+            lambda totals: totals + self.simulated_noise(key, totals.shape),
+        )
 
-        Args:
-          key: Random key of the noise, which is consumed.
-          contribution: Result of `contribute`.
-          queries: Public queries, as in `contribute`.
-          num_classes: Number of classes |Y|.
-          predicted: Probabilities of a student, which are not used. Defaults to none.
-        """
-        del predicted
-        guarantee = self.guarantee_of(0, len(queries.features), num_classes)
-        noisy = contribution.totals + self.simulated_noise(key, contribution.totals.shape)
-        return self.answer(noisy, self.stddev, contribution.encode, queries, guarantee)
-
-    def release_sums(
-        self, contribution: Sums, queries: Queries, ledger: Payer, purpose: str
-    ) -> Answers:
-        """Charge a ledger, add exact integer noise, and classify the queries.
-
-        The noise comes from the operating system's entropy: the discrete Gaussian, or discrete
-        Laplace noise.
-
-        Args:
-          contribution: Result of `contribute`.
-          queries: Public queries, as in `contribute`.
-          ledger: Budget of the private records.
-          purpose: A few words for the ledger.
-
-        Raises:
-          LedgerError: If the budget does not allow the charge; nothing is drawn then.
-          ValueError: If epsilon is infinite.
-        """
-        if self.epsilon == math.inf:
-            raise ValueError(
-                "Expected a finite epsilon for a release, got epsilon=inf; use `release`, which "
-                "simulates."
-            )
-        draw: Callable[[np.ndarray], np.ndarray]
+    def exact(self) -> Noise:
+        """Return exact noise: the discrete Gaussian, or discrete Laplace noise."""
         if self.norm == 1:
             scale = exact_noise.safe_scale(round(self.sensitivity), self.epsilon)
-            stddev = math.sqrt(2) * scale
             guarantee = self._guarantee(Event("pure", self.epsilon), "pure")
             draw = partial(exact_noise.discrete_laplace, scale=scale)
-        else:
-            multiplier = accounting.zcdp_noise_multiplier(self.epsilon, self.delta)
-            # One float more makes up for the rounding of the product.
-            stddev = math.nextafter(multiplier * self.sensitivity, math.inf)
-            guarantee = self._guarantee(Event("concentrated", multiplier), "zCDP")
-            draw = partial(exact_noise.discrete_gaussian, stddev=stddev)
-        guarantee = replace(guarantee, sampler="release")
-        ledger.charge(guarantee, purpose)
-        noisy = draw(contribution.totals)
-        return self.answer(noisy, stddev, contribution.encode, queries, guarantee)
+            return Noise(replace(guarantee, sampler="release"), math.sqrt(2) * scale, draw)
+        multiplier = accounting.zcdp_noise_multiplier(self.epsilon, self.delta)
+        # One float more makes up for the rounding of the product.
+        stddev = math.nextafter(multiplier * self.sensitivity, math.inf)
+        guarantee = self._guarantee(Event("concentrated", multiplier), "zCDP")
+        draw = partial(exact_noise.discrete_gaussian, stddev=stddev)
+        return Noise(replace(guarantee, sampler="release"), stddev, draw)
 
-    def answer(
+    def read(
         self,
         noisy: np.ndarray,
         stddev: float,
@@ -389,15 +241,7 @@ class SumsLabeler(Labeler[Sums]):
         queries: Queries,
         guarantee: Guarantee,
     ) -> Answers:
-        """Classify the queries by noisy sums: post-processing.
-
-        Args:
-          noisy: Noisy sums and counts, `[num_classes, f + 1]`, in units.
-          stddev: Standard deviation of their noise, in units.
-          encode: Encoder of the queries' features.
-          queries: Public queries `[s, f]`.
-          guarantee: Guarantee of the noisy sums.
-        """
+        """Classify the queries by noisy sums and counts; see `OneSumLabeler.read`."""
         ball = Ball.around(queries, self.norm)
         radius = GRID * self.grid
         noisy = np.asarray(noisy, np.float64)
@@ -413,10 +257,16 @@ class SumsLabeler(Labeler[Sums]):
         return Answers.predicted(head.of_features(queries.features), guarantee, head)
 
     @abc.abstractmethod
-    def solve(
-        self, noisy: NoisySums, spectrum: Spectrum
-    ) -> tuple[np.ndarray, np.ndarray, Literal["softmax", "linear"]]:
-        """Return weights, bias, and link of `Head`, from noisy sums and the public spectrum."""
+    def solve(self, noisy: NoisySums, spectrum: Spectrum) -> tuple[np.ndarray, np.ndarray, Link]:
+        """Return the linear classifier of clipped features.
+
+        Args:
+          noisy: Noisy sums and counts of the classes.
+          spectrum: Second moment of the clipped public features.
+
+        Returns:
+          Weights `[f, num_classes]`, bias `[num_classes]`, and link of `Head`.
+        """
 
     def _multiplier(self) -> float:
         if self.epsilon == math.inf:
@@ -450,24 +300,3 @@ class SumsLabeler(Labeler[Sums]):
             unit=self.unit,
             accountant=accountant,
         )
-
-
-def class_units(
-    labels: Array, person: np.ndarray | None, num_classes: int, grid: int
-) -> np.ndarray:
-    """Return the weight of each record in units, int64 `[n]`.
-
-    Args:
-      labels: Integers `[n]`. A record whose label is not a class has weight 0.
-      person: Number of each record's person, int64 `[n]`, whose records share the weight. None
-        gives each record one unit.
-      num_classes: Number of classes |Y|.
-      grid: Units of a person.
-    """
-    labels = np.asarray(labels)
-    known = (labels >= 0) & (labels < num_classes)
-    units = known.astype(np.int64)
-    if person is not None and known.any():
-        owner = np.unique(person[known], return_inverse=True)[1]
-        units[known] = contributions.shared(owner, grid).units
-    return units

@@ -191,12 +191,7 @@ class IndividualKNN(Labeler[Votes]):
     ) -> Votes:
         """Encode each private record by itself, as a direction around the public center.
 
-        Args:
-          key: Random key, which is not used, because nothing is drawn.
-          private: Private records.
-          encode: Encoder of the queries' features.
-          queries: Public queries, which determine the center.
-          num_classes: Number of classes |Y|.
+        Nothing is drawn; see `Labeler.contribute`.
         """
         del key
         rows = _cosines(queries, num_classes).directions(encode(private.images))
@@ -234,15 +229,7 @@ class IndividualKNN(Labeler[Votes]):
         num_classes: int,
         predicted: np.ndarray | None = None,
     ) -> Answers:
-        """Answer the queries in order, in simulation.
-
-        Args:
-          key: Random key of the noise, which is consumed.
-          contribution: Result of `contribute`.
-          queries: Public queries, as in `contribute`.
-          num_classes: Number of classes |Y|.
-          predicted: Probabilities of a student, which are not used. Defaults to none.
-        """
+        """Answer the queries in order, in simulation; see `Labeler.release`."""
         del predicted
         plan = self.plan(queries, num_classes)
         count_key, vote_key = jax.random.split(key)

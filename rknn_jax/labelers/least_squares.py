@@ -25,11 +25,13 @@ Classification from Features", TMLR 2023.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rknn_jax.labelers._class_sums import NoisySums, Spectrum, SumsLabeler
+from rknn_jax.labelers._class_sums import NoisySums, SumsLabeler
+from rknn_jax.labelers._linear_head import Link
+from rknn_jax.labelers._public_ball import Spectrum
 
 EXPLAINED = 0.5
 """Share of a class's variance that the model explains, beforehand."""
@@ -41,18 +43,8 @@ class LeastSquares(SumsLabeler):
 
     telling: ClassVar[Mapping[str, Any]] = {}
 
-    def solve(
-        self, noisy: NoisySums, spectrum: Spectrum
-    ) -> tuple[np.ndarray, np.ndarray, Literal["softmax", "linear"]]:
-        """Return a linear model of the classes' probabilities.
-
-        Args:
-          noisy: Noisy sums and counts of the classes.
-          spectrum: Second moment of the clipped public features.
-
-        Returns:
-          Weights `[f, num_classes]`, bias `[num_classes]`, and link.
-        """
+    def solve(self, noisy: NoisySums, spectrum: Spectrum) -> tuple[np.ndarray, np.ndarray, Link]:
+        """Return a linear model of the classes' probabilities."""
         num_records = noisy.sizes.sum()
         shares = noisy.sizes / num_records
         moments = noisy.sums - shares[:, None] * noisy.sums.sum(axis=0)

@@ -22,11 +22,13 @@ Imbalanced Transfer Learning", AAAI 2025.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rknn_jax.labelers._class_sums import NoisySums, Spectrum, SumsLabeler
+from rknn_jax.labelers._class_sums import NoisySums, SumsLabeler
+from rknn_jax.labelers._linear_head import Link
+from rknn_jax.labelers._public_ball import Spectrum
 
 BETWEEN = 0.5
 """Share of the features' variance that lies between classes, beforehand."""
@@ -38,18 +40,8 @@ class Prototypes(SumsLabeler):
 
     telling: ClassVar[Mapping[str, Any]] = {}
 
-    def solve(
-        self, noisy: NoisySums, spectrum: Spectrum
-    ) -> tuple[np.ndarray, np.ndarray, Literal["softmax", "linear"]]:
-        """Return logarithms of odds, by expected squared distances to the prototypes.
-
-        Args:
-          noisy: Noisy sums and counts of the classes.
-          spectrum: Second moment of the clipped public features.
-
-        Returns:
-          Weights `[f, num_classes]`, bias `[num_classes]`, and link.
-        """
+    def solve(self, noisy: NoisySums, spectrum: Spectrum) -> tuple[np.ndarray, np.ndarray, Link]:
+        """Return logarithms of odds, by expected squared distances to the prototypes."""
         means, remaining = class_means(noisy, spectrum)
         within = _within(spectrum)
         distances = (means**2).sum(axis=1) + remaining

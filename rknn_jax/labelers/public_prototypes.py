@@ -30,22 +30,21 @@ Imbalanced Transfer Learning", AAAI 2025.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
-from rknn_jax.labelers import Labeler, _persons
-from rknn_jax.labelers._class_sums import class_units
 from rknn_jax.labelers._cosines import PublicCosines
-from rknn_jax.mechanisms.base import Payer
-from rknn_jax.privacy import exact_noise
-from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
-from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
-from rknn_jax.types import Answers, Array, Encoder, Queries, Records
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Tally
+from rknn_jax.privacy import contributions, exact_noise
+from rknn_jax.privacy.contributions import Protected
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.types import Answers, Array, Encoder, Queries
 
 GRID = 1024
 """Units of a utility of 1."""
@@ -57,16 +56,64 @@ NEAR = 0.9
 """Probability of a class whose prototype is at the upper end of the range, others at the lower."""
 
 
-class Utilities(NamedTuple):
-    """Utilities of all candidates: private.
+@dataclass(frozen=True, eq=False)
+class ClassUtilities:
+    """Public side of the utilities: what a record adds to those of its class.
+
+    A part is the record's features and its class as the last column, float32.
 
     Attributes:
-      totals: int64 `[num_classes, s]`, in units.
-      encode: Encoder of the run, which is public.
+      cosines: Public center and range of cosines.
+      candidates: Directions of the public rows, float64 `[s, f]`.
+      num_classes: Number of classes |Y|.
+      unit: Privacy unit: record, or person.
+      grid: Units of weight of a record, or of a person.
     """
 
-    totals: np.ndarray
-    encode: Encoder
+    cosines: PublicCosines
+    candidates: np.ndarray
+    num_classes: int
+    unit: Protected
+    grid: int
+
+    @property
+    def width(self) -> int:
+        """Number of features f."""
+        return len(self.cosines.center)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape `(num_classes, s)` of the utilities."""
+        return self.num_classes, len(self.candidates)
+
+    def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
+        """Return the parts of records; see `Tally.parts`."""
+        return np.hstack([np.asarray(points, np.float32), np.asarray(ids, np.float32)[:, None]])
+
+    def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Return the sum over records; see `Tally.total`."""
+        used = ids >= 0
+        return self._sum(self.parts(points[used], ids[used]), np.ones(used.sum(), np.int64))
+
+    def bounded(self, parts: np.ndarray, persons: Persons) -> np.ndarray:
+        """Return the sum over persons, whose records share a weight; see `Tally.bounded`."""
+        return self._sum(parts, contributions.shared(persons.number, self.grid).units)
+
+    def fits(self, totals: np.ndarray, num_records: int) -> bool:
+        """Return whether so many records can have these utilities; see `Tally.fits`."""
+        most = totals.max(axis=1, initial=0).sum()
+        return bool(totals.min(initial=0) >= 0 and most <= num_records * GRID)
+
+    def _sum(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
+        totals = np.zeros(self.shape, np.int64)
+        size = max(1, BLOCK // len(self.candidates))
+        for label in range(self.num_classes):
+            mine = np.flatnonzero(parts[:, -1] == label)
+            for block in np.split(mine, range(size, len(mine), size)):
+                cosines = self.cosines.directions(parts[block, :-1]) @ self.candidates.T
+                shares = np.floor(self.cosines.clip(cosines) * GRID).astype(np.int64)
+                totals[label] += units[block] @ shares
+        return totals
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,40 +159,19 @@ class Nearest:
 
 
 @dataclass(frozen=True)
-class PublicPrototypes(Labeler[Utilities]):
-    """Nearest public prototype, and its settings.
+class PublicPrototypes(OneSumLabeler):
+    """Nearest public prototype, and its settings: those of `OneSumLabeler`.
 
-    Attributes:
-      epsilon: Privacy budget of all prototypes; infinity means no noise and no privacy.
-      delta: Probability delta, which is not used, because the guarantee is pure.
-      relation: Neighboring relation of the data sets.
-      unit: Privacy unit: record, or person. A person's records share a weight of 1.
+    Epsilon is for all prototypes together. Delta is not used, because the guarantee is pure.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    relation: Relation = "replace-one"
-    unit: Protected = "record"
-
-    trains: ClassVar[bool] = True
     telling: ClassVar[Mapping[str, Any]] = {}
-
-    def __post_init__(self) -> None:
-        self.check_unit()
-        if self.relation not in RELATIONS:
-            raise ValueError(
-                f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
-            )
+    exact_mechanisms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"permute_and_flip": {}}
 
     @property
     def noise(self) -> str:
         """Name of the mechanism."""
         return "permute_and_flip"
-
-    @property
-    def grid(self) -> int:
-        """Units of weight of a record, or of a person."""
-        return 1 if self.unit == "record" else SIMULATED_GRID
 
     @property
     def sensitivity(self) -> int:
@@ -158,99 +184,50 @@ class PublicPrototypes(Labeler[Utilities]):
         event = Event("pure", self.epsilon)
         return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,), unit=self.unit)
 
-    def contribute(
-        self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
-    ) -> Utilities:
-        """Sum the clipped cosines between private records and public rows, class by class.
-
-        Args:
-          key: Random key, which is not used, because nothing is drawn.
-          private: Private records.
-          encode: Encoder of the queries' features.
-          queries: Public queries, each of which is a candidate for each class.
-          num_classes: Number of classes |Y|.
-        """
-        del key
+    def tally(self, queries: Queries, num_classes: int) -> ClassUtilities:
+        """Return the public side of the utilities of all queries; see `OneSumLabeler.tally`."""
         cosines = _cosines(queries, num_classes)
         candidates = cosines.directions(queries.features)
-        rows = cosines.directions(encode(private.images))
-        labels = np.asarray(private.labels)
-        person = _persons.numbered(private) if self.unit == "person" else None
-        units = class_units(labels, person, num_classes, self.grid)
-        totals = np.zeros((num_classes, len(candidates)), np.int64)
-        size = max(1, BLOCK // len(candidates))
-        for label in range(num_classes):
-            mine = np.flatnonzero(labels == label)
-            for block in np.split(mine, range(size, len(mine), size)):
-                shares = cosines.clip(rows[block] @ candidates.T)
-                totals[label] += units[block] @ np.floor(shares * GRID).astype(np.int64)
-        return Utilities(totals, encode)
+        return ClassUtilities(cosines, candidates, num_classes, self.unit, self.grid)
 
-    def release(
-        self,
-        key: jax.Array,
-        contribution: Utilities,
-        queries: Queries,
-        num_classes: int,
-        predicted: np.ndarray | None = None,
-    ) -> Answers:
-        """Choose the prototypes, in simulation, and classify the queries.
+    def drawn(self, tally: Tally) -> tuple[int, ...]:
+        """Return the shape of the choice, `(num_classes,)`."""
+        return tally.shape[:1]
 
-        Args:
-          key: Random key of the noise, which is consumed.
-          contribution: Result of `contribute`.
-          queries: Public queries, as in `contribute`.
-          num_classes: Number of classes |Y|.
-          predicted: Probabilities of a student, which are not used. Defaults to none.
-        """
-        del predicted
-        totals = contribution.totals
-        draws = np.asarray(jax.random.exponential(key, totals.shape), np.float64)
-        chosen = np.argmax(totals + self.sensitivity / self.epsilon * draws, axis=1)
-        guarantee = self.guarantee_of(0, totals.shape[1], num_classes)
-        return _answer(chosen, contribution.encode, queries, guarantee)
+    def simulated(self, key: jax.Array) -> Noise:
+        """Return a simulated choice of one query for each class."""
 
-    def release_prototypes(
-        self, contribution: Utilities, queries: Queries, ledger: Payer, purpose: str
-    ) -> Answers:
-        """Charge a ledger, choose the prototypes by exact draws, and classify the queries.
+        def choose(totals: np.ndarray) -> np.ndarray:
+            draws = np.asarray(jax.random.exponential(key, totals.shape), np.float64)
+            chosen: np.ndarray = np.argmax(totals + self.sensitivity / self.epsilon * draws, axis=1)
+            return chosen
 
-        The draws come from the operating system's entropy.
+        return Noise(self.guarantee_of(0, 0, 0), self.sensitivity / self.epsilon, choose)
 
-        Args:
-          contribution: Result of `contribute`.
-          queries: Public queries, as in `contribute`.
-          ledger: Budget of the private records.
-          purpose: A few words for the ledger.
-
-        Raises:
-          LedgerError: If the budget does not allow the charge; nothing is drawn then.
-          ValueError: If epsilon is infinite.
-        """
+    def exact(self) -> Noise:
+        """Return an exact choice of one query for each class."""
         scale = exact_noise.safe_scale(self.sensitivity, self.epsilon)
         guarantee = replace(self.guarantee_of(0, 0, 0), sampler="release")
-        ledger.charge(guarantee, purpose)
-        chosen = exact_noise.permute_and_flip(contribution.totals, scale)
-        return _answer(chosen, contribution.encode, queries, guarantee)
+        return Noise(guarantee, scale, partial(exact_noise.permute_and_flip, scale=scale))
+
+    def read(
+        self,
+        noisy: np.ndarray,
+        stddev: float,
+        encode: Encoder,
+        queries: Queries,
+        guarantee: Guarantee,
+    ) -> Answers:
+        """Classify the queries by the chosen prototypes; see `OneSumLabeler.read`."""
+        del stddev
+        cosines = _cosines(queries, len(noisy))
+        prototypes = cosines.directions(np.asarray(queries.features)[noisy])
+        nearest = Nearest(prototypes, cosines, encode)
+        return Answers.predicted(nearest.of_features(queries.features), guarantee, nearest)
 
 
 def _cosines(queries: Queries, num_classes: int) -> PublicCosines:
     return PublicCosines.of(queries, 0.5, 1 - 1 / (2 * num_classes))
-
-
-def _answer(chosen: np.ndarray, encode: Encoder, queries: Queries, guarantee: Guarantee) -> Answers:
-    """Classify the queries by the prototypes of the classes: post-processing.
-
-    Args:
-      chosen: Number of the query that is each class's prototype, int `[num_classes]`.
-      encode: Encoder of the queries' features.
-      queries: Public queries `[s, f]`.
-      guarantee: Guarantee of the choice.
-    """
-    cosines = _cosines(queries, len(chosen))
-    prototypes = cosines.directions(np.asarray(queries.features)[chosen])
-    nearest = Nearest(prototypes, cosines, encode)
-    return Answers.predicted(nearest.of_features(queries.features), guarantee, nearest)
 
 
 EXAMPLES = (

@@ -16,10 +16,8 @@ scaler learns from private rows.
 """
 
 import os
-import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -32,23 +30,25 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from rknn_jax.answers.concerns import Concern
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
-from rknn_jax.release import inputs, planning, tables
+from rknn_jax.release import inputs, planning, surveys, tables
 from rknn_jax.release import label as job
+from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.encoding import Scaling
-from rknn_jax.release.preview import Preview
+from rknn_jax.release.given_labels import class_ids, numbers_of, sorted_classes
+from rknn_jax.release.parameters import (
+    concerns_in_parameters,
+    errors_in_parameters,
+    in_parameters,
+)
+from rknn_jax.release.preview import Expected
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.tables import FOREIGN, MISSING, Classes
-
-NO_LABEL = ("None", "nan", "<NA>")
-"""Results of `str` for missing values; among text the empty string marks a missing value."""
+from rknn_jax.release.tables import Classes
 
 _RELEASED = (
     "classes_",
@@ -60,14 +60,6 @@ _RELEASED = (
     "card_",
     "concerns_",
 )
-# Parameters whose names differ from the flags of `rknn label`.
-_PARAMETERS = {
-    "neighbors": "n_neighbors",
-    "queries": "n_queries",
-    "seed": "random_state",
-    "private": "X",
-    "public": "X",
-}
 _CHOICES = {
     name: get_args(Settings.__annotations__[name]) for name in ("relation", "metric", "smoothing")
 }
@@ -102,13 +94,21 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       epsilon: Privacy cost ε of one release. Defaults to 1.
       delta: Privacy parameter δ, for `mechanism="gaussian"`. Defaults to 0, pure differential
         privacy.
+      labeler: Labeler of the release: `rknn`, reverse k-NN labeling; `prototypes`,
+        `public_prototypes` or `least_squares`, which take one noisy sum of the private rows; or
+        `auto`, which chooses by n, epsilon and the number of classes. `n_queries`, `n_neighbors`,
+        `records_per_person`, `metric` and `random_state` are settings of `rknn`. Defaults to
+        `rknn`.
       n_queries: Number of queries s that the public rows are clustered into. Defaults to None,
         which chooses it from n, epsilon and the classes.
       n_neighbors: Number of queries k that each private record votes for. Defaults to 1.
       records_per_person: Number m of a person's records that are drawn, if `label` is told whose
         they are. Defaults to None: all records of a person share one vote.
-      mechanism: Noise mechanism: `discrete_laplace`, `permute_and_flip` for fewer wrong labels but
-        no probabilities, or `gaussian` for many neighbors. Defaults to `discrete_laplace`.
+      mechanism: Noise mechanism of `rknn`: `discrete_laplace`, `permute_and_flip` for fewer wrong
+        labels but no probabilities, or `gaussian` for many neighbors. Of `prototypes` and
+        `least_squares`: `discrete_laplace` or `gaussian`. Defaults to None: `gaussian` for these
+        two if there is a delta, `permute_and_flip` for `public_prototypes`, and otherwise
+        `discrete_laplace`.
       relation: Neighboring relation: `replace-one` takes the number of private records as public;
         `add-remove` hides it, and needs `n_queries`. Defaults to `replace-one`.
       standardize: Flag to center and scale each column by its mean and standard deviation among the
@@ -163,7 +163,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "n_queries": [Interval(Integral, 1, None, closed="left"), None],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "records_per_person": [Interval(Integral, 1, None, closed="left"), None],
-        "mechanism": [str],
+        "labeler": [str],
+        "mechanism": [str, None],
         "standardize": ["boolean"],
         **{name: [StrOptions(set(choices))] for name, choices in _CHOICES.items()},
         "classes": ["array-like", None],
@@ -185,10 +186,11 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         epsilon: float = 1.0,
         *,
         delta: float = 0.0,
+        labeler: str = "rknn",
         n_queries: int | None = None,
         n_neighbors: int = 1,
         records_per_person: int | None = None,
-        mechanism: str = "discrete_laplace",
+        mechanism: str | None = None,
         relation: Relation = "replace-one",
         standardize: bool = False,
         metric: Metric = "sqeuclidean",
@@ -208,6 +210,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
+        self.labeler = labeler
         self.n_queries = n_queries
         self.n_neighbors = n_neighbors
         self.records_per_person = records_per_person
@@ -249,7 +252,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop(name, None)
         return self
 
-    def preview(self, X: ArrayLike, person: ArrayLike | None = None) -> Preview:
+    def preview(self, X: ArrayLike, person: ArrayLike | None = None) -> Expected:
         """Return the error to expect of `label`.
 
         It spends nothing, draws nothing and reads no label.
@@ -266,15 +269,15 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """
         X = self._private(X)
         plan = self._plan(X, None, self._assumed_classes(), person)
-        planning.open_ledger(plan.settings, plan.cost, fingerprint(X))
+        open_ledger(plan.settings, plan.cost, fingerprint(X))
         expected = planning.expect(plan)
         return replace(
             expected,
-            advice=_in_parameters(expected.advice),
+            advice=in_parameters(expected.advice),
             alternatives={
-                _in_parameters(flags): share for flags, share in expected.alternatives.items()
+                in_parameters(flags): share for flags, share in expected.alternatives.items()
             },
-            concerns=_concerns_in_parameters(expected.concerns),
+            concerns=concerns_in_parameters(expected.concerns),
         )
 
     def cost(self, X: ArrayLike, person: ArrayLike | None = None) -> Guarantee:
@@ -326,14 +329,14 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                 "to read them off the private labels, "
                 "which epsilon does not cover."
             )
-        ids, values = _class_ids(y, self.classes)
+        ids, values = class_ids(y, self.classes)
         check_consistent_length(X, ids)
         named = _named(values, "inferred" if self.classes is None else "given")
         plan = self._plan(X, ids, named, person)
-        with _errors_in_parameters():
-            votes = job.count(plan)
+        with errors_in_parameters():
+            counted = job.count(plan)
         with job.spend_stands(plan.settings.ledger_path, "the caller"):
-            done = job.draw(plan, votes)
+            done = job.draw(plan, counted)
             self.classes_ = values
             labels: np.ndarray = values[done.labels]
             self.labels_ = labels
@@ -342,13 +345,11 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.guarantee_ = done.answers.guarantee
             self.not_covered_ = done.card["not_covered"]
             self.card_ = done.card
-            self.concerns_ = list(_concerns_in_parameters(done.concerns))
+            self.concerns_ = list(concerns_in_parameters(done.concerns))
         # After the release, so that a warning that is turned into an error cannot prevent it.
-        if votes.ignored:
-            words = (
-                "labeled private records that cannot be used cast no vote; tell nobody how many."
-            )
-            warnings.warn(f"{votes.ignored} {words}", stacklevel=2)
+        if counted.ignored:
+            words = "labeled private records that cannot be used add nothing; tell nobody how many."
+            warnings.warn(f"{counted.ignored} {words}", stacklevel=2)
         return labels
 
     @_once_labelled
@@ -392,13 +393,13 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """Return the classes, or an assumed number of them if they are to be inferred."""
         if self.classes is None:
             return Classes(inputs.ASSUMED_CLASSES, source="assumed")
-        return _named(_sorted(self.classes))
+        return _named(sorted_classes(self.classes))
 
     def _private(self, X: ArrayLike) -> np.ndarray:
         """Return private rows float32 `[n, f]`; a row that cannot be used is NaN."""
         check_is_fitted(self)
         if isinstance(X, list) or (isinstance(X, np.ndarray) and X.dtype == object):
-            X = np.array([_numbers(row, self.n_features_in_) for row in X])
+            X = np.array([numbers_of(row, self.n_features_in_) for row in X])
         return tables.usable_rows(
             validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         )
@@ -440,107 +441,20 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             contact=self.contact,
             purpose=self.purpose,
             dry_run=labels is None,
+            labeler=self.labeler,
             mechanism=self.mechanism,
             standardize=self.standardize,
             **{name: getattr(self, name) for name in _CHOICES},
         )
-        with _errors_in_parameters():
+        with errors_in_parameters():
             inputs.check(settings)
+            surveys.check(settings)
             data = inputs.data_of(self.X_, X, labels, classes, persons)
             if self.standardize:
                 data = inputs.standardized(data)
             return planning.plan(settings, data)
 
 
-def _class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return class numbers and classes.
-
-    Returns:
-      `(ids, classes)`: int32 `[n]` and the sorted classes `[num_classes]`. The number of a record
-      without a label is `MISSING`, and of one with a label outside the classes `FOREIGN`.
-    """
-    labels = column_or_1d(np.asarray(y, dtype=object)).tolist()
-    known = _sorted(
-        [label for label in labels if not _is_missing(label)] if classes is None else classes
-    )
-    if classes is None and known.dtype.kind == "U":
-        tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
-    number = {value: i for i, value in enumerate(known.tolist())}
-    return np.array([_number_of(label, number) for label in labels], np.int32), known
-
-
-def _number_of(label: Any, number: dict[Any, int]) -> int:
-    """Return a label's class number, or `MISSING` or `FOREIGN` for anything that is no class."""
-    try:
-        found = number.get(label)
-    except Exception:  # an error would reveal the record, whatever it holds
-        return FOREIGN
-    if found is not None:
-        return found
-    return MISSING if _is_missing(label) else FOREIGN
-
-
-def _numbers(row: Any, width: int) -> np.ndarray:
-    """Return a row as float64 `[width]`, or NaN if it does not hold `width` numbers."""
-    try:
-        numbers = np.asarray(row, dtype=np.float64)
-    except Exception:  # an error would reveal the record
-        numbers = np.empty(0)
-    return numbers if numbers.shape == (width,) else np.full(width, np.nan)
-
-
-def _sorted(values: ArrayLike) -> np.ndarray:
-    """Return the distinct class values, text or numbers, sorted."""
-    plain = np.asarray(values, dtype=object).tolist()
-    if len({isinstance(value, str) for value in plain}) > 1:
-        raise ValueError(
-            "Expected classes and labels to be all text or all numbers, got both; write them alike."
-        )
-    distinct = np.unique(np.array(plain))
-    check_classification_targets(distinct)
-    return distinct
-
-
-def _is_missing(label: Any) -> bool:
-    try:
-        return _says_nothing(label)
-    except Exception:  # an error would reveal the record
-        return False
-
-
-def _says_nothing(label: Any) -> bool:
-    return (
-        not label.strip()
-        if isinstance(label, str)
-        else str(label) in NO_LABEL or (isinstance(label, Real) and label < 0)
-    )
-
-
 def _named(values: np.ndarray, source: Any = "given") -> Classes:
-    with _errors_in_parameters():
+    with errors_in_parameters():
         return Classes(len(values), tuple(map(str, values)), source)
-
-
-def _in_parameters(text: str) -> str:
-    """Replace the flags of `rknn label` by parameters, up to the command that is advised."""
-    words, command, rest = text.partition("rknn budget")
-    return (
-        re.sub(
-            r"--([a-z-]+)", lambda flag: _PARAMETERS.get(flag[1], flag[1].replace("-", "_")), words
-        )
-        + command
-        + rest
-    )
-
-
-def _concerns_in_parameters(found: Iterable[Concern]) -> tuple[Concern, ...]:
-    return tuple(replace(one, remedy=_in_parameters(one.remedy)) for one in found)
-
-
-@contextmanager
-def _errors_in_parameters() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        error.args = (_in_parameters(str(error)),)
-        raise

@@ -5,16 +5,14 @@ Private rows are counted by `rknn_jax.release.counting`, once everything else is
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rknn_jax import mechanisms
-from rknn_jax.formats import Block, Columns
-from rknn_jax.privacy import contributions
+from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.privacy.ledger import Digest, fingerprint
 from rknn_jax.release import encoding, engines, tables
@@ -31,6 +29,7 @@ from rknn_jax.release.shards import (
     with_one_order,
 )
 from rknn_jax.release.tables import ROWS_AT_ONCE, Classes
+from rknn_jax.release.usable import UsableShard
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
@@ -70,7 +69,7 @@ class Data:
 
 
 def check(settings: "Settings") -> None:
-    """Raise ValueError for settings that are wrong for any data."""
+    """Raise ValueError for settings that are wrong for any data and any labeler."""
     engines.named(settings.engine)
     if not 0 < settings.epsilon < math.inf:
         raise ValueError(
@@ -91,54 +90,14 @@ def check(settings: "Settings") -> None:
                 f"Expected 0 <= {name} < 1, got {flag} {value}; 1e-5 is a common choice, 0 is "
                 "pure privacy."
             )
-    needs_delta = mechanisms.chosen(settings.mechanism, mechanisms.can_release).needs_delta
-    if needs_delta and settings.delta == 0:
-        raise ValueError(
-            f"Expected delta > 0 with --mechanism {settings.mechanism}, got --delta 0; pass "
-            "--delta 1e-5, or use discrete_laplace."
-        )
-    if not needs_delta and settings.delta > 0:
-        raise ValueError(
-            f"Expected no delta with --mechanism {settings.mechanism}, got --delta "
-            f"{settings.delta}; it is pure, leave it out."
-        )
     if settings.budget is not None and not 0 < settings.budget < math.inf:
         raise ValueError(
             f"Expected 0 < budget < infinity, got --budget {settings.budget}; it bounds what may "
             "be spent in all."
         )
-    if settings.neighbors < 1 or (
-        settings.queries is not None and settings.queries < settings.neighbors
-    ):
-        raise ValueError(
-            f"Expected 1 <= neighbors <= queries, got --neighbors {settings.neighbors} and "
-            f"--queries {settings.queries}; use fewer "
-            "neighbors or more queries."
-        )
-    _check_persons(settings)
-    if settings.relation == "add-remove" and settings.queries is None:
-        raise ValueError(
-            "Expected --queries with --relation add-remove, got none; the default depends on n, "
-            "which is private then."
-        )
     if not 0 <= settings.seed < 2**32:
         raise ValueError(
             f"Expected 0 <= seed < 2^32, got --seed {settings.seed}; it only starts the clustering."
-        )
-
-
-def _check_persons(settings: "Settings") -> None:
-    """Refuse a bound on records of persons who are not named."""
-    most = settings.records_per_person
-    if most is not None and settings.person is None:
-        raise ValueError(
-            f"Expected --person with --records-per-person {most}, got none; name the column that "
-            "tells whose a record is."
-        )
-    if most is not None and not 1 <= most <= contributions.GRID:
-        raise ValueError(
-            f"Expected 1 <= records_per_person <= {contributions.GRID}, got --records-per-person "
-            f"{most}."
         )
 
 
@@ -223,54 +182,6 @@ def standardized(data: Data) -> Data:
         encode=Encoding(scaling, data.public[:1], width),
         digest=digest,
     )
-
-
-@dataclass(frozen=True)
-class UsableShard:
-    """Shard of embeddings that are encoded, with the fingerprint of embeddings that are not.
-
-    Attributes:
-      shard: Shard as found.
-      width: Number of columns f of the public rows.
-    """
-
-    shard: Shard
-    width: int
-
-    @property
-    def name(self) -> str:
-        """Name of the shard."""
-        return self.shard.name
-
-    @property
-    def where(self) -> str:
-        """Name of the shard with the argument that named it."""
-        return self.shard.where
-
-    def num_rows(self) -> int:
-        """Return the number of rows."""
-        return self.shard.num_rows()
-
-    def blocks(self, size: int) -> Iterator[Block]:
-        """Yield blocks of embeddings float32 `[b, f]`; a row that cannot be used is NaN.
-
-        Raises:
-          ValueError: If the embeddings are no real numbers of the public rows' width.
-        """
-        for block in self.shard.blocks(size):
-            if block.embeddings is None:
-                yield block
-                continue
-            rows = tables.real_rows(block.embeddings, self.where, self.width)
-            yield block._replace(embeddings=tables.usable_rows(rows))
-
-    def labels(self, size: int) -> Iterator[np.ndarray]:
-        """Yield the labels alone."""
-        return self.shard.labels(size)
-
-    def persons(self, size: int) -> Iterator[np.ndarray]:
-        """Yield whose the records are."""
-        return self.shard.persons(size)
 
 
 def _num_persons(private: Sequence[Shard]) -> int:

@@ -9,7 +9,7 @@ the clusters as public ones do. Nothing private is read or drawn.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -83,36 +83,46 @@ class Rehearsal:
         return min(DRAWS, max(1, FEW_QUERIES // num_queries))
 
 
-@dataclass(frozen=True)
-class Preview:
-    """Expected error of a release.
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """Expected error of a release by any labeler.
 
     Attributes:
-      noise: Scale of the noise, in votes; its standard deviation for Gaussian noise.
-      stddev: Standard deviation of one cell's noise, in votes.
-      required_gaps: For each probability of `FLIPS`, the least lead, in votes, that the noise turns
-        over no more often.
-      expected_votes: Votes of the smallest and of the median query; None if n is private.
+      noise: Scale of the noise; its standard deviation for Gaussian noise.
+      stddev: Standard deviation of the noise of one cell.
       expected: For each of `AGREEMENTS`, the expected accuracy of the public rows' labels; None if
         n is private, or if nothing was simulated.
       alternatives: Expected accuracy at the agreement `USUAL` with other settings, by their flags.
-      records_needed: Least number of private records at which a median query of 90% purity is
-        clear.
-      suggested_queries: Suggested number of queries s for this noise; None if n is private.
+        Defaults to none.
       advice: Suggested change, in one line.
-      concerns: Reasons to doubt the labels of such a release, from public data.
+      concerns: Reasons to doubt the labels of such a release, from public data. Defaults to none.
     """
 
     noise: float
     stddev: float
-    required_gaps: dict[float, int]
-    expected_votes: tuple[float, float] | None
     expected: dict[float, float] | None
-    alternatives: dict[str, float]
-    records_needed: int
-    suggested_queries: int | None
+    alternatives: dict[str, float] = field(default_factory=dict)
     advice: str
     concerns: tuple[Concern, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview(Expected):
+    """Expected error of a release by reverse k-NN labeling, whose noise is in votes.
+
+    Attributes:
+      required_gaps: For each probability of `FLIPS`, the least lead, in votes, that the noise turns
+        over no more often.
+      expected_votes: Votes of the smallest and of the median query; None if n is private.
+      records_needed: Least number of private records at which a median query of 90% purity is
+        clear.
+      suggested_queries: Suggested number of queries s for this noise; None if n is private.
+    """
+
+    required_gaps: dict[float, int]
+    expected_votes: tuple[float, float] | None
+    records_needed: int
+    suggested_queries: int | None
 
 
 def preview(
@@ -145,8 +155,17 @@ def preview(
             f"n is private under {mechanism.relation}: go on if there are well over {needed:,} "
             "private records"
         )
-        found = _concerns(mechanism, sizes, None, features)
-        return Preview(noise, stddev, gaps, None, None, {}, needed, None, advice, found)
+        return Preview(
+            noise=noise,
+            stddev=stddev,
+            required_gaps=gaps,
+            expected_votes=None,
+            expected=None,
+            records_needed=needed,
+            suggested_queries=None,
+            advice=advice,
+            concerns=_concerns(mechanism, sizes, None, features),
+        )
     votes = num_records * share
     clear = float(sizes[votes * (2 * USUAL - 1) >= gaps[LINE]].sum() / sizes.sum())
     expected = None
@@ -175,16 +194,16 @@ def preview(
         enough = clear >= 1 - LOSS if expected is None else expected[USUAL] >= (1 - LOSS) * USUAL
         advice = _advice(mechanism, enough, suggested, needed, simulated=bool(alternatives))
     return Preview(
-        noise,
-        stddev,
-        gaps,
-        (float(votes.min()), float(np.median(votes))),
-        expected,
-        alternatives,
-        needed,
-        suggested,
-        advice,
-        _concerns(mechanism, sizes, num_records, features),
+        noise=noise,
+        stddev=stddev,
+        required_gaps=gaps,
+        expected_votes=(float(votes.min()), float(np.median(votes))),
+        expected=expected,
+        alternatives=alternatives,
+        records_needed=needed,
+        suggested_queries=suggested,
+        advice=advice,
+        concerns=_concerns(mechanism, sizes, num_records, features),
     )
 
 

@@ -46,7 +46,7 @@ RESULTS = (
 )
 """Files of a release, in the order in which they are shown.
 
-The last one marks the release as complete.
+A labeler without queries has no `queries.npz`. The last file marks the release as complete.
 """
 
 _NOTE = "note.json"
@@ -116,7 +116,7 @@ class ReleaseFolder:
         disk.write_whole(self.staging / _COUNTS, buffer.getvalue(), disk.OWNER)
         self._check_drawn(buffer.getvalue())
 
-    def kept(self, shape: tuple[int, int]) -> np.ndarray | None:
+    def kept(self, shape: tuple[int, ...]) -> np.ndarray | None:
         """Return the noisy counts that a stopped process kept, or None.
 
         Args:
@@ -146,9 +146,11 @@ class ReleaseFolder:
     def publish(self, write: Callable[[Path], None]) -> None:
         """Show the results that `write` makes in the hidden folder, and remove that folder."""
         write(self.staging)
+        made = {path.name for path in self.staging.iterdir()}
         for name in RESULTS:
-            os.replace(self.staging / name, self.path / name)
-            disk.sync_folder(self.path)
+            if name in made:
+                os.replace(self.staging / name, self.path / name)
+                disk.sync_folder(self.path)
         shutil.rmtree(self.staging)
 
     def _check_drawn(self, data: bytes) -> None:

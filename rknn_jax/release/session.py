@@ -32,7 +32,7 @@ from rknn_jax.privacy.ledger import (
     new_ledger_affords,
 )
 from rknn_jax.release.estimator import ReverseKNNLabeler
-from rknn_jax.release.preview import Preview
+from rknn_jax.release.preview import Expected
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Offer:
 
     guarantee: Guarantee
     affordable: bool
-    expected: Preview
+    expected: Expected
 
 
 class Session:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.filters import Accounting
-from rknn_jax.privacy.guarantee import Relation, Unit
+from rknn_jax.privacy.guarantee import Relation
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,16 @@ class Settings:
       label: name of the array or column of the labels.
       person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record of nobody casts no vote.
       records_per_person: number m of a person's records that are drawn and count 1/m each; where it is not given, all records of a person share one vote, or with Gaussian noise have the L2 norm of one, which leaves more where they are near many queries.
+      labeler: rknn, reverse k-NN labeling, which is the default; prototypes, public_prototypes or least_squares, which take one noisy sum over the private records and label each public row by it; or auto, which chooses by n, epsilon and the number of classes. --queries, --neighbors, --metric, --seed and --records-per-person are settings of rknn alone.
       queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
       neighbors: number of queries k that each private record votes for.
       delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
-      mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly; discrete_laplace, permute_and_flip for fewer wrong labels but no probabilities, or gaussian for many neighbors.
-      relation: replace-one takes n as public; add-remove hides n, and needs --queries.
+      mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly. With rknn: discrete_laplace, which is the default, permute_and_flip for fewer wrong labels but no probabilities, or gaussian for many neighbors. With prototypes or least_squares: gaussian, which is the default if there is a delta, or discrete_laplace. With public_prototypes: permute_and_flip.
+      relation: replace-one takes n as public; add-remove hides n, and with rknn needs --queries.
       representation: for raw records in place of embeddings: a file of rknn_jax/representations, learned from the public images alone, or a function of your own that treats each record by itself, as package.module:function. It is applied where the records are read.
       standardize: center and scale each column of the features by its mean and standard deviation among the public rows. Use it if columns have different units.
       metric: of the embeddings.
-      smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip, similar rows share labels. none gives each row the arg max of its query.
+      smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip or another labeler, similar rows share labels. none gives each row the arg max of its query, or what the labeler says of the row.
       classes: number of classes, or their names with commas between them.
       infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
@@ -60,10 +62,11 @@ class Settings:
     label: str = "labels"
     person: str | None = None
     records_per_person: int | None = None
+    labeler: str = "rknn"
     queries: int | None = None
     neighbors: int = 1
     delta: float = 0.0
-    mechanism: str = "discrete_laplace"
+    mechanism: str | None = None
     relation: Relation = "replace-one"
     representation: str | None = None
     standardize: bool = False
@@ -88,7 +91,7 @@ class Settings:
     json: bool = False
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> Protected:
         """Privacy unit that epsilon protects."""
         return "record" if self.person is None else "person"
 

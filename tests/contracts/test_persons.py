@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import labelers, mechanisms
-from rknn_jax.labelers import _class_sums, _persons, individual_knn, noisy_sgd, private_knn
+from rknn_jax.labelers import _one_sum, _persons, individual_knn, noisy_sgd, private_knn
 from rknn_jax.labelers import public_prototypes as public
 from rknn_jax.labelers.dpdfd import teachers
 from rknn_jax.labelers.rknn import PersonVotes, ReverseKNN
@@ -165,15 +165,11 @@ def _(before: noisy_sgd.Votes, after, labeler):
 
 
 @moved.register
-def _(before: _class_sums.Sums, after, labeler):
-    change = (after.totals - before.totals).ravel()
-    return np.linalg.norm(change, labeler.norm) / labeler.sensitivity
-
-
-@moved.register
-def _(before: public.Utilities, after, labeler):
-    """Utilities of each class: how far they rise, and how far they fall."""
+def _(before: _one_sum.Sums, after, labeler):
+    """Sums by their norm; utilities of each class by how far they rise, and how far they fall."""
     change = after.totals - before.totals
+    if not isinstance(labeler, public.PublicPrototypes):
+        return np.linalg.norm(change.ravel(), labeler.norm) / labeler.sensitivity
     rise, fall = np.maximum(change, 0).max(axis=1), np.maximum(-change, 0).max(axis=1)
     return np.sum(rise + fall) / labeler.sensitivity
 

@@ -1,4 +1,4 @@
-"""Engines that count the votes of shards; a file in this folder is registered by its name.
+"""Engines that take the sums over shards; a file in this folder is registered by its name.
 
 An engine is a map over shards that survives failures, and nothing else. It offers
 `count_all(records, question, on_rows, address)`. One pure function counts a shard, and `total` sums

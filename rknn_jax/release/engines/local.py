@@ -1,7 +1,7 @@
 """This machine: shards one after another, on all of its cores."""
 
 from rknn_jax.release import counting
-from rknn_jax.release.counting import Progress, Question, Votes
+from rknn_jax.release.counting import Counted, Progress, Question
 from rknn_jax.release.shards import Records
 
 NOT_COVERED: tuple[str, ...] = ()
@@ -13,12 +13,12 @@ def count_all(
     question: Question,
     on_rows: Progress | None = None,
     address: str | None = None,
-) -> Votes:
-    """Count the votes of all shards.
+) -> Counted:
+    """Take the sum over all shards.
 
     Args:
       records: Private records.
-      question: Queries and classes.
+      question: Sum and classes.
       on_rows: Function that is told the progress. Defaults to none.
       address: Address of a cluster, which there is none of here. Defaults to none.
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from rknn_jax._internal import ray_map
 from rknn_jax.release import counting
-from rknn_jax.release.counting import Count, Progress, Question, Votes
+from rknn_jax.release.counting import Count, Counted, Progress, Question
 from rknn_jax.release.shards import Records
 
 NOT_COVERED = (
-    "the votes of each shard without noise, which pass through the memory, the spill files and the "
-    "network of the Ray cluster: whoever administers it can read them, and its traffic is "
+    "the sum over each shard without noise, which passes through the memory, the spill files and "
+    "the network of the Ray cluster: whoever administers it can read them, and its traffic is "
     "encrypted only if RAY_USE_TLS is set",
 )
 """Risks of this engine that a guarantee does not cover."""
@@ -28,12 +28,12 @@ def count_all(
     question: Question,
     on_rows: Progress | None = None,
     address: str | None = None,
-) -> Votes:
-    """Count the votes of all shards.
+) -> Counted:
+    """Take the sum over all shards.
 
     Args:
       records: Private records. Every machine of the cluster reads them by the same names.
-      question: Queries and classes.
+      question: Sum and classes.
       on_rows: Function that is told the progress, shard by shard. Defaults to none.
       address: Address of a cluster, such as `ray://head:10001` or `auto`. Defaults to none, for
         one that is started on this machine and ends with the count.
@@ -58,7 +58,7 @@ def _counts(
                 raise ValueError(error)
             if on_rows is not None:
                 on_rows(row["rows"])
-            yield Count(**row | {"votes": np.asarray(row["votes"], np.int64)})
+            yield Count(**row | {"totals": np.asarray(row["totals"], np.int64)})
     except ValueError as error:
         raise ValueError(
             f"{error} Nothing was spent; mend it and run the same command again."
@@ -78,6 +78,6 @@ class _Counter:
         try:
             found = counting.count(shard, rows, self._question, workers=1)
         except ValueError as error:  # an exception would reach the driver without its words
-            votes = np.zeros((len(self._question.queries), self._question.classes.count), np.int64)
-            return vars(Count(shard.name, 0, 0, 0, votes, "")) | {"error": str(error)}
+            totals = np.zeros(self._question.tally.shape, np.int64)
+            return vars(Count(shard.name, 0, 0, 0, totals, "")) | {"error": str(error)}
         return vars(found) | {"error": ""}

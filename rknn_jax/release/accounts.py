@@ -1,0 +1,118 @@
+"""Ledger of a release: found, checked, or made for people who have none."""
+
+import os
+import shlex
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.ledger import (
+    Amount,
+    BudgetExceededError,
+    Ledger,
+    LedgerError,
+    LedgerMismatchError,
+    exact_amount,
+    new_ledger_affords,
+)
+from rknn_jax.release import adoption
+from rknn_jax.release.counting import Counted
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+
+def open_ledger(
+    settings: "Settings", cost: Guarantee, dataset: str | None = None, *, paid: bool = False
+) -> Ledger | None:
+    """Open and check the ledger of this release; return None if there is none yet.
+
+    Args:
+      settings: Settings of the release.
+      cost: Guarantee of the release.
+      dataset: Fingerprint of the private records. Defaults to None, before they are read, to check
+        the budget alone.
+      paid: Flag for a release that a stopped process has already paid for. Defaults to False.
+
+    Raises:
+      LedgerError: If the ledger belongs to another data set, is damaged, or has not enough left. A
+        dry run does not need enough left.
+    """
+    path = settings.ledger_path
+    budget = first_budget(settings)
+    if not os.path.lexists(path):
+        if not new_ledger_affords(budget, settings.accounting or "sum", cost):
+            raise BudgetExceededError(
+                f"This release costs {_cost(settings)}, and the first budget is to be {budget}; "
+                "ask for less."
+            )
+        return None
+    try:
+        ledger = Ledger.open(path, dataset, settings.patience)
+    except LedgerMismatchError as error:
+        raise LedgerMismatchError(adoption.advice(settings)) from error
+    raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
+    for flag, given, wanted, recorded in (
+        ("--budget", settings.budget, budget.epsilon, ledger.budget.epsilon),
+        ("--budget-delta", settings.budget_delta, budget.delta, ledger.budget.delta),
+    ):
+        if given is not None and wanted != recorded:
+            raise LedgerError(
+                f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave "
+                "it out, or change it on the record: "
+                f"{raising} E --reason TEXT"
+            )
+    if settings.accounting not in (None, ledger.accounting):
+        raise LedgerError(
+            f"Expected --accounting {ledger.accounting} as {path} has it, got --accounting "
+            f"{settings.accounting}; leave it out, because a ledger keeps the rule that it was "
+            "made with."
+        )
+    if not settings.dry_run and not paid and not ledger.affords(cost):
+        asked = _cost(settings)
+        raise BudgetExceededError(
+            f"This release costs {asked}, and {path} has {ledger.remaining} left of "
+            f"{ledger.budget}; ask for less, or let those who answer for the data "
+            f"decide: {raising} {float(ledger.spent.epsilon + asked.epsilon):g} --reason TEXT"
+        )
+    return ledger
+
+
+def open_or_make(
+    settings: "Settings", cost: Guarantee, counted: Counted, *, paid: bool = False
+) -> Ledger:
+    """Open the ledger of these people, or make their first one, and note it in the index.
+
+    A release that is paid for is finished whatever the index says.
+
+    Args:
+      settings: Settings of the release.
+      cost: Guarantee of the release.
+      counted: Sum over the private records, with their fingerprints.
+      paid: As for `open_ledger`. Defaults to False.
+    """
+    path = settings.ledger_path
+    with nullcontext() if paid else ledger_index.held(path, counted.dataset, counted.shards):
+        return open_ledger(settings, cost, counted.dataset, paid=paid) or Ledger.create(
+            path,
+            counted.dataset,
+            *first_budget(settings),
+            accounting=settings.accounting or "sum",
+            relation=settings.relation,
+            unit=settings.unit,
+            rows=counted.rows,
+            shards=counted.shards,
+        )
+
+
+def first_budget(settings: "Settings") -> Amount:
+    """Return the budget of a ledger that these settings make."""
+    epsilon = settings.epsilon if settings.budget is None else settings.budget
+    return exact_amount(
+        epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta
+    )
+
+
+def _cost(settings: "Settings") -> Amount:
+    return exact_amount(settings.epsilon, settings.delta)

@@ -1,0 +1,102 @@
+"""Mechanism, queries and decoder of reverse k-NN labeling, from public quantities."""
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from rknn_jax import answers, mechanisms
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.mechanisms.base import CentralMechanism
+from rknn_jax.privacy import contributions
+from rknn_jax.queries import kmeans
+from rknn_jax.release import preview
+from rknn_jax.release.inputs import Data
+from rknn_jax.release.survey import of_metric, public_size
+from rknn_jax.types import Queries
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+
+def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
+    """Return the mechanism, with the given number of queries or as many as the noise allows."""
+    assert settings.mechanism is not None
+    mechanism: CentralMechanism = mechanisms.make(
+        settings.mechanism,
+        epsilon=settings.epsilon,
+        num_queries=settings.queries or settings.neighbors,
+        num_classes=data.classes.count,
+        num_neighbors=settings.neighbors,
+        relation=settings.relation,
+        unit=settings.unit,
+        grid=_grid(settings),
+        **({"delta": settings.delta} if mechanisms.named(settings.mechanism).needs_delta else {}),
+    )
+    if settings.queries is None:
+        known = public_size(settings, data)
+        assert known is not None  # `VoteSurvey.check` asks for --queries otherwise
+        suggested = preview.suggested_num_queries(mechanism, known, shared=shares_votes(settings))
+        mechanism = replace(
+            mechanism, num_queries=max(min(suggested, len(data.public)), settings.neighbors)
+        )
+    if mechanism.num_queries > len(data.public):
+        raise ValueError(
+            f"Expected at most as many queries as public rows, got {mechanism.num_queries} "
+            f"queries with {len(data.public)} rows in "
+            f"{settings.public}; ask fewer --queries, for fewer --neighbors, or bring more "
+            "public data."
+        )
+    if mechanism.num_queries * mechanism.num_classes >= 2**31:
+        raise ValueError(
+            f"Expected queries times classes below 2^31, got {mechanism.num_queries} times "
+            f"{mechanism.num_classes}; use fewer."
+        )
+    return mechanism
+
+
+def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
+    """Cluster the public rows into queries, by their directions under the cosine metric."""
+    public = of_metric(settings, public)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # too few distinct rows raise an error below
+        queries = kmeans.select(
+            stage_key(jax.random.key(settings.seed), Stage.QUERIES), public, num_queries
+        )
+    distinct = len(np.unique(queries.cluster))
+    if distinct < num_queries:
+        raise ValueError(
+            f"Expected at least {num_queries} distinct public rows, got {distinct} in "
+            f"{settings.public}; use --queries {distinct} or "
+            "fewer, or bring more varied public data."
+        )
+    return queries
+
+
+def shares_votes(settings: "Settings") -> bool:
+    """Return whether rows are labeled from all noisy counts, and not from their query's alone.
+
+    They are not if labels are released without counts.
+    """
+    assert settings.mechanism is not None
+    counted = mechanisms.named(settings.mechanism).releases_counts
+    return settings.smoothing == "auto" and bool(counted)
+
+
+def kernels_of(
+    settings: "Settings", public: np.ndarray, queries: Queries, graph: csr_matrix | None
+) -> answers.Kernels | None:
+    """Return the public side of the decoder, or None if rows take their query's label."""
+    if not shares_votes(settings):
+        return None
+    return answers.kernels(queries, public, graph, metric=settings.metric)
+
+
+def _grid(settings: "Settings") -> int:
+    """Return the units of a vote, in which the votes of persons are counted."""
+    if settings.person is None:
+        return 1
+    return settings.records_per_person or contributions.GRID

@@ -1,0 +1,82 @@
+"""Labels and rows that a Python caller gives, as class numbers and float rows.
+
+No content of a single record raises an error, because the error would reveal that record.
+"""
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+from rknn_jax.release import tables
+from rknn_jax.release.tables import FOREIGN, MISSING
+
+NO_LABEL = ("None", "nan", "<NA>")
+"""Results of `str` for missing values; among text the empty string marks a missing value."""
+
+
+def class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return class numbers and classes.
+
+    Returns:
+      `(ids, classes)`: int32 `[n]` and the sorted classes `[num_classes]`. The number of a record
+      without a label is `MISSING`, and of one with a label outside the classes `FOREIGN`.
+    """
+    labels = column_or_1d(np.asarray(y, dtype=object)).tolist()
+    known = sorted_classes(
+        [label for label in labels if not _is_missing(label)] if classes is None else classes
+    )
+    if classes is None and known.dtype.kind == "U":
+        tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
+    number = {value: i for i, value in enumerate(known.tolist())}
+    return np.array([_number_of(label, number) for label in labels], np.int32), known
+
+
+def _number_of(label: Any, number: dict[Any, int]) -> int:
+    """Return a label's class number, or `MISSING` or `FOREIGN` for anything that is no class."""
+    try:
+        found = number.get(label)
+    except Exception:  # an error would reveal the record, whatever it holds
+        return FOREIGN
+    if found is not None:
+        return found
+    return MISSING if _is_missing(label) else FOREIGN
+
+
+def numbers_of(row: Any, width: int) -> np.ndarray:
+    """Return a row as float64 `[width]`, or NaN if it does not hold `width` numbers."""
+    try:
+        numbers = np.asarray(row, dtype=np.float64)
+    except Exception:  # an error would reveal the record
+        numbers = np.empty(0)
+    return numbers if numbers.shape == (width,) else np.full(width, np.nan)
+
+
+def sorted_classes(values: ArrayLike) -> np.ndarray:
+    """Return the distinct class values, text or numbers, sorted."""
+    plain = np.asarray(values, dtype=object).tolist()
+    if len({isinstance(value, str) for value in plain}) > 1:
+        raise ValueError(
+            "Expected classes and labels to be all text or all numbers, got both; write them alike."
+        )
+    distinct = np.unique(np.array(plain))
+    check_classification_targets(distinct)
+    return distinct
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        return _says_nothing(label)
+    except Exception:  # an error would reveal the record
+        return False
+
+
+def _says_nothing(label: Any) -> bool:
+    return (
+        not label.strip()
+        if isinstance(label, str)
+        else str(label) in NO_LABEL or (isinstance(label, Real) and label < 0)
+    )

@@ -1,0 +1,157 @@
+"""Statement of a release by `rknn label`: the content of `privacy.json` and `privacy.html`.
+
+Of the private data it shows n, if n is public, the names of the files, and nothing else.
+"""
+
+import importlib.metadata
+import time
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.privacy.statement import (
+    PUBLIC_TUNING,
+    Account,
+    Controller,
+    Statement,
+    Tuning,
+)
+from rknn_jax.release import engines
+from rknn_jax.release.planning import Plan
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+PACKAGES = ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")
+"""Packages whose versions a statement names."""
+
+
+def card(plan: Plan, told: Statement) -> dict[str, Any]:
+    """Return the content of `privacy.json`."""
+    settings = plan.settings
+    choices = ("labeler", "relation", "representation", "standardize", "smoothing")
+    return told.card(
+        **{f"num_{settings.unit}s": plan.num_records},
+        **_bound(plan),
+        num_public=len(plan.data.public),
+        num_classes=plan.data.classes.count,
+        **{name: getattr(settings, name) for name in choices},
+        **plan.survey.facts,
+        **({"choice": plan.choice} if plan.choice else {}),
+    )
+
+
+def not_covered(plan: Plan) -> list[str]:
+    """Return sentences on the risks that the guarantee does not cover."""
+    seen = (
+        "was read from the private labels; give them to avoid that"
+        if plan.data.classes.source == "inferred"
+        else "is taken as public"
+    )
+    return [
+        *(
+            []
+            if plan.num_records is None
+            else [f"the number of private {plan.settings.unit}s, which is taken as public"]
+        ),
+        f"the set of {plan.data.classes.count} classes, which {seen}",
+        "the embedding model or other preprocessing, if private data had a part in training or "
+        "choosing it",
+        "the choice of these settings, if it was made in view of private data, or of results "
+        "that were never charged to the budget",
+        *engines.named(plan.settings.engine).NOT_COVERED,
+    ]
+
+
+def _bound(plan: Plan) -> dict[str, Any]:
+    """Return the bound on a person's votes for the card, or nothing if records are protected."""
+    if plan.settings.person is None:
+        return {}
+    words = {"shared": "all, sharing one vote", "clipped": "all, clipped to the norm of one vote"}
+    records = plan.survey.contribution.records
+    return {"records_per_person": words.get(str(records), records)}
+
+
+def _scaled(settings: "Settings") -> dict[str, str]:
+    """Return what the statement says about the scale of columns, or nothing if it is unchanged."""
+    if not settings.standardize:
+        return {}
+    return {"scale of columns": "mean 0 and standard deviation 1 among the public rows"}
+
+
+def _inferred(plan: Plan) -> str:
+    """Return a sentence on classes that were read from private labels, or an empty string."""
+    if plan.data.classes.source != "inferred":
+        return ""
+    return "Epsilon does not cover the set of classes, which was read from the private labels."
+
+
+def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
+    """Return the content of `privacy.html`.
+
+    Args:
+      plan: Release that was made.
+      ledger: Ledger that was charged.
+      release: Id of the release.
+    """
+    settings = plan.settings
+    unit = settings.unit
+    records = (
+        f"all private {unit}s"
+        if plan.num_records is None
+        else f"all {plan.num_records:,} private {unit}s"
+    )
+    if unit == "person":
+        records = f"the records of {records}"
+    return Statement(
+        plan.cost,
+        f"Whoever ran this release holds {records}, as they are, in one place.",
+        plan.survey.released,
+        tuple(not_covered(plan)),
+        str(settings.mechanism),
+        # The file's name without its folder, which may name a person. The ledger's fingerprint of
+        # the data is private, and stays there.
+        Account(
+            ledger.path.name,
+            ledger.head,
+            ledger.budget,
+            ledger.spent,
+            ledger.remaining,
+            ledger.accounting,
+        ),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        details={
+            "private data": _file_names(settings.private),
+            "public data": _file_names(settings.public),
+            "representation": settings.representation or "embeddings, as given",
+            **_scaled(settings),
+            "labeler": settings.labeler,
+            **plan.survey.details,
+            **{name.replace("_", " "): value for name, value in _bound(plan).items()},
+            "classes": plan.data.classes.count,
+            **({"choice of the labeler": plan.choice} if plan.choice else {}),
+        },
+        versions={name: importlib.metadata.version(name) for name in PACKAGES},
+        release=release,
+        controller=Controller(settings.controller, settings.contact, settings.purpose),
+        contribution=plan.survey.contribution,
+        tuning=_tuning(plan),
+        remark=_inferred(plan),
+    )
+
+
+def _tuning(plan: Plan) -> Tuning:
+    """Return how the settings were chosen: on public quantities, unless classes were inferred."""
+    if plan.data.classes.source != "inferred":
+        return PUBLIC_TUNING
+    return Tuning(
+        "uncharged",
+        "The set of classes was read from the private labels, and epsilon does not cover that.",
+    )
+
+
+def _file_names(names: str | Sequence[str]) -> str:
+    """Return names without their folders, which may name a person."""
+    given = [names] if isinstance(names, str) else names
+    return ", ".join(PurePosixPath(name).name for name in given)

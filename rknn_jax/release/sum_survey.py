@@ -1,0 +1,255 @@
+"""Labelers of one noisy sum as surveys: class means, least squares and public prototypes.
+
+A labeler of `labelers._one_sum` says what a record adds, draws exact noise, and classifies every
+public row by what was drawn. Similar rows share their labels afterwards, as if each class were one
+query. The probability that noise did not change a label is not known, so none is stated.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.cluster import KMeans
+
+from rknn_jax import labelers, postprocessing
+from rknn_jax.answers.concerns import MOST_NAMES, Concern, concerns_before
+from rknn_jax.labelers._one_sum import OneSumLabeler, Tally
+from rknn_jax.mechanisms.base import Payer
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.statement import Contribution
+from rknn_jax.release.counting import Counted
+from rknn_jax.release.inputs import Data
+from rknn_jax.release.preview import AGREEMENTS, DRAWS, Expected
+from rknn_jax.release.rehearsal import MOST_REHEARSED
+from rknn_jax.release.survey import Reading, Survey, labels_of, public_graph, refuse_given
+from rknn_jax.types import Queries
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+OF_VOTES = ("queries", "neighbors", "records_per_person", "metric", "seed")
+"""Settings that only reverse k-NN labeling has."""
+
+
+@dataclass(frozen=True)
+class SumSurvey(Survey):
+    """Public side of a release by a labeler of one noisy sum.
+
+    Attributes:
+      labeler: Labeler.
+      queries: Public rows, each of which stands for itself.
+      graph: Graph of the public rows, along which labels spread; None if nothing is spread.
+    """
+
+    labeler: OneSumLabeler
+    queries: Queries
+    graph: csr_matrix | None
+
+    @staticmethod
+    def usual_mechanism(settings: "Settings") -> str:
+        """Return the first mechanism that needs a delta, if one is given, or none."""
+        kinds = _kinds(settings)
+        suited = [name for name in kinds if kinds[name].needs_delta == (settings.delta > 0)]
+        return (suited or list(kinds))[0]
+
+    @staticmethod
+    def check(settings: "Settings") -> None:
+        """Raise ValueError for settings of other labelers, and a delta that is not needed."""
+        refuse_given(settings, OF_VOTES, "--labeler rknn")
+        kinds = _kinds(settings)
+        named = f"--labeler {settings.labeler} --mechanism {settings.mechanism}"
+        if settings.mechanism not in kinds:
+            raise ValueError(
+                f"Expected --mechanism of {', '.join(kinds)} with --labeler {settings.labeler}, "
+                f"got --mechanism {settings.mechanism}; leave it out for the one that suits delta."
+            )
+        needed = kinds[settings.mechanism].needs_delta
+        if needed and settings.delta == 0:
+            raise ValueError(
+                f"Expected delta > 0 with {named}, got --delta 0; pass --delta 1e-5, or leave "
+                "--mechanism out."
+            )
+        if not needed and settings.delta > 0:
+            raise ValueError(
+                f"Expected no delta with {named}, got --delta {settings.delta}; it is pure, leave "
+                "it out."
+            )
+
+    @staticmethod
+    def cost_of(settings: "Settings", data: Data) -> Guarantee:
+        """Return the guarantee of the release, which does not depend on the data."""
+        return _labeler(settings).exact().guarantee
+
+    @classmethod
+    def of(cls, settings: "Settings", data: Data) -> Self:
+        """Return the survey of checked settings, with the graph of the public rows."""
+        queries = Queries.alone(data.public, np.arange(len(data.public)))
+        classes = data.classes.count
+        graph = None if settings.dry_run else public_graph(settings, data.public, classes)
+        return cls(settings, data, _labeler(settings), queries, graph)
+
+    @property
+    def tally(self) -> Tally:
+        """Sum of the labeler."""
+        return self.labeler.tally(self.queries, self.data.classes.count)
+
+    @property
+    def cost(self) -> Guarantee:
+        """Guarantee of the release."""
+        return self.labeler.exact().guarantee
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        """Shape of what the labeler draws."""
+        return self.labeler.drawn(self.tally)
+
+    @property
+    def purpose(self) -> str:
+        """A few words for the ledger."""
+        return (
+            f"rknn label: {self.settings.labeler}, {self.data.classes.count} classes, "
+            f"{self.settings.mechanism}"
+        )
+
+    def draw(self, counted: Counted, payer: Payer, purpose: str) -> np.ndarray:
+        """Charge the ledger, then draw exact noise, int64 `drawn`."""
+        noise = self.labeler.exact()
+        payer.charge(noise.guarantee, purpose)
+        return np.asarray(noise.draw(np.asarray(counted.counts)), np.int64)
+
+    def read(self, drawn: np.ndarray) -> Reading:
+        """Return the labels of the public rows, from the noisy sum alone."""
+        noise = self.labeler.exact()
+        answers = self.labeler.read(drawn, noise.stddev, np.asarray, self.queries, noise.guarantee)
+        shared = postprocessing.public_labels(
+            self.graph, answers.probabilities, self.data.classes.count
+        )
+        unknown = np.full(len(shared), np.nan, np.float32)
+        return Reading(answers, np.asarray(shared, np.float32), unknown)
+
+    def concerns(self, reading: Reading) -> tuple[Concern, ...]:
+        """Return the reasons to doubt the labels, from them and public data alone."""
+        held = np.bincount(labels_of(reading.probabilities), minlength=self.data.classes.count)
+        missing = np.flatnonzero(held == 0)
+        before = self._concerns_before()
+        if not len(missing):
+            return before
+        named = ", ".join(self.data.classes.name(int(label)) for label in missing[:MOST_NAMES])
+        rest = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
+        sentence = f"no row got class {named}{rest}"
+        remedy = "use a larger --epsilon or more private records, or --labeler rknn"
+        return (Concern("missing_classes", len(missing), sentence, remedy), *before)
+
+    def _concerns_before(self) -> tuple[Concern, ...]:
+        classes = self.data.classes.count
+        return tuple(concerns_before(self.data.public, self.queries.size, classes, None, 0.0))
+
+    def expect(self) -> Expected:
+        """Return the error to expect, by releases that are simulated on the public rows.
+
+        Private records are assumed to be as the public rows, in as many groups as classes. Each
+        group is a class, and the rest of the records, by their agreement, are of any class.
+        """
+        noise = self.labeler.exact()
+        expected = None
+        if self.num_records is not None:
+            expected = self._rehearsed(self.num_records)
+        return Expected(
+            noise=noise.stddev,
+            stddev=noise.stddev,
+            expected=expected,
+            advice="compare with the dry run of --labeler rknn",
+            concerns=self._concerns_before(),
+        )
+
+    def _rehearsed(self, num_records: int) -> dict[float, float]:
+        """Return the expected accuracy for each agreement."""
+        # Fixed seeds are safe: these records are made up, and no private one is counted.
+        rng = np.random.default_rng(0)
+        size = len(self.data.public)
+        chosen = np.sort(rng.permutation(size)[:MOST_REHEARSED])
+        public = self.data.public[chosen]
+        num_classes = self.data.classes.count
+        groups = KMeans(min(num_classes, len(public)), n_init=2, random_state=0).fit_predict(public)
+        queries = Queries.alone(public, np.arange(len(public)))
+        tally = self.labeler.tally(queries, num_classes)
+        graph = public_graph(self.settings, public, num_classes)
+        found = {}
+        for agreement in AGREEMENTS:
+            # The labels of the rest include the right one by chance.
+            kept = (agreement * num_classes - 1) / max(num_classes - 1, 1)
+            others = rng.random(len(public)) >= kept
+            labels = np.where(others, rng.integers(num_classes, size=len(public)), groups)
+            totals = tally.total(public, labels.astype(np.int32)) * num_records // len(public)
+            right = []
+            for draw in range(DRAWS):
+                noise = self.labeler.simulated(jax.random.key(draw))
+                drawn = noise.draw(totals * tally.grid)
+                told = self.labeler.read(drawn, noise.stddev, np.asarray, queries, noise.guarantee)
+                shared = postprocessing.public_labels(graph, told.probabilities, num_classes)
+                right.append(np.mean(shared.argmax(axis=1) == groups))
+            by_chance = (1 - agreement) / max(num_classes - 1, 1)
+            share = float(np.mean(right))
+            found[agreement] = share * agreement + (1 - share) * by_chance
+        return found
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """Released items, in words for the statement."""
+        return (
+            f"a label, and the probability of each class, for each of {len(self.data.public):,} "
+            f"public records, made by {self.settings.labeler} from one noisy sum that is not shown",
+        )
+
+    @property
+    def contribution(self) -> Contribution:
+        """Largest part that a record or a person has in the release."""
+        return Contribution(1 if self.settings.person is None else "shared")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Entries of `privacy.json` of this labeler: none."""
+        return {}
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Lines of `privacy.html` of this labeler: none."""
+        return {}
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """Lines for the terminal: the labeler, and the noise."""
+        shape = " by ".join(f"{size:,}" for size in self.tally.shape)
+        stddev = self.labeler.exact().stddev / self.tally.grid
+        return (
+            ("labeler", f"{self.settings.labeler}, by one sum of {shape} numbers"),
+            (
+                "noise",
+                f"{self.settings.mechanism} of standard deviation {stddev:.4g}, where one record "
+                f"moves the sum by {self.labeler.sensitivity / self.tally.grid:,.0f} at most",
+            ),
+        )
+
+
+def _class(settings: "Settings") -> type[OneSumLabeler]:
+    found = labelers.named(settings.labeler)
+    assert issubclass(found, OneSumLabeler)
+    return found
+
+
+def _kinds(settings: "Settings") -> dict[str, OneSumLabeler]:
+    """Return the labeler with each mechanism, by the mechanism's name."""
+    found = _class(settings)
+    return {name: found(**kind) for name, kind in found.exact_mechanisms.items()}
+
+
+def _labeler(settings: "Settings") -> OneSumLabeler:
+    """Return the labeler of checked settings."""
+    assert settings.mechanism is not None
+    kind = _kinds(settings)[settings.mechanism]
+    delta = {"delta": settings.delta} if kind.needs_delta else {}
+    return replace(
+        kind, epsilon=settings.epsilon, relation=settings.relation, unit=settings.unit, **delta
+    )

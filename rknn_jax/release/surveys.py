@@ -1,0 +1,107 @@
+"""Labelers that a release may use, and the choice of one.
+
+Reverse k-NN labeling and every labeler of one noisy sum count in one pass over private files and
+draw exact noise. Others need the records many times, or have no exact noise.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rknn_jax import labelers
+from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.release import choosing
+from rknn_jax.release.inputs import Data
+from rknn_jax.release.sum_survey import OF_VOTES, SumSurvey
+from rknn_jax.release.survey import Survey, public_size, refuse_given
+from rknn_jax.release.vote_survey import VoteSurvey
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+AUTO = "auto"
+"""Name that leaves the choice of the labeler to `choosing`."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings with a labeler and a mechanism.
+
+    Attributes:
+      settings: Settings of the release.
+      reason: Reason for the labeler, with the numbers; "" if the settings named it.
+    """
+
+    settings: "Settings"
+    reason: str = ""
+
+
+def names() -> list[str]:
+    """Return the names of the labelers that a release may use."""
+    return [name for name in labelers.names() if _survey_of(name) is not None]
+
+
+def of_labeler(name: str) -> type[Survey]:
+    """Return the survey of a labeler.
+
+    Raises:
+      ValueError: If there is no such labeler, or a release cannot use it.
+    """
+    possible = f"{', '.join(names())} or {AUTO}"
+    if name not in labelers.names():
+        raise ValueError(f"Expected --labeler to be one of {possible}, got --labeler {name}.")
+    found = _survey_of(name)
+    if found is None:
+        raise ValueError(
+            f"Expected --labeler to be one of {possible}, which read private files in one pass and "
+            f"draw exact noise once, got --labeler {name}, which does not; simulate it on "
+            f"benchmark data with python -m train.distill --labeler {name}."
+        )
+    return found
+
+
+def check(settings: "Settings") -> None:
+    """Raise ValueError for settings that do not suit the labeler, whatever the data."""
+    if settings.labeler == AUTO:
+        refuse_given(settings, (*OF_VOTES, "mechanism", "delta"), "one labeler alone")
+        if settings.relation != "replace-one":
+            raise ValueError(
+                f"Expected --relation replace-one with --labeler {AUTO}, got --relation "
+                f"{settings.relation}; the choice depends on n, which is private then. Name a "
+                "labeler."
+            )
+        return
+    of_labeler(settings.labeler).check(_completed(settings))
+
+
+def choose(settings: "Settings", data: Data) -> Choice:
+    """Return the settings with a labeler and a mechanism, chosen on public quantities alone.
+
+    Args:
+      settings: Settings that `check` has passed.
+      data: Public rows, classes, and number of private records.
+    """
+    if settings.labeler != AUTO:
+        return Choice(_completed(settings))
+    known = public_size(settings, data)
+    assert known is not None
+    quantities = choosing.Quantities(known, data.classes.count, settings.epsilon)
+    labeler, reason = choosing.choose(quantities)
+    return Choice(_completed(replace(settings, labeler=labeler)), reason)
+
+
+def _completed(settings: "Settings") -> "Settings":
+    """Return the settings with the usual mechanism of their labeler, if they name none."""
+    if settings.mechanism is not None:
+        return settings
+    kind = of_labeler(settings.labeler)
+    return replace(settings, mechanism=kind.usual_mechanism(settings))
+
+
+def _survey_of(name: str) -> type[Survey] | None:
+    found = labelers.named(name)
+    if issubclass(found, ReverseKNN):
+        return VoteSurvey
+    if issubclass(found, OneSumLabeler):
+        return SumSurvey
+    return None

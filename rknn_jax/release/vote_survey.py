@@ -1,0 +1,284 @@
+"""Reverse k-NN labeling as a survey: votes for queries, and rows decoded from noisy counts."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from rknn_jax import answers as decoder
+from rknn_jax import mechanisms
+from rknn_jax.answers.concerns import Concern, Evidence, concerns
+from rknn_jax.labelers import rknn
+from rknn_jax.labels import Labels
+from rknn_jax.mechanisms.base import CentralMechanism, Payer, release_counts
+from rknn_jax.privacy import contributions
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.statement import Contribution
+from rknn_jax.release.asking import calibrated, cluster, kernels_of
+from rknn_jax.release.counting import Counted
+from rknn_jax.release.inputs import Data
+from rknn_jax.release.preview import Preview
+from rknn_jax.release.rehearsal import expect
+from rknn_jax.release.survey import Reading, Survey, of_metric, public_graph
+from rknn_jax.release.votes import Bound, VoteTally
+from rknn_jax.types import Queries
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class VoteSurvey(Survey):
+    """Public side of reverse k-NN labeling.
+
+    Attributes:
+      mechanism: Calibrated mechanism.
+      queries: Public queries.
+      graph: Graph of the public rows, along which labels spread; None if nothing is spread.
+      kernels: Public side of the decoder of noisy counts; None if rows take their query's label.
+    """
+
+    mechanism: CentralMechanism
+    queries: Queries
+    graph: csr_matrix | None
+    kernels: decoder.Kernels | None
+
+    @staticmethod
+    def usual_mechanism(settings: "Settings") -> str:
+        """Return the mechanism of settings that name none."""
+        return "discrete_laplace"
+
+    @staticmethod
+    def check(settings: "Settings") -> None:
+        """Raise ValueError for settings that are wrong for any data."""
+        assert settings.mechanism is not None
+        needs_delta = mechanisms.chosen(settings.mechanism, mechanisms.can_release).needs_delta
+        if needs_delta and settings.delta == 0:
+            raise ValueError(
+                f"Expected delta > 0 with --mechanism {settings.mechanism}, got --delta 0; pass "
+                "--delta 1e-5, or use discrete_laplace."
+            )
+        if not needs_delta and settings.delta > 0:
+            raise ValueError(
+                f"Expected no delta with --mechanism {settings.mechanism}, got --delta "
+                f"{settings.delta}; it is pure, leave it out."
+            )
+        if settings.neighbors < 1 or (
+            settings.queries is not None and settings.queries < settings.neighbors
+        ):
+            raise ValueError(
+                f"Expected 1 <= neighbors <= queries, got --neighbors {settings.neighbors} and "
+                f"--queries {settings.queries}; use fewer "
+                "neighbors or more queries."
+            )
+        _check_persons(settings)
+        if settings.relation == "add-remove" and settings.queries is None:
+            raise ValueError(
+                "Expected --queries with --relation add-remove, got none; the default depends on "
+                "n, which is private then."
+            )
+
+    @staticmethod
+    def cost_of(settings: "Settings", data: Data) -> Guarantee:
+        """Return the guarantee of the release, which does not depend on n."""
+        return calibrated(settings, data).release_guarantee(1)
+
+    @classmethod
+    def of(cls, settings: "Settings", data: Data) -> Self:
+        """Return the survey of checked settings, with clustered public rows."""
+        mechanism = calibrated(settings, data)
+        _log.info(
+            "clustering %s public rows into %s queries",
+            f"{len(data.public):,}",
+            f"{mechanism.num_queries:,}",
+        )
+        queries = cluster(settings, data.public, mechanism.num_queries)
+        # The graph takes long, so make it before anything is spent. A dry run spreads nothing.
+        _log.info("joining similar public rows")
+        number = mechanism.num_queries
+        graph = None if settings.dry_run else public_graph(settings, data.public, number)
+        kernels = kernels_of(settings, data.public, queries, graph)
+        return cls(settings, data, mechanism, queries, graph, kernels)
+
+    @property
+    def tally(self) -> VoteTally:
+        """Votes for the queries."""
+        settings = self.settings
+        bound = None
+        if settings.person is not None:
+            bound = Bound(settings.records_per_person, settings.seed, self.mechanism.norm)
+        return VoteTally(
+            self.queries.features,
+            self.data.classes.count,
+            settings.neighbors,
+            settings.metric,
+            bound,
+        )
+
+    @property
+    def cost(self) -> Guarantee:
+        """Guarantee of the release, which does not depend on n."""
+        return self.mechanism.release_guarantee(1)
+
+    @property
+    def drawn(self) -> tuple[int, int]:
+        """Shape `(s, num_classes)` of the noisy counts."""
+        return self.mechanism.shape
+
+    @property
+    def num_votes(self) -> int | None:
+        """Number of votes n·k, or None if n is private."""
+        return None if self.num_records is None else self.num_records * self.settings.neighbors
+
+    @property
+    def purpose(self) -> str:
+        """A few words for the ledger."""
+        return (
+            f"rknn label: {self.mechanism.num_queries} queries, {self.data.classes.count} "
+            f"classes, {self.settings.mechanism}"
+        )
+
+    def draw(self, counted: Counted, payer: Payer, purpose: str) -> np.ndarray:
+        """Charge the ledger, then draw the noisy counts, int64 `[s, num_classes]`."""
+        return release_counts(self.mechanism, counted.counts, counted.units, payer, purpose)[0]
+
+    def read(self, drawn: np.ndarray) -> Reading:
+        """Return the labels of the public rows, from noisy counts alone."""
+        stddev = self.mechanism.stddev(drawn, 1)
+        answers = rknn.answer(drawn, stddev, self.cost, self.queries, _labeler(self.settings))
+        # Permute-and-flip releases labels, and has no counts to show.
+        counts = drawn if self.mechanism.releases_counts else None
+        if self.kernels is not None:
+            found = decoder.decode(answers.counts, answers.stddev, self.kernels)
+            return Reading(answers, found.probabilities, found.stability, counts, found)
+        before = Labels.none(len(self.queries.cluster), self.data.classes.count)
+        labels = before.after(self.queries, answers, 0, None, self.graph)
+        confidence = labels.confidence
+        if counts is None:
+            confidence = np.full(len(labels.query), np.nan, np.float32)
+        return Reading(answers, labels.probabilities, confidence, counts)
+
+    def concerns(self, reading: Reading) -> tuple[Concern, ...]:
+        """Return the reasons to doubt the labels, from noisy counts and public data alone."""
+        counted = self.mechanism.releases_counts
+        classes = self.data.classes
+        evidence = Evidence(
+            of_metric(self.settings, self.data.public),
+            reading.probabilities.argmax(axis=1),
+            [classes.name(i) for i in range(classes.count)],
+            self.queries.size,
+            self.mechanism.noise_stddev,
+            self.num_votes,
+            reading.answers.counts if counted else None,
+            reading.answers.stddev if counted else None,
+            reading.decoded,
+        )
+        return tuple(concerns(evidence))
+
+    def expect(self) -> Preview:
+        """Return the error to expect, by simulation on public quantities."""
+        return expect(self.settings, self.data, self.queries, self.mechanism)
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """Released items, in words for the statement."""
+        said = "the label of"
+        if self.mechanism.releases_counts:
+            classes = self.data.classes.count
+            said = f"the noisy number of votes for each of {classes} classes, and the label, of"
+        return (
+            f"{said} each of {self.mechanism.num_queries} queries, which stand for groups of "
+            "public records",
+            f"a label, and the probability of each class, for each of {len(self.data.public):,} "
+            "public records, made from that",
+            "for each of them the query that spoke for it, and how sure that is",
+        )
+
+    @property
+    def contribution(self) -> Contribution:
+        """Largest part that a record or a person has in the release."""
+        settings = self.settings
+        if settings.person is None:
+            return Contribution(1, settings.neighbors)
+        whole: Literal["shared", "clipped"] = "clipped" if self.mechanism.norm == 2 else "shared"
+        return Contribution(settings.records_per_person or whole, settings.neighbors)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Entries of `privacy.json` of this labeler."""
+        return {
+            "num_queries": self.mechanism.num_queries,
+            "num_neighbors": self.settings.neighbors,
+            "metric": self.settings.metric,
+            "clustering_seed": self.settings.seed,  # public; no seed fixes the noise
+        }
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Lines of `privacy.html` of this labeler."""
+        return {
+            f"votes of a {self.settings.unit}": self.settings.neighbors,
+            "queries": self.mechanism.num_queries,
+        }
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """Lines for the terminal: the queries, and the noise."""
+        settings = self.settings
+        size = self.queries.size
+        every = settings.queries is None and len(size) == len(self.data.public)
+        rows = " (no more public rows than that)" if every else ""
+        scale = self.mechanism.noise_scale
+        stddev = self.mechanism.noise_stddev
+        return (
+            (
+                "queries",
+                f"{len(size)}{rows}, of {size.min()} to {size.max()} public rows each; each "
+                f"private record votes for {settings.neighbors}",
+            ),
+            (
+                "noise",
+                f"{settings.mechanism} of scale {scale:.4g}, standard deviation {stddev:.4g} votes",
+            ),
+        )
+
+    @property
+    def room(self) -> int:
+        """Most bytes that the noisy counts, kept and shown, and the queries take on disk."""
+        return 20 * self.mechanism.num_cells + 16 * self.mechanism.num_queries
+
+    def arrays(self, reading: Reading) -> Mapping[str, Mapping[str, np.ndarray]]:
+        """Return the arrays of `labels.npz`, and of `queries.npz`."""
+        rows = dict(super().arrays(reading)["labels.npz"]) | {"query": self.queries.cluster}
+        asked = {"index": self.queries.index, "label": reading.answers.labels}
+        if reading.counts is not None:
+            asked["noisy_counts"] = reading.counts
+        return {"labels.npz": rows, "queries.npz": asked}
+
+
+def _check_persons(settings: "Settings") -> None:
+    """Refuse a bound on records of persons who are not named."""
+    most = settings.records_per_person
+    if most is not None and settings.person is None:
+        raise ValueError(
+            f"Expected --person with --records-per-person {most}, got none; name the column that "
+            "tells whose a record is."
+        )
+    if most is not None and not 1 <= most <= contributions.GRID:
+        raise ValueError(
+            f"Expected 1 <= records_per_person <= {contributions.GRID}, got --records-per-person "
+            f"{most}."
+        )
+
+
+def _labeler(settings: "Settings") -> rknn.ReverseKNN:
+    names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
+    return rknn.ReverseKNN(
+        num_neighbors=settings.neighbors,
+        **{name: getattr(settings, name) for name in names},
+    )

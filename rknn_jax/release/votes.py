@@ -1,0 +1,111 @@
+"""Votes of private records for their nearest queries, as a sum that one pass can take."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from rknn_jax.labelers._one_sum import Persons
+from rknn_jax.neighbors import Metric, nearest, nearest_votes
+from rknn_jax.privacy import contributions
+from rknn_jax.privacy.contributions import Protected
+from rknn_jax.types import Array
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Bound on the votes of a person; see `rknn_jax.privacy.contributions`.
+
+    Attributes:
+      most: Most records of a person, drawn at random. Defaults to None: all of them share a vote.
+      seed: Seed of the draw, public. Defaults to 0.
+      norm: Norm of a person's votes that is bounded, if all records count: 1 shares a vote, 2 clips
+        for Gaussian noise. Defaults to 1.
+    """
+
+    most: int | None = None
+    seed: int = 0
+    norm: Literal[1, 2] = 1
+
+
+@dataclass(frozen=True)
+class VoteTally:
+    """Public side of the votes: each record votes for the k queries nearest to it.
+
+    A part holds the cells that a record votes for, int32 `[k]`.
+
+    Attributes:
+      queries: Features of the queries, float32 `[s, f]`.
+      num_classes: Number of classes |Y|.
+      num_neighbors: Number of queries k that each record votes for. Defaults to 1.
+      metric: Distance between features. Defaults to squared Euclidean.
+      bound: Bound on the votes of a person. Defaults to None, for records of persons of their own.
+    """
+
+    queries: Array
+    num_classes: int
+    num_neighbors: int = 1
+    metric: Metric = "sqeuclidean"
+    bound: Bound | None = None
+
+    @property
+    def unit(self) -> Protected:
+        """Privacy unit: person if the votes of one are bounded."""
+        return "record" if self.bound is None else "person"
+
+    @property
+    def grid(self) -> int:
+        """Units of a vote."""
+        if self.bound is None:
+            return 1
+        return self.bound.most or contributions.GRID
+
+    @property
+    def width(self) -> int:
+        """Number of features f."""
+        return int(self.queries.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape `(s, num_classes)` of the counts."""
+        return len(self.queries), self.num_classes
+
+    def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
+        """Return the cells that records vote for, int32 `[n, k]`; see `Tally.parts`."""
+        index, _ = nearest(points, self._queries, self.num_neighbors, metric=self.metric)
+        cells = np.asarray(index) * self.num_classes + np.asarray(ids)[:, None]
+        return np.asarray(cells, np.int32)
+
+    def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Return the votes of records; see `Tally.total`."""
+        votes = nearest_votes(
+            points,
+            self._queries,
+            ids,
+            self.num_neighbors,
+            self.num_classes,
+            metric=self.metric,
+        )
+        return np.asarray(votes, np.int64)
+
+    def bounded(self, parts: np.ndarray, persons: Persons) -> np.ndarray:
+        """Return the bounded votes of persons; see `Tally.bounded`."""
+        assert self.bound is not None
+        size = len(self.queries) * self.num_classes
+        if self.bound.most is not None:
+            weights = contributions.limited(
+                persons.number, persons.name, self.bound.most, self.bound.seed
+            )
+            return contributions.weighed_votes(parts, weights, size).reshape(self.shape)
+        clipped = self.bound.norm == 2
+        count = contributions.clipped_votes if clipped else contributions.shared_votes
+        return count(parts, persons.number, size).reshape(self.shape)
+
+    def fits(self, totals: np.ndarray, num_records: int) -> bool:
+        """Return whether these are k votes of each record; see `Tally.fits`."""
+        return bool(totals.min(initial=0) >= 0 and totals.sum() == num_records * self.num_neighbors)
+
+    @property
+    def _queries(self) -> Array:
+        return jnp.asarray(self.queries, jnp.float32)

@@ -1,0 +1,331 @@
+"""Releases by labelers of one noisy sum, and the choice of a labeler."""
+
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from rknn_jax.audit.taint import Seal, Sealed, TaintError
+from rknn_jax.labelers.least_squares import LeastSquares
+from rknn_jax.labelers.prototypes import Prototypes
+from rknn_jax.labelers.public_prototypes import PublicPrototypes
+from rknn_jax.privacy import exact_noise
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
+from rknn_jax.release import choosing, counting, inputs, label, planning, surveys
+from rknn_jax.release.choosing import Quantities
+from rknn_jax.release.counting import Question
+from rknn_jax.release.estimator import ReverseKNNLabeler
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import ArrayShard, Records
+from rknn_jax.release.sum_survey import SumSurvey
+from rknn_jax.release.tables import Classes
+from rknn_jax.types import Queries
+from rknn_jax.types import Records as Labeled
+
+SUMS = ("prototypes", "public_prototypes", "least_squares")
+ROWS = 600
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(1)
+    group = rng.integers(0, 3, 900)
+    rows = (np.eye(3)[group] * 5 + rng.normal(size=(900, 3))).astype(np.float32)
+    np.save(tmp_path / "P.npy", rows[:300])
+    who = rng.integers(0, 200, ROWS)
+    np.savez(tmp_path / "R.npz", embeddings=rows[300:], labels=group[300:], who=who)
+    return tmp_path, group[:300]
+
+
+def settings(folder, **changes):
+    given = {"public": str(folder / "P.npy"), "private": str(folder / "R.npz"), "epsilon": 4.0}
+    given |= {"classes": "3", "labeler": "prototypes", "out": folder / "out"}
+    return Settings(**given | changes)
+
+
+def kinds(given):
+    return [entry.kind for entry in Ledger.open(given.ledger_path).entries()]
+
+
+@pytest.mark.parametrize("person", [None, "who"])
+@pytest.mark.parametrize("labeler", SUMS)
+def test_a_release_labels_the_rows_charges_and_says_what_it_was(files, labeler, person):
+    folder, truth = files
+    given = settings(folder, labeler=labeler, person=person)
+    done = label.release(planning.prepare(given))
+    assert (done.labels == truth).mean() > 0.9
+    [charge] = [one for one in Ledger.open(given.ledger_path).entries() if one.kind == "spend"]
+    assert charge.purpose.startswith(f"rknn label: {labeler}, 3 classes, ")
+    assert charge.guarantee == done.answers.guarantee
+    assert charge.guarantee.sampler == "release"
+    card = json.loads((folder / "out" / "privacy.json").read_text())
+    assert card["labeler"] == labeler
+    assert card["guarantee"]["epsilon"] == 4.0
+    assert card["guarantee"]["unit"] == ("record" if person is None else "person")
+    assert card["contribution"] == {"records": 1 if person is None else "shared", "votes": None}
+    pure = {"public_prototypes": "permute_and_flip"}
+    assert card["mechanism"] == pure.get(labeler, "discrete_laplace")
+    assert labeler in (folder / "out" / "privacy.html").read_text()
+    assert not (folder / "out" / "queries.npz").exists()
+    with np.load(folder / "out" / "labels.npz") as rows:
+        np.testing.assert_array_equal(rows["label"], done.labels)
+        np.testing.assert_array_equal(rows["query"], -1)
+        assert np.isnan(rows["confidence"]).all()
+        np.testing.assert_allclose(rows["probability"].sum(axis=1), 1, atol=1e-5)
+
+
+def test_a_delta_buys_gaussian_noise(files):
+    folder, truth = files
+    given = settings(folder, labeler="least_squares", delta=1e-6)
+    done = label.release(planning.prepare(given))
+    assert done.card["mechanism"] == "gaussian"
+    assert done.answers.guarantee.delta == 1e-6
+    assert float(Ledger.open(given.ledger_path).spent.delta) == pytest.approx(1e-6)
+    assert (done.labels == truth).mean() > 0.9
+
+
+@pytest.mark.parametrize("labeler", ["prototypes", "public_prototypes"])
+def test_a_paid_release_is_finished_from_its_kept_draw(files, labeler, monkeypatch):
+    folder, _ = files
+    given = settings(folder, labeler=labeler)
+
+    def fail(*_):
+        raise OSError("no disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(label, "write", fail)
+        with pytest.raises(OSError, match="no disk") as caught:
+            label.release(planning.prepare(given))
+    assert "pays nothing" in " ".join(caught.value.__notes__)
+    kept = np.load(folder / "out" / ".rknn-release" / "counts.npy")
+    monkeypatch.setattr(SumSurvey, "draw", lambda *_: pytest.fail("drawn again"))
+    plan = planning.prepare(given)
+    assert plan.paid
+    done = label.release(plan)
+    np.testing.assert_array_equal(done.labels, plan.survey.read(kept).probabilities.argmax(axis=1))
+    assert kinds(given) == ["create", "spend", "drawn"]
+    assert (folder / "out" / "privacy.json").exists()
+
+
+def test_a_second_release_that_the_budget_does_not_pay_for_draws_nothing(files, monkeypatch):
+    folder, _ = files
+    label.release(planning.prepare(settings(folder)))
+    monkeypatch.setattr(SumSurvey, "draw", lambda *_: pytest.fail("drawn"))
+    with pytest.raises(BudgetExceededError):
+        planning.prepare(settings(folder, out=folder / "again"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"queries": 5}, "no --queries with --labeler prototypes, got --queries 5"),
+        ({"neighbors": 2}, "no --neighbors"),
+        ({"metric": "cosine"}, "no --metric"),
+        ({"seed": 3}, "no --seed"),
+        ({"person": "who", "records_per_person": 2}, "no --records-per-person"),
+        ({"mechanism": "permute_and_flip"}, "--mechanism of discrete_laplace, gaussian"),
+        ({"mechanism": "gaussian"}, "delta > 0 with --labeler prototypes --mechanism gaussian"),
+        ({"labeler": "public_prototypes", "delta": 1e-6}, "no delta with"),
+        ({"labeler": "nearest"}, "--labeler to be one of least_squares, prototypes, public"),
+        ({"labeler": "private_knn"}, "train.distill --labeler private_knn"),
+        ({"labeler": "noisy_sgd"}, "train.distill --labeler noisy_sgd"),
+        ({"labeler": "auto", "queries": 5}, "no --queries with --labeler auto"),
+        ({"labeler": "auto", "delta": 1e-6}, "no --delta with --labeler auto"),
+        ({"labeler": "auto", "relation": "add-remove"}, "--relation replace-one"),
+    ],
+)
+def test_settings_that_a_labeler_does_not_use_are_refused_before_anything_is_read(
+    files, changes, words, monkeypatch
+):
+    folder, _ = files
+    monkeypatch.setattr(planning, "read", lambda *_: pytest.fail("read"))
+    with pytest.raises(ValueError, match=words):
+        planning.prepare(settings(folder, **changes))
+    assert sorted(path.name for path in folder.iterdir()) == ["P.npy", "R.npz"]
+
+
+def test_the_number_of_records_may_be_private(files):
+    folder, truth = files
+    done = label.release(planning.prepare(settings(folder, relation="add-remove")))
+    assert done.card["num_records"] is None
+    assert done.answers.guarantee.relation == "add-remove"
+    assert (done.labels == truth).mean() > 0.9
+
+
+def test_nothing_private_is_read_after_the_noise(files, monkeypatch):
+    """The sums are sealed by the draw, and equal draws on other records release the same."""
+    folder, _ = files
+    seal = Seal()
+    honest = exact_noise.discrete_laplace
+
+    def draw(totals, scale):
+        noisy = honest(totals, scale=scale)
+        seal.closed = True
+        return noisy
+
+    monkeypatch.setattr(exact_noise, "discrete_laplace", draw)
+    plan = planning.prepare(settings(folder))
+    counted = label.count(plan)
+    sealed = replace(counted, counts=Sealed(counted.counts, "sums", seal))
+    label.release(plan, sealed)
+    with pytest.raises(TaintError):
+        np.asarray(sealed.counts)
+    other = planning.prepare(settings(folder, private=str(other_records(folder)), out=folder / "b"))
+    drawn = counted.counts
+    first, second = (one.survey.read(drawn) for one in (plan, other))
+    np.testing.assert_array_equal(first.probabilities, second.probabilities)
+
+
+def other_records(folder):
+    path = folder / "Q.npz"
+    with np.load(folder / "R.npz") as saved:
+        np.savez(path, embeddings=-saved["embeddings"], labels=2 - saved["labels"])
+    return path
+
+
+# The sum
+
+
+@pytest.mark.parametrize("unit", ["record", "person"])
+@pytest.mark.parametrize("kind", [Prototypes, LeastSquares, PublicPrototypes])
+def test_files_are_summed_as_arrays_are(kind, unit, monkeypatch):
+    """Shards, blocks and records that cannot be used change nothing."""
+    monkeypatch.setitem(counting.BLOCK, "cpu", 32)
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(157, 4)).astype(np.float32)
+    labels = rng.integers(-1, 3, 157)
+    who = rng.integers(0, 40, 157)
+    rows[5], labels[7] = np.nan, 8
+    queries = Queries.alone(rng.normal(size=(20, 4)), np.arange(20))
+    labeler = kind(unit=unit)
+    pieces = np.split(np.arange(157), [60, 61])
+    shards = [ArrayShard(str(i), rows[at], labels[at], who[at]) for i, at in enumerate(pieces)]
+    question = Question(labeler.tally(queries, 3), Classes(3))
+    counted = counting.count_all(Records.of(shards), question)
+    usable = np.isfinite(rows).all(axis=1) & (labels >= 0) & (labels < 3)
+    records = Labeled(rows[usable], labels[usable].astype(np.int32), who[usable].astype(np.int32))
+    whole = labeler.contribute(jax.random.key(0), records, np.asarray, queries, 3)
+    np.testing.assert_array_equal(counted.counts, whole.totals)
+    assert counted.voters == usable.sum()
+    people = len(np.unique(who[usable])) if unit == "person" else 157
+    assert counted.units == people
+    # A shard that tells more than its records can add is refused.
+    if unit == "record":
+        pairs = zip(shards, pieces, strict=True)
+        counts = [counting.count(shard, len(at), question) for shard, at in pairs]
+        counts[0].totals[0, -1] += 10**6
+        with pytest.raises(ValueError, match="sum over .* records in 0, got one of others"):
+            counting.total(counts, ["0", "1", "2"], question)
+
+
+def planned(labeler, epsilon, tmp_path, unit="record"):
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(60, 20)).astype(np.float32)
+    who = np.arange(40) if unit == "person" else None
+    data = inputs.data_of(rows[:20], rows[20:], np.arange(40) % 2, Classes(2), who)
+    person = "who" if unit == "person" else None
+    given = Settings("P", "R", epsilon, labeler=labeler, ledger=tmp_path / "l", person=person)
+    return planning.plan(given, data)
+
+
+class Free:
+    """Payer who pays for everything."""
+
+    def charge(self, guarantee, purpose):
+        pass
+
+
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_drawn_sums_have_discrete_laplace_noise(tmp_path, unit):
+    """By a chi-square test whose false alarms have probability 1e-6."""
+    survey = planned("prototypes", 0.5, tmp_path, unit).survey
+    scale = survey.labeler.exact().stddev / np.sqrt(2)
+    totals = counting.count_all(survey.data.private, Question(survey.tally, Classes(2)))
+    noise = np.concatenate(
+        [(survey.draw(totals, Free(), "a test") - totals.counts).ravel() for _ in range(60)]
+    )
+    assert scale >= survey.labeler.sensitivity / 0.5
+    shares = np.array([stats.expon.cdf(np.abs(noise) / scale)]).ravel()
+    held, _ = np.histogram(shares, np.linspace(0, 1, 11))
+    assert stats.chisquare(held).pvalue > 1e-6
+    assert stats.binomtest(int((noise > 0).sum()), len(noise)).pvalue > 1e-6
+
+
+# The choice
+
+
+def test_the_choice_depends_on_public_numbers_alone():
+    data = inputs.data_of(*tables(), Classes(3))
+    given = Settings("P", "R", 0.1, labeler="auto")
+    chosen = surveys.choose(given, data)
+    other = inputs.data_of(tables()[0], 9 * tables()[1], 2 - tables()[2], Classes(3))
+    assert surveys.choose(given, other) == chosen
+    assert chosen.settings.labeler in surveys.names()
+    assert "n·epsilon/classes" in chosen.reason
+
+
+def tables():
+    rng = np.random.default_rng(4)
+    return (
+        rng.normal(size=(30, 4)).astype(np.float32),
+        rng.normal(size=(50, 4)).astype(np.float32),
+        rng.integers(0, 3, 50),
+    )
+
+
+def test_the_rule_takes_another_labeler_for_few_classes_and_a_weak_signal():
+    weak = choosing.STRONG * choosing.FEW_CLASSES / 1000 * 0.99
+    few = Quantities(1000, choosing.FEW_CLASSES, weak)
+    assert choosing.choose(few).labeler == choosing.FOR_WEAK
+    assert choosing.choose(replace(few, epsilon=weak * 1.02)).labeler == "rknn"
+    assert choosing.choose(replace(few, num_classes=choosing.FEW_CLASSES + 1)).labeler == "rknn"
+
+
+@pytest.mark.long
+def test_a_chosen_release_says_so_and_is_that_of_the_named_labeler(files):
+    folder, truth = files
+    given = settings(folder, labeler="auto")
+    plan = planning.prepare(given)
+    named = replace(given, labeler=plan.settings.labeler)
+    assert planning.request(plan.settings, plan.data) == planning.request(named, plan.data)
+    done = label.release(plan)
+    assert done.card["labeler"] == plan.settings.labeler
+    assert done.card["choice"] == plan.choice
+    assert plan.choice.startswith(plan.settings.labeler)
+    assert (done.labels == truth).mean() > 0.9
+
+
+# The command and the estimator
+
+
+@pytest.mark.long
+def test_the_command_tells_what_it_releases(files, rknn):
+    folder, _ = files
+    given = ("label", "--public", folder / "P.npy", "--private", folder / "R.npz", "--classes", "3")
+    given = (*map(str, given), "--epsilon", "4", "--labeler", "prototypes", "--json")
+    expected = rknn(*given, "--dry-run")
+    assert expected.json["labeler"] == "prototypes"
+    assert expected.json["expected"]["1.0"] > 0.9
+    assert not (folder / "R.npz.ledger.jsonl").exists()
+    done = rknn(*given, "--out", str(folder / "out"))
+    assert set(done.json["files"]) == {"labels", "page", "privacy"}
+    assert "prototypes, by one sum of 3 by 4 numbers" in done.err.replace("\n", " ")
+    assert done.json["unsure"] is None
+
+
+@pytest.mark.parametrize("labeler", ["least_squares", pytest.param("auto", marks=pytest.mark.long)])
+def test_the_estimator_takes_a_labeler(files, labeler):
+    folder, truth = files
+    with np.load(folder / "R.npz") as private:
+        rows, labels = private["embeddings"], private["labels"]
+    one = ReverseKNNLabeler(4, labeler=labeler, classes=[0, 1, 2], ledger=folder / "l.jsonl")
+    one.fit(np.load(folder / "P.npy"))
+    assert one.cost(rows).epsilon == 4
+    assert (one.label(rows, labels) == truth).mean() > 0.9
+    assert (one.predict(rows) == labels).mean() > 0.9
+    assert one.card_["labeler"] in surveys.names()
+    with pytest.raises(ValueError, match=f"no n_queries with labeler {labeler}"):
+        one.set_params(n_queries=5).label(rows, labels)
