@@ -296,6 +296,24 @@ def attributes() -> str:
     return table(["features", "ε", "τ", *names], rows, "attributes")
 
 
+def label_sets() -> str:
+    """Several labels a record."""
+    kinds = ("micro", "macro", *(f"attribute {i}" for i in range(4)))
+    rows = [
+        [
+            f"`{row['row']}`",
+            f"{row['epsilon']:g}",
+            *(f"{row[kind]['mean']:.3f} ± {row[kind]['stddev']:.3f}" for kind in kinds[:2]),
+            f"{row['micro']['worst']:.3f}",
+            *(f"{row[kind]['mean']:.2f}" for kind in kinds[2:]),
+        ]
+        for row in load("label_sets")["results"]
+        if row["epsilon"] in (0.1, 1)
+    ]
+    words = ["micro F1", "macro F1", "worst micro", "digit", "parity", "stroke", "writer"]
+    return table(["row", "ε", *words], rows, "label_sets")
+
+
 def speed() -> str:
     """HOG and neighbors."""
     rows = []
@@ -954,6 +972,7 @@ MAKERS = (
     accountants,
     papers,
     attributes,
+    label_sets,
     noisy_sgd,
     per_example,
     buying,

@@ -17,6 +17,7 @@ If each record has one class of each of several attributes, such as one of ten d
 two writers, no set is needed: release each attribute by itself, at a share of ε.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,27 @@ class LabelSets(NamedTuple):
         """Mask of the classes of each row, bool `[m, num_classes]`."""
         mask: np.ndarray = self.probabilities > HALF
         return mask
+
+
+def numbered(labels: Sequence[Iterable[object]], classes: Sequence[object]) -> np.ndarray:
+    """Return lists of names, such as a list column, as class numbers.
+
+    Row i depends on record i and the public classes alone, but for the width of the result, which
+    `ballots` cuts.
+
+    Args:
+      labels: A list of names for each record, private. A name that is no class is no label.
+      classes: Names of the classes, public.
+
+    Returns:
+      int32 `[n, l]`, private; `NO_CELL` fills a row up.
+    """
+    number = {str(name): i for i, name in enumerate(classes)}
+    rows = [[number.get(str(name), NO_CELL) for name in names] for names in labels]
+    found = np.full((len(rows), max(map(len, rows), default=0)), NO_CELL, np.int32)
+    for row, numbers in zip(found, rows, strict=True):
+        row[: len(numbers)] = numbers
+    return found
 
 
 def ballots(labels: Array, num_classes: int, labels_per_record: int) -> np.ndarray:

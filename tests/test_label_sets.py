@@ -1,6 +1,7 @@
 """Sets of labels: what one record can change, what noisy counts tell, and what is charged."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -36,6 +37,14 @@ def test_a_record_keeps_its_first_different_labels():
         [1, 2, 4],
         [NO_CELL, NO_CELL, 4],
     ]
+
+
+def test_lists_of_names_become_numbers():
+    found = label_sets.numbered([["b", "x", "a"], [], ["d"]], ["a", "b", "c", "d"])
+    assert found.tolist() == [[1, -1, 0], [-1, -1, -1], [3, -1, -1]]
+    assert label_sets.ballots(found, NUM_CLASSES, 1)[:, 0].tolist() == [1, NO_CELL, 3]
+    nobody = label_sets.ballots(label_sets.numbered([[], []], ["a"]), 1, 1)
+    assert nobody.tolist() == [[NO_CELL, 1], [NO_CELL, 1]]
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
@@ -151,8 +160,17 @@ def released(tmp_path, epsilon=ALMOST_NO_NOISE, budget=ALMOST_NO_NOISE, **change
     return release.release(**(given | changes)), ledger
 
 
-def test_a_release_gives_each_row_its_set_and_charges_once(tmp_path):
-    found, ledger = released(tmp_path)
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory):
+    """A release with almost no noise, its ledger, and its folder."""
+    folder = tmp_path_factory.mktemp("exact")
+    found, ledger = released(folder)
+    release.write(folder / "out", found)
+    return found, ledger, folder / "out"
+
+
+def test_a_release_gives_each_row_its_set_and_charges_once(exact):
+    found, ledger, _ = exact
     _, _, wanted = table(80, 0)
     np.testing.assert_array_equal(found.sets.present, wanted)
     assert found.counts[:, -1].sum() == 120
@@ -163,13 +181,29 @@ def test_a_release_gives_each_row_its_set_and_charges_once(tmp_path):
     assert found.guarantee.unit == "record"
 
 
-def test_a_mask_says_the_same_as_numbers(tmp_path):
+def test_the_files_say_what_was_released(exact):
+    found, ledger, folder = exact
+    with np.load(folder / "labels.npz") as rows:
+        np.testing.assert_array_equal(rows["present"], found.sets.present)
+        assert rows["probability"].shape == (80, NUM_CLASSES)
+    card = json.loads((folder / "privacy.json").read_text())
+    assert card["guarantee"]["epsilon"] == ALMOST_NO_NOISE
+    assert card["ledger"]["head"] == ledger.head
+    assert card["contribution"] == {"records": 1, "votes": 1}
+    assert any("most labels of a record, 2" in line for line in card["not_covered"])
+    assert any(card["release"] in entry.purpose for entry in ledger.entries())
+    assert "labels of a record, at most" in (folder / "privacy.html").read_text()
+
+
+def test_a_mask_says_the_same_as_numbers(tmp_path, exact, monkeypatch):
+    monkeypatch.setattr(label_sets, "read", lambda *given: None)
     _, _, mask = table(120, 1)
     found, _ = released(tmp_path, labels=mask)
-    np.testing.assert_array_equal(found.sets.present, table(80, 0)[2])
+    np.testing.assert_array_equal(found.counts, exact[0].counts)
 
 
-def test_a_row_that_cannot_be_used_casts_no_vote_and_raises_nothing(tmp_path):
+def test_a_row_that_cannot_be_used_casts_no_vote_and_raises_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(label_sets, "read", lambda *given: None)
     private, _, _ = table(120, 1)
     private[5, 2] = np.nan
     ledger = Ledger.create(tmp_path / "other.jsonl", fingerprint(private), ALMOST_NO_NOISE)

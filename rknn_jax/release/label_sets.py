@@ -5,17 +5,21 @@
         public, private, labels, ledger, epsilon=1, num_classes=20, labels_per_record=3
     )
     released.sets.present
+    label_sets.write(Path("labels"), released)
 
 `rknn_jax.label_sets` has the votes, their sensitivity and the way in which counts are read.
 """
 
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from rknn_jax import answers, bsvs, label_sets, mechanisms, postprocessing
+from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.label_sets import LabelSets
 from rknn_jax.mechanisms.base import CentralMechanism, release_counts
@@ -23,6 +27,15 @@ from rknn_jax.neighbors import nearest_votes
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.statement import (
+    PUBLIC_TUNING,
+    Account,
+    Contribution,
+    Statement,
+    as_json,
+    new_release,
+    page,
+)
 from rknn_jax.queries import kmeans
 from rknn_jax.release import tables
 from rknn_jax.types import Queries
@@ -37,14 +50,19 @@ class ReleasedSets:
       queries: Public queries.
       counts: int64 `[s, num_classes + 1]`, noisy votes; the last column is of records that voted.
       stddev: Standard deviation of the noise of each count, in votes.
-      guarantee: Guarantee of everything here together.
+      statement: Privacy statement of everything here together.
     """
 
     sets: LabelSets
     queries: Queries
     counts: np.ndarray
     stddev: float
-    guarantee: Guarantee
+    statement: Statement
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Guarantee of everything here together."""
+        return self.statement.guarantee
 
 
 def release(
@@ -120,16 +138,99 @@ def release(
         num_neighbors,
         num_classes + 1,
     )
+    number = new_release()
     purpose = (
         f"label sets: {num_queries} queries, {num_classes} classes, {labels_per_record} labels a "
-        f"record, {mechanism}"
+        f"record, {mechanism}; release {number}"
     )
     counts, guarantee = release_counts(
         private_step, np.asarray(votes), len(points), ledger, purpose
     )
     stddev = private_step.noise_stddev
     sets = label_sets.read(counts, stddev, queries, kernels)
-    return ReleasedSets(sets, queries, counts, stddev, guarantee)
+    known = len(points) if relation == "replace-one" else None
+    told = _statement(private_step, mechanism, guarantee, ledger, number, known, len(rows))
+    return ReleasedSets(sets, queries, counts, stddev, told)
+
+
+def write(folder: Path, released: ReleasedSets) -> None:
+    """Write `labels.npz`, `queries.npz`, `privacy.html` and `privacy.json`, each file whole.
+
+    Raises:
+      OSError: If the folder cannot be written. The release is paid for and still in memory.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = {
+        "present": released.sets.present,
+        "probability": released.sets.probabilities,
+        "stability": released.sets.stability,
+        "query": released.queries.cluster,
+    }
+    stddev = np.full(released.counts.shape, released.stddev)
+    asked = {
+        "index": released.queries.index,
+        "noisy_counts": released.counts,
+        "stddev": stddev,
+    }
+    write_arrays(folder / "labels.npz", rows)
+    write_arrays(folder / "queries.npz", asked)
+    write_text(folder / "privacy.html", page(released.statement))
+    write_text(folder / "privacy.json", as_json(released.statement.card()))
+
+
+def _statement(
+    private_step: CentralMechanism,
+    mechanism: str,
+    guarantee: Guarantee,
+    ledger: Ledger,
+    number: str,
+    num_records: int | None,
+    num_public: int,
+) -> Statement:
+    """Return the content of the statement. Of the private data it shows n, if n is public."""
+    num_classes = private_step.num_classes - 1
+    most = private_step.labels_per_record - 1
+    held = "all private records" if num_records is None else f"all {num_records:,} private records"
+    public = ["the number of private records, which is taken as public"]
+    account = Account(
+        ledger.path.name,
+        ledger.head,
+        ledger.budget,
+        ledger.spent,
+        ledger.remaining,
+        ledger.accounting,
+    )
+    return Statement(
+        guarantee,
+        f"Whoever ran this release holds {held}, as they are, in one place.",
+        (
+            f"the noisy number of records with each of {num_classes} classes, and of all records, "
+            f"near each of {private_step.num_queries} queries, which stand for groups of public "
+            "records",
+            f"whether each of {num_public:,} public records has each class, and how probably, made "
+            "from that",
+        ),
+        (
+            *(public if num_records is not None else []),
+            f"the set of {num_classes} classes and the most labels of a record, {most}, which are "
+            "taken as public",
+            "the embedding model or other preprocessing, if private data had a part in training or "
+            "choosing it",
+            "the choice of these settings, if it was made in view of private data",
+        ),
+        mechanism,
+        account,
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        details={
+            "queries": private_step.num_queries,
+            "classes": num_classes,
+            "labels of a record, at most": most,
+            "queries that a record votes at": private_step.num_neighbors,
+        },
+        release=number,
+        contribution=Contribution(1, private_step.num_neighbors),
+        tuning=PUBLIC_TUNING,
+    )
 
 
 def _mechanism(name: str, **fields: Any) -> CentralMechanism:
