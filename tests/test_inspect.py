@@ -163,7 +163,7 @@ def test_labels_alone_show_no_votes_and_no_stability(folders):
     assert found.shares == {}
     made = Page((folders / "alone" / "report.html").read_text())
     assert made.balanced
-    assert "Labels alone were released, at ε = 0.5" in made.text
+    assert "Labels were released at ε = 0.5" in made.text
     assert [chart[1]["id"] for chart in made.find("svg", class_="drawn")] == ["map-chart"]
     assert not made.find("tr", data_sure="")
 

@@ -136,7 +136,7 @@ def headline(results: Results) -> str:
     price = f"at ε = {epsilon_text(guarantee['epsilon'])} for one {guarantee['unit']}"
     for name, share in results.shares.items():
         return f"About {percent(share)} {MEANINGS[name][1]}, {price}."
-    return f"Labels alone were released, {price}; no number tells how sure they are."
+    return f"Labels were released {price}; no released number tells how sure they are."
 
 
 def _gaps_words(num_queries: int, num_doubtful: int) -> str:
