@@ -5,7 +5,7 @@ from typing import Any
 from rknn_jax.release import choosing
 from rknn_jax.release.choosing import Quantities
 
-SHOWN = (0.01, 0.1, 1.0)
+SHOWN = (0.1, 1.0)
 """Epsilons of the table of data sets."""
 
 LABELERS = ("rknn", "public_prototypes", "prototypes", "least_squares")

@@ -10,9 +10,9 @@ that are small, and two that are made.
 
 Every second data set of `CASES` is for development (`DEVELOPMENT`), and the others judge. `fitted`
 tries all rules of one form on the development data sets: one labeler instead of reverse k-NN if
-there are few classes and n·epsilon/classes is small. Of the rules that lose no more than `LOSS` to
-reverse k-NN in any development cell, it takes the one of highest mean accuracy. `judged` then
-compares `rknn_jax.release.choosing` with the best labeler of each cell on the other data sets.
+there are few classes and n·epsilon/classes is within a range. Of the rules that lose no more than
+`LOSS` to reverse k-NN in any development cell, it takes the one of highest mean accuracy. `judged`
+then compares `rknn_jax.release.choosing` with the best labeler of each cell on the other data sets.
 
 Each split is kept in `runs/choosing` once it is measured. With `--resume`, a later call keeps them,
 and `--only` measures some, so that two processes can share the work.
@@ -59,6 +59,9 @@ QUIET = 0.5
 """Epsilon from which on one draw is made of other data sets, because noise changes little."""
 LOSS = 0.01
 """Accuracy that the rule may lose to reverse k-NN in a development cell."""
+SIGNALS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Values of n·epsilon/classes between which a rule may take another labeler."""
+MOST_CLASSES = (0, 2, 3, 5, 10, 20)
 PARTS = Path("runs/choosing")
 
 USUAL = "rknn"
@@ -239,22 +242,25 @@ def cells_of(case: str, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Rule(NamedTuple):
-    """Rule: another labeler if there are few classes and the signal is weak.
+    """Rule: another labeler if there are few classes and the signal is within a range.
 
     Attributes:
       labeler: Labeler in place of reverse k-NN.
       most_classes: Most classes for which it is taken.
+      weak: n·epsilon/classes from which on it is taken.
       strong: n·epsilon/classes from which on it is not.
     """
 
     labeler: str
     most_classes: int
+    weak: float
     strong: float
 
     def chosen(self, cell: dict[str, Any]) -> str:
         """Return the labeler for one cell."""
         few = cell["num_classes"] <= self.most_classes
-        return self.labeler if few and quantities(cell).signal < self.strong else USUAL
+        fits = few and self.weak <= quantities(cell).signal < self.strong
+        return self.labeler if fits else USUAL
 
 
 def quantities(cell: dict[str, Any]) -> Quantities:
@@ -265,14 +271,13 @@ def quantities(cell: dict[str, Any]) -> Quantities:
 def fitted(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the rule of highest mean accuracy that loses little to reverse k-NN anywhere."""
     found = []
-    for labeler, most, strong in itertools.product(
-        OTHERS, (0, 2, 3, 5, 10, 20), (1, 2, 5, 10, 20, 50, 100, 200, 500)
-    ):
-        rule = Rule(labeler, most, strong)
+    ranges = itertools.combinations(SIGNALS, 2)
+    for labeler, most, (weak, strong) in itertools.product(OTHERS, MOST_CLASSES, ranges):
+        rule = Rule(labeler, most, weak, strong)
         gains = [cell["right"][rule.chosen(cell)] - cell["right"][USUAL] for cell in cells]
         found.append((float(np.mean(gains)), min(gains), rule))
     allowed = [one for one in found if one[1] >= -LOSS]
-    gain, loss, rule = max(allowed, key=lambda one: (round(one[0], 6), -one[2].strong))
+    gain, loss, rule = max(allowed, key=_preference)
     free = max(found, key=lambda one: one[0])
     return {
         **rule._asdict(),
@@ -284,6 +289,12 @@ def fitted(cells: list[dict[str, Any]]) -> dict[str, Any]:
             "largest_loss": round(-free[1], 5),
         },
     }
+
+
+def _preference(found: tuple[float, float, Rule]) -> tuple[float, int, float]:
+    """Order rules by gain, and rules that gain as much by how seldom they leave reverse k-NN."""
+    gain, _, rule = found
+    return round(gain, 6), -rule.most_classes, rule.weak / rule.strong
 
 
 def judged(cells: list[dict[str, Any]]) -> dict[str, Any]:
@@ -305,6 +316,17 @@ def judged(cells: list[dict[str, Any]]) -> dict[str, Any]:
             "within_3": round(float(np.mean([one <= 0.03 for one in short])), 5),
         }
     return told
+
+
+def left(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the cells in which the choice leaves reverse k-NN, and what that gains and loses."""
+    gains = {}
+    for cell in cells:
+        chosen = choosing.choose(quantities(cell)).labeler
+        if chosen != USUAL:
+            gain = cell["right"][chosen] - cell["right"][USUAL]
+            gains[f"{cell['case']}, {cell['epsilon']:g}"] = round(gain, 5)
+    return gains
 
 
 def part_of(case: str, seed: int) -> Path:
@@ -346,6 +368,7 @@ def main() -> None:
             "cells": rows,
             "rule": fitted(halves["development"]),
             **{half: judged(cells) for half, cells in halves.items()},
+            "gain_over_rknn": {half: left(cells) for half, cells in halves.items()},
         },
         seeds={"few rows": MORE_SEEDS, "others": SEEDS},
         draws={"few rows": MORE_DRAWS, "others": DRAWS, f"others, epsilon >= {QUIET:g}": 1},

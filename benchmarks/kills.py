@@ -34,7 +34,6 @@ from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import (
     accounts,
-    counting,
     label,
     planning,
     release_folder,
@@ -44,6 +43,7 @@ from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.vote_survey import VoteSurvey
+from rknn_jax.release.votes import VoteTally
 
 TRACED = {
     module.__file__
@@ -78,15 +78,12 @@ def make_files(folder: Path) -> None:
 def without_xla() -> None:
     """Let a release run on NumPy alone, in a forked process."""
 
-    def votes(points: Any, ids: Any, question: Any, size: int) -> np.ndarray:
-        distances = ((points[:, None] - question.queries[None]) ** 2).sum(axis=2)
-        shape = (len(question.queries), question.classes.count)
-        cells = np.bincount(
-            distances.argmin(axis=1) * shape[1] + ids, minlength=shape[0] * shape[1]
-        )
-        return cells.reshape(shape)
+    def total(tally: VoteTally, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        distances = ((points[:, None] - np.asarray(tally.queries)[None]) ** 2).sum(axis=2)
+        cells = (distances.argmin(axis=1) * tally.num_classes + ids)[ids >= 0]
+        return np.bincount(cells, minlength=np.prod(tally.shape)).reshape(tally.shape)
 
-    counting._votes = votes
+    VoteTally.total = total  # type: ignore[method-assign]
     postprocessing.noisy_max = lambda counts: np.argmax(counts, axis=1).astype(np.int32)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks._measure import RESULTS
 from rknn_jax.audit.taint import Seal, Sealed, TaintError
 from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
@@ -283,11 +284,34 @@ def tables():
 
 
 def test_the_rule_takes_another_labeler_for_few_classes_and_a_weak_signal():
-    weak = choosing.STRONG * choosing.FEW_CLASSES / 1000 * 0.99
-    few = Quantities(1000, choosing.FEW_CLASSES, weak)
-    assert choosing.choose(few).labeler == choosing.FOR_WEAK
-    assert choosing.choose(replace(few, epsilon=weak * 1.02)).labeler == "rknn"
-    assert choosing.choose(replace(few, num_classes=choosing.FEW_CLASSES + 1)).labeler == "rknn"
+    per_epsilon = 1000 / choosing.FEW_CLASSES
+    for signal, labeler in (
+        (choosing.WEAK * 0.99, "rknn"),
+        (choosing.WEAK * 1.01, choosing.OTHER),
+        (choosing.STRONG * 0.99, choosing.OTHER),
+        (choosing.STRONG * 1.01, "rknn"),
+    ):
+        found = Quantities(1000, choosing.FEW_CLASSES, signal / per_epsilon)
+        assert choosing.choose(found).labeler == labeler
+        more = replace(found, num_classes=choosing.FEW_CLASSES + 1, num_records=2000)
+        assert choosing.choose(more).labeler == "rknn"
+
+
+def test_the_rule_is_the_one_that_the_benchmark_fitted():
+    told = json.loads((RESULTS / "choosing.json").read_text())["results"]["rule"]
+    fitted = [told[name] for name in ("labeler", "most_classes", "weak", "strong")]
+    ours = [choosing.OTHER, choosing.FEW_CLASSES, choosing.WEAK, choosing.STRONG]
+    assert fitted == ours
+
+
+@pytest.mark.parametrize("labeler", ["rknn", "public_prototypes"])
+def test_auto_makes_the_release_that_it_chose(labeler, tmp_path):
+    classes = 2 if labeler == "public_prototypes" else 3
+    data = inputs.data_of(*tables(), Classes(classes))
+    given = Settings("P", "R", 10 * classes / 50, labeler="auto", ledger=tmp_path / "l")
+    plan = planning.plan(given, data)
+    assert plan.settings.labeler == labeler
+    assert plan.choice.startswith(f"{labeler}, for n·epsilon/classes = 10, and {classes} classes")
 
 
 @pytest.mark.long

@@ -6,14 +6,17 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-FOR_WEAK = "public_prototypes"
+OTHER = "public_prototypes"
 """Labeler for few classes and a weak signal. All others take reverse k-NN labeling."""
 
-FEW_CLASSES = 3
-"""Most classes for which `FOR_WEAK` is chosen."""
+FEW_CLASSES = 2
+"""Most classes for which `OTHER` is chosen."""
 
-STRONG = 100.0
-"""Expected records of a class, times epsilon, from which on reverse k-NN labeling is chosen."""
+WEAK = 5.0
+"""Records of a class, times epsilon, from which on `OTHER` is chosen."""
+
+STRONG = 20.0
+"""Records of a class, times epsilon, from which on it is not."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Quantities:
 
     @property
     def signal(self) -> float:
-        """Number n·epsilon/|Y|: records of a class for each unit of the noise."""
+        """Number n·epsilon/|Y| of records of a class, times epsilon."""
         return self.num_records * self.epsilon / self.num_classes
 
 
@@ -55,11 +58,10 @@ def choose(found: Quantities) -> Chosen:
       found: Public quantities.
     """
     few = found.num_classes <= FEW_CLASSES
-    weak = found.signal < STRONG
-    labeler = FOR_WEAK if few and weak else "rknn"
+    weak = WEAK <= found.signal < STRONG
+    labeler = OTHER if few and weak else "rknn"
     numbers = (
-        f"n·epsilon/classes = {found.signal:,.3g} is {'below' if weak else 'at least'} "
-        f"{STRONG:g}, and {found.num_classes} classes are {'at most' if few else 'more than'} "
-        f"{FEW_CLASSES}"
+        f"n·epsilon/classes = {found.signal:,.3g}, and {found.num_classes} classes; {OTHER} is for "
+        f"{WEAK:g} to {STRONG:g}, and at most {FEW_CLASSES} classes"
     )
-    return Chosen(labeler, f"{labeler}, since {numbers}")
+    return Chosen(labeler, f"{labeler}, for {numbers}")
