@@ -23,6 +23,7 @@ from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
 from rknn_jax.release.sum_survey import SumSurvey
 from rknn_jax.release.tables import Classes
+from rknn_jax.report import results
 from rknn_jax.types import Queries
 from rknn_jax.types import Records as Labeled
 
@@ -76,6 +77,11 @@ def test_a_release_labels_the_rows_charges_and_says_what_it_was(files, labeler, 
         np.testing.assert_array_equal(rows["query"], -1)
         assert np.isnan(rows["confidence"]).all()
         np.testing.assert_allclose(rows["probability"].sum(axis=1), 1, atol=1e-5)
+    report = results.read(folder / "out")
+    held = [one.labels for one in results.class_rows(report)]
+    assert held == np.bincount(done.labels, minlength=3).tolist()
+    assert report.counts is None
+    assert "no released number tells how sure they are" in (folder / "out/report.html").read_text()
 
 
 def test_a_delta_buys_gaussian_noise(files):
