@@ -1,9 +1,7 @@
-"""Rows of the tables of `benchmarks.choosing`."""
+"""Labelers of `rknn label`, and the choice of one."""
 
-from typing import Any
-
-from rknn_jax.release import choosing
-from rknn_jax.release.choosing import Quantities
+from benchmarks._tables._format import load, table
+from rknn_jax.release.choosing import Quantities, choose
 
 SHOWN = (0.1, 1.0)
 """Epsilons of the table of data sets."""
@@ -12,15 +10,13 @@ LABELERS = ("rknn", "public_prototypes", "prototypes", "least_squares")
 
 HALVES = {"development": "development", "judgement": "others"}
 
-Table = tuple[list[str], list[list[str]]]
 
-
-def shortfalls(results: dict[str, Any]) -> Table:
-    """Return how far the choice and each labeler are below the best of each cell."""
+def choosing() -> str:
+    """How far the choice and each labeler are below the best of each cell."""
     header = ["labeler", "data sets", "mean", "worst", "at", "within 1 point", "within 3 points"]
     rows = []
     for half, words in HALVES.items():
-        for name, told in results[half].items():
+        for name, told in load("choosing")["results"][half].items():
             rows.append(
                 [
                     f"`{name}`",
@@ -32,14 +28,14 @@ def shortfalls(results: dict[str, Any]) -> Table:
                     f"{told['within_3']:.0%}",
                 ]
             )
-    return header, rows
+    return table(header, rows, "choosing")
 
 
-def cells(results: dict[str, Any]) -> Table:
-    """Return the accuracy of each labeler on each data set, with the choice."""
+def choosing_cells() -> str:
+    """Labels by each labeler on each data set, and the choice."""
     header = ["data set", "n", "ε", *(f"`{name}`" for name in LABELERS), "`auto` takes"]
     rows = []
-    for cell in results["cells"]:
+    for cell in load("choosing")["results"]["cells"]:
         if cell["epsilon"] not in SHOWN:
             continue
         given = Quantities(cell["num_records"], cell["num_classes"], cell["epsilon"])
@@ -50,7 +46,7 @@ def cells(results: dict[str, Any]) -> Table:
                 f"{cell['num_records']:,}",
                 f"{cell['epsilon']:g}",
                 *(f"{cell['right'][name]:.1%}" for name in LABELERS),
-                f"`{choosing.choose(given).labeler}`",
+                f"`{choose(given).labeler}`",
             ]
         )
-    return header, rows
+    return table(header, rows, "choosing")

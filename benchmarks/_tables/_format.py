@@ -1,0 +1,31 @@
+"""Results and Markdown."""
+
+import json
+from typing import Any
+
+from benchmarks._measure import RESULTS
+
+GOALS = ("label_accuracy", "test_accuracy", "one_student")
+
+
+def load(name: str) -> dict[str, Any]:
+    """Read one file of results."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def percent(values: dict[str, Any]) -> str:
+    """Format a mean and standard deviation of shares; a single value has no deviation."""
+    return f"{values['mean']:.2%}" + (
+        f" ± {100 * values['stddev']:.2f}" if values["stddev"] is not None else ""
+    )
+
+
+def table(header: list[str], rows: list[list[str]], name: str) -> str:
+    """Return a Markdown table with a line that states its source."""
+    found = load(name)
+    lines = [header, ["---"] * len(header), *rows]
+    source = (
+        f"`{found['command']}`, {found['date'][:10]}, {found['device']} with {found['cores']} "
+        f"cores, jax {found['versions']['jax']}."
+    )
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source}"

@@ -1,0 +1,99 @@
+"""Planted faults, kills, mutated files, and confidence against truth."""
+
+from benchmarks._tables._format import load, table
+
+
+def mutants() -> str:
+    """Planted faults that the tests notice, by module, before and after the suite was made fast."""
+    before = load("mutants_before")["results"]["scores"]
+    rows = []
+    for path, score in load("mutants")["results"]["scores"].items():
+        shares = []
+        for found in (before.get(path), score):
+            shares.append(
+                f"{found['noticed']} of {found['mutants'] - found['equivalent']}"
+                if found
+                else "not measured"
+            )
+        rows.append([f"`{path.removeprefix('rknn_jax/')}`", *shares, str(score["equivalent"])])
+    header = ["module", "noticed before", "noticed now", "equivalent, left out"]
+    return table(header, rows, "mutants")
+
+
+def kills() -> str:
+    """Kills of a release, and recovery by the same command."""
+    found = load("kills")["results"]
+    names = (
+        "killed",
+        "after the charge",
+        "finished by the same command",
+        "complete before",
+        "forgotten",
+        "overspent",
+        "drawn twice",
+        "lost",
+    )
+    return table(list(names), [[f"{found.get(name, 0):,}" for name in names]], "kills")
+
+
+def calibration() -> str:
+    """Stated confidence, and the share of labels that noise left unchanged.
+
+    The rows are data sets and epsilons.
+    """
+    found = load("calibration")["results"]
+    rows = []
+    for data in dict.fromkeys(row["data"] for row in found):
+        for decode in ("argmax", "assignment"):
+            mine = [row for row in found if row["data"] == data and row["decode"] == decode]
+            mine = [row for row in mine if row["smoothing"] == "none"]
+            queries = max(row["queries"] for row in mine)
+            mine = [row for row in mine if row["queries"] == queries]
+            told = [f"{row['said']:.2f} / {row['true']:.2f}" for row in mine]
+            kind = " (development)" if mine[0]["development"] else ""
+            rows.append(
+                [
+                    f"{data}{kind}",
+                    f"`{decode}`",
+                    str(queries),
+                    *told,
+                    f"{max(row['too_much'] for row in mine):.2f}",
+                ]
+            )
+    epsilons = sorted({row["epsilon"] for row in found})
+    header = [
+        "data",
+        "decode",
+        "queries",
+        *(f"said / true, ε = {epsilon:g}" for epsilon in epsilons),
+        "too much, worst ε",
+    ]
+    return table(header, rows, "calibration")
+
+
+def fuzz() -> str:
+    """Mutated inputs of each reader, and their outcomes."""
+    rows = []
+    for row in load("fuzz")["results"]:
+        outcomes = dict(row["outcomes"])
+        read = outcomes.pop("read", 0)
+        failures = sum(row["failures"].values())
+        counts = [row["inputs"], read, sum(outcomes.values()) - failures, failures]
+        worst = f"{row['worst_seconds']:.2f} s"
+        memory = f"{row['most_bytes'] / 2**20:.0f} MiB"
+        rows.append([f"`{row['target']}`", *(f"{count:,}" for count in counts), worst, memory])
+    sums = [sum(int(row[column].replace(",", "")) for row in rows) for column in range(1, 5)]
+    rows.append(["all", *(f"{count:,}" for count in sums), "", ""])
+    return table(
+        [
+            "reader",
+            "inputs",
+            "read",
+            "refused in a sentence",
+            "failures",
+            "slowest",
+            "memory taken",
+        ],
+        rows,
+        "fuzz",
+    )

@@ -1,0 +1,63 @@
+"""Ways to decode noisy counts."""
+
+from typing import Any
+
+from benchmarks._tables._format import load, table
+
+DECODERS = ("argmax", "spread", "assignment", "permute_and_flip", "one_to_one", "decoded")
+
+
+def decoding() -> str:
+    """Public labels that are right, by case, epsilon and the way to decode the counts."""
+    rows = []
+    for (case, epsilon), told in _decoded().items():
+        if epsilon in (0.1, 1.0):
+            one = told["decoded"]
+            cells = [_three(told[name]) if name in told else "" for name in DECODERS]
+            stable = f"{one['stability']:.1%}, {one['same']:.1%}"
+            constant = f"{one['constant']:.1%}"
+            rows.append([case, f"{epsilon:g}", constant, *cells, stable, f"{one['expected']:.1%}"])
+    header = ["data", "ε", "one class", *DECODERS, "stability, same", "expected"]
+    return table(header, rows, "decoding")
+
+
+def decoding_losses() -> str:
+    """Cases and epsilons where another way to decode has a point more right than the default."""
+    rows = []
+    for (case, epsilon), told in _decoded().items():
+        one = told["decoded"]
+        others = [row for name, row in told.items() if name != "decoded"]
+        best = max(others, key=lambda other: other["right"])
+        if best["right"] > one["right"] + 0.01:
+            name, constant = best["method"], f"{one['constant']:.1%}"
+            rows.append([case, f"{epsilon:g}", constant, _three(one), name, _three(best)])
+    header = ["data", "ε", "one class", "decoded", "the best", "of which"]
+    return table(header, rows, "decoding")
+
+
+def _decoded() -> dict[tuple[str, float], dict[str, dict[str, Any]]]:
+    """Return the results by case and epsilon, then by method."""
+    found: dict[tuple[str, float], dict[str, dict[str, Any]]] = {}
+    for row in load("decoding")["results"]:
+        found.setdefault((row["case"], row["epsilon"]), {})[row["method"]] = row
+    return found
+
+
+def _three(row: dict[str, Any]) -> str:
+    """Format the mean, the worst release, and the worst class."""
+    return ", ".join(f"{row[name]:.1%}" for name in ("right", "worst_run", "worst_class"))
+
+
+def calibrating() -> str:
+    """Powers that make what is said of labels true, and how they hold on other kinds of data."""
+    rows = []
+    for row in load("calibrating")["results"]:
+        powers = [f"{row[name]:.2f}" if name in row else "" for name in ("shares", "odds")]
+        held = [
+            f"{100 * row[error]:.1f}, {row[near]:.0%}"
+            for error, near in (("error", "near"), ("stability_error", "stability_near"))
+        ]
+        rows.append([row["judged"], row["fitted"], *powers, *held])
+    header = ["judged on", "fitted on", "power of shares", "of odds"]
+    header += ["expected accuracy: error, within 5 points", "stability: error, within 3 points"]
+    return table(header, rows, "calibrating")

@@ -1,0 +1,79 @@
+"""Real parties."""
+
+from benchmarks._tables._format import load, percent, table
+
+
+def federation() -> str:
+    """MNIST through the protocol."""
+    rows = []
+    for row in load("federation")["results"]["mnist"]:
+        guarantee = row["guarantee"]
+        sent = f"{row['messages']:,} messages" if row["trust"] != "central" else "a vector each"
+        rows.append(
+            [
+                str(row["parties"]),
+                row["trust"],
+                guarantee["unit"],
+                f"{guarantee['epsilon']:g}",
+                f"{guarantee['delta']:g}",
+                sent,
+                f"{row['most_bytes']:,}",
+                percent(row["label_accuracy"]),
+            ]
+        )
+    header = [
+        "MNIST's writers, as so many parties",
+        "trust",
+        "protected",
+        "ε",
+        "δ",
+        "sent",
+        "most bytes of a party",
+        "public labels right",
+    ]
+    return table(header, rows, "federation")
+
+
+def replay() -> str:
+    """Speed of the server."""
+    rows = [
+        [
+            f"`{row['mechanism']}`",
+            str(row["message_bytes"]),
+            f"{row['messages_per_second'] / 1e6:.2g}",
+            f"{row['ratio']:.0f}",
+        ]
+        for row in load("federation")["results"]["replay"]
+    ]
+    header = [
+        "a million answers, 400 cells",
+        "bytes each",
+        "million a second, checked, on disk and counted",
+        "times one by one",
+    ]
+    return table(header, rows, "federation")
+
+
+def virtual() -> str:
+    """Virtual clients in Flower's simulation engine."""
+    rows = [
+        [
+            f"{row['nodes']:,}",
+            f"{row['seconds']:.0f} s",
+            f"{row['bytes_at_tenths'][0] / 2**30:.2f} GiB",
+            f"{row['peak_bytes'] / 2**30:.2f} GiB",
+            f"{row['counted']:,}",
+        ]
+        for row in load("federation")["results"]["clients"]
+    ]
+    return table(
+        [
+            "virtual one-record clients, each with a ledger",
+            "one round",
+            "memory of all processes after a tenth",
+            "at most",
+            "counted",
+        ],
+        rows,
+        "federation",
+    )

@@ -1,0 +1,143 @@
+"""Speed on CPU and GPU."""
+
+from benchmarks._tables._format import load, table
+
+
+def speed() -> str:
+    """HOG and neighbors."""
+    rows = []
+    for row in load("hog")["results"]:
+        shape = "{} × {} × {}".format(*row["shape"])
+        rows.append(
+            [
+                f"HOG of {shape}, cells of {row['cell']}, blocks of {row['block']}",
+                "scikit-image",
+                f"{row['ratio']:.1f}",
+            ]
+        )
+    found = load("neighbors")
+    peers = " / ".join(f"{peer} {version}" for peer, version in found["peers"].items())
+    for row in found["results"]["speed"]:
+        size = "{:,} records, {:,} queries, {} features".format(*row["size"])
+        rows.append(
+            [
+                f"{size}, k = {row['num_neighbors']}",
+                peers,
+                " / ".join(f"{row['ratio'][peer]:.1f}" for peer in found["peers"]),
+            ]
+        )
+    for row in load("samples")["results"]:
+        size = "{:,} queries, {:,} records, {} features".format(*row["size"])
+        kind = (
+            f"{row['num_samples']} samples of {row['sampling_prob']:.0%}"
+            if row["sampling_prob"] < 1
+            else "all records"
+        )
+        found_by = f"faiss-cpu, the {row['needed']:,} nearest"
+        rows.append(
+            [f"{size}, k = {row['num_neighbors']} of {kind}", found_by, f"{row['ratio']:.1f}"]
+        )
+    return table(["work", "peer", "times as fast"], rows, "neighbors")
+
+
+def growth() -> str:
+    """Votes of growing numbers of records."""
+    rows = [
+        [
+            f"{row['records']:,}",
+            f"{row['seconds']:.2f} s",
+            f"{row['seconds'] / row['records'] * 1e6:.2f} µs",
+            f"{row['over'] / 1e6:.0f} MB",
+        ]
+        for row in load("neighbors")["results"]["growth"]
+    ]
+    return table(
+        ["records", "votes summed in", "a record", "peak memory grew by"], rows, "neighbors"
+    )
+
+
+def accelerator() -> str:
+    """The assignment and the decode on a GPU."""
+    parts = load("accelerator")["results"]
+    rows = []
+    for name, part in parts.items():
+        found = part["result"]
+        if name.startswith("nearest"):
+            points, references, width = found["size"]
+            took = found["seconds"]
+            work = f"{points:,} of {width} on {references:,}, k = {found['num_neighbors']}"
+            rows.append(
+                [
+                    work,
+                    f"{1000 * took['pallas']:.1f} ms",
+                    f"{found['ratio']['xla']:.1f}",
+                    f"{found['ratio']['torch']:.1f}",
+                    f"{found['share_of_ceiling']:.1%}",
+                ]
+            )
+        if name == "decode":
+            work = f"decode of {found['messages']:,} messages on {found['cells']:,} cells"
+            took = found["seconds"]
+            share = f"{found['share_of_ceiling']:.1%}"
+            rows.append(
+                [work, f"{1000 * took['pallas']:.1f} ms", f"{found['ratio']:.1f}", "", share]
+            )
+    header = ["work", "Pallas", "times as fast as XLA", "as torch", "share of the ceiling"]
+    return table(header, rows, "accelerator")
+
+
+def accelerator_blocks() -> str:
+    """The assignment on a GPU over the size of its blocks."""
+    parts = load("accelerator")["results"]
+    names = [name for name in parts if name.startswith("blocks")]
+    rows = []
+    for name in names:
+        found = parts[name]["result"]
+        for form in ("pallas", "xla"):
+            for count in (1, 10):
+                times = [
+                    f"{1000 * row['seconds']:.1f} ms"
+                    for row in sorted(found, key=lambda row: int(row["block"]))
+                    if (row["form"], row["num_neighbors"]) == (form, count)
+                ]
+                rows.append([name.removeprefix("blocks "), form, str(count), *times])
+    header = ["work", "form", "k", "blocks of 8,192", "of 65,536", "one block"]
+    return table(header, rows, "accelerator")
+
+
+def peers() -> str:
+    """Simulation of local mechanisms against other libraries and the machine."""
+    found = load("peers")["results"]
+    sizes = list(dict.fromkeys(row["d"] for row in found["peers"]))
+    most = max(row["clients"] for row in found["peers"])
+    rows = []
+    for name in dict.fromkeys(row["mechanism"] for row in found["peers"]):
+        each = [
+            row for row in found["peers"] if row["mechanism"] == name and row["clients"] == most
+        ]
+        for level in ("message", "count"):
+            ratios = [
+                " / ".join(f"{ratio:,.0f}" for ratio in row[f"{level}_ratio"].values())
+                for row in each
+            ]
+            rows.append([f"`{name}`, {level} level", "pure-ldp / multi-freq-ldpy", *ratios])
+    alone = [row for row in found["bits"] + found["decode"] if row["cores"] == 1]
+    for width in dict.fromkeys(row["vector_width"] for row in alone):
+        each = [row for row in alone if row["vector_width"] == width]
+        ratios = [f"{row['ratio']['bits']:.0f}" for row in each if "ratio" in row]
+        shares = [f"{row['share_of_bound']:.2f}" for row in each if "share_of_bound" in row]
+        rows.append(
+            [
+                f"packed random bits, one core, XLA's vectors of {width} bits",
+                "`jax.random.bernoulli`",
+                *ratios,
+            ]
+        )
+        rows.append(
+            [
+                f"`collision` decoded, one core, XLA's vectors of {width} bits",
+                "C, tiled in registers",
+                *shares,
+            ]
+        )
+    return table(["work", "peer", *(f"d = {d:,}" for d in sizes)], rows, "peers")
