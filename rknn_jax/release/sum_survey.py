@@ -223,11 +223,12 @@ class SumSurvey(Survey):
         """Lines for the terminal: the labeler, and the noise."""
         shape = " by ".join(f"{size:,}" for size in self.tally.shape)
         stddev = self.labeler.exact().stddev / self.tally.grid
+        unit = self.settings.unit
         return (
             ("labeler", f"{self.settings.labeler}, by one sum of {shape} numbers"),
             (
                 "noise",
-                f"{self.settings.mechanism} of standard deviation {stddev:.4g}, where one record "
+                f"{self.settings.mechanism} of standard deviation {stddev:.4g}, where one {unit} "
                 f"moves the sum by {self.labeler.sensitivity / self.tally.grid:,.0f} at most",
             ),
         )

@@ -47,17 +47,18 @@ def of_labeler(name: str) -> type[Survey]:
     Raises:
       ValueError: If there is no such labeler, or a release cannot use it.
     """
+    known = name in labelers.names()
+    found = _survey_of(name) if known else None
+    if found is not None:
+        return found
     possible = f"{', '.join(names())} or {AUTO}"
-    if name not in labelers.names():
+    if not known:
         raise ValueError(f"Expected --labeler to be one of {possible}, got --labeler {name}.")
-    found = _survey_of(name)
-    if found is None:
-        raise ValueError(
-            f"Expected --labeler to be one of {possible}, which read private files in one pass and "
-            f"draw exact noise once, got --labeler {name}, which does not; simulate it on "
-            f"benchmark data with python -m train.distill --labeler {name}."
-        )
-    return found
+    raise ValueError(
+        f"Expected --labeler to be one of {possible}, which read private files in one pass and "
+        f"draw exact noise once, got --labeler {name}, which does not; simulate it on "
+        f"benchmark data with python -m train.distill --labeler {name}."
+    )
 
 
 def check(settings: "Settings") -> None:
