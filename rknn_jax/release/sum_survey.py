@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 OF_VOTES = ("queries", "neighbors", "records_per_person", "metric", "seed")
 """Settings that only reverse k-NN labeling has."""
 
+ROWS_OF_AN_ANSWER = 10
+"""Public rows that share one answer, which sets how far rows share their labels.
+
+Each row has a prediction of its own. On six data sets it was within 5 points of the best of four
+strengths. As far as if there were one answer a class, 15 points of text's labels were lost.
+"""
+
 
 @dataclass(frozen=True)
 class SumSurvey(Survey):
@@ -123,9 +130,7 @@ class SumSurvey(Survey):
         """Return the labels of the public rows, from the noisy sum alone."""
         noise = self.labeler.exact()
         answers = self.labeler.read(drawn, noise.stddev, np.asarray, self.queries, noise.guarantee)
-        shared = postprocessing.public_labels(
-            self.graph, answers.probabilities, self.data.classes.count
-        )
+        shared = _spread(self.graph, answers.probabilities)
         unknown = np.full(len(shared), np.nan, np.float32)
         return Reading(answers, np.asarray(shared, np.float32), unknown)
 
@@ -188,7 +193,7 @@ class SumSurvey(Survey):
                 noise = self.labeler.simulated(jax.random.key(draw))
                 drawn = noise.draw(totals * tally.grid)
                 told = self.labeler.read(drawn, noise.stddev, np.asarray, queries, noise.guarantee)
-                shared = postprocessing.public_labels(graph, told.probabilities, num_classes)
+                shared = _spread(graph, told.probabilities)
                 right.append(np.mean(shared.argmax(axis=1) == groups))
             by_chance = (1 - agreement) / max(num_classes - 1, 1)
             share = float(np.mean(right))
@@ -232,6 +237,13 @@ class SumSurvey(Survey):
                 f"moves the sum by {self.labeler.sensitivity / self.tally.grid:,.0f} at most",
             ),
         )
+
+
+def _spread(graph: csr_matrix | None, probabilities: np.ndarray) -> np.ndarray:
+    """Return the rows' probabilities, shared with rows like them, float32 `[m, num_classes]`."""
+    num_rows, num_classes = probabilities.shape
+    num_answers = max(num_classes, num_rows // ROWS_OF_AN_ANSWER)
+    return postprocessing.public_labels(graph, probabilities, num_answers)
 
 
 def _class(settings: "Settings") -> type[OneSumLabeler]:
