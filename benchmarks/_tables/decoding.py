@@ -61,3 +61,30 @@ def calibrating() -> str:
     header = ["judged on", "fitted on", "power of shares", "of odds"]
     header += ["expected accuracy: error, within 5 points", "stability: error, within 3 points"]
     return table(header, rows, "calibrating")
+
+
+def decoding_summary() -> str:
+    """How many data sets the default is best on, and says the truth about, by epsilon."""
+    told = _decoded()
+    epsilons = sorted({epsilon for _, epsilon in told})
+    rows = []
+    for epsilon in epsilons:
+        cells = [found for (_, one), found in told.items() if one == epsilon]
+        rows.append([f"{epsilon:g}", *(str(sum(map(of, cells))) for of in SUMMARY.values())])
+    header = [f"ε, of {len(told) // len(epsilons)} data sets", *SUMMARY]
+    return table(header, rows, "decoding")
+
+
+def _shortfall(cell: dict[str, dict[str, Any]]) -> float:
+    """Return how far the default is below the best other way to read the same counts."""
+    best = max(row["right"] for name, row in cell.items() if name in SAME_COUNTS)
+    return float(best - cell["decoded"]["right"])
+
+
+SAME_COUNTS = ("argmax", "spread", "assignment")
+SUMMARY = {
+    "none is better": lambda cell: _shortfall(cell) <= 0,
+    "none by a point": lambda cell: _shortfall(cell) <= 0.01,
+    "stability within 3 points": lambda cell: abs(cell["decoded"]["stability_error"]) <= 0.03,
+    "expected accuracy within 5": lambda cell: abs(cell["decoded"]["expected_error"]) <= 0.05,
+}
