@@ -17,7 +17,7 @@ If each record has one class of each of several attributes, such as one of ten d
 two writers, no set is needed: release each attribute by itself, at a share of ε.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,10 @@ from rknn_jax.types import Array, Queries
 
 HALF = 0.5
 """Share of the records near a row from which on the row has a class."""
+
+
+LISTS = (list, tuple, set, frozenset, np.ndarray)
+"""Types of a record's labels. One record of another type must stop nothing."""
 
 
 class LabelSets(NamedTuple):
@@ -50,21 +54,23 @@ class LabelSets(NamedTuple):
         return mask
 
 
-def numbered(labels: Sequence[Iterable[object]], classes: Sequence[object]) -> np.ndarray:
+def numbered(labels: Sequence[object], classes: Sequence[object]) -> np.ndarray:
     """Return lists of names, such as a list column, as class numbers.
 
     Row i depends on record i and the public classes alone, but for the width of the result, which
     `ballots` cuts.
 
     Args:
-      labels: A list of names for each record, private. A name that is no class is no label.
+      labels: A list of names for each record, private. A name that is no class is no label, and
+        neither is what is no list.
       classes: Names of the classes, public.
 
     Returns:
       int32 `[n, l]`, private; `NO_CELL` fills a row up.
     """
     number = {str(name): i for i, name in enumerate(classes)}
-    rows = [[number.get(str(name), NO_CELL) for name in names] for names in labels]
+    lists = [names if isinstance(names, LISTS) else () for names in labels]
+    rows = [[number.get(str(name), NO_CELL) for name in names] for names in lists]
     found = np.full((len(rows), max(map(len, rows), default=0)), NO_CELL, np.int32)
     for row, numbers in zip(found, rows, strict=True):
         row[: len(numbers)] = numbers

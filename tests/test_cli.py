@@ -613,7 +613,10 @@ BAD = {
     ),
     "mechanism without an exact form": (
         dict(mechanism="laplace"),
-        ["['binomial', 'discrete_laplace', 'gaussian', 'permute_and_flip']", "mechanism='laplace'"],
+        [
+            "['binomial', 'discrete_laplace', 'gaussian', 'one_to_one', 'permute_and_flip']",
+            "mechanism='laplace'",
+        ],
     ),
     "mechanism of clients": (dict(mechanism="collision"), ["mechanism='collision'"]),
     "unknown option": (dict(noise_seed="1"), ["--noise-seed"]),

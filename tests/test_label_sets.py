@@ -40,7 +40,10 @@ def test_a_record_keeps_its_first_different_labels():
 
 
 def test_lists_of_names_become_numbers():
-    found = label_sets.numbered([["b", "x", "a"], [], ["d"]], ["a", "b", "c", "d"])
+    classes = ["a", "b", "c", "d"]
+    odd = label_sets.numbered([None, "abc", 3, ("c",)], classes)
+    assert odd.tolist() == [[-1], [-1], [-1], [2]]
+    found = label_sets.numbered([["b", "x", "a"], [], ["d"]], classes)
     assert found.tolist() == [[1, -1, 0], [-1, -1, -1], [3, -1, -1]]
     assert label_sets.ballots(found, NUM_CLASSES, 1)[:, 0].tolist() == [1, NO_CELL, 3]
     nobody = label_sets.ballots(label_sets.numbered([[], []], ["a"]), 1, 1)
@@ -244,3 +247,25 @@ def test_a_refused_release_draws_nothing(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="releases counts"):
         released(tmp_path, mechanism="permute_and_flip")
     assert [entry.kind for entry in others.entries()] == ["create"]
+
+
+def test_nothing_that_is_not_covered_reaches_the_mechanism(tmp_path):
+    """Persons were certified as the unit, although nothing bounds their votes."""
+    for name in ("unit", "grid", "noise_multiplier"):
+        with pytest.raises(TypeError, match=name):
+            released(tmp_path, **{name: "person"})
+    for mechanism, delta in (("gaussian", 0.0), ("discrete_laplace", 1e-5)):
+        with pytest.raises(ValueError, match=f"delta={delta}"):
+            released(tmp_path, mechanism=mechanism, delta=delta)
+
+
+def test_public_rows_that_make_no_queries_are_refused_before_a_spend(tmp_path):
+    public, _, _ = table(40, 0)
+    for rows in (
+        np.repeat(public[:2], 20, axis=0),
+        np.where(public == public.max(), np.nan, public),
+    ):
+        with pytest.raises(ValueError, match="distinct|finite"):
+            released(tmp_path, public=rows)
+    ledger = Ledger.open(tmp_path / "ledger.jsonl")
+    assert [entry.kind for entry in ledger.entries()] == ["create"]

@@ -141,20 +141,27 @@ def test_one_vote_more_changes_the_winner_by_one_scale_and_a_moved_vote_by_at_mo
     )  # so the scale for add-remove would not do for replace-one
 
 
+@pytest.mark.parametrize("num_neighbors", [1, 2])
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-def test_a_record_changes_a_permutation_by_its_epsilon(relation):
+def test_a_record_changes_a_permutation_by_its_epsilon(relation, num_neighbors):
     """Three by three counts up to 2, and every record that joins or is replaced."""
-    mechanism = OneToOne(0.8, 3, 3, relation=relation)
+    mechanism = OneToOne(0.8, 3, 3, num_neighbors=num_neighbors, relation=relation)
     orders = one_to_one.permutations(3)
+
+    def cast(place, label):
+        votes = np.zeros((3, 3), int)
+        votes[list(place), label] = 1
+        return votes.ravel()
 
     def logs(counts):
         scores = counts.reshape(3, 3)[np.arange(3), orders].sum(axis=1)
         return np.log(permute_and_flip_pmf(scores, mechanism.scale))
 
-    single = np.eye(9, dtype=int)
+    places = itertools.combinations(range(3), num_neighbors)
+    single = np.array([cast(place, label) for place in places for label in range(3)])
     most = 0.0
     rng = np.random.default_rng(0)
-    for counts in rng.integers(0, 3, (6, 9)):
+    for counts in rng.integers(0, 3, (4, 9)):
         before = single if relation == "replace-one" else np.zeros((1, 9), int)
         known = {tuple(one): logs(counts + one) for one in (*before, *single)}
         for here, there in itertools.product(before, single):

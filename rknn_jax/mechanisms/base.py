@@ -166,10 +166,12 @@ class CentralMechanism(CalibratedMechanism):
       grid: Units of a vote in the totals that `release` and `estimate` take, for fractional votes.
         Defaults to 1.
       norm: Norm of the votes that decides the noise: 1, or 2 for Gaussian noise. Defaults to 1.
+      query_for_each_class: True if there must be as many queries as classes. Defaults to False.
     """
 
     trusts: ClassVar[tuple[Trust, ...]] = ("central",)
     norm: ClassVar[Literal[1, 2]] = 1
+    query_for_each_class: ClassVar[bool] = False
 
     relation: Relation = field(default="replace-one", metadata=pytree.STATIC)
     unit: Unit = field(default="record", kw_only=True, repr=False, metadata=pytree.STATIC)

@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
     """Return the mechanism, with the given number of queries or as many as the noise allows."""
     assert settings.mechanism is not None
+    kind = mechanisms.named(settings.mechanism)
+    fewest = data.classes.count if kind.query_for_each_class else settings.neighbors
     mechanism: CentralMechanism = mechanisms.make(
         settings.mechanism,
         epsilon=settings.epsilon,
-        num_queries=settings.queries or settings.neighbors,
+        num_queries=settings.queries or fewest,
         num_classes=data.classes.count,
         num_neighbors=settings.neighbors,
         relation=settings.relation,
         unit=settings.unit,
         grid=_grid(settings),
-        **({"delta": settings.delta} if mechanisms.named(settings.mechanism).needs_delta else {}),
+        **({"delta": settings.delta} if kind.needs_delta else {}),
     )
-    if settings.queries is None:
+    if settings.queries is None and not kind.query_for_each_class:
         known = public_size(settings, data)
         assert known is not None  # `VoteSurvey.check` asks for --queries otherwise
         suggested = preview.suggested_num_queries(mechanism, known, shared=shares_votes(settings))

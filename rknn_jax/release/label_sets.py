@@ -11,6 +11,7 @@
 """
 
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from rknn_jax.privacy.statement import (
 )
 from rknn_jax.queries import kmeans
 from rknn_jax.release import tables
+from rknn_jax.release.release_folder import refuse_results
 from rknn_jax.types import Queries
 
 
@@ -78,10 +80,10 @@ def release(
     num_neighbors: int = 1,
     mechanism: str = "discrete_laplace",
     relation: Relation = "replace-one",
+    delta: float = 0.0,
     seed: int = 0,
-    **others: Any,
 ) -> ReleasedSets:
-    """Release a set of classes for each public row.
+    """Release a set of classes for each public row. A record is the privacy unit.
 
     A record with more than r labels keeps r of them, as `label_sets.ballots` says. A record whose
     embedding is not finite casts no vote.
@@ -99,8 +101,8 @@ def release(
       num_neighbors: Number of queries k that a record votes at. Defaults to 1.
       mechanism: Central mechanism that releases counts exactly. Defaults to `discrete_laplace`.
       relation: Neighboring relation. Defaults to `replace-one`.
+      delta: Delta of the release, for Gaussian noise. Defaults to 0, for pure noise.
       seed: Seed of the clustering, public. Defaults to 0.
-      **others: Further fields of the mechanism, such as `delta`.
 
     Raises:
       LedgerError: If the ledger is of other records, or does not allow the charge; nothing is
@@ -109,10 +111,10 @@ def release(
     """
     private_step = _mechanism(
         mechanism,
+        delta,
         epsilon=epsilon,
         relation=relation,
         **label_sets.sizes(num_queries, num_classes, labels_per_record, num_neighbors),
-        **others,
     )
     rows = tables.real_rows(np.asarray(public), "public").astype(np.float32)
     ballots = label_sets.ballots(labels, num_classes, labels_per_record)
@@ -122,13 +124,12 @@ def release(
             f"Expected a row of labels for each of {len(points)} private records, got "
             f"{len(ballots)}."
         )
-    dataset = fingerprint(private)
-    ledger_index.check(ledger.path, dataset)
-    Ledger.open(ledger.path, dataset)  # refuses the ledger of other records
+    if not np.isfinite(rows).all():
+        raise ValueError("Expected finite public embeddings, got NaN or infinity; leave them out.")
     unusable = np.isnan(points[:, 0])
     ballots[unusable] = bsvs.NO_CELL
     key = stage_key(jax.random.key(seed), Stage.QUERIES)
-    queries = kmeans.select(key, rows, num_queries)
+    queries = _cluster(key, rows, num_queries)
     graph = postprocessing.public_graph(rows, num_queries)
     kernels = answers.kernels(queries, rows, graph)
     votes = nearest_votes(
@@ -138,6 +139,10 @@ def release(
         num_neighbors,
         num_classes + 1,
     )
+    dataset = fingerprint(private)
+    ledger_index.check(ledger.path, dataset)
+    with ledger_index.held(ledger.path, dataset):
+        Ledger.open(ledger.path, dataset)  # refuses the ledger of other records
     number = new_release()
     purpose = (
         f"label sets: {num_queries} queries, {num_classes} classes, {labels_per_record} labels a "
@@ -157,8 +162,10 @@ def write(folder: Path, released: ReleasedSets) -> None:
     """Write `labels.npz`, `queries.npz`, `privacy.html` and `privacy.json`, each file whole.
 
     Raises:
+      ValueError: If the folder holds a release.
       OSError: If the folder cannot be written. The release is paid for and still in memory.
     """
+    refuse_results(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rows = {
         "present": released.sets.present,
@@ -233,11 +240,29 @@ def _statement(
     )
 
 
-def _mechanism(name: str, **fields: Any) -> CentralMechanism:
+def _cluster(key: jax.Array, rows: np.ndarray, num_queries: int) -> Queries:
+    """Cluster the public rows into queries.
+
+    Raises:
+      ValueError: If fewer rows are distinct.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # too few distinct rows raise an error below
+        queries = kmeans.select(key, rows, num_queries)
+    distinct = len(np.unique(queries.cluster))
+    if distinct < num_queries:
+        raise ValueError(
+            f"Expected at least num_queries={num_queries} distinct public rows, got {distinct}; "
+            "ask fewer queries, or bring more varied public data."
+        )
+    return queries
+
+
+def _mechanism(name: str, delta: float, **fields: Any) -> CentralMechanism:
     """Return the calibrated mechanism, which releases counts.
 
     Raises:
-      ValueError: If it does not, or has no exact noise.
+      ValueError: If it does not, or has no exact noise, or delta does not suit it.
     """
     kind = mechanisms.named(name)
     if not mechanisms.can_release(kind) or not kind.releases_counts:
@@ -245,5 +270,10 @@ def _mechanism(name: str, **fields: Any) -> CentralMechanism:
             "Expected a central mechanism that releases counts with exact noise, got "
             f"mechanism={name}; use discrete_laplace, or gaussian with a delta."
         )
-    made: CentralMechanism = kind(**fields)
+    if kind.needs_delta != (delta > 0):
+        raise ValueError(
+            f"Expected delta {'above' if kind.needs_delta else 'of'} 0 with mechanism={name}, got "
+            f"delta={delta}; Gaussian noise needs one, pure noise has none."
+        )
+    made: CentralMechanism = kind(**fields, **({"delta": delta} if kind.needs_delta else {}))
     return made
