@@ -320,7 +320,7 @@ def _columns(features: np.ndarray) -> list[Concern]:
         return []
     held = f"{wide.sum()} column holds" if wide.sum() == 1 else f"{wide.sum()} columns hold"
     sentence = (
-        f"{held} {part:.1%} of the variance of all {features.shape[1]}, and so decide which rows "
+        f"{held} {part:.1%} of the variance of all {features.shape[1]}, which decides which rows "
         "are near each other"
     )
     return [Concern("unscaled_columns", part, sentence, "pass --standardize")]

@@ -95,9 +95,11 @@ def _show(
     tell(told, "classes", f"{len(classes):,}{left_out}")
     names = ("class", "labels", "votes", "noise", "stability", "doubtful")
     _table(told, names, map(_class, largest))
-    doubtful = int(found.doubtful.sum())
     shown = f"; the {len(rows)} least stable" if rows else ""
-    tell(told, "doubtful", f"{doubtful:,} labels are below 95% stability{shown}")
+    words = f"{int(found.doubtful.sum()):,} labels are below 95% stability{shown}"
+    if "stability" not in found.shares:
+        words = "unknown: no released number tells how sure a label is"
+    tell(told, "doubtful", words)
     if rows:
         names = ("row", "label", "stability", "probability", "next class", "query")
         _table(told, names, map(_row, rows))

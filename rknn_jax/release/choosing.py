@@ -12,7 +12,7 @@ OTHER = "public_prototypes"
 FEW_CLASSES = 2
 """Most classes for which `OTHER` is chosen."""
 
-WEAK = 5.0
+WEAK = 10.0
 """Records of a class, times epsilon, from which on `OTHER` is chosen."""
 
 STRONG = 20.0

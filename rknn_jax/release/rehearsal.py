@@ -72,7 +72,8 @@ def _others(
     if len(public) > MOST_REHEARSED or num_queries > preview.FEW_QUERIES:
         return
     for number in (num_queries // 2, 2 * num_queries):
-        if number < max(settings.neighbors, 2) or number > len(public):
+        fewest = max(settings.neighbors, data.classes.count)
+        if not fewest <= number <= len(public):
             continue
         other = replace(settings, queries=number)
         with suppress(ValueError):  # too few distinct rows

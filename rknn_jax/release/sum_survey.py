@@ -1,10 +1,11 @@
 """Labelers of one noisy sum as surveys: class means, least squares and public prototypes.
 
 A labeler of `labelers._one_sum` says what a record adds, draws exact noise, and classifies every
-public row by what was drawn. Similar rows share their labels afterwards, as if each class were one
-query. The probability that noise did not change a label is not known, so none is stated.
+public row by what was drawn. Similar rows share their labels afterwards. The probability that noise
+did not change a label is not known, so none is stated.
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +22,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
 from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.preview import AGREEMENTS, DRAWS, Expected
+from rknn_jax.release.preview import AGREEMENTS, DRAWS, LOSS, Expected
 from rknn_jax.release.rehearsal import MOST_REHEARSED
 from rknn_jax.release.survey import Reading, Survey, labels_of, public_graph, refuse_given
 from rknn_jax.types import Queries
@@ -149,7 +150,25 @@ class SumSurvey(Survey):
 
     def _concerns_before(self) -> tuple[Concern, ...]:
         classes = self.data.classes.count
-        return tuple(concerns_before(self.data.public, self.queries.size, classes, None, 0.0))
+        found = concerns_before(self.data.public, self.queries.size, classes, None, 0.0)
+        return (*self._noise_decides(), *found)
+
+    @functools.cached_property
+    def _expected(self) -> dict[float, float] | None:
+        """Expected accuracy for each agreement, by simulation; None if n is private."""
+        return None if self.num_records is None else self._rehearsed(self.num_records)
+
+    def _noise_decides(self) -> tuple[Concern, ...]:
+        """Return a concern if many labels are wrong even where all records agree."""
+        share = 1.0 if self._expected is None else self._expected[AGREEMENTS[0]]
+        if share >= 1 - LOSS:
+            return ()
+        sentence = (
+            f"noise decides: of records that all agree, about {share:.0%} of the labels would be "
+            "right"
+        )
+        remedy = "use a larger --epsilon or more private records, or --labeler rknn"
+        return (Concern("noise_decides", share, sentence, remedy),)
 
     def expect(self) -> Expected:
         """Return the error to expect, by releases that are simulated on the public rows.
@@ -158,13 +177,10 @@ class SumSurvey(Survey):
         group is a class, and the rest of the records, by their agreement, are of any class.
         """
         noise = self.labeler.exact()
-        expected = None
-        if self.num_records is not None:
-            expected = self._rehearsed(self.num_records)
         return Expected(
             noise=noise.stddev,
             stddev=noise.stddev,
-            expected=expected,
+            expected=self._expected,
             advice="compare with the dry run of --labeler rknn",
             concerns=self._concerns_before(),
         )
