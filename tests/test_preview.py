@@ -181,7 +181,8 @@ def test_a_release_says_what_the_dry_run_said(tmp_path, epsilon, agreement):
     public = plan.data.public
     rehearsal = rehearsed(plan.settings, public, plan.survey.queries, plan.survey.mechanism)
     shares = preview.class_shares(rehearsal, agreement)
-    told = preview.expected_accuracy(rehearsal, plan.num_records, shares[rehearsal.cluster])
+    truth = shares[rehearsal.cluster]
+    told = preview.simulated_accuracy(rehearsal, plan.num_records, truth).mean()
     rng = np.random.default_rng(1)
     votes = plan.num_records * plan.survey.queries.size[:, None] / 600
     stddev = np.full(shares.shape, plan.survey.mechanism.noise_stddev)

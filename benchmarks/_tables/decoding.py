@@ -88,3 +88,20 @@ SUMMARY = {
     "stability within 3 points": lambda cell: abs(cell["decoded"]["stability_error"]) <= 0.03,
     "expected accuracy within 5": lambda cell: abs(cell["decoded"]["expected_error"]) <= 0.05,
 }
+
+
+def spaces() -> str:
+    """Labels by queries in the rows' own space and in spectral coordinates."""
+    found = load("spaces")["results"]
+    told = {(row["case"], row["epsilon"], row["space"]): row for row in found}
+    rows = []
+    for case in dict.fromkeys(row["case"] for row in found):
+        cells = [
+            " / ".join(
+                f"{told[case, epsilon, space]['right']:.1%}" for space in ("own", "spectral")
+            )
+            for epsilon in dict.fromkeys(row["epsilon"] for row in found)
+        ]
+        rows.append([case, *cells])
+    header = ["data", *(f"ε = {one:g}" for one in dict.fromkeys(row["epsilon"] for row in found))]
+    return table(header, rows, "spaces")

@@ -182,10 +182,12 @@ def rounds(settings: Rounds) -> dict[str, Any]:
             f"Expected --release-delta {needed} with --mechanism {settings.mechanism}, got "
             f"--release-delta {settings.release_delta:g}."
         )
+    # The sizes do not matter, but some mechanisms need as many queries as classes.
+    size = max(settings.neighbors, 2)
     one = mechanism(
         epsilon=settings.epsilon,
-        num_queries=settings.neighbors,
-        num_classes=2,
+        num_queries=size,
+        num_classes=size,
         num_neighbors=settings.neighbors,
         relation=settings.relation,
         **({"delta": settings.release_delta} if mechanism.needs_delta else {}),

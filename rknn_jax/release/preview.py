@@ -1,7 +1,7 @@
 """Expected error of a release, computed from public quantities before anything is spent.
 
 Two things are expected. The noise sets the lead that a query's first class needs (`required_gap`).
-The accuracy is that of simulated releases (`expected_accuracy`): the queries fall into as many
+The accuracy is that of simulated releases (`simulated_accuracy`): the queries fall into as many
 groups as there are classes, each group is a class, and the records between two groups are of both.
 The mechanism's noise and the release's own decoder follow. Private records are assumed to fall into
 the clusters as public ones do. Nothing private is read or drawn.
@@ -32,6 +32,9 @@ USUAL = 0.9
 
 BETTER = 0.05
 """Expected accuracy by which other settings must be better to be advised."""
+
+SURE = 2.0
+"""Standard errors of the simulation by which they must be better."""
 
 LOSS = 0.2
 """Part of the agreement that noise may take before more votes are advised."""
@@ -167,27 +170,29 @@ def preview(
         )
     votes = num_records * share
     clear = float(sizes[votes * (2 * USUAL - 1) >= gaps[LINE]].sum() / sizes.sum())
-    expected = None
-    alternatives = {}
+    simulated: dict[float, np.ndarray] = {}
+    others_simulated: dict[str, np.ndarray] = {}
     if rehearsal is not None and rehearsal.num_draws:
         truths = {
             agreement: class_shares(rehearsal, agreement)[rehearsal.cluster]
             for agreement in AGREEMENTS
         }
-        expected = {
-            agreement: expected_accuracy(rehearsal, num_records, truth)
+        simulated = {
+            agreement: simulated_accuracy(rehearsal, num_records, truth)
             for agreement, truth in truths.items()
         }
-        alternatives = {
-            flags: expected_accuracy(other, num_records, truths[USUAL])
+        others_simulated = {
+            flags: simulated_accuracy(other, num_records, truths[USUAL])
             for flags, other in (others or {}).items()
             if other.num_draws
         }
+    expected = {agreement: float(found.mean()) for agreement, found in simulated.items()} or None
+    alternatives = {flags: float(found.mean()) for flags, found in others_simulated.items()}
     suggested = min(
         suggested_num_queries(mechanism, num_records, shared=bool(mechanism.releases_counts)),
         int(sizes.sum()),
     )
-    advice = _better(expected, alternatives)
+    advice = _better(simulated.get(USUAL), others_simulated)
     if not advice:
         # Without a simulation, a clear label stands for a right one.
         enough = clear >= 1 - LOSS if expected is None else expected[USUAL] >= (1 - LOSS) * USUAL
@@ -206,8 +211,8 @@ def preview(
     )
 
 
-def expected_accuracy(rehearsal: Rehearsal, num_records: int, truth: np.ndarray) -> float:
-    """Return the mean accuracy of the public rows' labels over simulated releases.
+def simulated_accuracy(rehearsal: Rehearsal, num_records: int, truth: np.ndarray) -> np.ndarray:
+    """Return the accuracy of the public rows' labels in each simulated release, float64 `[draws]`.
 
     Args:
       rehearsal: Public side of the release.
@@ -229,7 +234,7 @@ def expected_accuracy(rehearsal: Rehearsal, num_records: int, truth: np.ndarray)
         noisy = mechanism.estimate(jax.random.key(draw), totals.astype(np.int32), num_records)
         labels = _labels(rehearsal, np.asarray(noisy), num_records)
         right.append(np.mean(truth[np.arange(len(labels)), labels]))
-    return float(np.mean(right))
+    return np.array(right)
 
 
 def class_shares(rehearsal: Rehearsal, agreement: float) -> np.ndarray:
@@ -323,16 +328,23 @@ def suggested_num_queries(mechanism: CentralMechanism, num_records: int, *, shar
     )
 
 
-def _better(expected: Mapping[float, float] | None, alternatives: Mapping[str, float]) -> str:
-    """Return the advice to take the best other settings, or an empty string."""
-    if expected is None or not alternatives:
+def _better(own: np.ndarray | None, others: Mapping[str, np.ndarray]) -> str:
+    """Return the advice to take the best other settings, or an empty string.
+
+    Args:
+      own: Accuracies of simulated releases; None if there are none.
+      others: Likewise with other settings, by their flags.
+    """
+    if own is None or not others:
         return ""
-    best = max(alternatives, key=lambda flags: alternatives[flags])
-    if alternatives[best] <= expected[USUAL] + BETTER:
+    best = max(others, key=lambda flags: float(others[flags].mean()))
+    gain = others[best].mean() - own.mean()
+    error = math.hypot(*(np.std(found) / math.sqrt(len(found)) for found in (own, others[best])))
+    if gain <= max(BETTER, SURE * error):
         return ""
     return (
-        f"{best} is expected to give {alternatives[best]:.0%} at {USUAL:.0%} agreement, where this "
-        f"gives {expected[USUAL]:.0%}"
+        f"{best} is expected to give {others[best].mean():.0%} at {USUAL:.0%} agreement, where "
+        f"this gives {own.mean():.0%}"
     )
 
 
