@@ -54,7 +54,8 @@ def test_a_class_within_its_noise_is_named():
     counts = pure(100, (0, 1, 0, 1, 0, 1))
     counts[:, 2] = [3, -4, 2, 0, 5, -2]
     found = of_kind(concerns(evidence(counts, 5.0)), "missing_classes")
-    assert found.sentence == "no row got class cough; its 4 noisy votes are within the noise of ±24"
+    words = "no row got class cough; its 4 noisy votes are within twice the noise of ±12"
+    assert found.sentence == words
     assert "--epsilon" in found.remedy
     assert found.number == 1
 
@@ -62,7 +63,7 @@ def test_a_class_within_its_noise_is_named():
 def test_a_class_with_votes_in_no_majority_is_named():
     counts = pure(200, (0, 1, 0, 1, 0, 1)) + [0, 0, 30]
     found = of_kind(concerns(evidence(counts, 1.0)), "missing_classes")
-    assert "its 180 noisy votes are above the noise of ±5" in found.sentence
+    assert "its 180 noisy votes are above twice the noise of ±2" in found.sentence
     assert "--queries" in found.remedy
 
 

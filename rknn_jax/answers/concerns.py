@@ -187,8 +187,8 @@ def _missing_classes(
     """Return concerns about classes that no row got, or whose votes may be noise."""
     held = np.bincount(labels, minlength=len(names))
     totals = counts.sum(axis=0)
-    noise = WITHIN_NOISE * np.sqrt(variance.sum(axis=0))
-    hidden = totals <= noise
+    noise = np.sqrt(variance.sum(axis=0))
+    hidden = totals <= WITHIN_NOISE * noise
     rank = "or rank the rows by the released probability of the class"
 
     def votes(chosen: np.ndarray) -> str:
@@ -212,7 +212,7 @@ def _missing_classes(
         chosen = np.flatnonzero(mask)
         if len(chosen):
             words = start.format(_classes(names, chosen)) + votes(chosen)
-            sentence = f"{words} are {end} the noise of ±{noise[chosen].max():,.0f}"
+            sentence = f"{words} are {end} twice the noise of ±{noise[chosen].max():,.0f}"
             listed.append(Concern(kind, len(chosen), sentence, f"{remedy}, {rank}"))
     return listed
 
