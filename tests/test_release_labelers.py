@@ -341,7 +341,7 @@ def test_the_command_tells_what_it_releases(files, rknn):
     assert expected.json["expected"]["1.0"] > 0.9
     assert not (folder / "R.npz.ledger.jsonl").exists()
     done = rknn(*given, "--out", str(folder / "out"))
-    assert set(done.json["files"]) == {"labels", "page", "privacy"}
+    assert set(done.json["files"]) == {"labels", "page", "privacy", "report", "summary"}
     assert "prototypes, by one sum of 3 by 4 numbers" in done.err.replace("\n", " ")
     assert done.json["unsure"] is None
 

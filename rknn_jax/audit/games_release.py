@@ -53,6 +53,9 @@ MEMORY = Path("/dev/shm")
 CLOCKS = ("time", "head", "release")
 """Entries of `privacy.json` that hold the time, a hash of it, or the random id of the release."""
 
+VARYING = ("concerns",)
+"""Lists whose length noise decides. The length and the whole text are looked at."""
+
 Columns = dict[str, np.ndarray]
 """Map from a column's name to its values, `[1, f]`."""
 
@@ -219,7 +222,10 @@ def _described(name: str, array: np.ndarray) -> Columns:
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the numbers and texts of a JSON value, with their names."""
-    if isinstance(value, dict | list):
+    if name in VARYING:
+        yield f"number of {name}", len(value)
+        yield name, json.dumps(value)
+    elif isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
             yield from _leaves(item, f"{name}.{key}" if name else str(key))
