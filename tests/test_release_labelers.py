@@ -274,6 +274,13 @@ def test_the_choice_depends_on_public_numbers_alone():
     assert "n·epsilon/classes" in chosen.reason
 
 
+def test_no_labeler_is_chosen_for_an_assumed_number_of_classes():
+    """A dry run without classes previewed another labeler than the release took."""
+    data = inputs.data_of(*tables(), Classes(10, source="assumed"))
+    with pytest.raises(ValueError, match="--classes with --labeler auto"):
+        surveys.choose(Settings("P", "R", 0.1, labeler="auto"), data)
+
+
 def tables():
     rng = np.random.default_rng(4)
     return (

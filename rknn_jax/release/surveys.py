@@ -81,9 +81,17 @@ def choose(settings: "Settings", data: Data) -> Choice:
     Args:
       settings: Settings that `check` has passed.
       data: Public rows, classes, and number of private records.
+
+    Raises:
+      ValueError: If a choice is asked for, and the classes are not known yet.
     """
     if settings.labeler != AUTO:
         return Choice(_completed(settings))
+    if data.classes.source == "assumed":
+        raise ValueError(
+            f"Expected --classes with --labeler {AUTO} before the labels are read, got none; the "
+            "choice depends on their number. Name the classes, or a labeler."
+        )
     known = public_size(settings, data)
     assert known is not None
     quantities = choosing.Quantities(known, data.classes.count, settings.epsilon)
