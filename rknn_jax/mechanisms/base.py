@@ -248,6 +248,15 @@ class CentralMechanism(CalibratedMechanism):
         released = replace(self, num_queries=len(many)).release(many)
         return np.asarray(released).reshape(num_runs, *self.shape)
 
+    def winners(self, counts: Array) -> np.ndarray:
+        """Return the label of each query without noise, int `[num_queries]`.
+
+        Args:
+          counts: `[num_queries, num_classes]`.
+        """
+        found: np.ndarray = np.asarray(counts).argmax(axis=1)
+        return found
+
     @classmethod
     def is_exact(cls) -> bool:
         """Return True if the mechanism has a `release` of its own."""

@@ -71,15 +71,6 @@ class PermuteAndFlip(CentralMechanism):
         chosen: np.ndarray = (np.arange(self.num_classes) == winners[:, None]).astype(np.int64)
         return chosen
 
-    def winners(self, counts: Array) -> np.ndarray:
-        """Return the label of each query without noise, int `[num_queries]`.
-
-        Args:
-          counts: `[num_queries, num_classes]`.
-        """
-        found: np.ndarray = np.asarray(counts).argmax(axis=1)
-        return found
-
     @property
     def noise_stddev(self) -> float:
         """Standard deviation of the exponential noise, in votes; the noisy counts stay secret."""
