@@ -301,6 +301,7 @@ def test_a_request_without_persons_is_what_it_was(files):
     assert planning.request(plan.settings, plan.data) == told
 
 
+@pytest.mark.long
 def test_the_estimator_protects_persons(files):
     folder, truth, person = files
     with np.load(folder / "R.npz") as private:

@@ -733,6 +733,7 @@ SHORTER = {  # six epsilons ask six numbers of queries; a hundred trees are scik
 }
 
 
+@pytest.mark.long
 def test_the_notebooks_cells_run(tmp_path, monkeypatch, capsys):
     """In this process, and with less of what takes long; see the next test."""
     monkeypatch.chdir(tmp_path)
