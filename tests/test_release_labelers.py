@@ -274,6 +274,18 @@ def test_the_choice_depends_on_public_numbers_alone():
     assert "n·epsilon/classes" in chosen.reason
 
 
+@pytest.mark.parametrize("labeler", SUMS)
+def test_a_sum_that_noise_decides_is_a_concern(files, labeler):
+    """Labels by noise alone looked as good as others, and nothing was said."""
+    folder, _ = files
+    told = []
+    for epsilon in (0.001, 20.0):
+        plan = planning.prepare(settings(folder, labeler=labeler, epsilon=epsilon, dry_run=True))
+        told.append({one.kind for one in plan.survey.expect().concerns})
+    assert "noise_decides" in told[0]
+    assert "noise_decides" not in told[1]
+
+
 def test_no_labeler_is_chosen_for_an_assumed_number_of_classes():
     """A dry run without classes previewed another labeler than the release took."""
     data = inputs.data_of(*tables(), Classes(10, source="assumed"))
