@@ -20,7 +20,7 @@ from scipy import stats
 import rknn_jax
 from rknn_jax.mechanisms import one_to_one
 from rknn_jax.mechanisms.one_to_one import OneToOne
-from rknn_jax.privacy import exact_noise
+from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.exact_noise import (
     discrete_gaussian,
     discrete_laplace,
@@ -167,6 +167,24 @@ def test_a_record_changes_a_permutation_by_its_epsilon(relation, num_neighbors):
         for here, there in itertools.product(before, single):
             most = max(most, np.abs(known[tuple(here)] - known[tuple(there)]).max())
     assert 0.45 < most <= 0.8 + 1e-12
+
+
+def test_a_person_moves_every_score_in_one_direction_by_one_vote_at_most():
+    """Persons of 1 to 6 records with any classes, two votes each: 300 of them, beside others."""
+    grid, orders = 60, one_to_one.permutations(3)
+    rng = np.random.default_rng(1)
+    moved = []
+    for _ in range(300):
+        size = rng.integers(1, 7)
+        person = np.append(rng.integers(1, 4, 8), np.zeros(size, int))
+        queries = rng.permuted(np.tile(np.arange(3), (len(person), 1)), axis=1)[:, :2]
+        cells = 3 * queries + rng.integers(0, 3, (len(person), 1))
+        with_all = contributions.shared_votes(cells, person, 9, grid)
+        without = contributions.shared_votes(cells[:8], person[:8] - 1, 9, grid)
+        change = np.asarray(with_all - without).reshape(3, 3)
+        moved.append(change[np.arange(3), orders].sum(axis=1))
+    assert np.min(moved) >= 0
+    assert np.max(moved) == grid
 
 
 def test_a_permutation_is_drawn_by_its_score():

@@ -12,7 +12,7 @@ HALVES = {"development": "development", "judgement": "others"}
 
 
 def choosing() -> str:
-    """How far the choice and each labeler are below the best of each cell."""
+    """Points by which the choice and each labeler are below the best of each cell."""
     header = ["labeler", "data sets", "mean", "worst", "at", "within 1 point", "within 3 points"]
     rows = []
     for half, words in HALVES.items():

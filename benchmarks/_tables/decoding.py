@@ -64,7 +64,7 @@ def calibrating() -> str:
 
 
 def decoding_summary() -> str:
-    """How many data sets the default is best on, and says the truth about, by epsilon."""
+    """Numbers of data sets on which the default is best, and says the truth, by epsilon."""
     told = _decoded()
     epsilons = sorted({epsilon for _, epsilon in told})
     rows = []
