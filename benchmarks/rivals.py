@@ -1,91 +1,109 @@
-"""Labels of public rows by each labeler, over epsilon and the number of private records.
+"""Public labels by every labeler, over epsilon, private records, and how pure public clusters are.
 
     python -m benchmarks.rivals
 
-With `--resume`, a later call keeps the data sets that are measured, and goes on with the others.
+All labelers have the same rows, features, splits and delta. Their settings are defaults or follow
+from public quantities. No setting was chosen on these rows: MNIST's are training images
+(`mnist:train`), and those of CIFAR-10 are in the file that `_decoding_cases` describes.
 
-All labelers have the same rows, features, splits and delta, and their default settings, which
-depend on public quantities alone. `by hand` has no private record: a person names the rows that
-stand for the queries, and each row shares the name of its query. That is where every comparison
-starts. Labels of clusters and of sampled queries spread over the public neighbor graph, as in
-`train.distill`. Labelers that answer every row are shown as they are and, as `spread`, over the
-same graph, with the strength of as many queries as classes. Spreading is post-processing.
+`by hand` has no private record: a person names the public row in the middle of each cluster. That
+is where every comparison starts. Its labels are read by the decoder of labels without counts. So
+one can say how many labels by hand give what the private records give.
 
-MNIST has 50 principal components of its public rows. Public and private rows are different training
-images; on these images no setting was chosen. In `MNIST, private long tail`, the private classes
-fall evenly from all to a hundredth, and the public ones do not.
+Reverse k-NN and the labelers of one sum are read as in `rknn label`. Labelers that pay for every
+query have one for each public row that they ask about, and their labels spread over the graph.
+Private-kNN and PATE have their papers' settings where there are enough records for them.
+
+Each part is kept in `runs/rivals`, so that the same command goes on, and `--only` measures the
+parts of some spaces, without a result.
 """
 
+import argparse
 import functools
+import itertools
 import json
-import sys
+import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from sklearn.datasets import load_digits
+from scipy.sparse import csr_matrix
 from sklearn.decomposition import PCA
-from sklearn.preprocessing import StandardScaler
 
-from benchmarks._measure import RESULTS, mnist_folder, save, summary
-from rknn_jax import bsvs, data, postprocessing
-from rknn_jax.labelers import Labeler
+from benchmarks import _decoding_cases as cases
+from benchmarks import choosing
+from benchmarks._decoding_cases import Sides
+from benchmarks._measure import mnist_folder, save, summary
+from rknn_jax import answers, bsvs, data, postprocessing
+from rknn_jax.labelers import Labeler, rknn
 from rknn_jax.labelers.individual_knn import IndividualKNN
-from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.noisy_sgd import NoisySGD
-from rknn_jax.labelers.prototypes import Prototypes
-from rknn_jax.labelers.public_prototypes import PublicPrototypes
+from rknn_jax.labelers.pate import PATE
+from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labelers.rknn import ReverseKNN
-from rknn_jax.neighbor_graph import self_graph
+from rknn_jax.labels import Labels
+from rknn_jax.mechanisms.base import Trust
 from rknn_jax.queries import kmeans
-from rknn_jax.types import Answers, Queries, Records
+from rknn_jax.release import inputs
+from rknn_jax.release.survey import labels_of
+from rknn_jax.release.tables import Classes
+from rknn_jax.representations import spectral
+from rknn_jax.types import Queries, Records
+from train.json_files import write_json
 
-SEEDS = (30, 31, 32, 33, 34)
-DRAWS = 3
-EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
-DELTA = 1e-5
 NUM_CLASSES = 10
-TAIL = "MNIST, private long tail"
-SIZES = {"digits": (300, 1297), "MNIST": (2000, 10_000, 50_000), TAIL: (10_000,)}
-"""Numbers of private records of each data set."""
-PUBLIC = {"digits": 500, "MNIST": 4000, TAIL: 4000}
-ROWS_PER_QUERY = 5
+EPSILONS = choosing.EPSILONS
+SEEDS = (0, 1, 2)
+DRAWS = 2
+DELTA = 1e-5
+NUM_PUBLIC = 5000
+SIZES = (1000, 10_000, 40_000)
+"""Numbers of private records."""
+BY_HAND = (10, 20, 50, 100, 200, 500)
+"""Numbers of labels by hand."""
 MOST_QUERIES = 1000
+FEW_QUERIES = 100
+ENOUGH = 1.0
+"""Epsilon from which on Private-kNN and PATE are asked more than a few queries."""
+PARTS = Path("runs/rivals")
 
-HEADS: tuple[Labeler[Any], ...] = (
-    Prototypes(delta=DELTA),
-    Prototypes(delta=DELTA, mechanism="laplace"),
-    PublicPrototypes(delta=DELTA),
-    LeastSquares(delta=DELTA),
-    LeastSquares(delta=DELTA, mechanism="laplace"),
-)
-"""Labelers that answer all public rows by one release."""
+
+class Space(NamedTuple):
+    """Data set in one representation.
+
+    Attributes:
+      make: Function from the seed of a split to its rows.
+      file: Name in `_decoding_cases.FILES` of the file that it needs. Defaults to none.
+    """
+
+    make: Callable[[int], Sides]
+    file: str | None = None
 
 
 class Split(NamedTuple):
-    """Public rows with their classes, their neighbor graph, and private records.
+    """Public rows with their classes and neighbor graph, and private records.
 
     Attributes:
-      public: float32 `[m, f]`.
-      truth: int `[m]`.
+      sides: Public and private rows with their classes.
       graph: Neighbor graph of the public rows.
       private: Private records, whose images are features `[n, f]`.
+      seed: Seed of the split.
     """
 
-    public: np.ndarray
-    truth: np.ndarray
-    graph: Any
+    sides: Sides
+    graph: csr_matrix
     private: Records
+    seed: int
 
 
 class Found(NamedTuple):
     """Labels of one release.
 
     Attributes:
-      method: Name of the labeler and of its reading.
+      method: Name of the labeler.
       epsilon: Epsilon of the release.
       labels: int `[m]`.
     """
@@ -95,193 +113,294 @@ class Found(NamedTuple):
     labels: np.ndarray
 
 
+@functools.lru_cache(1)
+def digits(seed: int) -> Any:
+    """Return MNIST's training images, cut into public and private ones."""
+    return data.load("mnist:train", seed, mnist_folder())
+
+
+def spectral_digits(seed: int) -> Sides:
+    """Return MNIST in the spectral coordinates of its public images."""
+    task = digits(seed)
+    encode = spectral.fit(jax.random.key(seed), task.public.images)
+    return _sides(task, encode(task.public.images), encode(task.private.images))
+
+
+def components(seed: int) -> Sides:
+    """Return MNIST in 50 principal components of its public images."""
+    task = digits(seed)
+    public, private = (
+        images.reshape(len(images), -1) / np.float32(255)
+        for images in (task.public.images, task.private.images)
+    )
+    encoder = PCA(50, random_state=seed).fit(public)
+    return _sides(task, encoder.transform(public), encoder.transform(private))
+
+
+def _sides(task: Any, public: Any, private: Any) -> Sides:
+    return Sides(
+        np.asarray(public, np.float32),
+        np.asarray(task.public.true_labels, int),
+        np.asarray(private, np.float32),
+        np.asarray(task.private.labels, int),
+    )
+
+
+SPACES = {
+    "MNIST, spectral": Space(spectral_digits),
+    "MNIST, 50 components": Space(components),
+    "CIFAR-10, ImageNet features": Space(
+        functools.partial(cases.file, "cifar10", NUM_PUBLIC, max(SIZES)), "cifar10"
+    ),
+}
+
+
 @functools.cache
-def images() -> tuple[np.ndarray, np.ndarray]:
-    """Return MNIST's training images, float32 `[60000, 784]`, and their classes."""
-    private = data.load("mnist", 0, mnist_folder()).private
-    rows = private.images.reshape(len(private.images), -1) / np.float32(255)
-    return rows, private.labels
+def whole(space: str, seed: int) -> tuple[Sides, csr_matrix]:
+    """Return the rows of a split, and the graph of the public ones."""
+    sides = SPACES[space].make(seed)
+    return sides, postprocessing.public_graph(sides.public, NUM_CLASSES)
 
 
-def split(name: str, seed: int) -> Split:
-    """Return a split of one data set, with as many private records as there are."""
-    rows, classes = load_digits(return_X_y=True) if name == "digits" else images()
-    order = np.random.default_rng(seed).permutation(len(rows))
-    public, private = order[: PUBLIC[name]], order[PUBLIC[name] :]
-    if name == TAIL:
-        shares = 100.0 ** (-np.arange(NUM_CLASSES) / (NUM_CLASSES - 1))
-        luck = np.random.default_rng(seed).random(len(private))
-        private = private[luck < shares[classes[private]]]
-    private = private[: max(SIZES[name])]
-    encoder = StandardScaler() if name == "digits" else PCA(50, random_state=seed)
-    encoder.fit(rows[public])
-    features = [encoder.transform(rows[each]).astype(np.float32) for each in (public, private)]
-    records = Records(features[1], classes[private].astype(np.int32))
-    return Split(features[0], classes[public], self_graph(features[0]), records)
+def split(space: str, seed: int, size: int) -> Split:
+    """Return a split with so many private records."""
+    sides, graph = whole(space, seed)
+    few = sides._replace(private=sides.private[:size], labels=sides.labels[:size])
+    records = Records(few.private, few.labels.astype(np.int32))
+    return Split(few, graph, records, seed)
 
 
-def first(sides: Split, size: int) -> Split:
-    """Return the split with the first private records alone."""
-    few = Records(sides.private.images[:size], sides.private.labels[:size])
-    return sides._replace(private=few)
+def purity(space: str, seed: int) -> float:
+    """Return the share of public rows in the most frequent class of their cluster, of ten."""
+    sides, _ = whole(space, seed)
+    queries = kmeans.select(jax.random.key(seed), sides.public, NUM_CLASSES)
+    counts = np.zeros((NUM_CLASSES, NUM_CLASSES))
+    np.add.at(counts, (queries.cluster, sides.truth), 1)
+    return float(counts.max(axis=1).sum() / counts.sum())
 
 
-def spread(sides: Split, queries: Queries, probabilities: np.ndarray) -> np.ndarray:
-    """Return labels of all rows, spread from their queries over the graph."""
-    own = np.where((queries.cluster >= 0)[:, None], probabilities[queries.cluster], 0)
-    size = len(queries.features)
-    labels: np.ndarray = postprocessing.public_labels(sides.graph, own, size).argmax(axis=1)
-    return labels
-
-
-def by_hand(sides: Split, seed: int) -> Iterator[Found]:
-    """Yield labels from true classes of as many queries as classes, and of four times as many."""
-    for size in (NUM_CLASSES, 4 * NUM_CLASSES):
+def by_hand(space: str, seed: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the labels of all rows from true classes of so many queries."""
+    sides, graph = whole(space, seed)
+    for size in BY_HAND:
         queries = kmeans.select(jax.random.key(seed), sides.public, size)
-        named = np.eye(NUM_CLASSES, dtype=np.float32)[sides.truth[queries.index]]
-        yield Found(f"by hand, {size} labels", 0.0, spread(sides, queries, named))
+        kernels = answers.kernels(queries, sides.public, graph)
+        named = sides.truth[queries.index]
+        yield size, labels_of(answers.decode_labels(named, NUM_CLASSES, kernels))
 
 
-def reverse_knn(sides: Split, seed: int) -> Iterator[Found]:
-    """Yield labels of reverse k-NN labeling, with the number of queries that n and epsilon suit."""
-    size = len(sides.private.labels)
-    asked: dict[int, Any] = {}
+def one_release(one: Split) -> Iterator[Found]:
+    """Yield labels of `rknn label` with each of its labelers."""
+    sides = one.sides
+    rows = inputs.data_of(
+        sides.public, sides.private, sides.labels.astype(np.int32), Classes(NUM_CLASSES)
+    )
+    surveys = choosing.surveys(choosing.Public(rows, one.graph, one.seed))
+    for number, (name, epsilon, survey, totals) in enumerate(surveys):
+        for draw in range(DRAWS):
+            key = jax.random.fold_in(jax.random.key(one.seed), 1000 * number + draw)
+            drawn = choosing.drawn(survey, totals, key)
+            yield Found(name, epsilon, labels_of(survey.read(drawn).probabilities))
+
+
+def without_curator(trust: Trust, one: Split) -> Iterator[Found]:
+    """Yield labels of reverse k-NN labeling by randomized messages, with default mechanisms."""
+    size = len(one.private.labels)
+    asked: dict[int, tuple[Queries, answers.Kernels]] = {}
     for epsilon in EPSILONS:
-        labeler = ReverseKNN(epsilon=epsilon)
-        count = bsvs.suggested_num_queries(size, NUM_CLASSES, 2 / epsilon, 1, shared=True)
+        labeler = ReverseKNN(epsilon=epsilon, delta=DELTA, trust=trust)
+        # As in `train.distill`: Laplace noise of the same spread.
+        mechanism = rknn.mechanism(NUM_CLASSES, NUM_CLASSES, size, labeler)
+        spread = mechanism.stddev(np.zeros((NUM_CLASSES, NUM_CLASSES)), size)
+        scale = float(spread[0, 0]) / np.sqrt(2)
+        count = bsvs.suggested_num_queries(size, NUM_CLASSES, scale, 1, shared=True)
         if count not in asked:
-            queries = kmeans.select(jax.random.key(seed), sides.public, count)
-            # What the records contribute does not depend on epsilon.
-            asked[count] = queries, list(_runs(labeler, sides, queries, seed))
-        queries, runs = asked[count]
-        for key, votes in runs:
-            told = labeler.release(key, votes, queries, NUM_CLASSES)
-            yield Found(labeler.name, epsilon, spread(sides, queries, told.probabilities))
+            queries = kmeans.select(jax.random.key(one.seed), one.sides.public, count)
+            asked[count] = queries, answers.kernels(queries, one.sides.public, one.graph)
+        queries, kernels = asked[count]
+        for told in releases(labeler, one, queries):
+            decoded = answers.decode(told.counts, told.stddev, kernels)
+            yield Found(f"rknn, {trust}", epsilon, decoded.labels)
 
 
-def heads(sides: Split, seed: int) -> Iterator[Found]:
-    """Yield labels of the labelers that answer all rows by one release."""
-    queries = Queries.alone(sides.public, np.arange(len(sides.public)))
-    for labeler in HEADS:
-        runs = list(_runs(labeler, sides, queries, seed))
-        mechanism = getattr(labeler, "mechanism", "")
-        name = f"{labeler.name}, {mechanism}" if mechanism else labeler.name
-        for epsilon in EPSILONS:
-            chosen = replace(labeler, epsilon=epsilon)
-            for key, votes in runs:
-                key = jax.random.fold_in(key, round(1000 * epsilon))
-                told = chosen.release(key, votes, queries, NUM_CLASSES)
-                yield from _alone_and_spread(name, epsilon, sides, told)
-
-
-def _alone_and_spread(name: str, epsilon: float, sides: Split, told: Answers) -> Iterator[Found]:
-    """Yield the labels of all rows as they are, and spread over the graph."""
-    yield Found(name, epsilon, told.labels)
-    shared = postprocessing.public_labels(sides.graph, told.probabilities, NUM_CLASSES)
-    yield Found(f"{name}, spread", epsilon, shared.argmax(axis=1))
-
-
-def individual(sides: Split, seed: int) -> Iterator[Found]:
-    """Yield labels of Ind-KNN, which is asked about one row of five."""
-    size = min(MOST_QUERIES, len(sides.public) // ROWS_PER_QUERY)
-    index = np.random.default_rng(seed).permutation(len(sides.public))[:size]
-    queries = Queries.alone(sides.public, index)
+def trained(one: Split) -> Iterator[Found]:
+    """Yield labels of a linear head that noisy SGD trains, spread over the graph."""
+    queries = Queries.alone(one.sides.public, np.arange(len(one.sides.public)))
     for epsilon in EPSILONS:
-        labeler = IndividualKNN(epsilon=epsilon, delta=DELTA)
-        for key, votes in _runs(labeler, sides, queries, seed):
-            told = labeler.release(key, votes, queries, NUM_CLASSES)
-            yield Found(labeler.name, epsilon, spread(sides, queries, told.probabilities))
+        yield from paid(NoisySGD(epsilon=epsilon, delta=DELTA), one, queries)
 
 
-def noisy_sgd(sides: Split, seed: int) -> Iterator[Found]:
-    """Yield labels of a linear head, trained once at each epsilon with a quarter in each batch."""
-    queries = Queries.alone(sides.public, np.arange(len(sides.public)))
-    batch = min(1024, len(sides.private.labels) // 4)
+def asked_rows(one: Split) -> Iterator[Found]:
+    """Yield labels of labelers that pay for every query."""
+    size = len(one.private.labels)
+    neighbors = min(PrivateKNN.num_neighbors, size // 30)
+    teachers = min(PATE.num_teachers, size // 25)
     for epsilon in EPSILONS:
-        labeler = NoisySGD(epsilon=epsilon, delta=DELTA, batch_size=batch)
-        key, votes = next(_runs(labeler, sides, queries, seed))
-        told = labeler.release(key, votes, queries, NUM_CLASSES)
-        yield from _alone_and_spread(labeler.name, epsilon, sides, told)
+        several = MOST_QUERIES if epsilon >= ENOUGH else FEW_QUERIES
+        common = {"epsilon": epsilon, "delta": DELTA}
+        kinds: tuple[tuple[Labeler[Any], int], ...] = (
+            (IndividualKNN(**common), MOST_QUERIES),
+            (PrivateKNN(**common, num_neighbors=neighbors), several),
+            (PATE(**common, num_teachers=teachers), several),
+        )
+        for labeler, count in kinds:
+            order = np.random.default_rng(one.seed).permutation(len(one.sides.public))
+            yield from paid(labeler, one, Queries.alone(one.sides.public, order[:count]))
 
 
-def _runs(
-    labeler: Labeler[Any], sides: Split, queries: Queries, seed: int
-) -> Iterator[tuple[jax.Array, Any]]:
-    """Yield a key of the noise for each draw, and what the private records contribute."""
-    contribute_key, noise_key = jax.random.split(jax.random.key(seed))
-    votes = labeler.contribute(contribute_key, sides.private, np.asarray, queries, NUM_CLASSES)
+def paid(labeler: Labeler[Any], one: Split, queries: Queries) -> Iterator[Found]:
+    """Yield labels of each draw, spread from the answered rows over the graph."""
+    nothing = Labels.none(len(one.sides.public), NUM_CLASSES)
+    for told in releases(labeler, one, queries):
+        labels = nothing.after(queries, told, 0, None, one.graph)
+        yield Found(labeler.name, labeler.epsilon, labels.hard)
+
+
+def releases(labeler: Labeler[Any], one: Split, queries: Queries) -> Iterator[Any]:
+    """Yield the answers of each draw of the noise."""
+    contribute_key, noise_key = jax.random.split(jax.random.key(one.seed))
+    noise_key = jax.random.fold_in(noise_key, round(1000 * labeler.epsilon))
+    given = labeler.contribute(contribute_key, one.private, np.asarray, queries, NUM_CLASSES)
     for draw in range(DRAWS):
-        yield jax.random.fold_in(noise_key, draw), votes
+        key = jax.random.fold_in(noise_key, draw)
+        yield labeler.release(key, given, queries, NUM_CLASSES)
 
 
-METHODS: tuple[Callable[[Split, int], Iterator[Found]], ...] = (
-    reverse_knn,
-    heads,
-    individual,
-    noisy_sgd,
-)
+METHODS: dict[str, Callable[[Split], Iterator[Found]]] = {
+    "one release": one_release,
+    "asked rows": asked_rows,
+    "local": functools.partial(without_curator, "local"),
+    "shuffle": functools.partial(without_curator, "shuffle"),
+    "trained": trained,
+}
 
 
-def told(runs: dict[int, list[tuple[float, float]]]) -> dict[str, Any]:
-    """Return means over splits, with the worst release and the worst class of any.
-
-    Args:
-      runs: Share of right labels, of all and of the worst class, of each release, by seed.
-    """
-    accuracy = [float(np.mean([right for right, _ in each])) for each in runs.values()]
-    every = [release for each in runs.values() for release in each]
-    return {
-        "label_accuracy": summary(accuracy) | {"worst": min(right for right, _ in every)},
-        "worst_class": summary([float(np.mean([c for _, c in each])) for each in runs.values()])
-        | {"worst": min(worst for _, worst in every)},
-    }
-
-
-def rights(labels: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+def rights(labels: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Return the share of right labels, of all and of the worst class."""
     right = labels == truth
     classes = [float(right[truth == label].mean()) for label in range(NUM_CLASSES)]
-    return float(right.mean()), min(classes)
+    return {"right": round(float(right.mean()), 5), "worst_class": round(min(classes), 5)}
 
 
-def rounded(told: Any) -> Any:
-    """Return a row with five digits, as a release labels a few thousand rows."""
-    if isinstance(told, dict):
-        return {name: rounded(value) for name, value in told.items()}
-    if isinstance(told, list):
-        return [rounded(value) for value in told]
-    return round(told, 5) if isinstance(told, float) else told
-
-
-def measured(name: str) -> list[dict[str, Any]]:
-    """Return a row for each size, method and epsilon of a data set."""
-    runs: dict[tuple[int, str, float], dict[int, list[tuple[float, float]]]] = {}
-    for seed in SEEDS:
-        whole = split(name, seed)
-        found = [(0, one) for one in by_hand(whole, seed)]
-        for size in SIZES[name]:
-            for method in METHODS:
-                start = time.perf_counter()
-                found += [(size, one) for one in method(first(whole, size), seed)]
-                spent = time.perf_counter() - start
-                print(name, seed, size, method.__name__, f"{spent:.0f} s", file=sys.stderr)
-        for size, one in found:
-            cell = runs.setdefault((size, one.method, one.epsilon), {})
-            cell.setdefault(seed, []).append(rights(one.labels, whole.truth))
+def measured(space: str, seed: int, size: int, method: str) -> list[dict[str, Any]]:
+    """Return the accuracy of every release of one part."""
+    one = split(space, seed, size)
     return [
-        {"dataset": name, "num_records": size, "method": method, "epsilon": epsilon} | told(cell)
-        for (size, method, epsilon), cell in runs.items()
+        {"method": found.method, "epsilon": found.epsilon} | rights(found.labels, one.sides.truth)
+        for found in METHODS[method](one)
     ]
 
 
+def nothing_private(space: str, seed: int) -> dict[str, Any]:
+    """Return how pure clusters are, and the accuracy of labels by hand."""
+    truth = whole(space, seed)[0].truth
+    frequent = np.bincount(truth).max() / len(truth)
+    hand = [{"labels": size} | rights(labels, truth) for size, labels in by_hand(space, seed)]
+    return {"purity": purity(space, seed), "one_class": float(frequent), "by_hand": hand}
+
+
+def kept(name: str, make: Callable[[], Any]) -> Any:
+    """Return a part from its file, made first if it is not there."""
+    path = PARTS / f"{name.replace(', ', '-').replace(' ', '_')}.json"
+    if not path.exists():
+        start = time.process_time()
+        found = make()
+        spent = round(time.process_time() - start)
+        write_json(path, {"cpu_seconds": spent, "load": os.getloadavg()[0], "found": found})
+        print(f"{name}: {spent} s", flush=True)
+    return json.loads(path.read_text())
+
+
+def part(space: str, seed: int, size: int, method: str) -> Any:
+    """Return the accuracies of one part."""
+    return kept(f"{space}, {seed}, {size}, {method}", lambda: measured(space, seed, size, method))
+
+
+def free(space: str, seed: int) -> Any:
+    """Return what a split gives with no private record."""
+    return kept(f"{space}, {seed}", lambda: nothing_private(space, seed))
+
+
+def told(runs: list[list[dict[str, float]]]) -> dict[str, Any]:
+    """Return means over splits, with the worst release and the worst class of any.
+
+    Args:
+      runs: Accuracies of each release, by split.
+    """
+    accuracy = [float(np.mean([run["right"] for run in each])) for each in runs]
+    classes = [float(np.mean([run["worst_class"] for run in each])) for each in runs]
+    every = [run for each in runs for run in each]
+    return {
+        "label_accuracy": summary(accuracy) | {"worst": min(run["right"] for run in every)},
+        "worst_class": summary(classes) | {"worst": min(run["worst_class"] for run in every)},
+    }
+
+
+def rows_of(space: str, size: int) -> list[dict[str, Any]]:
+    """Return a row for each labeler and epsilon."""
+    runs: dict[tuple[str, float], list[list[dict[str, float]]]] = {}
+    for method in METHODS:
+        for seed in SEEDS:
+            mine: dict[tuple[str, float], list[dict[str, float]]] = {}
+            for run in part(space, seed, size, method)["found"]:
+                mine.setdefault((run["method"], run["epsilon"]), []).append(run)
+            for cell, each in mine.items():
+                runs.setdefault(cell, []).append(each)
+    about = {"space": space, "num_records": size}
+    return [
+        about | {"method": method, "epsilon": epsilon} | told(each)
+        for (method, epsilon), each in runs.items()
+    ]
+
+
+def without_records(space: str) -> dict[str, Any]:
+    """Return what public data give without a private record, over splits."""
+    splits = [free(space, seed)["found"] for seed in SEEDS]
+    hand = []
+    for number, size in enumerate(BY_HAND):
+        runs = [[one["by_hand"][number]] for one in splits]
+        hand.append({"labels": size} | told(runs))
+    return {
+        "purity": float(np.mean([one["purity"] for one in splits])),
+        "one_class": float(np.mean([one["one_class"] for one in splits])),
+        "by_hand": hand,
+    }
+
+
 def main() -> None:
-    """Measure the data sets and write the results."""
-    path = RESULTS / "rivals.json"
-    resumed = "--resume" in sys.argv and path.exists()
-    rows = json.loads(path.read_text())["results"] if resumed else []
-    known = {row["dataset"] for row in rows}
-    rows += [row for name in SIZES if name not in known for row in measured(name)]
-    save("rivals", rounded(rows), seeds=SEEDS, draws=DRAWS, delta=DELTA, relation="replace-one")
+    """Measure all parts that are not there, and write the results."""
+    parser = argparse.ArgumentParser(description="Labels by every labeler.")
+    parser.add_argument("--only", nargs="*", choices=list(SPACES), help="spaces, without a result")
+    args = parser.parse_args()
+    PARTS.mkdir(parents=True, exist_ok=True)
+    spaces = []
+    for name, space in SPACES.items():
+        if reason := cases.Case(space.make, 0, space.file).missing():
+            print(f"skipped {name}: {reason}", flush=True)
+        elif not args.only or name in args.only:
+            spaces.append(name)
+    splits = [(name, seed) for seed in SEEDS for name in spaces]
+    for name, seed in splits:
+        free(name, seed)
+    for method, (name, seed), size in itertools.product(METHODS, splits, SIZES):
+        part(name, seed, size, method)
+    if args.only:
+        return
+    spent = sum(json.loads(path.read_text())["cpu_seconds"] for path in PARTS.glob("*.json"))
+    save(
+        "rivals",
+        {
+            "rows": [row for name in spaces for size in SIZES for row in rows_of(name, size)],
+            "nothing_private": {name: without_records(name) for name in spaces},
+        },
+        seeds=SEEDS,
+        draws=DRAWS,
+        delta=DELTA,
+        num_public=NUM_PUBLIC,
+        cpu_seconds=spent,
+        relation="replace-one",
+        simulated_noise=True,
+    )
 
 
 if __name__ == "__main__":
