@@ -1,26 +1,36 @@
 """Pictures of the documentation, drawn from `benchmarks/results/*.json`.
 
-They are Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers on one axis,
-all methods on two, bought labels, and memory and time by size.
+They are Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers over
+epsilon, records and purity, all methods on two axes, bought labels, and memory and time by size.
 """
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from train.compare.curves import draw
 
-DISTILLED = (
-    "epsilon 1, gamma 5",
-    "teachers on disjoint parts, epsilon 10",
-    "epsilon 2.0",
-    "epsilon 5.0",
-)
-"""Rows of DPDFD's variants with a guarantee, one per epsilon."""
-
 DOCS = Path(__file__).parent.parent / "docs"
+RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
+    "reverse k-NN": ("rknn", {"color": "#0072b2"}),
+    "reverse k-NN, shuffled": ("rknn, shuffle", {"color": "#0072b2", "linestyle": "--"}),
+    "reverse k-NN, local": ("rknn, local", {"color": "#0072b2", "linestyle": ":"}),
+    "class means": ("prototypes, with delta", {"color": "#d55e00"}),
+    "public prototypes": ("public_prototypes", {"color": "#d55e00", "linestyle": "--"}),
+    "least squares": ("least_squares, with delta", {"color": "#009e73"}),
+    "noisy SGD": ("noisy_sgd", {"color": "#cc79a7"}),
+    "Ind-KNN": ("individual_knn", {"color": "#e69f00"}),
+    "Private-kNN": ("private_knn", {"color": "#e69f00", "linestyle": "--"}),
+    "PATE": ("pate", {"color": "#56b4e9"}),
+}
+"""Lines of the figure of all labelers: name in the results, and look."""
+
+BY_HAND = {10: "--", 100: ":"}
+"""Numbers of labels by hand that are shown, and their lines."""
+
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#666666", "#e69f00", "#56b4e9", "#000000")
 
 
@@ -107,84 +117,60 @@ def figure6(found: dict[str, Any]) -> None:
     figure.savefig(DOCS / "figure6.png", dpi=150)
 
 
-def labelers(
-    found: dict[str, Any], noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]
-) -> None:
-    """Accuracy of the public labels by epsilon for every labeler, on both data sets.
+def rivals(found: dict[str, Any]) -> None:
+    """Accuracy by epsilon of every labeler, in a panel for each data set and number of records.
 
-    Methods that train a network show the network's accuracy.
+    Bands are a standard deviation over splits. Small marks are the worst release, and gray lines
+    are labels by hand, with no private record.
     """
-    figure, axes = picture(2)
-    for ax, (dataset, rows) in zip(axes, found["results"].items(), strict=True):
-        kinds = list(dict.fromkeys((row["labeler"], row["asked"]) for row in rows))
-        colours = dict(zip(dict.fromkeys(labeler for labeler, _ in kinds), COLOURS, strict=False))
-        few = min(asked for _, asked in kinds if asked)
-        for labeler, asked in kinds:
-            mine = [row for row in rows if (row["labeler"], row["asked"]) == (labeler, asked)]
-            ax.errorbar(
-                [row["epsilon"] for row in mine],
-                [row["label_accuracy"]["mean"] for row in mine],
-                [row["label_accuracy"]["stddev"] for row in mine],
-                label=labeler + (f", {asked:,} queries" if asked else ""),
-                color=colours[labeler],
-                linestyle="--" if asked == few else "-",
-                marker="o",
-                markersize=3,
-            )
-        if dataset == "mnist":
-            _networks(ax, noisy_sgd, dpdfd, buying)
-        ax.set(
-            xscale="log",
-            xlabel=f"ε of a replaced record, δ = {found['delta']:g}",
-            ylabel="public labels right",
-            ylim=(0, 1.02),
-        )
-        ax.set_title(dataset, fontsize=10)
-        ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2)
-    figure.set_size_inches(8.4, 4.6)
-    figure.savefig(DOCS / "labelers.png", dpi=150)
+    rows = found["results"]["rows"]
+    free = found["results"]["nothing_private"]
+    spaces = sorted(free, key=lambda name: -free[name]["purity"])
+    sizes = sorted({row["num_records"] for row in rows})
+    figure = Figure(figsize=(4 * len(spaces), 2.7 * len(sizes)), layout="constrained")
+    axes = figure.subplots(len(sizes), len(spaces), sharex=True, sharey=True, squeeze=False)
+    for size, line in zip(sizes, axes, strict=True):
+        for space, ax in zip(spaces, line, strict=True):
+            for label, (method, style) in RIVALS.items():
+                mine = [
+                    row
+                    for row in rows
+                    if (row["space"], row["num_records"], row["method"]) == (space, size, method)
+                ]
+                _curve(ax, mine, label, style)
+            for one in free[space]["by_hand"]:
+                if one["labels"] in BY_HAND:
+                    dashes = BY_HAND[one["labels"]]
+                    ax.axhline(
+                        100 * one["label_accuracy"]["mean"],
+                        color="#777777",
+                        linestyle=dashes,
+                        linewidth=1,
+                        label=f"no private record: {one['labels']} labels by hand",
+                    )
+            ax.spines[["top", "right"]].set_visible(False)
+            ax.grid(alpha=0.3)
+            ax.set(xscale="log", ylim=(0, 101))
+    for space, ax in zip(spaces, axes[0], strict=True):
+        ax.set_title(f"{space}\nten clusters {free[space]['purity']:.0%} pure", fontsize=10)
+    for size, line in zip(sizes, axes, strict=True):
+        line[0].set_ylabel(f"{size:,} records\n% of labels right")
+    for ax in axes[-1]:
+        ax.set_xlabel(f"ε of a replaced record, δ = {found['delta']:g}")
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, fontsize=8, loc="outside right center")
+    figure.savefig(DOCS / "rivals.png", dpi=110)
 
 
-def _networks(
-    ax: Axes, noisy_sgd: dict[str, Any], dpdfd: dict[str, Any], buying: dict[str, Any]
-) -> None:
-    """Mark on MNIST's axis the accuracy of networks trained on the private records."""
-    heads = [
-        row
-        for row in noisy_sgd["results"]["accuracy"]
-        if row["name"].startswith("linear, spectral")
-    ]
-    accuracy = [row["label_accuracy"] for row in heads]
-    ax.errorbar(
-        [row["epsilon"] for row in heads],
-        [value["mean"] for value in accuracy],
-        [value["stddev"] for value in accuracy],
-        label="noisy SGD, a linear head",
-        color=COLOURS[3],
-        marker="o",
-        markersize=3,
-    )
-    honest = [
-        row
-        for row in dpdfd["results"]["Table 4"] + dpdfd["results"]["Table 5"]
-        if row["name"] in DISTILLED
-    ]
-    honest.sort(key=lambda row: row["epsilon"])
-    x, y = ([row[name] for row in honest] for name in ("epsilon", "test_accuracy"))
-    ax.plot(x, y, label="DPDFD (test set)", color=COLOURS[4], marker="s", markersize=3)
-    [near] = [
-        row
-        for row in buying["results"]
-        if (row["figure"], row["select"], row["labels"]) == ("labels", "near_private", 1000)
-    ]
-    mean = near["test_accuracy"]["mean"]
-    ax.plot(
-        [near["epsilon"]],
-        [mean],
-        "*",
-        color=COLOURS[5],
-        label="NearPrivate, 1,000 bought (test set)",
-    )
+def _curve(ax: Axes, rows: list[dict[str, Any]], label: str, style: dict[str, Any]) -> None:
+    """Draw one labeler's means with their band, and its worst releases."""
+    epsilon = [row["epsilon"] for row in rows]
+    mean = np.array([100 * row["label_accuracy"]["mean"] for row in rows])
+    stddev = np.array([100 * row["label_accuracy"]["stddev"] for row in rows])
+    ax.plot(epsilon, mean, label=label, linewidth=1.4, **style)
+    ax.fill_between(epsilon, mean - stddev, mean + stddev, color=style["color"], alpha=0.12, lw=0)
+    worst = [100 * row["label_accuracy"]["worst"] for row in rows]
+    ax.plot(epsilon, worst, "v", color=style["color"], markersize=2.5)
 
 
 def compare(found: dict[str, Any]) -> None:
@@ -197,7 +183,8 @@ def compare(found: dict[str, Any]) -> None:
     for ax, told, what in zip(
         axes, (None, "told"), ("public labels right", "accuracy on the test set"), strict=True
     ):
-        draw(found["results"]["rows"], told, what, ax)
+        free = () if told else found["results"]["by_hand"]
+        draw(found["results"]["rows"], told, what, ax, free)
         ax.set_xlabel(f"ε of a replaced record, δ = {found['delta']:g}")
     handles, names = axes[0].get_legend_handles_labels()
     for ax in axes:

@@ -6,9 +6,9 @@ The rows are labels and students from self-trained clusters, by trust model and 
 asks the same ten clusters and gives each another class (`assignment`). The labels of two noise
 draws therefore differ only by the classes' names, and so do the students that learn them. One
 ensemble per split learns the clusters' numbers, and is scored by the names of every draw. Another
-ensemble learns the true labels, which is the ceiling. `by hand` has no private record: a person names
-the public image in the middle of each cluster. A mean over draws hides the one release that
-a user gets, so each row has its worst release as well, and the worst class of that.
+ensemble learns the true labels, which is the ceiling. `by hand` has no private record: a person
+names the public image in the middle of each cluster. A mean over draws hides the one release that a
+user gets, so each row has its worst release as well, and the worst class of that.
 
 Each split is written when it is done. With `--resume`, a later call continues with the next split.
 """

@@ -36,7 +36,7 @@ def main() -> None:
     _pictures.compare(load("compare"))
     _pictures.figure5(load("local"))
     _pictures.figure6(load("appendix_b"))
-    _pictures.labelers(load("labelers"), load("noisy_sgd"), load("dpdfd"), load("buying"))
+    _pictures.rivals(load("rivals"))
     _pictures.buying(load("buying"))
     _pictures.screening(load("accountants"))
     _pictures.scale(load("scale"))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import jax
 import matplotlib
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from rknn_jax.representations import pca
 from tests import tiny
 from tests.test_distill import load_all, small_runs  # noqa: F401 (a fixture)
 from train import distill, report, run_folder, stages, sweep
-from train.compare import curves, measure, sections
+from train.compare import by_hand, curves, measure, sections
 from train.compare import plan as planning
 from train.compare.methods import digits, mnist, others
 from train.compare.plan import Config
@@ -36,6 +37,7 @@ from train.json_files import append_jsonl, write_json
 from train.papers import Claim
 from train.papers.claims import claims
 from train.papers.published import PUBLISHED
+from train.truth import by_hand as by_hand_labels
 
 BASE = Config(
     methods=("rknn-central", "rknn-local", "noisy-sgd"), seeds=(0, 1, 3), student="linear"
@@ -138,6 +140,8 @@ class Ran(list):
 
 def run(monkeypatch, config, **how):
     ran = Ran(**how)
+    named = {"10": 0.5, "100": 0.6}
+    monkeypatch.setattr(by_hand, "_measured", lambda experiment, prepared: named)
     monkeypatch.setattr(distill, "main", ran)
     return main(config), ran
 
@@ -295,6 +299,31 @@ def test_a_cell_that_fails_loses_no_other_and_is_tried_again(tmp_path, monkeypat
     found, ran = run(monkeypatch, config)
     assert len(ran) == 1
     assert (found["measured"], found["failed"]) == (9, {})
+
+
+def test_a_comparison_begins_with_labels_by_hand(whole):
+    out, found = whole
+    assert [one["labels"] for one in found["by_hand"]] == [10, 100]
+    assert [one["label_accuracy"]["mean"] for one in found["by_hand"]] == [0.5, 0.6]
+    assert len(list(out.glob("by-hand-seed=*.json"))) == 3
+    for text in (told(out, "html"), told(out, "md")):
+        by_hand_first = text.index("10 labels by hand, with no private record, get 50.00%")
+        assert by_hand_first < text.index("Table 1, rebuilt")
+    best = max(
+        (row for row in found["rows"] if row["epsilon"] == 1.0),
+        key=lambda row: row["label_accuracy"]["mean"],
+    )
+    assert f"At ε = 1 the best method is {best['title']}" in told(out, "md")
+
+
+def test_labels_by_hand_are_those_of_true_classes_of_few_records():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=300)
+    features = (10 * np.eye(3)[truth] + rng.normal(size=(300, 3))).astype(np.float32)
+    labels = by_hand_labels(jax.random.key(0), features, truth, 3, 3)
+    np.testing.assert_array_equal(labels, truth)
+    wrong = by_hand_labels(jax.random.key(0), features, (truth + 1) % 3, 3, 3)
+    np.testing.assert_array_equal(wrong, (truth + 1) % 3)
 
 
 def test_means_and_deviations_are_those_of_the_runs(whole):

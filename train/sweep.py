@@ -189,18 +189,14 @@ def summary(
     row["seeds"] = [result["seed"] for result in results]
     for name in accuracies:
         values = [result[name] for result in results]
-        several = len(values) > 1 and None not in values
-        mean = None if None in values else statistics.mean(values)
-        row[name] = (
-            mean
-            if mean is None
-            else {
-                "mean": mean,
-                "stddev": statistics.stdev(values) if several else None,
-                "values": values,
-            }
-        )
+        row[name] = None if None in values else mean_of(values)
     return row
+
+
+def mean_of(values: list[float]) -> dict[str, Any]:
+    """Return mean and standard deviation of runs that differ by chance alone, and the values."""
+    stddev = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.mean(values), "stddev": stddev, "values": values}
 
 
 def _varied(texts: list[str]) -> Values:

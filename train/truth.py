@@ -11,10 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from rknn_jax import answers
 from rknn_jax.algorithm import Round
 from rknn_jax.labelers import Labeler
 from rknn_jax.labels import Labels
-from rknn_jax.types import Answers, Task
+from rknn_jax.postprocessing import public_graph
+from rknn_jax.queries import kmeans
+from rknn_jax.types import Answers, Array, Task
 
 EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 DRAWS = 4
@@ -28,6 +31,28 @@ NOTE = (
 def label_accuracy(task: Task, labels: Labels) -> float:
     """Return the share of all public records whose label is right; no label counts as wrong."""
     return float(np.mean(labels.known & (labels.hard == task.public.true_labels)))
+
+
+def by_hand(
+    key: jax.Array, features: Array, truth: np.ndarray, num_classes: int, num_labels: int
+) -> np.ndarray:
+    """Return labels of all public records from a few true ones, int32 `[m]`: no private record.
+
+    Clusters are those of reverse k-NN labeling. An oracle names the record in the middle of each.
+
+    Args:
+      key: Random key of the clusters, which is consumed.
+      features: Public features `[m, f]`.
+      truth: True classes, integers `[m]`.
+      num_classes: Number of classes |Y|.
+      num_labels: Number of labels that are bought.
+    """
+    queries = kmeans.select(key, features, num_labels)
+    kernels = answers.kernels(queries, features, public_graph(features, num_labels))
+    assert kernels is not None  # records share labels
+    likely = answers.decode_labels(truth[queries.index], num_classes, kernels)
+    labels: np.ndarray = likely.argmax(axis=1).astype(np.int32)
+    return labels
 
 
 def not_covered(key: jax.Array, task: Task, labeler: Labeler[Any], found: Round) -> dict[str, Any]:

@@ -46,10 +46,23 @@ def curves(
     return {title: sorted(points) for title, points in found.items()}
 
 
-def draw(rows: Sequence[dict[str, Any]], name: str | None, what: str, axes: Axes) -> None:
+def draw(
+    rows: Sequence[dict[str, Any]],
+    name: str | None,
+    what: str,
+    axes: Axes,
+    free: Sequence[dict[str, Any]] = (),
+) -> None:
     """Draw accuracies over epsilon with bands of a standard deviation, a line for each method.
 
-    Accuracy without noise is at the right edge.
+    Accuracy without noise is at the right edge. Gray lines are labels by hand.
+
+    Args:
+      rows: Rows of the comparison.
+      name: Key of a row that names its accuracy, or None for the accuracy of labels.
+      what: Title of the axis.
+      axes: Axes to draw on.
+      free: Rows of labels by hand, with no private record. Defaults to none.
     """
     lines = curves(rows, name)
     kinds = {row["title"]: row["kind"] for row in rows}
@@ -82,4 +95,8 @@ def draw(rows: Sequence[dict[str, Any]], name: str | None, what: str, axes: Axes
                 high = shown(mean + spread)
                 axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
                 axes.vlines(x, low, high, color=style["color"], alpha=0.4, linewidth=0.8)
+    for one, dashes in zip(free, ("--", ":"), strict=False):
+        label = f"no private record: {one['labels']} labels by hand"
+        height = float(shown(one["label_accuracy"]["mean"]))
+        axes.axhline(height, color="#777777", linestyle=dashes, linewidth=1, label=label)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)

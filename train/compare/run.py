@@ -7,6 +7,7 @@ from rknn_jax._internal.disk import write_text
 
 from .. import distill, run_folder, stages, sweep
 from ..json_files import write_json
+from . import by_hand
 from .measure import Measured, read, summary
 from .methods import Plan
 from .page import markdown, page
@@ -33,6 +34,7 @@ def main(config: Config) -> dict[str, Any]:
     failed = dict[Cell, str]()
     stages.console.print(f"{len(cells)} runs, {len(left)} of them to do")
     prepared = sweep.sharing(len(chosen.seeds))
+    free = by_hand.rows(config, chosen.seeds, prepared)
     try:
         for number, cell in enumerate(left, 1):
             stages.console.print(f"\n{number} of {len(left)}: {cell.experiment.out}")
@@ -44,9 +46,9 @@ def main(config: Config) -> dict[str, Any]:
                 failed[cell] = f"{type(error).__name__}: {error}"
                 stages.console.print(f"failed: {failed[cell]}")
             if number == len(left) or group(chosen, cell) != group(chosen, left[number]):
-                write(config, chosen, cells, measured, failed)
+                write(config, chosen, cells, measured, failed, free)
     finally:
-        found = write(config, chosen, cells, measured, failed)
+        found = write(config, chosen, cells, measured, failed, free)
     stages.console.print(f"\nThe comparison: {config.folder / 'compare.html'}")
     return found
 
@@ -57,9 +59,10 @@ def write(
     cells: Sequence[Cell],
     measured: dict[Cell, Measured],
     failed: dict[Cell, str],
+    free: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Write the page as HTML, JSON and Markdown."""
-    found = summary(config, chosen, cells, measured, failed)
+    found = summary(config, chosen, cells, measured, failed) | {"by_hand": free}
     parts = sections(found)
     config.folder.mkdir(parents=True, exist_ok=True)
     write_json(config.folder / "compare.json", found)

@@ -48,10 +48,10 @@ def sections(found: dict[str, Any]) -> list[Section]:
     done = [row for row in found["rows"] if row["seeds"]]
     parts = [
         _failed(found["failed"]),
+        _accuracy_by_epsilon(done, found["by_hand"]),
         _table(found),
         _not_yet_measured(found["rows"]),
         _beside_papers(found["claims"]),
-        _accuracy_by_epsilon(done),
         _costs(found["costs"]),
         Section("What the numbers do not cover", items=NOT_COVERED),
         Section("Guarantees", items=[f"{row['title']}: {row['statement']}" for row in done]),
@@ -132,18 +132,39 @@ def _beside_papers(claims: Sequence[dict[str, Any]]) -> Section | None:
     return Section("What papers claim", words, header, [claimed(claim) for claim in claims])
 
 
-def _accuracy_by_epsilon(done: Sequence[dict[str, Any]]) -> Section:
-    """Return the charts of the methods that have been measured."""
-    wanted = [("labels", None, "public labels right"), ("told", "told", "accuracy on the test set")]
-    charts = []
-    for name, told, what in wanted:
-        if curves(done, told):
-            charts.append(chart(name, partial(draw, done, told, what)))
+def _accuracy_by_epsilon(done: Sequence[dict[str, Any]], free: Sequence[dict[str, Any]]) -> Section:
+    """Return the charts of the methods that have been measured, under what they show."""
+    charts = [
+        chart(name, partial(draw, done, told, what, free=lines))
+        for name, told, what, lines in (
+            ("labels", None, "public labels right", free),
+            ("told", "told", "accuracy on the test set", ()),
+        )
+        if curves(done, told)
+    ]
     words = (
+        finding(done, free),
         "Bands are ± one standard deviation over seeds. The second chart has what each paper "
         "tells: student, or private network.",
     )
     return Section("Accuracy against ε", words, charts=charts)
+
+
+def finding(done: Sequence[dict[str, Any]], free: Sequence[dict[str, Any]]) -> str:
+    """Return in a few sentences what labels by hand give, and the best method at each epsilon."""
+    words = [
+        f"{one['labels']} labels by hand, with no private record, get "
+        f"{share(one['label_accuracy'])} of the public labels right."
+        for one in free
+    ]
+    private = [row for row in done if row["kind"] != "buy" and row["label_accuracy"]]
+    for asked in (0.1, 1.0):
+        rows = [row for row in private if float(row["epsilon"]) == asked]
+        if rows:
+            best = max(rows, key=lambda row: row["label_accuracy"]["mean"])
+            accuracy = share(best["label_accuracy"])
+            words.append(f"At ε = {asked:g} the best method is {best['title']}, with {accuracy}.")
+    return " ".join(words)
 
 
 def _costs(costs: Sequence[dict[str, Any]]) -> Section:

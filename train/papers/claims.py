@@ -173,7 +173,7 @@ OTHERS = {
 
 def claims(dataset: str) -> list[Claim]:
     """Return the claims of papers for a data set, Li et al. first."""
-    name = dataset.removeprefix("tfds:")
+    name = dataset.removeprefix("tfds:").partition(":")[0]
     theirs = [
         Claim(
             "rknn-central",

@@ -1,0 +1,97 @@
+"""Every labeler over epsilon, private records and purity, and labels by hand that give as much."""
+
+import math
+from typing import Any
+
+from benchmarks._tables._format import load, table
+
+ONE_RELEASE = {
+    "rknn": "reverse k-NN",
+    "prototypes, with delta": "class means",
+    "public_prototypes": "public prototypes",
+    "least_squares, with delta": "least squares",
+    "noisy_sgd": "noisy SGD",
+}
+"""Labelers of a curator whose price does not grow with the public rows, and their names."""
+
+OTHERS = {
+    "rknn, shuffle": "reverse k-NN, shuffled",
+    "rknn, local": "reverse k-NN, local",
+    "individual_knn": "Ind-KNN",
+    "private_knn": "Private-kNN",
+    "pate": "PATE",
+}
+EPSILONS = (0.01, 0.1, 1.0)
+
+
+def rivals() -> str:
+    """Labelers of a curator whose price does not grow with the public rows."""
+    return _by_cell(ONE_RELEASE)
+
+
+def rivals_others() -> str:
+    """Reverse k-NN labeling without a curator, and labelers that pay for every query."""
+    return _by_cell(OTHERS)
+
+
+def bits() -> str:
+    """What private records give beyond public data, as labels by hand that give as much."""
+    results = load("rivals")["results"]
+    rows = []
+    for space, free in results["nothing_private"].items():
+        hand = {one["labels"]: one["label_accuracy"] for one in free["by_hand"]}
+        few, many = min(hand), max(hand)
+        for cell in _cells(results):
+            if cell[0] != space:
+                continue
+            mine = _find(results, cell, "rknn")["label_accuracy"]
+            as_much = [number for number in hand if hand[number]["mean"] >= mine["mean"]]
+            number = min(as_much, default=None)
+            rows.append(
+                [
+                    *_about(cell),
+                    f"{free['one_class']:.1%}",
+                    *(f"{hand[size]['mean']:.1%}" for size in (few, 100, many)),
+                    f"{mine['mean']:.1%}, {mine['worst']:.1%}",
+                    f"{100 * (mine['mean'] - hand[few]['mean']):+.1f}",
+                    f"more than {many}" if number is None else f"{number}",
+                    f"{math.log2(10) * (number or many):,.0f}",
+                ]
+            )
+    header = ["data", "n", "ε", "one class", "10 by hand", "100", "500"]
+    words = ["reverse k-NN", "points over 10 by hand", "by hand for as much", "bits"]
+    return table([*header, *words], rows, "rivals")
+
+
+def _by_cell(methods: dict[str, str]) -> str:
+    """Return a row for each data set, n and epsilon: mean and worst release of each labeler."""
+    results = load("rivals")["results"]
+    rows = []
+    for cell in _cells(results):
+        found = {name: _find(results, cell, name)["label_accuracy"] for name in methods}
+        best = max(found, key=lambda name: found[name]["mean"])
+        shown = {name: f"{one['mean']:.1%}, {one['worst']:.1%}" for name, one in found.items()}
+        shown[best] = f"**{shown[best]}**"
+        rows.append([*_about(cell), *shown.values()])
+    return table(["data", "n", "ε", *methods.values()], rows, "rivals")
+
+
+def _cells(results: dict[str, Any]) -> list[tuple[str, int, float]]:
+    """Return the data set, n and epsilon of each row."""
+    names = ("space", "num_records", "epsilon")
+    every = [tuple(row[name] for name in names) for row in results["rows"]]
+    return [one for one in dict.fromkeys(every) if one[2] in EPSILONS]
+
+
+def _find(results: dict[str, Any], cell: tuple[str, int, float], method: str) -> dict[str, Any]:
+    [found] = (
+        row
+        for row in results["rows"]
+        if (row["space"], row["num_records"], row["epsilon"], row["method"]) == (*cell, method)
+    )
+    return found
+
+
+def _about(cell: tuple[str, int, float]) -> list[str]:
+    space, size, epsilon = cell
+    return [space, f"{size:,}", f"{epsilon:g}"]
