@@ -194,11 +194,10 @@ def individual(sides: Split, seed: int) -> Iterator[Found]:
 
 
 def noisy_sgd(sides: Split, seed: int) -> Iterator[Found]:
-    """Yield labels of a linear head, trained once at each epsilon with a quarter in each batch."""
+    """Yield labels of a linear head, trained once at each epsilon."""
     queries = Queries.alone(sides.public, np.arange(len(sides.public)))
-    batch = min(1024, len(sides.private.labels) // 4)
     for epsilon in EPSILONS:
-        labeler = NoisySGD(epsilon=epsilon, delta=DELTA, batch_size=batch)
+        labeler = NoisySGD(epsilon=epsilon, delta=DELTA)
         key, votes = next(_runs(labeler, sides, queries, seed))
         told = labeler.release(key, votes, queries, NUM_CLASSES)
         yield from _alone_and_spread(labeler.name, epsilon, sides, told)
