@@ -129,7 +129,8 @@ def polluted(task: Task, setting: Setting, seed: int) -> Task:
 def private_network(task: Task, seed: int) -> tuple[students.Student, Guarantee]:
     """Train by noisy SGD, or read the saved network."""
     folder = RUNS / f"network-{seed}"
-    guarantee = dpsgd.noise(TRAINING, len(task.private.labels))[1]
+    num_records = len(task.private.labels)
+    guarantee = dpsgd.noise(dpsgd.settled(TRAINING, num_records, head=False), num_records)[1]
     if folder.exists():
         return students.load(folder), guarantee
     root = jax.random.key(seed)

@@ -24,7 +24,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,7 +150,16 @@ class Public(NamedTuple):
     seed: int
 
 
-def surveys(split: Public) -> Iterator[tuple[str, float, Survey, np.ndarray]]:
+KINDS = (
+    *((name, name, 0.0) for name in OTHERS),
+    *((f"{name}, with delta", name, delta) for name, delta in WITH_DELTA.items()),
+)
+"""Name, labeler and delta of each labeler of one sum."""
+
+
+def surveys(
+    split: Public, kinds: Sequence[tuple[str, str, float]] = KINDS
+) -> Iterator[tuple[str, float, Survey, np.ndarray]]:
     """Yield the name, epsilon, survey, and sum over the private records of each release."""
     asked: dict[int, tuple[VoteSurvey, np.ndarray]] = {}
     for epsilon in EPSILONS:
@@ -164,8 +173,6 @@ def surveys(split: Public) -> Iterator[tuple[str, float, Survey, np.ndarray]]:
             asked[number] = one, total(one)
         survey, votes = asked[number]
         yield USUAL, epsilon, replace(survey, settings=settings, mechanism=mechanism), votes
-    kinds = [(name, name, 0.0) for name in OTHERS]
-    kinds += [(f"{name}, with delta", name, delta) for name, delta in WITH_DELTA.items()]
     for name, labeler, delta in kinds:
         first = SumSurvey.of(settings_of(labeler, 1.0, delta), split.data)
         sums = total(first)

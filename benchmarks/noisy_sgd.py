@@ -24,7 +24,10 @@ from train import commandline, distill, sweep
 RUNS = Path("runs/noisy_sgd")
 DELTA = 1e-5
 SEEDS = (5, 6, 7)
-HEADS = "--noisy-sgd.learning-rate 4 --noisy-sgd.clip 0.3 --noisy-sgd.epochs 10"
+HEADS = (
+    "--noisy-sgd.batch-size 1024 --noisy-sgd.epochs 10 --noisy-sgd.learning-rate 4 "
+    "--noisy-sgd.clip 0.3"
+)
 PUBLISHED = (
     "--relation add-remove --noisy-sgd.batch-size 256 --noisy-sgd.sampling-prob 0.0042666667"
 )
@@ -48,7 +51,8 @@ KINDS: dict[str, tuple[str, tuple[float, ...], tuple[int, ...]]] = {
         SEEDS,
     ),
     "linear, HOG": (
-        "--representation hog --noisy-sgd.network linear --noisy-sgd.epochs 10",
+        "--representation hog --noisy-sgd.network linear --noisy-sgd.batch-size 1024 "
+        "--noisy-sgd.epochs 10 --noisy-sgd.learning-rate 0.5",
         (1.0,),
         SEEDS,
     ),
@@ -140,7 +144,7 @@ def speed(model: str, batch_size: int) -> dict[str, Any]:
         )
         return loss
 
-    config = dpsgd.Config(batch_size=batch_size)
+    pace = dpsgd.Pace.of(dpsgd.Settled(batch_size=batch_size), 1.0)
     trained, fixed, mask = dpsgd.parted(variables["params"], "all", 0.5)
     average, first = (jax.tree.map(jnp.copy, trained) for _ in range(2))
     private = {
@@ -158,7 +162,7 @@ def speed(model: str, batch_size: int) -> dict[str, Any]:
         total = dpsgd._add_clipped(
             network, 1.0, total, state.trained, fixed, mask, statistics, records, *whole
         )
-        private["state"] = dpsgd._descend(config, 1.0, jax.random.key(3), state, total, mask)
+        private["state"] = dpsgd._descend(0.9, 0.98, pace, jax.random.key(3), state, total, mask)
         return private["state"].step
 
     runs |= {"step without privacy": usual, "noisy step": noisy}

@@ -60,7 +60,7 @@ SEEDS = (0, 1, 2)
 DRAWS = 2
 DELTA = 1e-5
 NUM_PUBLIC = 5000
-SIZES = (1000, 10_000, 40_000)
+SIZES = (1000, 40_000)
 """Numbers of private records."""
 BY_HAND = (10, 20, 50, 100, 200, 500)
 """Numbers of labels by hand."""
@@ -68,6 +68,12 @@ MOST_QUERIES = 1000
 FEW_QUERIES = 100
 ENOUGH = 1.0
 """Epsilon from which on Private-kNN and PATE are asked more than a few queries."""
+ONE_SUM = (
+    ("class means", "prototypes", DELTA),
+    ("public prototypes", "public_prototypes", 0.0),
+    ("least squares", "least_squares", DELTA),
+)
+"""Name, labeler and delta of the labelers of one sum."""
 PARTS = Path("runs/rivals")
 
 
@@ -195,7 +201,7 @@ def one_release(one: Split) -> Iterator[Found]:
     rows = inputs.data_of(
         sides.public, sides.private, sides.labels.astype(np.int32), Classes(NUM_CLASSES)
     )
-    surveys = choosing.surveys(choosing.Public(rows, one.graph, one.seed))
+    surveys = choosing.surveys(choosing.Public(rows, one.graph, one.seed), ONE_SUM)
     for number, (name, epsilon, survey, totals) in enumerate(surveys):
         for draw in range(DRAWS):
             key = jax.random.fold_in(jax.random.key(one.seed), 1000 * number + draw)

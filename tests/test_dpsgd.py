@@ -31,7 +31,7 @@ SUMMED = 20
 each clip.
 """
 
-CONFIG = dpsgd.Config(epsilon=3.0, batch_size=30, epochs=4)
+CONFIG = dpsgd.Config(epsilon=3.0, batch_size=30, epochs=4, learning_rate=0.5)
 """Of most trainings here: calibrated and compiled once."""
 
 clipped_sum = functools.partial(jax.jit, static_argnames="clip")(dpsgd.clipped_sum)
@@ -283,23 +283,21 @@ def test_what_one_record_holds_never_reaches_the_batch_statistics():
 
 def noises(multiplier, clip=2.0, steps=1):
     """The noise of steps whose sums are 0, as they enter the weights."""
-    config = dpsgd.Config(
-        epsilon=math.inf,
-        noise_multiplier=multiplier,
+    config = dpsgd.Settled(
         clip=clip,
         batch_size=1,
         learning_rate=1.0,
         momentum=0.0,
     )
+    pace = dpsgd.Pace.of(config, multiplier)
     shape = {"a": (200, 100), "b": (200, 100), "c": (7,)}
     zeros = {name: np.zeros(size, np.float32) for name, size in shape.items()}
     mask = {name: np.ones((), bool) for name in shape}
     found = []
     for step in range(steps):
         state = dpsgd.State(np.zeros((), np.int32), zeros, zeros, optimizer(config, zeros))
-        after = dpsgd._descend(
-            config, multiplier, jax.random.fold_in(jax.random.key(3), step), state, zeros, mask
-        )
+        key = jax.random.fold_in(jax.random.key(3), step)
+        after = dpsgd._descend(config.momentum, 0.98, pace, key, state, zeros, mask)
         found.append({name: -np.asarray(leaf, np.float64) for name, leaf in after.trained.items()})
     return found
 
@@ -431,9 +429,6 @@ def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
     ]
     noise = np.concatenate(moved) * 20 / 0.25
     assert abs(noise.std() / (3.0 * 2.0) - 1) < 5 / math.sqrt(2 * len(noise))
-    traced = dpsgd._traced(config)
-    for name in ("clip", "batch_size", "learning_rate", "momentum", "ema_decay"):
-        assert getattr(traced, name) == getattr(config, name), name
 
 
 # Guarantee
@@ -446,7 +441,7 @@ def test_calibrated_noise_costs_epsilon_by_both_accountants_and_dp_accountings_o
     """
     from dp_accounting import dp_event, pld, rdp
 
-    config = dpsgd.Config(epsilon=2.0, relation="add-remove", sampling_prob=0.01, epochs=3)
+    config = dpsgd.Settled(epsilon=2.0, relation="add-remove", sampling_prob=0.01, epochs=3)
     sigma, guarantee = dpsgd.noise(config, 10**4)
     plan = dpsgd.schedule(config, 10**4)
     assert plan == (0.01, 300)
@@ -675,6 +670,59 @@ def test_donated_buffers_are_used():
         trained(
             whole, network=mlp.Model(CLASSES, hidden=7)
         )  # no other test's, so that it is compiled here
+
+
+# Settings that are chosen
+
+
+@given(
+    n=st.integers(1, 10**7),
+    epsilon=st.sampled_from([0.01, 0.3, 2.0, math.inf]),
+    unit=st.sampled_from(["record", "person"]),
+    head=st.booleans(),
+)
+def test_chosen_settings_can_be_trained_with_and_keep_epsilon(n, epsilon, unit, head):
+    config = dpsgd.settled(dpsgd.Config(epsilon=epsilon, unit=unit), n, head=head)
+    plan = dpsgd.schedule(config, n)
+    assert 1 <= config.batch_size <= n
+    assert plan.steps == 60 if head else plan.steps >= 20
+    assert 0 < config.learning_rate <= 10
+    assert dpsgd.noise(config, n)[1].epsilon <= epsilon
+
+
+def test_the_rate_of_a_head_lets_the_noise_of_all_steps_move_a_weight_by_one():
+    """60 noisy sums of nobody, which momentum carries on; a rate of 10 would diverge otherwise."""
+    for n, epsilon in ((300, 1.0), (3000, 0.1)):
+        config = dpsgd.settled(dpsgd.Config(epsilon=epsilon), n, head=True)
+        sigma, _ = dpsgd.noise(config, n)
+        moved = config.learning_rate * sigma * config.clip * math.sqrt(60) / n / (1 - 0.9)
+        assert moved == pytest.approx(1.0)
+    assert dpsgd.settled(dpsgd.Config(epsilon=math.inf), 300, head=True).learning_rate == 10
+
+
+def test_a_private_number_of_records_chooses_nothing():
+    config = dpsgd.Config(relation="add-remove", sampling_prob=0.3)
+    assert dpsgd.settled(config, 100, head=True) == dpsgd.settled(config, 10**6, head=True)
+    without = dpsgd.Config(relation="add-remove")
+    with pytest.raises(ValueError, match="Expected sampling_prob with relation=add-remove"):
+        dpsgd.settled(without, 100, head=True)
+
+
+def test_settings_that_are_given_stay():
+    given = {"batch_size": 7, "epochs": 3.0, "learning_rate": 0.3, "clip": 2.0, "epsilon": 0.5}
+    for head in (True, False):
+        assert dpsgd.settled(dpsgd.Config(**given), 100, head=head) == dpsgd.Settled(**given)
+
+
+def test_a_head_learns_by_default_from_a_hundred_records():
+    """Their classes are well apart; a batch of 1,024 of them would be refused."""
+    inputs, labels = records(n=100)
+    inputs = (inputs - inputs.mean(0)) / np.sqrt(inputs.var(0).sum())
+    found = trained(dpsgd.Config(epsilon=4.0), data=(inputs, labels))
+    head = found.variables["params"]["Dense_0"]
+    right = np.mean((inputs @ head["kernel"] + head["bias"]).argmax(1) == labels)
+    assert right > 0.7
+    assert found.guarantee.epsilon <= 4.0
 
 
 # Errors

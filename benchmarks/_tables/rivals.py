@@ -7,9 +7,9 @@ from benchmarks._tables._format import load, table
 
 ONE_RELEASE = {
     "rknn": "reverse k-NN",
-    "prototypes, with delta": "class means",
-    "public_prototypes": "public prototypes",
-    "least_squares, with delta": "least squares",
+    "class means": "class means",
+    "public prototypes": "public prototypes",
+    "least squares": "least squares",
     "noisy_sgd": "noisy SGD",
 }
 """Labelers of a curator whose price does not grow with the public rows, and their names."""

@@ -100,6 +100,7 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
             delta=delta,
             batch_size=num_canaries,
             epochs=4.0,
+            learning_rate=0.5,
             momentum=0.0,
             ema_decay=0.0,
         )
@@ -319,11 +320,9 @@ def _network(name: str, num_classes: int) -> Any:
 
 
 EXAMPLES = (
-    NoisySGD(epsilon=20.0, batch_size=100, epochs=20),
+    NoisySGD(epsilon=20.0),
     NoisySGD(
         epsilon=30.0,
-        batch_size=100,
-        epochs=20,
         network="mlp",
         relation="add-remove",
         sampling_prob=0.3,

@@ -48,7 +48,7 @@ import functools
 import logging
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -94,6 +94,12 @@ MOST_NUMBERS = 2**25
 They bound the examples, and weights times examples, which take 130 MB.
 """
 
+HEAD_STEPS = 60
+HEAD_BATCH = 2**16
+HEAD_NOISE = 1.0
+HEAD_RATE = 10.0
+"""Choices of `settled` for a head: steps, most records of a step, noise of a weight, most rate."""
+
 STATISTICS_BATCHES = 30
 STATISTICS_BATCH_SIZE = 64
 """Number and size of the batches of public images that batch statistics are learned from.
@@ -120,13 +126,15 @@ class Config:
       noise_multiplier: Noise multiplier sigma. If given, the guarantee is what sigma costs, which
         must not exceed epsilon. Defaults to the smallest sigma that keeps epsilon.
       clip: Clipping norm C. Defaults to 1.
-      batch_size: Expected number of records, or of persons, per step, B. Defaults to 1024.
+      batch_size: Expected number of records, or of persons, per step, B. Defaults to `settled`'s
+        choice.
       sampling_prob: Sampling probability q. Defaults to B divided by the number of records or
         persons.
       records_per_person: Number of records that a sampled person draws with replacement, if persons
         are the unit. Defaults to 16.
-      epochs: Expected number of times that a record, or a person, takes part. Defaults to 20.
-      learning_rate: Constant learning rate. Defaults to 0.5.
+      epochs: Expected number of times that a record, or a person, takes part. Defaults to
+        `settled`'s choice.
+      learning_rate: Constant learning rate. Defaults to `settled`'s choice.
       momentum: Momentum of SGD. Defaults to 0.9.
       ema_decay: Decay of the average of the weights over steps. Defaults to 0.98.
     """
@@ -137,11 +145,11 @@ class Config:
     unit: Protected = "record"
     noise_multiplier: float | None = None
     clip: float = 1.0
-    batch_size: int = 1024
+    batch_size: int | None = None
     sampling_prob: float | None = None
     records_per_person: int = 16
-    epochs: float = 20.0
-    learning_rate: float = 0.5
+    epochs: float | None = None
+    learning_rate: float | None = None
     momentum: float = 0.9
     ema_decay: float = 0.98
 
@@ -164,19 +172,88 @@ class Config:
                 "noise_multiplier to train without privacy."
             )
         for name in ("batch_size", "records_per_person"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"Expected {name} >= 1, got {name}={value}.")
         if self.sampling_prob is not None and not 1e-6 <= self.sampling_prob <= 1:
             raise ValueError(
                 f"Expected 1e-6 <= sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 "
                 "takes every record every time."
             )
         for name in ("epochs", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"Expected a finite {name} > 0, got {name}={getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"Expected a finite {name} > 0, got {name}={value}.")
         for name in ("momentum", "ema_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"Expected 0 <= {name} < 1, got {name}={getattr(self, name)}.")
+
+
+@dataclass(frozen=True)
+class Settled(Config):
+    """Settings of noisy SGD of which none is left open."""
+
+    batch_size: int = 1024
+    epochs: float = 20.0
+    learning_rate: float = 0.5
+
+
+def settled(config: Config, num_units: int, *, head: bool) -> Settled:
+    """Return settings without None, chosen from public quantities alone.
+
+    These are n, epsilon, delta, and what `config` states. Under add-remove n is private and never
+    read; B then defaults to 1024, a public guess of the expected number.
+
+    A head on features takes all records in each of `HEAD_STEPS` steps, or `HEAD_BATCH` of them if
+    there are more. At small epsilon no samples leave less noise in the sum of all steps, and more
+    steps leave as much. If all steps point one way, their noise moves a weight by
+
+        rate · sigma · C · sqrt(T) / ((1 - momentum) · B)
+
+    standard deviations. The learning rate makes this `HEAD_NOISE`, and is at most `HEAD_RATE`.
+    Features have a norm near 1, so logits have noise of that size, whatever n and epsilon. With
+    more, noise makes the probabilities 0 or 1, and gradients tell nothing; with less, the first
+    gradients decide alone.
+
+    A network on images needs more steps, and its gradients cost more time. It takes 1024 records,
+    or a quarter if there are fewer than 4096, for 20 epochs at the rate 0.5.
+
+    `benchmarks.noisy_sgd_defaults` compares the choice for a head with the best of a grid.
+    References: De et al., 2022 (large batches); Tramèr & Boneh, 2021 (normalized features); Mehta
+    et al., "Towards Large Scale Transfer Learning for Differentially Private Image Classification",
+    TMLR 2023 (all records in each of few steps for a head).
+
+    Args:
+      config: Settings of noisy SGD.
+      num_units: Number of records, or of persons if they are the unit.
+      head: True if the network takes features, False if it takes images.
+
+    Raises:
+      ValueError: As `noise`.
+    """
+    batch_size = config.batch_size or _batch_size(config, num_units, head)
+    q = config.sampling_prob or batch_size / num_units
+    given = {one.name: getattr(config, one.name) for one in fields(Config)}
+    given["batch_size"] = batch_size
+    given["epochs"] = config.epochs or (HEAD_STEPS * q if head else Settled.epochs)
+    given["learning_rate"] = config.learning_rate or Settled.learning_rate
+    found = Settled(**given)
+    if config.learning_rate or not head:
+        return found
+    multiplier, _ = noise(found, num_units)
+    noise_at_rate_1 = multiplier * found.clip * math.sqrt(schedule(found, num_units).steps)
+    noise_at_rate_1 /= (1 - found.momentum) * batch_size
+    rate = HEAD_NOISE / max(noise_at_rate_1, HEAD_NOISE / HEAD_RATE)
+    return replace(found, learning_rate=rate)
+
+
+def _batch_size(config: Config, num_units: int, head: bool) -> int:
+    """Return the expected number of records of a step."""
+    if config.relation == "add-remove":
+        return Settled.batch_size
+    if config.sampling_prob is not None:
+        return max(1, round(config.sampling_prob * num_units))
+    return min(num_units, HEAD_BATCH) if head else min(-(-num_units // 4), Settled.batch_size)
 
 
 class Schedule(NamedTuple):
@@ -191,7 +268,7 @@ class Schedule(NamedTuple):
     steps: int
 
 
-def schedule(config: Config, num_units: int) -> Schedule:
+def schedule(config: Settled, num_units: int) -> Schedule:
     """Return q and T, which do not depend on the number of units under add-remove.
 
     Args:
@@ -237,7 +314,7 @@ def events(noise_multiplier: float, schedule: Schedule, relation: Relation) -> t
     )
 
 
-def noise(config: Config, num_units: int) -> tuple[float, Guarantee]:
+def noise(config: Settled, num_units: int) -> tuple[float, Guarantee]:
     """Return the noise multiplier for `config` and the guarantee.
 
     At infinite epsilon without a given multiplier, the noise multiplier is 0.
@@ -375,6 +452,7 @@ def fit(
         )
     owned = None if person is None else Owned.of(person)
     num_units = len(labels) if owned is None else len(owned.size)
+    config = settled(config, num_units, head=np.ndim(inputs) == 2)
     plan = schedule(config, num_units)
     multiplier, guarantee = noise(config, num_units)
     trained, fixed, mask = parted(variables["params"], part, density)
@@ -388,7 +466,7 @@ def fit(
     width = 1 if owned is None else config.records_per_person
     block_size = _block_size(trained, num_units, width)
     steps_per_epoch = max(1, round(1 / plan.sampling_prob))
-    descent = _traced(config)
+    pace = Pace.of(config, multiplier)
     with checkpoints.Training(place) as training:
         (state, statistics), done = training.resumed((state, statistics))
         progress = _Progress(done, plan.steps)
@@ -422,7 +500,7 @@ def fit(
                     rows,
                     present,
                 )
-            state = _descend(descent, multiplier, noise_key, state, total, mask)
+            state = _descend(config.momentum, config.ema_decay, pace, noise_key, state, total, mask)
         if done < plan.steps:
             training.save(plan.steps, (state, statistics))
     result = {"params": _joined(state.average, fixed)}
@@ -469,7 +547,7 @@ class Owned(NamedTuple):
         return rows
 
 
-def _first_state(trained: Any, config: Config) -> State:
+def _first_state(trained: Any, config: Settled) -> State:
     """Return the state before the first step.
 
     Steps donate the buffers of their state, so weights and average are copies.
@@ -669,45 +747,51 @@ def _add_clipped(
     return jax.tree.map(jnp.add, total, clipped_sum(allowed, clip))
 
 
-def _traced(config: Config) -> Config:
-    """Return only the settings that `_descend` reads.
+class Pace(NamedTuple):
+    """Numbers of a step that are traced, so that one compiled program serves all of them.
 
-    One compiled program then serves every epsilon, length, and folder.
+    Attributes:
+      stddev: Standard deviation of the noise in a sum.
+      batch_size: Expected number of records, or of persons, per step, B.
+      learning_rate: Learning rate.
     """
-    return Config(
-        clip=config.clip,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        momentum=config.momentum,
-        ema_decay=config.ema_decay,
-    )
+
+    stddev: float
+    batch_size: float
+    learning_rate: float
+
+    @classmethod
+    def of(cls, config: Settled, multiplier: float) -> "Pace":
+        """Return the numbers of a training with this noise multiplier."""
+        stddev = multiplier * config.clip * (1 + SLACK + SUMMED * config.batch_size)
+        return cls(stddev, config.batch_size, config.learning_rate)
 
 
-@functools.partial(jax.jit, static_argnames="config", donate_argnames="state")
+@functools.partial(jax.jit, static_argnames=("momentum", "ema_decay"), donate_argnames="state")
 def _descend(
-    config: Config, multiplier: jax.Array, key: jax.Array, state: State, total: Any, mask: Any
+    momentum: float,
+    ema_decay: float,
+    pace: Pace,
+    key: jax.Array,
+    state: State,
+    total: Any,
+    mask: Any,
 ) -> State:
     """Add noise to a step's sum, and descend along the result."""
-    stddev = (
-        jnp.asarray(multiplier, jnp.float32)
-        * config.clip
-        * (1 + SLACK + SUMMED * config.batch_size)
-    )
+    stddev, batch_size, learning_rate = (jnp.asarray(one, jnp.float32) for one in pace)
     drawn = optax.tree.random_like(key, total)  # every leaf gets its own key
     noisy = {
-        path: jnp.where(mask[path], total[path] + stddev * drawn[path], 0) / config.batch_size
+        path: jnp.where(mask[path], total[path] + stddev * drawn[path], 0) / batch_size
         for path in total
     }
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-        change, momentum = optax.sgd(config.learning_rate, config.momentum).update(
-            noisy, state.momentum
-        )
+        change, trace = optax.sgd(learning_rate, momentum).update(noisy, state.momentum)
     trained = optax.apply_updates(state.trained, change)
     return State(
         state.step + 1,
         trained,
-        students.average(state.average, trained, state.step, config.ema_decay),
-        momentum,
+        students.average(state.average, trained, state.step, ema_decay),
+        trace,
     )
 
 

@@ -23,7 +23,6 @@ SHUFFLED = "a randomized message, its hash's seed included, to a shuffler"
 # Setting of the results in docs/results.md.
 BY_GENERAL = ReverseKNN(trust="shuffle", amplification="general")
 
-HEAD = NoisySGD(learning_rate=4.0, clip=0.3, epochs=10)
 INF = math.inf
 
 
@@ -108,7 +107,7 @@ def mnist(grid: tuple[float, ...] = (0.01, 0.04, 0.1, 0.4, 1.0, 4.0, INF)) -> Pl
         ),
         "noisy-sgd": Method(
             "noisy SGD, linear head",
-            {"labeler": HEAD},
+            {"labeler": NoisySGD()},
             grid,
             (1.0,),
             told="model_test_accuracy",
@@ -166,12 +165,11 @@ def mnist_persons(grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 4.0, INF)) -> P
     """
     private = {"labeler": PrivateKNN(num_neighbors=50, sampling_prob=0.2)}
     teachers = {"labeler": PATE()}
-    head = replace(HEAD, batch_size=256, learning_rate=1.0)
     small = tuple(epsilon for epsilon in grid if epsilon <= 0.5)
     large = tuple(epsilon for epsilon in grid if epsilon >= 0.5)
     without_curator = tuple(epsilon for epsilon in grid if 1 <= epsilon < INF)
     own: dict[str, tuple[str, dict[str, Any], tuple[float, ...]]] = {
-        "noisy-sgd": ("noisy SGD, linear head", {"labeler": head}, grid),
+        "noisy-sgd": ("noisy SGD, linear head", {}, grid),
         "private-knn": ("Private-kNN, 100 queries", private | {"queries": 100}, large),
         "private-knn-few": ("Private-kNN, 20 queries", private | {"queries": 20}, small),
         "pate": ("PATE, Confident-GNMax, 100 queries", teachers | {"queries": 100}, large),
@@ -200,7 +198,6 @@ def mnist_persons(grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 4.0, INF)) -> P
         if method.buys:
             if changes["buy"].select == "near_private":
                 continue
-            changes = changes | {"labeler": replace(method.labeler, batch_size=256)}
         title, given, epsilons = own.get(name, (method.title, {}, method.epsilons))
         students = (1.0,) if method.students else ()
         methods[name] = method._replace(
@@ -224,8 +221,7 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
 
     It has everything that MNIST has, at sizes that a thousand records allow.
     """
-    images = NoisySGD(network="datalens", batch_size=250, epochs=5)
-    heads = replace(HEAD, batch_size=250)
+    images = NoisySGD(network="datalens", epochs=5)
     given: dict[str, Any] = {
         one.name: one.default for one in fields(DPDFD) if one.name in DPDFD.given
     }
@@ -237,7 +233,6 @@ def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:
         for name in ("diverse_public", "near_private")
     }
     own: dict[str, tuple[str, dict[str, Any]]] = {
-        "noisy-sgd": ("noisy SGD, linear head", {"labeler": heads}),
         "private-knn": ("Private-kNN, 200 queries", private | {"queries": 200}),
         "private-knn-few": ("Private-kNN, 50 queries", private | {"queries": 50}),
         "rknn-shuffle": ("reverse k-NN, shuffled", {"labeler": ReverseKNN(trust="shuffle")}),
