@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.evolution import drawn
 from train.compare.curves import draw
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -270,6 +271,23 @@ def buying(found: dict[str, Any]) -> None:
         ax.minorticks_off()
     axes[0].legend(fontsize=7)
     figure.savefig(DOCS / "buying.png", dpi=150)
+
+
+def evolution(found: dict[str, Any]) -> None:
+    """Synthetic digits after the last round of private evolution, a row of each class."""
+    wanted = [row for row in found["results"] if row["trust"] == "central"]
+    figure = Figure(figsize=(3.2 * len(wanted), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(wanted), squeeze=False)[0]
+    for ax, row in zip(axes, wanted, strict=True):
+        points = np.array(row["strokes"], np.float32)
+        images = np.asarray(drawn(points.reshape(-1, *points.shape[2:])))[..., 0]
+        grid = images.reshape(*points.shape[:2], *images.shape[1:]).transpose(0, 2, 1, 3)
+        height, side = grid.shape[0], grid.shape[1]
+        ax.imshow(grid.reshape(height * side, -1), cmap="gray_r")
+        epsilon = row["epsilon"]
+        ax.set_title("no noise" if epsilon == "infinity" else f"ε = {epsilon:.3g}", fontsize=10)
+        ax.axis("off")
+    figure.savefig(DOCS / "evolution.png", dpi=110)
 
 
 def scale(found: dict[str, Any]) -> None:

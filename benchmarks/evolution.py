@@ -197,7 +197,8 @@ def measure(seed: int) -> list[dict[str, Any]]:
         points, guarantee = evolved(digits, trust, epsilon, seed)
         found = accuracy(digits, points, seed)
         spent = round(time.process_time() - started)
-        about = {"trust": trust, "epsilon": epsilon, "guarantee": guarantee.asdict()}
+        told = guarantee.asdict()
+        about = {"trust": trust, "epsilon": told["epsilon"], "guarantee": told}
         print(seed, about["trust"], epsilon, found, flush=True)
         strokes = points[:, :SHOWN].round(1).tolist()
         rows.append(about | found | {"cpu_seconds": spent, "strokes": strokes})

@@ -39,6 +39,7 @@ def main() -> None:
     _pictures.rivals(load("rivals"))
     _pictures.buying(load("buying"))
     _pictures.screening(load("accountants"))
+    _pictures.evolution(load("evolution"))
     _pictures.scale(load("scale"))
 
 

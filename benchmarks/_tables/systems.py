@@ -207,3 +207,18 @@ def label_sets() -> str:
     ]
     words = ["micro F1", "macro F1", "worst micro", "digit", "parity", "stroke", "writer"]
     return table(["row", "ε", *words], rows, "label_sets")
+
+
+def evolution() -> str:
+    """Students of synthetic digits."""
+    rows = [
+        [
+            row["trust"],
+            _epsilon(row["epsilon"]),
+            percent(row["test_accuracy"]),
+            percent(row["worst_class"]),
+        ]
+        for row in load("evolution")["results"]
+    ]
+    header = ["trust", "ε", "student of synthetic digits, on real ones", "its worst class"]
+    return table(header, rows, "evolution")
