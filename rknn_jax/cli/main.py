@@ -17,11 +17,14 @@ r"""`rknn`: label public data with private records, from the command line.
     rknn join --private R.npz --budget 1
     rknn experiment distill --dataset digits --epsilon 1
 
+Every command takes options from a file, `--config run.toml`. `rknn --version` says which one it is.
+
 Each command has its own file here, which holds the messages; the library does the work. Exit
 status: 0 done, 2 bad input, 3 budget refused, 4 a guarantee was broken, 5 corrupted ledger, 130
 stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
 """
 
+import importlib.metadata
 import json
 import sys
 from collections.abc import Sequence
@@ -37,6 +40,7 @@ from rknn_jax.cli import (
     audit,
     budget,
     classes,
+    config,
     embed,
     experiment,
     export,
@@ -64,6 +68,14 @@ NO_MEMORY = "RESOURCE_EXHAUSTED"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments == ["--version"]:
+        sys.stdout.write(f"rknn {importlib.metadata.version('rknn-jax')}\n")
+        return 0
+    try:
+        arguments = config.expanded(arguments)
+    except (ValueError, OSError) as error:
+        err.print(f"rknn: error: {error}")
+        return 2
     if arguments[:1] == ["experiment"]:
         return experiment.run(arguments[1:])
     commands: Any = (
@@ -79,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         | Annotated[Join, subcommand("join")]
         | Annotated[Audit, subcommand("audit")]
     )
-    flags = (
+    style = (
         tyro.conf.OmitArgPrefixes,
         tyro.conf.OmitSubcommandPrefixes,
         tyro.conf.FlagCreatePairsOff,
@@ -100,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         | Serve
         | Join
         | Audit
-    ) = tyro.cli(commands, args=arguments, prog="rknn", description=description, config=flags)
+    ) = tyro.cli(commands, args=arguments, prog="rknn", description=description, config=style)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
         result = _run(action)

@@ -1,0 +1,72 @@
+"""Options of a command from a file: `--config run.toml`, or `.json`.
+
+    rknn label --config run.toml --epsilon 0.5
+
+A key of the file is the name of an option, with `-` or `_`. A table `[labeler]` with a key
+`max-answers` is the option `--labeler.max-answers`. Options of the command line come after those of
+the file, and so replace them.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FLAG = "--config"
+
+
+def expanded(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the options of the file that `--config` names, if it is there.
+
+    Raises:
+      ValueError: If the file cannot be read, is neither TOML nor JSON, or names no options.
+      OSError: If the file is not there.
+    """
+    words = list(arguments)
+    given = [i for i, word in enumerate(words) if word.partition("=")[0] == FLAG]
+    if not given:
+        return words
+    if len(given) > 1:
+        raise ValueError(f"Expected one {FLAG}, got {len(given)}; put all options into one file.")
+    [place] = given
+    _, equals, name = words[place].partition("=")
+    if not equals:
+        if place + 1 == len(words):
+            raise ValueError(f"Expected {FLAG} FILE, got no file; name a .toml or .json file.")
+        name = words[place + 1]
+    rest = words[:place] + words[place + (1 if equals else 2) :]
+    options = list(_options(_read(Path(name)), ""))
+    first = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
+    return [*rest[:first], *options, *rest[first:]]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """Return the content of a file of options."""
+    text = path.read_text()
+    try:
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise ValueError(f"Expected {kind} in {path}, got {error}; correct the file.") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"Expected options by name in {path}, got a {type(found).__name__}.")
+    return found
+
+
+def _options(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    """Yield the words of the options. What is null or false is left at its default."""
+    for key, value in values.items():
+        name = f"{prefix}{key.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            yield from _options(value, f"{name}.")
+        elif value is None or value is False:
+            continue
+        elif value is True:
+            yield f"--{name}"
+        elif isinstance(value, list):
+            yield f"--{name}"
+            yield from map(str, value)
+        else:
+            # One word, so that a negative number is no option.
+            yield f"--{name}={value}"
