@@ -1,0 +1,15 @@
+# rknn, for files that are mounted at /data:
+#   docker build -t rknn . && docker run --rm -v "$PWD:/data" rknn label --public public.npz --private private.npz --epsilon 0.5
+FROM python:3.12-slim AS wheel
+COPY . /source
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel /source
+
+FROM python:3.12-slim
+COPY --from=wheel /wheel /wheel
+RUN pip install --no-cache-dir "$(ls /wheel/*.whl)[parquet,federation]" \
+    && rm -r /wheel \
+    && useradd --create-home --uid 1000 rknn
+USER rknn
+WORKDIR /data
+ENTRYPOINT ["rknn"]
+CMD ["--help"]

@@ -1,0 +1,36 @@
+"""What a package says of itself: its metadata, and the image that it is installed into."""
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+INSTRUCTIONS = {"FROM", "COPY", "RUN", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
+
+
+def test_metadata_name_the_author_the_license_and_every_python_that_is_supported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["authors"]
+    assert project["keywords"]
+    assert project["license-files"] == ["LICENSE"]
+    assert (ROOT / "rknn_jax" / "py.typed").exists()
+    assert "Typing :: Typed" in project["classifiers"]
+    lowest = project["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {lowest}" in project["classifiers"]
+    assert importlib.metadata.version("rknn-jax") == project["version"]
+
+
+def test_the_image_runs_rknn_and_not_as_root():
+    text = (ROOT / "Dockerfile").read_text()
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    told = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    assert {name for name, _ in told} == INSTRUCTIONS
+    last = dict(told)
+    assert last["ENTRYPOINT"] == '["rknn"]'
+    assert last["USER"] not in ("root", "0")
+    names = [name for name, _ in told]
+    assert names.index("USER") > max(i for i, name in enumerate(names) if name == "RUN")
+    extras = re.search(r"\[(.*?)\]", last["RUN"])[1].split(",")
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras) <= set(known["optional-dependencies"])
