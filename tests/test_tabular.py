@@ -591,6 +591,21 @@ def test_tables_with_names_and_missing_values_go_in_as_they_are(table, make):
     np.testing.assert_array_equal(estimator.label(frame(private), y), blobs(60, 0)[1])
 
 
+def test_labels_in_another_order_than_their_rows_are_refused_before_anything_is_spent(table, make):
+    pandas = pytest.importorskip("pandas")
+    public, private, labels = table
+    estimator = make(epsilon=ALMOST_NO_NOISE).fit(public)
+    rows = pandas.DataFrame(private, index=[f"patient {i}" for i in range(NUM_PRIVATE)])
+    y = pandas.Series(labels, rows.index)
+    with pytest.raises(ValueError, match=r"Expected y with the index of X.*y\.loc\[X\.index\]"):
+        estimator.label(rows, y[::-1])
+    with pytest.raises(ValueError, match="Expected person with the index of X"):
+        estimator.label(rows, y, person=y[::-1])
+    assert not estimator.ledger.exists()
+    by_frame = estimator.label(rows, y)
+    np.testing.assert_array_equal(by_frame, blobs(60, 0)[1])
+
+
 def test_in_a_pipeline_public_rows_alone_decide_the_scale(table, make, tmp_path):
     public, private, labels = table
     units = np.array([1e4, 1, 1e-3, 1])

@@ -40,7 +40,7 @@ from rknn_jax.release import inputs, planning, surveys, tables
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.encoding import Scaling
-from rknn_jax.release.given_labels import class_ids, numbers_of, sorted_classes
+from rknn_jax.release.given_labels import check_aligned, class_ids, numbers_of, sorted_classes
 from rknn_jax.release.parameters import (
     concerns_in_parameters,
     errors_in_parameters,
@@ -322,6 +322,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             is a `BudgetExceededError` if not enough is left.
           ValueError: If the input or the parameters cannot be used; nothing was spent then.
         """
+        check_aligned(X, y=y, person=person)
         X = self._private(X)
         if self.classes is None and not self.infer_classes:
             raise ValueError(

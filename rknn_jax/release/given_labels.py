@@ -80,3 +80,27 @@ def _says_nothing(label: Any) -> bool:
         if isinstance(label, str)
         else str(label) in NO_LABEL or (isinstance(label, Real) and label < 0)
     )
+
+
+def check_aligned(rows: ArrayLike, **columns: ArrayLike | None) -> None:
+    """Raise ValueError if data frames name rows differently, as then labels would be mixed up.
+
+    Args:
+      rows: Private rows.
+      columns: Labels and persons of the rows, by their names; None and arrays have no index.
+    """
+    index = _index_of(rows)
+    for name, column in columns.items():
+        other = _index_of(column)
+        if index is not None and other is not None and not index.equals(other):
+            raise ValueError(
+                f"Expected {name} with the index of X, got another index; nothing was spent. "
+                f"Join them by it, such as {name}.loc[X.index], or pass .to_numpy() of both if "
+                "their order is right."
+            )
+
+
+def _index_of(values: ArrayLike | None) -> Any:
+    """Return the index of a data frame or series of pandas, or None."""
+    index = getattr(values, "index", None)
+    return index if hasattr(index, "equals") else None
