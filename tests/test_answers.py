@@ -122,12 +122,15 @@ def test_rows_are_the_same_in_blocks_and_with_few_landmarks(digits, monkeypatch)
     features, _, queries, kernels, votes = digits
     stddev = np.full(votes.shape, 5.0)
     whole = answers.decode(votes, stddev, kernels)
+    labels_alone = answers.decode(votes, stddev, kernels, redraws=0)
+    np.testing.assert_array_equal(labels_alone.probabilities, whole.probabilities)
+    assert np.isnan(labels_alone.stability).all()
     monkeypatch.setattr(covariance, "ROWS_AT_ONCE", 33 * 70)
     in_blocks = answers.decode(votes, stddev, kernels)
     assert in_blocks.probabilities == pytest.approx(whole.probabilities, abs=1e-5)
     monkeypatch.setattr(covariance, "BLOCK", 1)
     monkeypatch.setattr(covariance, "MOST_LANDMARKS", 200)
-    fewer = answers.decode(votes, stddev, answers.kernels(queries, features))
+    fewer = answers.decode(votes, stddev, answers.kernels(queries, features), redraws=0)
     assert np.mean(fewer.labels == whole.labels) > 0.9
 
 
@@ -274,7 +277,7 @@ def test_a_query_for_each_class_is_recognized_by_the_counts():
     for _ in range(15):
         counts, stddev = noisy(votes, 0.2, rng)
         plain = counts.argmax(axis=1)[queries.cluster]
-        found = answers.decode(counts, stddev, kernels).labels
+        found = answers.decode(counts, stddev, kernels, redraws=0).labels
         right.append((np.mean(found == labels[public]), np.mean(plain == labels[public])))
     jointly, alone = np.mean(right, axis=0)
     assert jointly > alone + 0.01

@@ -259,6 +259,7 @@ def test_more_clients_than_are_relied_on_add_noise_that_stddev_knows(half):
     assert stddev == pytest.approx(math.sqrt(2) * mechanism.stddev(np.zeros(1), RELIED_ON)[0])
 
 
+@pytest.mark.long  # the contract tests have the harder case of two votes
 def test_counts_are_unbiased_with_the_stated_variance():
     """1,000 runs of 40 voters: means within 5 standard errors, variances within 5 of theirs
     (kurtosis 6).

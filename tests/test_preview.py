@@ -175,20 +175,20 @@ def test_many_public_rows_are_sampled_in_proportion():
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
-@pytest.mark.parametrize("agreement", [0.7, 0.9])
-def test_a_release_says_what_the_dry_run_said(tmp_path, epsilon, agreement):
+def test_a_release_says_what_the_dry_run_said(tmp_path, epsilon):
     plan = planned(*load_digits(return_X_y=True), 600, tmp_path, epsilon=epsilon)
     public = plan.data.public
     rehearsal = rehearsed(plan.settings, public, plan.survey.queries, plan.survey.mechanism)
-    shares = preview.class_shares(rehearsal, agreement)
-    truth = shares[rehearsal.cluster]
-    told = preview.simulated_accuracy(rehearsal, plan.num_records, truth).mean()
-    rng = np.random.default_rng(1)
     votes = plan.num_records * plan.survey.queries.size[:, None] / 600
-    stddev = np.full(shares.shape, plan.survey.mechanism.noise_stddev)
-    noisy = rng.poisson(votes * shares) + rng.normal(scale=stddev)
-    decoded = answers.decode(noisy, stddev, plan.survey.kernels)
-    assert decoded.expected_accuracy == pytest.approx(told, abs=0.1)
+    for agreement in (0.7, 0.9):
+        shares = preview.class_shares(rehearsal, agreement)
+        truth = shares[rehearsal.cluster]
+        told = preview.simulated_accuracy(rehearsal, plan.num_records, truth).mean()
+        rng = np.random.default_rng(1)
+        stddev = np.full(shares.shape, plan.survey.mechanism.noise_stddev)
+        noisy = rng.poisson(votes * shares) + rng.normal(scale=stddev)
+        decoded = answers.decode(noisy, stddev, plan.survey.kernels, redraws=0)
+        assert decoded.expected_accuracy == pytest.approx(told, abs=0.1)
 
 
 def test_made_up_shares_agree_as_far_as_asked(tmp_path):

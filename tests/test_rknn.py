@@ -341,7 +341,7 @@ def test_rows_and_labels_of_no_use_cast_no_vote():
     [
         rknn.ReverseKNN(num_neighbors=2),
         rknn.ReverseKNN(mechanism="gaussian"),
-        PrivateKNN(num_neighbors=50, sampling_prob=0.2),
+        pytest.param(PrivateKNN(num_neighbors=50, sampling_prob=0.2), marks=pytest.mark.long),
         PATE(num_teachers=50),
         PATE(num_teachers=50, aggregator="lnmax"),
     ],

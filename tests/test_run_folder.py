@@ -60,6 +60,7 @@ def test_clearing_removes_only_what_a_run_writes(started):
     assert held_files(started) == ["my_notes", "my_notes/idea.txt", "notes.txt"]
 
 
+@pytest.mark.long  # what is cleared is tested without a run, and a run's files in test_distill
 def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by_the_same_command(
     experiment, started
 ):

@@ -87,17 +87,20 @@ class Decoded:
         return float(self.probabilities.max(axis=1).mean())
 
 
-def decode(counts: Array, stddev: Array, public: Kernels) -> Decoded:
+def decode(counts: Array, stddev: Array, public: Kernels, *, redraws: int = DRAWS) -> Decoded:
     """Return the labels of all public rows, by post-processing alone.
 
     Args:
       counts: `[s, num_classes]`, noisy counts.
       stddev: Standard deviation of the noise, `[s, num_classes]`, in votes.
       public: Kernels of the queries.
+      redraws: Number of redrawn counts behind the stability. Defaults to `DRAWS`. With 0 the
+        stability is NaN, and all else is the same.
     """
     # On small matrices, threads wait for each other: on a busy machine for minutes.
     with threadpool_limits(limits=1 if len(counts) <= SMALL else None, user_api="blas"):
-        return _decode(np.asarray(counts, np.float64), np.asarray(stddev, np.float64), public)
+        counts = np.asarray(counts, np.float64)
+        return _decode(counts, np.asarray(stddev, np.float64), public, redraws)
 
 
 def decode_labels(labels: Array, num_classes: int, public: Kernels) -> np.ndarray:
@@ -115,10 +118,10 @@ def decode_labels(labels: Array, num_classes: int, public: Kernels) -> np.ndarra
     """
     votes = np.eye(num_classes)[np.asarray(labels)] * public.size[:, None]
     doubt = LABEL_DOUBT * np.mean(public.size)
-    return decode(votes, np.full(votes.shape, doubt), public).probabilities
+    return decode(votes, np.full(votes.shape, doubt), public, redraws=0).probabilities
 
 
-def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Decoded:
+def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels, redraws: int) -> Decoded:
     num_classes = counts.shape[1]
     tried, priors = process.mixtures(public, num_classes)
     seen = process.standardized(counts, stddev, public.size, np.ones(num_classes))
@@ -137,7 +140,7 @@ def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Decoded:
     if len(counts) == num_classes > 1:
         matched = matching.match(counts, stddev, public.size)
         one_to_one = float(expit(matched.log_likelihood - logsumexp(scores[kept])))
-    models = _models(seen, tried, weights, matched, one_to_one)
+    models = _models(seen, tried, weights, matched, one_to_one, redraws)
     means, stability = zip(*_rows(seen, models, public), strict=True)
     shares, variance = _queries(seen, tried, weights)
     squares = shares**2 + variance
@@ -200,12 +203,13 @@ def _models(
     weights: np.ndarray,
     matched: matching.Matching | None,
     matching_weight: float,
+    redraws: int,
 ) -> list[Model]:
-    """Return the mixtures that matter, with `DRAWS` redrawn counts in all."""
+    """Return the mixtures that matter, with `redraws` redrawn counts in all."""
     # A fixed seed is safe: this is an estimate after the release, and draws none of its noise.
     rng = np.random.default_rng(0)
     kept = np.flatnonzero(weights)
-    draws = np.bincount(rng.choice(kept, DRAWS, p=weights[kept]), minlength=len(weights))
+    draws = np.bincount(rng.choice(kept, redraws, p=weights[kept]), minlength=len(weights))
     found = []
     for i in kept:
         between = tried[i].between
@@ -225,6 +229,7 @@ def _rows(
     seen: process.Seen, models: list[Model], public: Kernels
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield mean shares `[b, num_classes]` and stability `[b]` of each block of rows."""
+    redraws = sum(len(model.redrawn) for model in models)
     for block in public.blocks():
         across = [model.mixture.rows(block) for model in models]
         parts = [
@@ -232,9 +237,9 @@ def _rows(
         ]
         mean = seen.prior + seen.spread * sum(parts)
         labels = mean.argmax(axis=1)
-        stays = np.zeros(len(mean), np.float32)
+        stays = np.full(len(mean), 0 if redraws else np.nan, np.float32)
         for model, one in zip(models, across, strict=True):
             for coefficients in model.redrawn:
                 redrawn = seen.prior + seen.spread * (one @ coefficients)
                 stays += redrawn.argmax(axis=1) == labels
-        yield mean, stays / np.float32(DRAWS)
+        yield mean, stays / np.float32(max(redraws, 1))

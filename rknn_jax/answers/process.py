@@ -274,6 +274,8 @@ def redrawn(
     """
     num_queries = len(between)
     drawn = np.empty((num_draws, *seen.residual.shape))
+    if num_draws == 0:
+        return drawn
     for columns in _alike(seen):
         clear = between + np.diag(seen.chance[:, columns[0]] + 1e-9)
         noise = seen.noise[:, columns[0]]

@@ -26,6 +26,7 @@ References: Kairouz, Oh & Viswanath, "The Composition Theorem for Differential P
 Kasiviswanathan & Smith, "On the 'Semantics' of Differential Privacy: A Bayesian Formulation", 2014.
 """
 
+import functools
 import json
 import math
 import secrets
@@ -297,6 +298,15 @@ def _resource(name: str) -> str:
     return resources.files("rknn_jax.privacy").joinpath(name).read_text(encoding="utf-8")
 
 
+@functools.cache  # compiling the template takes far longer than rendering it
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"percent": percent, "one_in": one_in}
+    return environment.from_string(_resource("statement.html.j2"))
+
+
 def page(statement: Statement) -> str:
     """Return the page: HTML that loads nothing, prints well and depends on the statement alone."""
     guarantee = statement.guarantee
@@ -306,12 +316,8 @@ def page(statement: Statement) -> str:
     right = right_guesses(epsilon, delta)
     columns = [(factor, exception(delta, factor)) for factor in FACTORS] if delta else [(1.0, 0.0)]
     columns = [(factor, rare) for factor, rare in columns if rare < 1]
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"percent": percent, "one_in": one_in}
     card = _core(statement)
-    made = environment.from_string(_resource("statement.html.j2")).render(
+    made = _template().render(
         statement=statement,
         card=card,
         checklists=checklists.answered(card),

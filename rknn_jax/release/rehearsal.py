@@ -46,14 +46,14 @@ def expect(
     others: dict[str, preview.Rehearsal] = {}
     if num_records is not None and mechanism.num_queries <= preview.MOST_QUERIES:
         mine = rehearsal(settings, public, queries, mechanism)
-        others = dict(_others(settings, data, public, queries))
+        others = dict(_others(settings, data, queries, mine))
     return preview.preview(
         mechanism, queries.size, num_records, rehearsal=mine, others=others, features=public
     )
 
 
 def _others(
-    settings: "Settings", data: Data, public: np.ndarray, queries: Queries
+    settings: "Settings", data: Data, queries: Queries, mine: preview.Rehearsal
 ) -> Iterator[tuple[str, preview.Rehearsal]]:
     """Yield the flags and the public sides of releases with one other setting."""
     num_queries = len(queries.size)
@@ -68,7 +68,8 @@ def _others(
             mechanism = calibrated(other, data)
             without = "" if kind.needs_delta or not settings.delta else " without --delta"
             flags = f"--mechanism {name}{without}"
-            yield flags, rehearsal(other, public, queries, mechanism)
+            yield flags, replace(mine, mechanism=mechanism)
+    public = of_metric(settings, data.public)
     if len(public) > MOST_REHEARSED or num_queries > preview.FEW_QUERIES:
         return
     for number in (num_queries // 2, 2 * num_queries):

@@ -22,7 +22,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
 from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.preview import AGREEMENTS, DRAWS, LOSS, Expected
+from rknn_jax.release.preview import AGREEMENTS, DRAWS, LOSS, QUICK, Expected
 from rknn_jax.release.rehearsal import MOST_REHEARSED
 from rknn_jax.release.survey import Reading, Survey, labels_of, public_graph, refuse_given
 from rknn_jax.types import Queries
@@ -206,7 +206,7 @@ class SumSurvey(Survey):
             totals = tally.total(public, labels.astype(np.int32)) * num_records // len(public)
             right = []
             for draw in range(DRAWS):
-                noise = self.labeler.simulated(jax.random.key(draw))
+                noise = self.labeler.simulated(jax.random.key(draw, impl=QUICK))
                 drawn = noise.draw(totals * tally.grid)
                 told = self.labeler.read(drawn, noise.stddev, np.asarray, queries, noise.guarantee)
                 shared = _spread(graph, told.probabilities)

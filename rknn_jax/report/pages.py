@@ -4,6 +4,7 @@
 and lists of concerns. A program's own template extends the frame. All text is escaped.
 """
 
+import functools
 from pathlib import Path
 
 import jinja2
@@ -24,6 +25,7 @@ COLOURS = {
 """Light and dark colors of pages and charts, which templates use as CSS variables."""
 
 
+@functools.cache  # compiling a template takes far longer than rendering it
 def template(name: str, folder: Path | None = None) -> jinja2.Template:
     """Return a template that may extend the frame and import the components.
 
