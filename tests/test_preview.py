@@ -220,14 +220,18 @@ def test_little_data_is_advised_labels_without_counts(tmp_path):
 @pytest.mark.long
 def test_other_settings_are_those_that_a_release_takes(tmp_path):
     rows, labels = blobs()
+    names = ("least_squares", "prototypes", "public_prototypes")
+    labelers = {f"--labeler {name}" for name in names}
     flags = {"--queries 4", "--queries 16"}
     pure = planning.expect(planned(rows, labels, 100, tmp_path, epsilon=1.0, queries=8))
-    assert set(pure.alternatives) == flags | {"--mechanism permute_and_flip"}
+    assert set(pure.alternatives) == flags | labelers | {"--mechanism permute_and_flip"}
     settings = {"epsilon": 1.0, "queries": 8, "mechanism": "gaussian", "delta": 1e-5}
     found = planning.expect(planned(rows, labels, 100, tmp_path / "other", **settings))
     assert set(found.alternatives) >= flags | {
         "--mechanism discrete_laplace without --delta",
         "--mechanism permute_and_flip without --delta",
+        "--labeler prototypes",
+        "--labeler public_prototypes without --delta",
     }
 
 

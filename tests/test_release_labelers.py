@@ -286,6 +286,21 @@ def test_a_sum_that_noise_decides_is_a_concern(files, labeler):
     assert "noise_decides" not in told[1]
 
 
+@pytest.mark.long
+def test_a_dry_run_tells_what_every_labeler_would_give_without_a_private_row(files, monkeypatch):
+    folder, _ = files
+    monkeypatch.setattr(counting, "count", None)  # nothing is counted
+    plan = planning.prepare(settings(folder, labeler="prototypes", epsilon=0.02, dry_run=True))
+    found = planning.expect(plan)
+    others = {f"--labeler {name}" for name in ("rknn", "public_prototypes", "least_squares")}
+    assert set(found.alternatives) == others
+    best = max(found.alternatives, key=found.alternatives.get)
+    assert found.alternatives[best] > found.expected[0.9] + planning.CLEARLY
+    assert found.advice.startswith(f"{best} is expected to give")
+    hidden = settings(folder, labeler="rknn", relation="add-remove", queries=9, dry_run=True)
+    assert not planning.expect(planning.prepare(hidden)).alternatives, "n is private"
+
+
 def test_no_labeler_is_chosen_for_an_assumed_number_of_classes():
     """A dry run without classes previewed another labeler than the release took."""
     data = inputs.data_of(*tables(), Classes(10, source="assumed"))

@@ -90,6 +90,7 @@ def metered(phase: str) -> Iterator[Meter]:
     log = logging.getLogger("rknn_jax")
     level = log.level
     log.addHandler(meter)
+    propagates, log.propagate = log.propagate, False  # other handlers would say it again
     log.setLevel(logging.INFO)
     done = threading.Event()
 
@@ -110,6 +111,7 @@ def metered(phase: str) -> Iterator[Meter]:
             done.set()
             thread.join()
             log.removeHandler(meter)
+            log.propagate = propagates
             log.setLevel(level)
 
 

@@ -18,7 +18,7 @@ from rknn_jax.release import release_folder, surveys
 from rknn_jax.release.accounts import first_budget, open_ledger
 from rknn_jax.release.counting import Question
 from rknn_jax.release.inputs import Data, check, read, refuse_inside
-from rknn_jax.release.preview import Expected
+from rknn_jax.release.preview import USUAL, Expected
 from rknn_jax.release.shards import Shard
 from rknn_jax.release.survey import Survey, public_size
 from rknn_jax.release.surveys import Choice
@@ -47,6 +47,13 @@ UNSEEN = (
     "purpose",
 )
 """Settings on which the noisy sum of a release does not depend."""
+
+
+CLEARLY = 0.05
+"""Expected accuracy by which another labeler must be better, so that it is advised.
+
+All are simulated on groups of public rows. Which labeler suits the classes, no public row can tell.
+"""
 
 
 @dataclass(frozen=True)
@@ -163,12 +170,25 @@ def _planned(choice: Choice, data: Data, *, paid: bool = False) -> Plan:
 def expect(plan: Plan) -> Expected:
     """Return the error to expect of a release, by simulation on public quantities.
 
-    Nothing private is read but the number of records, if that is public, and none is drawn.
+    The alternatives are other settings of the labeler, and the other labelers. Nothing private is
+    read but the number of records, if that is public, and none is drawn.
 
     Args:
       plan: Release to make, or dry run.
     """
-    return plan.survey.expect()
+    expected = plan.survey.expect()
+    if expected.expected is None:
+        return expected
+    others = surveys.expected_of_others(plan.settings, plan.data)
+    advice = expected.advice
+    best = max(others, key=lambda flags: others[flags])
+    mine = expected.expected[USUAL]
+    if others[best] > max([mine, *expected.alternatives.values()]) + CLEARLY:
+        advice = (
+            f"{best} is expected to give {others[best]:.0%} at {USUAL:.0%} agreement, where these "
+            f"settings give {mine:.0%}"
+        )
+    return replace(expected, alternatives=expected.alternatives | others, advice=advice)
 
 
 def request(settings: "Settings", data: Data) -> str:

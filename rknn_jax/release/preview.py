@@ -39,7 +39,7 @@ SURE = 2.0
 LOSS = 0.2
 """Part of the agreement that noise may take before more votes are advised."""
 
-DRAWS = 12
+DRAWS = 40
 """Most simulated releases behind an expected accuracy."""
 
 QUICK = "rbg"

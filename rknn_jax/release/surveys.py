@@ -4,14 +4,15 @@ Reverse k-NN labeling and every labeler of one noisy sum count in one pass over 
 draw exact noise. Others need the records many times, or have no exact noise.
 """
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from rknn_jax import labelers
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.release import choosing
 from rknn_jax.release.inputs import Data
+from rknn_jax.release.preview import USUAL
 from rknn_jax.release.sum_survey import OF_VOTES, SumSurvey
 from rknn_jax.release.survey import Survey, public_size, refuse_given
 from rknn_jax.release.vote_survey import VoteSurvey
@@ -97,6 +98,40 @@ def choose(settings: "Settings", data: Data) -> Choice:
     quantities = choosing.Quantities(known, data.classes.count, settings.epsilon)
     labeler, reason = choosing.choose(quantities)
     return Choice(_completed(replace(settings, labeler=labeler)), reason)
+
+
+def expected_of_others(settings: "Settings", data: Data) -> dict[str, float]:
+    """Return the expected accuracy of releases by the other labelers, by their flags.
+
+    Every labeler is simulated under the assumption that private records are as the public rows, in
+    groups of which each is a class. Nothing private is read but the number of records.
+
+    Args:
+      settings: Settings of the release, with a labeler and a mechanism.
+      data: Public rows, classes, and number of private records.
+    """
+    found = {}
+    for name in names():
+        if name == settings.labeler:
+            continue
+        asked = _by(name, settings)
+        expected = of_labeler(name).of(asked, data).expect().expected
+        without = " without --delta" if asked.delta < settings.delta else ""
+        if expected is not None:
+            found[f"--labeler {name}{without}"] = expected[USUAL]
+    return found
+
+
+def _by(name: str, settings: "Settings") -> "Settings":
+    """Return the settings of a dry run by another labeler, with a delta if it takes one."""
+    usual: dict[str, Any] = {one.name: one.default for one in fields(settings)}
+    usual = {setting: usual[setting] for setting in OF_VOTES}
+    asked = replace(settings, **usual, labeler=name, mechanism=None, dry_run=True)
+    try:
+        of_labeler(name).check(_completed(asked))
+    except ValueError:
+        asked = replace(asked, delta=0.0)
+    return _completed(asked)
 
 
 def _completed(settings: "Settings") -> "Settings":
