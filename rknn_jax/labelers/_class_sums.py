@@ -35,7 +35,7 @@ import jax
 import numpy as np
 
 from rknn_jax.labelers._linear_head import Head, Link
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Tally
 from rknn_jax.labelers._public_ball import Ball, Spectrum
 from rknn_jax.privacy import accounting, contributions, exact_noise
 from rknn_jax.privacy.contributions import Protected
@@ -209,6 +209,11 @@ class SumsLabeler(OneSumLabeler):
         count_units = COUNT_UNITS[self.mechanism, self.relation]
         ball = Ball.around(queries, self.norm)
         return ClassSums(ball, num_classes, count_units, self.unit, self.grid)
+
+    def aggregate_sensitivity(self, tally: Tally) -> float:
+        """Return twice the radius, by the proof above; see `OneSumLabeler`."""
+        del tally
+        return 2.0 * GRID * self.grid
 
     def simulated(self, key: jax.Array) -> Noise:
         """Return simulated noise: normal, or discrete Laplace."""
