@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.federation import hosting, tls, wire
+from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.rounds import Round
 from rknn_jax.kernels import hashing
 from rknn_jax.privacy.entropy import Entropy
@@ -47,6 +48,23 @@ def question_vectors():
         "tree": json.loads(round.data[16 : ends[1]]),
         "arrays": json.loads(round.data[ends[1] : ends[2]]),
         "queries": np.frombuffer(round.data[ends[2] :], "<f4").reshape(4, 2).tolist(),
+    }
+
+
+def sum_question_vectors(kind):
+    """A question for a sum, and the sum of four records without noise, of which one counts not."""
+    round = Round(QUERIES, CLASSES, kind(1.0, 1e-5), honest=3, nonce=NONCE)
+    features = np.array([[0, 1], [1, 0], [5, -3], [1, 1]], np.float32)
+    told = round.connect(features, np.array([0, 1, 2, -1], np.int32))
+    return {
+        "labeler": round.config.name,
+        "hex": round.data.hex(),
+        "tree": json.loads(round.data[16 : 16 + int.from_bytes(round.data[:8], "little")]),
+        "features": features.tolist(),
+        "labels": [0, 1, 2, -1],
+        "sum_without_noise": told.tolist(),
+        "sensitivity": round.poll.shares.sensitivity,
+        "stddev_of_a_client": round.poll.shares.share_stddev,
     }
 
 
@@ -125,6 +143,7 @@ def vectors(folder):
         "question": question_vectors(),
         "messages": [message_vectors(name) for name in DEPLOYED],
         "sum": {"steps": VECTORS, "masks": MASKS},
+        "sum_questions": [sum_question_vectors(kind) for kind in sum_labelers().values()],
         "http": http_vectors(folder),
     }
 

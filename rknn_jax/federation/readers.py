@@ -118,6 +118,10 @@ class Reader(abc.ABC):
         """Largest part that a record or a client has in the release."""
 
     @abc.abstractmethod
+    def question(self, round: Round) -> str:
+        """Return the question in words, for the report."""
+
+    @abc.abstractmethod
     def facts(self, round: Round) -> dict[str, Any]:
         """Return entries of `privacy.json`."""
 
@@ -202,6 +206,11 @@ class VoteReader(Reader):
         """Largest part that a record or a client has in the release."""
         return Contribution(max(1, self.asked.records_per_client), self.config.num_neighbors)
 
+    def question(self, round: Round) -> str:
+        """Return the numbers of queries and votes, in words."""
+        votes = self.config.num_neighbors
+        return f"{len(round.queries)} queries, {votes} {'vote' if votes == 1 else 'votes'} a record"
+
     def facts(self, round: Round) -> dict[str, Any]:
         """Return the numbers of queries and neighbors."""
         return {"num_queries": len(round.queries), "num_neighbors": self.config.num_neighbors}
@@ -270,6 +279,10 @@ class SumReader(Reader):
     def contribution(self) -> Contribution:
         """Largest part that a record or a client has in the release."""
         return Contribution(1 if self.asked.unit == "record" else "shared")
+
+    def question(self, round: Round) -> str:
+        """Return the labeler and the size of its sum, in words."""
+        return f"one sum of {round.num_cells:,} numbers, for {self.labeler.name}"
 
     def facts(self, round: Round) -> dict[str, Any]:
         """Return the labeler, and the size and the noise of its sum."""

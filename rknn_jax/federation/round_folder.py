@@ -328,4 +328,5 @@ def _plain(asked: Asked) -> str:
     }
     config = asked.config
     values["config"] = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    values["labeler"] = config.name
     return json.dumps(values, indent=2)
