@@ -63,8 +63,8 @@ def sum_question_vectors(kind):
         "features": features.tolist(),
         "labels": [0, 1, 2, -1],
         "sum_without_noise": told.tolist(),
-        "sensitivity": round.poll.shares.sensitivity,
-        "stddev_of_a_client": round.poll.shares.share_stddev,
+        "sensitivity": f"{round.poll.shares.sensitivity:.6g}",
+        "stddev_of_a_client": f"{round.poll.shares.share_stddev:.6g}",
     }
 
 
@@ -200,6 +200,39 @@ def test_the_hash_of_the_page_is_the_hash_of_the_examples():
             if names["w"] * count >> 32 == message[8]:
                 inside.append(cell)
         assert inside == cells
+
+
+def told_by_the_page(example, rows):
+    """Sum of an example's records, by the words of the page."""
+    middle = rows.mean(axis=0)
+    center = np.asarray(example["features"]) - middle
+    length = np.linalg.norm(center, axis=1, keepdims=True)
+    if example["labeler"] == "public_prototypes":
+        away = rows - middle
+        away /= np.linalg.norm(away, axis=1, keepdims=True)
+        pairs = [away[i] @ away[j] for j in range(len(rows)) for i in range(j)]
+        low, high = np.quantile(pairs, [0.5, 1 - 1 / 6])
+        high += high == low
+        said = np.floor(1024 * np.clip((center / length @ away.T - low) / (high - low), 0, 1)) - 512
+    else:
+        radius = np.median(np.linalg.norm(rows - middle, axis=1))
+        said = np.trunc(4096 * (1 - 1e-12) * center / np.maximum(radius, length))
+        said = np.hstack([said, np.full((len(said), 1), 4096)])
+    total = np.zeros((3, said.shape[1]), np.int64)
+    for row, label in zip(said, example["labels"], strict=True):
+        total[label] += row.astype(np.int64) * (label >= 0)
+    return total
+
+
+def test_examples_of_sums_are_what_the_page_says():
+    kept = json.loads(PATH.read_text())["sum_questions"]
+    assert {example["labeler"] for example in kept} == sum_labelers().keys()
+    for example in kept:
+        round = Round.of(bytes.fromhex(example["hex"]))
+        found = told_by_the_page(example, np.asarray(round.queries, np.float64))
+        np.testing.assert_array_equal(example["sum_without_noise"], found)
+        change = 1024 * 2 if example["labeler"] == "public_prototypes" else 8192
+        assert float(example["sensitivity"]) == change
 
 
 # The commands of both pages, with curl and openssl
