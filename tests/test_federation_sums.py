@@ -160,6 +160,15 @@ def largest_change(round):
     return max(np.linalg.norm(stacked - one, axis=1).max() for one in stacked)
 
 
+def test_clients_that_are_scaled_to_more_are_found(monkeypatch):
+    """A planted bug: the norm of a client's vector that only nonnegative scores may have."""
+    reach = PublicPrototypes.aggregate_reach
+    more = lambda *given: reach(*given)._replace(norm=reach(*given).change)  # noqa: E731
+    monkeypatch.setattr(PublicPrototypes, "aggregate_reach", more)
+    round = a_sum(PublicPrototypes, queries=PAIR, unit="client")
+    assert largest_change(round) > 1.4 * round.poll.shares.sensitivity
+
+
 @each_labeler
 @each_unit
 def test_a_unit_moves_the_sum_by_the_sensitivity_and_no_more(kind, unit):
@@ -193,14 +202,20 @@ def test_rows_of_a_hostile_server_move_no_bound(kind, spread):
         assert np.linalg.norm(one - two) <= round.poll.shares.sensitivity
 
 
+@each_labeler
 @pytest.mark.usefixtures("without_noise")
-def test_a_client_counts_as_one_however_many_records_it_has(tmp_path):
-    round = a_sum(unit="client")
-    grid = round.poll.tally.grid
-    for records in (1, 7, 40):
+def test_a_client_has_the_norm_of_one_record_however_many_it_has(kind, tmp_path):
+    """Many records keep the direction of their sum, and are as long as the proof allows."""
+    round = a_sum(kind, unit="client")
+    most = round.poll.reach.norm
+    for records in (1, 7, 400):
         party = a_party(tmp_path / str(records), 1, records=records, unit="client")
-        counts = party.ready(round.data).vector().reshape(round.poll.shape)[:, -1]
-        assert counts.sum() == grid * round.poll.tally.count_units
+        vector = party.ready(round.data).vector()
+        length = np.linalg.norm(vector)
+        assert length <= most
+        whole = round.poll.tally.total(party.inputs, party.labels).ravel()
+        assert whole @ vector >= 0.999999 * np.linalg.norm(whole) * length
+        assert length >= (records == 400) * 0.999 * most
 
 
 # The question
@@ -254,6 +269,7 @@ def test_a_sum_that_cannot_keep_its_word_is_not_made(wrong, words):
         ({"queries": np.full((3, 2), np.nan, np.float32)}, "Expected queries"),
         ({"queries": np.zeros((0, 5), np.float32)}, "Expected queries"),
         ({"classes": ("only",)}, "at least 2 classes"),
+        ({"queries": np.zeros((2**12, 2**12 + 1), np.float32)}, "pass fewer --queries"),
     ],
 )
 def test_a_question_for_a_sum_is_checked_like_any_other(wrong, words):
@@ -341,10 +357,10 @@ def test_the_parts_of_clients_are_the_sum_of_the_labeler(kind, unit, tmp_path):
         every = (np.concatenate([getattr(party, name) for party in parties]) for name in COLUMNS)
         expected = tally.total(*every)
     else:
-        assert tally.grid % 9 == 0, "the weights of nine records are equal"
-        parts = [tally.total(party.inputs, party.labels) for party in parties]
-        expected = sum(parts) * (tally.grid // 9)
-    np.testing.assert_array_equal(found, expected)
+        units = [tally.grid * tally.total(party.inputs, party.labels) for party in parties]
+        most = round.poll.reach.norm
+        expected = sum(one * min(1, most / np.linalg.norm(one)) for one in units)
+    np.testing.assert_allclose(found, expected, atol=3 * (unit == "client"), rtol=1e-5)
     assert (stddev == round.poll.shares.stddev(3)).all()
 
 
@@ -408,7 +424,7 @@ def test_three_clients_label_the_rows_of_a_server(kind, tmp_path):
 
 
 def test_a_client_is_protected_as_a_whole(tmp_path):
-    """A client has the weight of one record, so that noise decides among three."""
+    """A client has the norm of one record, so that noise decides among three."""
     _, card = published(tmp_path / "out", a_request(Prototypes, unit="client"))
     assert card["guarantee"]["unit"] == "client"
     assert "client" in (tmp_path / "out/privacy.html").read_text()

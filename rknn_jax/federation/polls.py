@@ -7,6 +7,7 @@ round, so that client and server have the same one.
 """
 
 import abc
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +16,8 @@ import numpy as np
 from rknn_jax import labelers
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers import rknn
-from rknn_jax.labelers._one_sum import OneSumLabeler, Persons, Tally
+from rknn_jax.labelers._one_sum import OneSumLabeler, Reach, Tally
+from rknn_jax.labelers._public_ball import CLIP_SLACK
 from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.gaussian_shares import GaussianShares
@@ -24,6 +26,9 @@ from rknn_jax.types import Array, Queries
 
 MOST_COINS = 2**27
 """Most coins of a client and cell, so that counts and coins fit into a secure sum."""
+
+MOST_NUMBERS = 2**24
+"""Most numbers in the public rows of a sum, from which each client finds what a record adds."""
 
 
 class Poll(abc.ABC):
@@ -143,18 +148,25 @@ class VotePoll(Poll):
 class SumPoll(Poll):
     """Sum of a labeler of one noisy sum, with discrete Gaussian noise.
 
-    With unit=client, all records of a client share the weight of one, so that the client moves the
-    sum no more than a record does.
+    With unit=client, the sum over all records of a client is scaled to the norm of one, and then
+    moves the sum no more than a record does (`Reach`). If its records shared the weight of one
+    instead, those of different classes would have a smaller norm, and so more noise.
+
+    Scaled numbers are cut toward zero, which moves each by less than 1, and so two vectors of d
+    numbers by less than 2·sqrt(d). The norm is smaller in the same ratio as the change has to be.
 
     Attributes:
-      labeler: Labeler, whose unit is a person if a client is protected.
+      labeler: Labeler, whose unit is a person if a client is protected. Its grid keeps scaled
+        numbers fine.
       tally: What a record adds.
+      reach: How far a record moves the sum, which is the sensitivity.
       shares: Noise of all honest clients but one.
       unit: Privacy unit: record, or client.
     """
 
     labeler: OneSumLabeler
     tally: Tally
+    reach: Reach
     shares: GaussianShares
     unit: Unit
 
@@ -172,8 +184,14 @@ class SumPoll(Poll):
           honest: Number of clients that follow the protocol.
 
         Raises:
-          ValueError: If the labeler has no Gaussian noise, or another relation than replace-one.
+          ValueError: If the labeler has no Gaussian noise, or another relation than replace-one, or
+            if there are too many rows.
         """
+        if queries.size > MOST_NUMBERS:
+            raise ValueError(
+                f"Expected public rows of at most {MOST_NUMBERS:,} numbers for a sum, got "
+                f"{len(queries):,} of {queries.shape[1]:,}; pass fewer --queries."
+            )
         if "mechanism" in vars(config) and vars(config)["mechanism"] != "gaussian":
             raise ValueError(
                 f"Expected mechanism=gaussian of {config.name} in a round, whose noise clients add "
@@ -185,9 +203,9 @@ class SumPoll(Poll):
             )
         labeler = replace(config, unit="person" if unit == "client" else "record")
         tally = labeler.aggregate_tally(public_rows(queries), num_classes)
-        sensitivity = labeler.aggregate_sensitivity(tally)
-        shares = GaussianShares(config.epsilon, config.delta, sensitivity, honest - 1)
-        return cls(labeler, tally, shares, unit)
+        reach = labeler.aggregate_reach(tally)
+        shares = GaussianShares(config.epsilon, config.delta, reach.change, honest - 1)
+        return cls(labeler, tally, reach, shares, unit)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -206,12 +224,14 @@ class SumPoll(Poll):
 
     def tell(self, features: Array, labels: np.ndarray) -> np.ndarray:
         """Return the sum over the client's records, int64 `shape`."""
+        total = self.tally.total(np.asarray(features), labels)
         if self.unit == "record":
-            return self.tally.total(np.asarray(features), labels)
-        used = labels >= 0
-        parts = self.tally.parts(np.asarray(features)[used], labels[used])
-        owner = np.zeros(len(parts), np.int64)
-        return self.tally.bounded(parts, Persons(owner, owner.astype(np.uint64)))
+            return total
+        units = total.astype(np.float64) * self.tally.grid
+        rounding = 2 * math.sqrt(units.size)
+        most = self.reach.norm * (1 - rounding / self.reach.change) * CLIP_SLACK
+        scaled = units * (most / max(float(np.linalg.norm(units)), most))
+        return np.trunc(scaled).astype(np.int64)
 
     def vector(self, told: np.ndarray, entropy: Entropy) -> np.ndarray:
         """Return the client's sum with its share of the noise, int64, flat.

@@ -278,7 +278,7 @@ class SumReader(Reader):
     @property
     def contribution(self) -> Contribution:
         """Largest part that a record or a client has in the release."""
-        return Contribution(1 if self.asked.unit == "record" else "shared")
+        return Contribution(1 if self.asked.unit == "record" else "clipped")
 
     def question(self, round: Round) -> str:
         """Return the labeler and the size of its sum, in words."""

@@ -12,7 +12,7 @@ of the answer may.
 **Trust.** `local` and `shuffle` send messages of a local mechanism. With `central` no message is
 sent: clients' numbers are summed by secure aggregation (`secure_sum`), and each client adds a share
 of the noise (`polls`). The numbers are the votes of reverse k-NN labeling, or the sum of another
-labeler. Such a sum has all records of a client under unit=client, with the weight of one.
+labeler. Under unit=client, such a sum has all records of a client, scaled to the norm of one.
 """
 
 import hashlib

@@ -49,7 +49,7 @@ class Serve:
       neighbors: number of queries k that each record votes for, with --labeler rknn.
       metric: of the features, with --labeler rknn.
       unit: what is protected: a record, or all that a client holds.
-      records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, with the weight of one.
+      records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
       representation: learned from the public images; a file of rknn_jax/representations.
       student: trained on the labeled public images; none for labels alone.
       epochs: of the student; its own where it is not given.

@@ -114,6 +114,18 @@ class Sums(NamedTuple):
     encode: Encoder
 
 
+class Reach(NamedTuple):
+    """Distances of a sum, in units of weight and L2 norm.
+
+    Attributes:
+      norm: Largest norm of what a record adds.
+      change: Largest distance of two sums over records that are scaled to that norm.
+    """
+
+    norm: float
+    change: float
+
+
 @dataclass(frozen=True)
 class OneSumLabeler(Labeler[Sums]):
     """Labeler of one noisy sum.
@@ -169,8 +181,8 @@ class OneSumLabeler(Labeler[Sums]):
         return self.tally(queries, num_classes)
 
     @abc.abstractmethod
-    def aggregate_sensitivity(self, tally: Tally) -> float:
-        """Return the largest change of such a sum if a unit is replaced, in units and L2 norm.
+    def aggregate_reach(self, tally: Tally) -> Reach:
+        """Return how far a record moves such a sum.
 
         Args:
           tally: Result of `aggregate_tally`.

@@ -14,8 +14,9 @@ than a record: each class costs at most the person's weight there, over t.
 **A sum of clients** is seen as a whole, with Gaussian noise on each utility. Half a unit is taken
 from each utility then, so that a record adds a vector of s numbers of at most 1/2 to its class. A
 record in its place moves s numbers by at most 1 in one class, or two times s by at most 1/2: by at
-most √s in L2 norm. All utilities of a class are lower by the same, so its largest one stays. The
-noise grows with √s, so few candidates are better there.
+most √s in L2 norm. Sums over any records that are scaled to the norm √s/2 differ by no more. All
+utilities of a class are lower by the same, so its largest one stays. The noise grows with √s, so
+few candidates are better there.
 
 The implementation differs from the paper in three ways:
 
@@ -46,7 +47,7 @@ import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax.labelers._cosines import PublicCosines
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Tally
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Reach, Tally
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Event, Guarantee
@@ -204,9 +205,10 @@ class PublicPrototypes(OneSumLabeler):
         """Return the public side of utilities around 0; see `OneSumLabeler.aggregate_tally`."""
         return replace(self.tally(queries, num_classes), middle=GRID // 2)
 
-    def aggregate_sensitivity(self, tally: Tally) -> float:
-        """Return √s, in units, by the proof above; see `OneSumLabeler`."""
-        return GRID * self.grid * math.sqrt(tally.shape[1])
+    def aggregate_reach(self, tally: Tally) -> Reach:
+        """Return √s/2 and √s, in units, by the proof above; see `OneSumLabeler`."""
+        change = GRID * self.grid * math.sqrt(tally.shape[1])
+        return Reach(change / 2, change)
 
     def drawn(self, tally: Tally) -> tuple[int, ...]:
         """Return the shape of the choice, `(num_classes,)`."""
