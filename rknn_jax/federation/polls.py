@@ -192,11 +192,6 @@ class SumPoll(Poll):
                 f"Expected public rows of at most {MOST_NUMBERS:,} numbers for a sum, got "
                 f"{len(queries):,} of {queries.shape[1]:,}; pass fewer --queries."
             )
-        if "mechanism" in vars(config) and vars(config)["mechanism"] != "gaussian":
-            raise ValueError(
-                f"Expected mechanism=gaussian of {config.name} in a round, whose noise clients add "
-                f"in shares, got mechanism={vars(config)['mechanism']}."
-            )
         if config.relation != "replace-one":
             raise ValueError(
                 f"Expected relation=replace-one in a round, got relation={config.relation}."

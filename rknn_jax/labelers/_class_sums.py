@@ -216,6 +216,11 @@ class SumsLabeler(OneSumLabeler):
     def aggregate_reach(self, tally: Tally) -> Reach:
         """Return the reach with counts as heavy as the radius; see the proof above."""
         del tally
+        if self.mechanism != "gaussian":
+            raise ValueError(
+                "Expected mechanism=gaussian for a sum of clients, who add such noise in shares, "
+                f"got mechanism={self.mechanism}."
+            )
         return Reach(math.sqrt(2) * GRID * self.grid, 2.0 * GRID * self.grid)
 
     def simulated(self, key: jax.Array) -> Noise:

@@ -186,6 +186,9 @@ class OneSumLabeler(Labeler[Sums]):
 
         Args:
           tally: Result of `aggregate_tally`.
+
+        Raises:
+          ValueError: If the labeler's settings are for other noise than Gaussian.
         """
 
     def drawn(self, tally: Tally) -> tuple[int, ...]:
