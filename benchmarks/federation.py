@@ -1,10 +1,11 @@
 """Federation: MNIST's writers as parties, a million messages, and ten thousand virtual clients.
 
-    RKNN_MNIST_DIR=... python -m benchmarks.federation [mnist|replay|clients]
+    RKNN_MNIST_DIR=... python -m benchmarks.federation [mnist|labelers|replay|clients]
 
 `mnist` lets every party answer by `Client`, each with its own ledger and sealed randomness.
 `Collector` counts the answers, without processes between them. Sums of trust=central are taken
-without their masks, which cancel exactly. `replay` measures the server alone. `clients` measures
+without their masks, which cancel exactly. `labelers` compares the labelers whose sums clients add
+up, on training images alone. `replay` measures the server alone. `clients` measures
 one round in Flower's simulation engine, with all processes that the engine starts.
 """
 
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +29,18 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmarks._measure import RESULTS, mnist_folder, save, summary
-from rknn_jax import data, postprocessing
+from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.answers import kernels
-from rknn_jax.federation import wire
+from rknn_jax.federation import readers, wire
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, Sum
+from rknn_jax.federation.polls import sum_labelers
+from rknn_jax.federation.request import Asked
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
-from rknn_jax.labels import Labels
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import Ledger, fingerprint
-from rknn_jax.queries import kmeans
 from rknn_jax.representations import spectral
 
 SEEDS = (0, 1, 2)
@@ -74,13 +75,42 @@ PARTIES: tuple[dict[str, Any], ...] = (
     {"parties": 539, "trust": "local", "epsilon": 4.0, "unit": "client", "records": 1},
 )
 
+SUMS: tuple[dict[str, Any], ...] = tuple(
+    {"labeler": labeler, "trust": "central", "honest": ways["parties"]}
+    | {name: value for name, value in ways.items() if name != "records" or labeler == "rknn"}
+    for ways in (
+        {"parties": 10, "epsilon": 0.02},
+        {"parties": 10, "epsilon": 0.1},
+        {"parties": 10, "epsilon": 1.0},
+        {"parties": 10, "epsilon": 1.0, "unit": "client", "records": 4},
+        {"parties": 539, "epsilon": 0.2, "unit": "client", "records": 4},
+        {"parties": 539, "epsilon": 1.0, "unit": "client", "records": 4},
+    )
+    for labeler in ("rknn", "prototypes", "least_squares", "public_prototypes")
+)
+
 
 def mnist() -> list[dict[str, Any]]:
     """Return the accuracy of public labels for every way to take part, over three splits."""
-    found: list[list[float]] = [[] for _ in PARTIES]
-    sizes: list[dict[str, Any]] = [{} for _ in PARTIES]
+    return measured("mnist", PARTIES)
+
+
+def labelers() -> list[dict[str, Any]]:
+    """Return the same for sums of several labelers, on splits of the training images."""
+    return measured("mnist:train", SUMS)
+
+
+def measured(name: str, parties: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the accuracy of public labels for every way to take part, over three splits.
+
+    Args:
+      name: Data set with writers.
+      parties: Ways to take part.
+    """
+    found: list[list[float]] = [[] for _ in parties]
+    sizes: list[dict[str, Any]] = [{} for _ in parties]
     for seed in SEEDS:
-        task = data.load("mnist", seed, mnist_folder())
+        task = data.load(name, seed, mnist_folder())
         key = jax.random.key(seed)
         encode = spectral.fit(
             stage_key(key, Stage.ENCODER), task.public.images, spectral.Config(dimension=10)
@@ -89,46 +119,58 @@ def mnist() -> list[dict[str, Any]]:
             np.asarray(encode(images), np.float32)
             for images in (task.public.images, task.private.images)
         )
-        queries = kmeans.select(stage_key(key, Stage.QUERIES), public, 10)
-        graph = postprocessing.public_graph(public, 10)
-        decoder = kernels(queries, public, graph)
-        nothing = Labels.none(len(public), 10)
-        for number, party in enumerate(PARTIES):
-            mechanism = "binomial" if party["trust"] == "central" else "collision"
-            named: dict[str, Any] = {
-                "mechanism": mechanism,
-                "trust": party["trust"],
-                "amplification": "general",
-            }
-            config = rknn.ReverseKNN(epsilon=party["epsilon"], delta=1e-6, **named)
-            unit = party.get("unit", "record")
+        for number, party in enumerate(parties):
+            asked = request(party, task.card.classes)
+            reader = readers.of(asked)
+            queries = reader.select(stage_key(key, Stage.QUERIES), public)
             round = Round(
                 np.asarray(queries.features),
-                task.card.classes,
-                config,
+                asked.classes,
+                asked.config,
                 None,
-                unit,
-                party.get("records", 0),
-                party.get("honest", 0),
+                asked.unit,
+                asked.records_per_client,
+                asked.honest,
             )
             with tempfile.TemporaryDirectory() as folder:
                 answers, longest = answered(Path(folder), round, party, private, task.private)
-            counts, stddev = answers.counts()
-            labels = rknn.answer(
-                counts, stddev, round.guarantee(round.honest or None), queries, config
-            )
-            decoded = nothing.after(queries, labels, 0, decoder, graph)
-            found[number].append(float(np.mean(decoded.hard == task.public.true_labels)))
+            guarantee = round.guarantee(round.honest or None)
+            labels = reader.read(answers, guarantee, queries, public).labels
+            found[number].append(float(np.mean(labels == task.public.true_labels)))
             sizes[number] = {
                 "messages": answers.num_messages,
                 "most_bytes": longest,
-                "guarantee": round.guarantee(round.honest or None).asdict(),
+                "question_bytes": len(round.data),
+                "guarantee": guarantee.asdict(),
             }
             print(f"seed {seed}, {party}: {found[number][-1]:.2%}", flush=True)
     return [
         party | size | {"label_accuracy": summary(values)}
-        for party, size, values in zip(PARTIES, sizes, found, strict=True)
+        for party, size, values in zip(parties, sizes, found, strict=True)
     ]
+
+
+def request(party: dict[str, Any], classes: tuple[str, ...]) -> Asked:
+    """Return the request of a server for one way to take part."""
+    labeler = party.get("labeler", "rknn")
+    config: Any = None
+    if labeler == "rknn":
+        config = rknn.ReverseKNN(
+            epsilon=party["epsilon"],
+            delta=1e-6,
+            mechanism="binomial" if party["trust"] == "central" else "collision",
+            trust=party["trust"],
+            amplification="general",
+        )
+    else:
+        config = sum_labelers()[labeler](epsilon=party["epsilon"], delta=1e-6)
+    return Asked(
+        config,
+        classes,
+        unit=party.get("unit", "record"),
+        records_per_client=party.get("records", 0),
+        honest=party.get("honest", 0),
+    )
 
 
 def answered(
@@ -388,7 +430,7 @@ def resident(process: int) -> int:
 
 
 if __name__ == "__main__":
-    parts = {"mnist": mnist, "replay": replay, "clients": clients}
+    parts = {"mnist": mnist, "labelers": labelers, "replay": replay, "clients": clients}
     # Parts that are measured separately are merged into one result.
     chosen = sys.argv[1:] or list(parts)
     sys.argv[1:] = []

@@ -28,8 +28,8 @@ from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, most_shift
-from rknn_jax.federation.messages import drawn_records
 from rknn_jax.federation.notes import seal
+from rknn_jax.federation.polls import drawn_records
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import client_totals
@@ -407,7 +407,7 @@ def connect_without_jax(client, round, seconds=0.0):
     """Return a `Round.connect` for a fork, which must not run JAX: the votes that this process
     finds, after some time.
     """
-    cells = client._cells(round)
+    cells = client._told(round)
     wire.message_bytes(round.mechanism)  # its shapes are traced once and kept
 
     def connect(*_):
@@ -509,7 +509,7 @@ def test_nothing_in_the_data_decides_whether_there_is_an_answer(tmp_path):
     strange.inputs[1:4] = np.array([[np.nan], [np.inf], [3e38]], np.float32)
     lengths = {len(client.answer(a_round().data)[2]) for client in (plain, strange)}
     assert len(lengths) == 1
-    assert (strange._cells(a_round())[:4] == -1).all()
+    assert (strange._told(a_round())[:4] == -1).all()
     beyond = a_round(epsilon=40.0)
     for client in (plain, strange):
         with pytest.raises(BudgetExceededError):  # before the data is looked at
@@ -538,13 +538,13 @@ def test_a_representation_sees_one_record_at_a_time(tmp_path):
         )
         if encode is inner:
             with pytest.raises(RefusedError, match="makes something else"):
-                client._cells(round)
+                client._told(round)
             continue
-        whole = client._cells(round)
+        whole = client._told(round)
         for i in range(9):
             changed = images.copy()
             changed[i] = 255 - changed[i]
-            moved = dataclasses.replace(client, inputs=changed)._cells(round)
+            moved = dataclasses.replace(client, inputs=changed)._told(round)
             assert np.flatnonzero((moved != whole).any(axis=1)).tolist() in ([], [i])
 
 
@@ -673,7 +673,7 @@ def test_the_bounds_do_not_tell_how_many_records_a_client_has(tmp_path):
 def test_coins_of_a_sum_count_as_work():
     config = rknn.ReverseKNN(epsilon=0.05, delta=1e-9, mechanism="binomial", trust="central")
     round = Round(QUERIES, CLASSES, config, honest=3)
-    assert round.work(6) == 12 * -(-round.shares.coins_per_share // 64) > 12 * 500
+    assert round.work(6) == 12 * -(-round.poll.coins.coins_per_share // 64) > 12 * 500
     assert round.work(10**6) == 12 * 10**6
     assert round.answer_bytes(6) == 8 * 12
 

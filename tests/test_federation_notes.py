@@ -63,5 +63,5 @@ def test_a_note_tells_nothing_of_the_votes_without_its_seed_and_is_gone_once_it_
     round = a_round()
     client.answer(round.data)
     assert not list(client.folder.glob("*.noted"))
-    cells = client._cells(round)
+    cells = client._told(round)
     assert seal(bytes(32), cells) != seal(bytes([1]) * 32, cells)

@@ -595,12 +595,14 @@ def test_a_server_and_its_clients_know_each_other_by_their_keys_after_kills(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", SUM_DIES)
+@pytest.mark.parametrize(
+    ("where", "labeler"), [(where, "rknn") for where in SUM_DIES] + [("opened", "prototypes")]
+)
 def test_a_sum_is_published_once_it_is_open_and_given_up_before_whoever_is_killed(
-    serve, join, tmp_path, where
+    serve, join, tmp_path, where, labeler
 ):
     patch, spent = SUM_DIES[where]
-    words = ["--trust", "central", "--honest", 2, "--delta", 1e-5]
+    words = ["--trust", "central", "--honest", 2, "--delta", 1e-5, "--labeler", labeler]
     killed = serve(*words, patch=patch)
     clients = [
         join(number, "--trust", "central", "--budget-delta", 1e-5) for number in range(CLIENTS)

@@ -18,8 +18,9 @@ from rknn_jax.federation import round_folder, secure_sum, secure_sum_keys, secur
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Sum
 from rknn_jax.federation.rounds import Round
-from rknn_jax.federation.secure_sum import Participant, Summation
+from rknn_jax.federation.secure_sum import Participant
 from rknn_jax.federation.secure_sum_keys import SumRefusedError
+from rknn_jax.federation.secure_sum_server import Summation
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.ledger import BudgetExceededError
 from tests.test_federation import CLASSES, QUERIES, a_client
@@ -738,7 +739,7 @@ def test_the_sum_is_that_of_the_votes_exactly(tmp_path, without_noise):
     found = add_up(round, parties, 4)
     assert found.num_clients == 5
     np.testing.assert_array_equal(
-        found.totals - 5 * round.shares.coins_per_share, expected_of(round, parties)
+        found.totals - 5 * round.poll.coins.coins_per_share, expected_of(round, parties)
     )
     assert all(party.ledger.spent.epsilon == 1 for party in parties)
 
@@ -763,10 +764,10 @@ def test_clients_that_are_lost_leave_the_sum_of_the_others(tmp_path, without_noi
     inside = [party for i, party in enumerate(parties) if i != 2 or step == 3]
     assert found.num_clients == len(inside)
     np.testing.assert_array_equal(
-        found.totals - len(inside) * round.shares.coins_per_share, expected_of(round, inside)
+        found.totals - len(inside) * round.poll.coins.coins_per_share, expected_of(round, inside)
     )
     np.testing.assert_allclose(
-        found.counts()[1], round.shares.stddev(np.zeros((4, 3)), 0) * np.sqrt(len(inside) / 2)
+        found.counts()[1], round.poll.coins.stddev(np.zeros((4, 3)), 0) * np.sqrt(len(inside) / 2)
     )
     assert parties[2].ledger.spent.epsilon == (step == 3)
 
@@ -853,7 +854,7 @@ def test_a_client_level_sum_counts_each_cell_once(tmp_path, without_noise):
     assert round.guarantee().unit == "client"
     assert round.guarantee().events[0].count == 4 * plain.guarantee().events[0].count
     party = a_party(tmp_path, 1, records=20, unit="client")
-    votes = party.ready(round.data).vector() - round.shares.coins_per_share
+    votes = party.ready(round.data).vector() - round.poll.coins.coins_per_share
     assert set(votes.tolist()) <= {0, 1}
     assert 1 <= votes.sum() <= 4
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.federation import hosting, tls, wire
+from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.rounds import Round
 from rknn_jax.kernels import hashing
 from rknn_jax.privacy.entropy import Entropy
@@ -47,6 +48,23 @@ def question_vectors():
         "tree": json.loads(round.data[16 : ends[1]]),
         "arrays": json.loads(round.data[ends[1] : ends[2]]),
         "queries": np.frombuffer(round.data[ends[2] :], "<f4").reshape(4, 2).tolist(),
+    }
+
+
+def sum_question_vectors(kind):
+    """A question for a sum, and the sum of four records without noise, of which one counts not."""
+    round = Round(QUERIES, CLASSES, kind(1.0, 1e-5), honest=3, nonce=NONCE)
+    features = np.array([[0, 1], [1, 0], [5, -3], [1, 1]], np.float32)
+    told = round.connect(features, np.array([0, 1, 2, -1], np.int32))
+    return {
+        "labeler": round.config.name,
+        "hex": round.data.hex(),
+        "tree": json.loads(round.data[16 : 16 + int.from_bytes(round.data[:8], "little")]),
+        "features": features.tolist(),
+        "labels": [0, 1, 2, -1],
+        "sum_without_noise": told.tolist(),
+        "sensitivity": f"{round.poll.shares.sensitivity:.6g}",
+        "stddev_of_a_client": f"{round.poll.shares.share_stddev:.6g}",
     }
 
 
@@ -125,6 +143,7 @@ def vectors(folder):
         "question": question_vectors(),
         "messages": [message_vectors(name) for name in DEPLOYED],
         "sum": {"steps": VECTORS, "masks": MASKS},
+        "sum_questions": [sum_question_vectors(kind) for kind in sum_labelers().values()],
         "http": http_vectors(folder),
     }
 
@@ -181,6 +200,39 @@ def test_the_hash_of_the_page_is_the_hash_of_the_examples():
             if names["w"] * count >> 32 == message[8]:
                 inside.append(cell)
         assert inside == cells
+
+
+def told_by_the_page(example, rows):
+    """Sum of an example's records, by the words of the page."""
+    middle = rows.mean(axis=0)
+    center = np.asarray(example["features"]) - middle
+    length = np.linalg.norm(center, axis=1, keepdims=True)
+    if example["labeler"] == "public_prototypes":
+        away = rows - middle
+        away /= np.linalg.norm(away, axis=1, keepdims=True)
+        pairs = [away[i] @ away[j] for j in range(len(rows)) for i in range(j)]
+        low, high = np.quantile(pairs, [0.5, 1 - 1 / 6])
+        high += high == low
+        said = np.floor(1024 * np.clip((center / length @ away.T - low) / (high - low), 0, 1)) - 512
+    else:
+        radius = np.median(np.linalg.norm(rows - middle, axis=1))
+        said = np.trunc(4096 * (1 - 1e-12) * center / np.maximum(radius, length))
+        said = np.hstack([said, np.full((len(said), 1), 4096)])
+    total = np.zeros((3, said.shape[1]), np.int64)
+    for row, label in zip(said, example["labels"], strict=True):
+        total[label] += row.astype(np.int64) * (label >= 0)
+    return total
+
+
+def test_examples_of_sums_are_what_the_page_says():
+    kept = json.loads(PATH.read_text())["sum_questions"]
+    assert {example["labeler"] for example in kept} == sum_labelers().keys()
+    for example in kept:
+        round = Round.of(bytes.fromhex(example["hex"]))
+        found = told_by_the_page(example, np.asarray(round.queries, np.float64))
+        np.testing.assert_array_equal(example["sum_without_noise"], found)
+        change = 1024 * 2 if example["labeler"] == "public_prototypes" else 8192
+        assert float(example["sensitivity"]) == change
 
 
 # The commands of both pages, with curl and openssl

@@ -34,6 +34,19 @@ def federation() -> str:
     return table(header, rows, "federation")
 
 
+def federation_labelers() -> str:
+    """Sums of several labelers: public labels right, each in the column of its labeler."""
+    ways: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in load("federation")["results"]["labelers"]:
+        guarantee = row["guarantee"]
+        way = (str(row["parties"]), guarantee["unit"], f"{guarantee['epsilon']:g}")
+        ways.setdefault(way, {})[row["labeler"]] = percent(row["label_accuracy"])
+    names = list(next(iter(ways.values())))
+    rows = [[*way, *(found[name] for name in names)] for way, found in ways.items()]
+    header = ["parties", "protected", "ε", *(f"`{name}`" for name in names)]
+    return table(header, rows, "federation")
+
+
 def replay() -> str:
     """Speed of the server."""
     rows = [

@@ -4,7 +4,9 @@
 |----------------------|--------|------------------------------------------------------------------|
 | `rounds`             | both   | the question of a round, and the guarantee of an answer          |
 | `wire`               | both   | questions and answers as bytes: numbers and names, never code    |
-| `secure_sum`         | both   | counts under masks that cancel in the sum                        |
+| `polls`              | both   | sums with noise in shares: votes, and sums of other labelers     |
+| `secure_sum`         | client | numbers under masks that cancel in the sum                       |
+| `secure_sum_server`  | server | the sum alone, opened by those who stay                          |
 | `tls`                | both   | certificates, and the number by which a client counts            |
 | `agreement`          | client | what the owner allows a server to ask                            |
 | `client`             | client | answers within its budget, and the same when asked again         |
@@ -13,6 +15,7 @@
 | `listener`, `server` | server | bounded connections, and the HTTP resources of a round           |
 | `desk`, `hosting`    | server | what clients bring, counted in batches from beginning to end     |
 | `merge`              | server | folders of several servers of one round, counted together        |
+| `readers`            | server | labels of the public rows from what clients sent                 |
 | `publish`            | server | labels, student, guarantee and report                            |
 | `flower`             | both   | the same clients in Flower's engines, for research               |
 | `simulation`         | none   | virtual clients of Flower's simulation engine                    |

@@ -33,12 +33,7 @@ import numpy as np
 from rknn_jax._internal import disk
 from rknn_jax.federation import wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
-from rknn_jax.federation.messages import (
-    drawn_records,
-    messages,
-    records_at_once,
-    simulated_messages,
-)
+from rknn_jax.federation.messages import messages, records_at_once, simulated_messages
 from rknn_jax.federation.notes import noted_entropy, seal
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
@@ -96,13 +91,13 @@ class Client:
             )
         cost = self.agreement.cost(round)
         if round.simulated is not None:
-            made = simulated_messages(round, self._cells(round), self.first)
+            made = simulated_messages(round, self._told(round), self.first)
             return round.id, self.first, wire.encode(round.mechanism, made)
         with self._locked():
             said = self._path(round, ANSWERED)
             if not said.exists():
                 self._affordable(cost, round)
-                cells = self._cells(round)
+                cells = self._told(round)
                 entropy = self._spend(round, cost, cells)
                 ticket = entropy.words(1).tobytes()
                 disk.write_whole(said, ticket + messages(round, cells, entropy), disk.OWNER)
@@ -120,7 +115,7 @@ class Client:
           LedgerError: If the budget does not allow the round.
         """
         round = self.parsed(question)
-        if round.config.trust != "central":
+        if not round.summed:
             raise RefusedError("Expected a round with trust=central, got one of messages.")
         cost = self.agreement.cost(round)
         with self._locked():
@@ -130,7 +125,7 @@ class Client:
                     "takes part once."
                 )
             self._affordable(cost, round)
-        return Prepared(self, round, cost, self._cells(round))
+        return Prepared(self, round, cost, self._told(round))
 
     def said(self, round_id: str) -> tuple[int, bytes] | None:
         """Return the ticket and the messages of a round that this client has answered, if any.
@@ -152,8 +147,8 @@ class Client:
         """
         return self.agreement.parsed(question, len(self.inputs))
 
-    def _cells(self, round: Round) -> np.ndarray:
-        """Return the cells of every record, each from that record alone, int32 `[n, k·r]`.
+    def _told(self, round: Round) -> np.ndarray:
+        """Return what the records say, each by itself, as `Round.connect` does: private.
 
         It never fails because of values in the data.
         """
@@ -184,9 +179,7 @@ class Client:
             features[:] = self.inputs
         able = np.all(np.abs(features) <= LARGEST, axis=1) & (self.labels < len(round.classes))
         usable = np.where(able[:, None], features, np.float32(0))
-        cells = round.connect(usable, np.where(able, self.labels, -1))
-        assert cells.shape == (len(self.inputs), round.config.num_neighbors)
-        return cells
+        return round.connect(usable, np.where(able, self.labels, -1))
 
     def _affordable(self, cost: Guarantee, round: Round) -> None:
         """Raise an error if the ledger would refuse the charge, before the data is read."""
@@ -259,44 +252,38 @@ class Prepared:
       client: Client that contributes.
       round: Round with trust=central.
       cost: Privacy cost of the round.
-      cells: int32 `[n, k·r]`, private.
+      told: What the client's records say, private; see `polls.Poll.tell`.
     """
 
     client: Client
     round: Round
     cost: Guarantee
-    cells: np.ndarray
+    told: np.ndarray
 
     def vector(self) -> np.ndarray:
-        """Charge the ledger and return this client's counts with its share of the noise.
+        """Charge the ledger and return this client's part with its share of the noise.
 
         It works only once. Two sums that hold one vector among different others would reveal the
         vector, protected by its own share of the noise alone.
 
         Returns:
-          int64 `[s·|Y|]`, for secure aggregation to hide.
+          int64 `[num_cells]`, for secure aggregation to hide.
 
         Raises:
           RefusedError: If the client already took part in this round.
           LedgerError: If the budget does not allow the round.
         """
-        cells = self.cells
-        noise = self.round.shares
         with self.client._locked():
             if self.client._path(self.round, NOTED).exists() or self.client._spent(self.round):
                 raise RefusedError(
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
                 )
-            entropy = self.client._spend(self.round, self.cost, cells)
+            entropy = self.client._spend(self.round, self.cost, self.told)
             note = self.client._path(self.round, NOTED)
             # The note stays without its seed, since nothing on disk may unmask a sum.
             disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
-        if self.round.unit == "client":
-            cells = np.unique(drawn_records(entropy, cells, self.round.records_per_client))
-        counts = np.bincount(cells[cells >= 0].ravel(), minlength=noise.num_cells)
-        noisy: np.ndarray = counts + noise.share(entropy)
-        return noisy
+        return self.round.poll.vector(self.told, entropy)
 
     def least_threshold(self, clients: int) -> int:
         """Return the least number of clients that must open a sum, out of `clients`.
@@ -327,7 +314,7 @@ def tell_question(question: bytes, client: Client, tell: Tell) -> None:
     tell(
         "asked",
         f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
-        f"trust={config.trust}, of {len(labels):,} records",
+        f"trust={config.trust}, labeler={config.name}, of {len(labels):,} records",
     )
     if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):
         tell(
@@ -351,7 +338,4 @@ def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
 
 
 def _purpose(round: Round) -> str:
-    return (
-        f"round {round.id}: {len(round.queries)} queries, {len(round.classes)} classes, "
-        f"{round.config.noise}"
-    )
+    return f"round {round.id}: {round.subject}"

@@ -274,7 +274,7 @@ class Sum:
 
     Attributes:
       round: Round that is answered.
-      totals: int64 `[s·|Y|]`, counts with the noise of all clients, including the noise's mean.
+      totals: int64 `[num_cells]`, the sum of the clients' vectors, which hold their noise.
       num_clients: Number of clients in the sum.
       rejected: Number of clients that refused, by reason.
     """
@@ -290,10 +290,8 @@ class Sum:
         return self.num_clients
 
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the noisy votes and their standard deviations, float64 `[s, |Y|]`."""
-        noise = self.round.shares
-        counts = noise.without_mean(self.totals, self.num_clients)
-        return counts, noise.stddev(counts, 0) * np.sqrt(self.num_clients / noise.shares)
+        """Return the noisy sum and its standard deviations, float64; see `polls.Poll.opened`."""
+        return self.round.poll.opened(self.totals, self.num_clients)
 
 
 def most_shift(mechanism: LocalRandomizer) -> float:

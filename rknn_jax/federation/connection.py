@@ -278,7 +278,7 @@ def _add(
         if fate not in ("counted", "again"):
             break
         if step == MASKED:
-            tell("added", f"{length:,} counts under masks")
+            tell("added", f"{length:,} numbers under masks")
             added = True
     if not added:
         tell("not counted", "the sum was taken without this client")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from rknn_jax.federation.collector import Collector, Sum
 from rknn_jax.federation.desk import Arrival, Desk
 from rknn_jax.federation.round_folder import Tell
-from rknn_jax.federation.secure_sum import Summation
 from rknn_jax.federation.secure_sum_keys import MOST_CLIENTS, STEPS
+from rknn_jax.federation.secure_sum_server import Summation
 
 TICK = 1.0
 SHORT_TICK = 0.1

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
+from rknn_jax.federation.polls import drawn_records
 from rknn_jax.federation.rounds import Round
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy.entropy import Entropy
@@ -43,17 +43,6 @@ def records_at_once(round: Round) -> int:
     if round.summed:
         return RECORDS_AT_ONCE
     return max(1, min(RECORDS_AT_ONCE, BITS_AT_ONCE // round.mechanism.message_bits))
-
-
-def drawn_records(entropy: Entropy, cells: np.ndarray, count: int) -> np.ndarray:
-    """Return the cells of `count` records, drawn without replacement.
-
-    If there are fewer records, records that cast no vote make up the rest.
-    """
-    missing = np.full((max(0, count - len(cells)), cells.shape[1]), NO_CELL, np.int32)
-    every = np.concatenate([cells, missing])
-    drawn: np.ndarray = every[entropy.subset(len(every), count, 1)[0]]
-    return drawn
 
 
 def simulated_messages(round: Round, cells: np.ndarray, first: int) -> object:

@@ -15,21 +15,16 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rknn_jax import answers as decoder
-from rknn_jax import postprocessing
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.answers.concerns import Concern, Evidence, concerns
-from rknn_jax.federation import wire
+from rknn_jax.federation import readers, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
+from rknn_jax.federation.readers import Read, Reader
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
-from rknn_jax.labelers import rknn
-from rknn_jax.labels import Labels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import (
     PUBLIC_TUNING,
-    Contribution,
     Statement,
     as_json,
     page,
@@ -71,44 +66,34 @@ def publish(
     round = collector.round
     _check_answers(folder, asked, collector)
     guarantee = round.guarantee(round.honest or None)
-    counts, stddev = collector.counts()
-    answers = rknn.answer(counts, stddev, guarantee, queries, asked.config)
+    reader = readers.of(asked)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    graph = postprocessing.public_graph(
-        features, len(queries.index), metric=asked.config.metric, smoothing=asked.config.smoothing
-    )
-    kernels = None
-    if asked.config.decodes:
-        kernels = decoder.kernels(queries, features, graph, metric=asked.config.metric)
-    decoded = None
-    if kernels is None:
-        before = Labels.none(len(features), len(asked.classes))
-        found = before.after(queries, answers, 0, None, graph)
-    else:
-        decoded = decoder.decode(answers.counts, answers.stddev, kernels)
-        found = Labels(decoded.probabilities, decoded.stability, queries.cluster)
-    labels = found.hard
-    confidence = found.confidence
+    found = reader.read(collector, guarantee, queries, features)
     rows = {
-        "label": labels,
-        "query": queries.cluster,
-        "confidence": confidence,
+        "label": found.labels,
+        "query": found.query,
+        "confidence": found.confidence,
         "probability": found.probabilities,
         "class_names": np.array(asked.classes),
     }
     write_arrays(folder / "labels.npz", rows)
-    answered = {"index": queries.index, "label": answers.labels, "votes": counts, "stddev": stddev}
-    write_arrays(folder / "queries.npz", answered)
+    answered = dict(found.answered)
+    if answered:
+        write_arrays(folder / "queries.npz", answered)
     accuracy = None
     if public.images and asked.student != "none":
-        accuracy = _train(folder, public, asked, labels, tell)
-    told = _statement(asked, collector, guarantee)
-    card = _card(told, asked, collector, accuracy)
-    listed = _concerns(asked, queries, features, labels, counts, stddev, decoded)
-    released = results.of(rows, answered, card, summarize(features, listed, decoded, stddev))
+        accuracy = _train(folder, public, asked, found.labels, tell)
+    told = _statement(asked, collector, guarantee, reader)
+    card = _card(told, asked, collector, accuracy, reader)
+    # The scale of columns is set before a round.
+    listed = reader.concerns(found, queries, features)
+    listed = [one for one in listed if one.kind != "unscaled_columns"]
+    summary = summarize(features, listed, found.decoded, answered.get("stddev"))
+    released = results.of(rows, answered, card, summary)
     template = pages.template("report.html.j2", Path(__file__).parent)
-    pictures = _pictures(public, asked, labels, confidence)
-    report.write(folder, released, template, pictures=pictures)
+    pictures = _pictures(public, asked, found)
+    question = reader.question(round)
+    report.write(folder, released, template, pictures=pictures, question=question)
     write_whole(folder / "privacy.html", page(told).encode())
     write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
@@ -164,12 +149,16 @@ def _train(
 
 
 def _card(
-    told: Statement, asked: Asked, collector: Collector | Sum, accuracy: float | None
+    told: Statement,
+    asked: Asked,
+    collector: Collector | Sum,
+    accuracy: float | None,
+    reader: Reader,
 ) -> dict[str, Any]:
     """Return the content of `privacy.json`."""
     round = collector.round
     if asked.summed:
-        message_bytes = 8 * round.shares.num_cells
+        message_bytes = 8 * round.num_cells
         most_votes_of_a_liar = None  # nobody can look into a vector
     else:
         message_bytes = wire.message_bytes(round.mechanism)
@@ -181,14 +170,15 @@ def _card(
         rejected=dict(collector.rejected),
         message_bytes=message_bytes,
         most_votes_of_a_liar=most_votes_of_a_liar,
-        num_queries=len(round.queries),
-        num_neighbors=asked.config.num_neighbors,
         classes=list(asked.classes),
         student_accuracy=accuracy,
+        **reader.facts(round),
     )
 
 
-def _statement(asked: Asked, collector: Collector | Sum, guarantee: Guarantee) -> Statement:
+def _statement(
+    asked: Asked, collector: Collector | Sum, guarantee: Guarantee, reader: Reader
+) -> Statement:
     """Return the content of `privacy.html`."""
     round = collector.round
     clients = collector.num_clients
@@ -204,23 +194,19 @@ def _statement(asked: Asked, collector: Collector | Sum, guarantee: Guarantee) -
         hidden = "that a client took part"
     else:
         hidden = "how many messages a client sent"
-    released = [
-        "the noisy number of votes for each class, and the label, of each query",
-        "a label for each public record, made from that",
-    ]
     student = [] if asked.student == "none" else ["a network trained on these labels"]
     counted = "clients of the sum" if asked.summed else "messages"
     return Statement(
         guarantee,
         f"{holders} private records, each its own. The records stayed there; each client sent "
         f"{sent}.",
-        (*released, *student),
+        (*reader.released, *student),
         (
             hidden,
             "the set of classes, which is taken as public",
             "results of other rounds: each client's own ledger adds them up",
         ),
-        asked.config.noise,
+        round.noise,
         "No ledger keeps account of a simulation."
         if guarantee.sampler == "simulation"
         else "Every client has a ledger of its own, which was charged before anything was sent; "
@@ -231,13 +217,12 @@ def _statement(asked: Asked, collector: Collector | Sum, guarantee: Guarantee) -
             "round": round.id,
             "clients": clients,
             "messages": collector.num_messages,
-            "votes of a record": asked.config.num_neighbors,
-            "queries": len(round.queries),
+            **reader.details(round),
             "classes": len(asked.classes),
         },
         release=round.id,
         controller=asked.controller,
-        contribution=Contribution(max(1, asked.records_per_client), asked.config.num_neighbors),
+        contribution=reader.contribution,
         tuning=PUBLIC_TUNING,
         assumptions=(f"at least {round.honest} {counted} were made by this protocol",)
         if round.honest
@@ -245,35 +230,16 @@ def _statement(asked: Asked, collector: Collector | Sum, guarantee: Guarantee) -
     )
 
 
-def _concerns(
-    asked: Asked,
-    queries: Queries,
-    features: np.ndarray,
-    labels: np.ndarray,
-    counts: np.ndarray,
-    stddev: np.ndarray,
-    decoded: decoder.Decoded | None,
-) -> list[Concern]:
-    """Return the reasons to doubt the labels, but for the scale of columns, which is set before."""
-    noise = float(stddev.mean())
-    found = Evidence(
-        features, labels, asked.classes, queries.size, noise, None, counts, stddev, decoded
-    )
-    return [one for one in concerns(found) if one.kind != "unscaled_columns"]
-
-
-def _pictures(
-    public: Public, asked: Asked, labels: np.ndarray, confidence: np.ndarray
-) -> list[tuple[str, list[str]]]:
+def _pictures(public: Public, asked: Asked, found: Read) -> list[tuple[str, list[str]]]:
     """Return the pictures of each class with the surest labels, as PNG in base64."""
     if not public.images:
         return []
-    found = []
+    pictures = []
     for number, name in enumerate(asked.classes):
-        mine = np.flatnonzero(labels == number)
-        shown = mine[np.argsort(-confidence[mine], kind="stable")[:EXAMPLES_OF_A_CLASS]]
-        found.append((name, [_picture(public.inputs[i]) for i in shown]))
-    return found
+        mine = np.flatnonzero(found.labels == number)
+        shown = mine[np.argsort(-found.confidence[mine], kind="stable")[:EXAMPLES_OF_A_CLASS]]
+        pictures.append((name, [_picture(public.inputs[i]) for i in shown]))
+    return pictures
 
 
 def _picture(image: np.ndarray) -> str:

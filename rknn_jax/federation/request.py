@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.privacy.guarantee import Unit
 from rknn_jax.privacy.statement import NOT_STATED, Controller
 
@@ -14,9 +15,9 @@ class Asked:
     """Request of a server's owner.
 
     Attributes:
-      config: Settings of the labeler; epsilon is per unit.
+      config: Labeler, with its settings; epsilon is per unit.
       classes: Names of the classes, in order.
-      num_queries: Number of queries s. Defaults to None, the number of classes.
+      num_queries: Number of queries s. Defaults to None, the labeler's usual number.
       representation: Name of a file of `rknn_jax.representations`, fitted to public images.
         Defaults to spectral.
       unit, records_per_client, honest, simulated: Settings of the round, as in `Round`.
@@ -30,7 +31,7 @@ class Asked:
       controller: Party that answers for the round, for the statement. Defaults to not stated.
     """
 
-    config: rknn.ReverseKNN
+    config: rknn.ReverseKNN | OneSumLabeler
     classes: tuple[str, ...]
     num_queries: int | None = None
     representation: str = "spectral"

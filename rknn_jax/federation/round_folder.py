@@ -37,10 +37,10 @@ from numpy.typing import ArrayLike
 from rknn_jax import representations
 from rknn_jax._internal.disk import read_arrays, read_json, write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.federation import readers
 from rknn_jax.federation.collector import QUESTION, Sum
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
-from rknn_jax.queries import kmeans
 from rknn_jax.types import Encoder, Queries
 
 SETTINGS = "settings.json"
@@ -173,13 +173,7 @@ def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries
         tell("learning", f"{asked.representation} from {len(public.inputs):,} public images")
         encode = _representation(stage_key(root, Stage.ENCODER), public.inputs, asked)
         features = np.asarray(encode(public.inputs))
-    num_queries = asked.num_queries or len(asked.classes)
-    if num_queries > len(features):
-        raise ValueError(
-            f"Expected at most {len(features)} queries, one a public record, got {num_queries}; "
-            "pass --queries."
-        )
-    queries = kmeans.select(stage_key(root, Stage.QUERIES), features, num_queries)
+    queries = readers.of(asked).select(stage_key(root, Stage.QUERIES), features)
     round = Round(
         np.asarray(queries.features, np.float32),
         asked.classes,
@@ -334,4 +328,5 @@ def _plain(asked: Asked) -> str:
     }
     config = asked.config
     values["config"] = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    values["labeler"] = config.name
     return json.dumps(values, indent=2)

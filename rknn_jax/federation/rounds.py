@@ -10,29 +10,30 @@ records of a client may be replaced. No message reveals the client's number of r
 of the answer may.
 
 **Trust.** `local` and `shuffle` send messages of a local mechanism. With `central` no message is
-sent: clients' counts are summed by secure aggregation (`secure_sum`). Each client adds a share of
-binomial noise.
+sent: clients' numbers are summed by secure aggregation (`secure_sum`), and each client adds a share
+of the noise (`polls`). The numbers are the votes of reverse k-NN labeling, or the sum of another
+labeler. Under unit=client, such a sum has all records of a client, scaled to the norm of one.
 """
 
 import hashlib
+import math
 import secrets
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from rknn_jax import mechanisms
-from rknn_jax.federation import wire
+from rknn_jax.federation import polls, wire
+from rknn_jax.federation.polls import Poll, SumPoll, VotePoll
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.guarantee import Event, Guarantee, Sampler, Unit
 from rknn_jax.release.tables import LARGEST
-from rknn_jax.types import Encoder, Queries
-
-if TYPE_CHECKING:
-    from rknn_jax.mechanisms.binomial import Binomial
+from rknn_jax.types import Encoder
 
 SMALLEST_EPSILON = 2.0**-30
 LARGEST_EPSILON = 1000.0
@@ -44,27 +45,24 @@ MOST_CELLS = 2**22
 MOST_RECORDS = 2**20
 """Most messages of one client; a client with more records joins as several."""
 
-MOST_COINS = 2**27
-"""Most coins of a client and cell, so that counts and coins fit into a secure sum."""
-
 
 @dataclass(frozen=True)
 class Round:
     """Question of one round, sent to all clients. All of it is public.
 
     Attributes:
-      queries: float32 `[s, f]`.
+      queries: float32 `[s, f]`; for a sum, public rows that determine what a record adds.
       classes: Names of the classes, in the order of their numbers.
-      config: Settings of the labeler: epsilon, neighbors, mechanism, trust and metric. Epsilon is
-        per unit.
+      config: Labeler, with its settings: for votes epsilon, neighbors, mechanism, trust and metric.
+        Epsilon is per unit.
       encode: Representation that makes features of images. Defaults to None, for clients with
         features.
       unit: Privacy unit. Defaults to record.
-      records_per_client: Number of messages of a client under unit=client. Defaults to 0, one
-        message per record.
+      records_per_client: Number of messages, or of records that vote, of a client under
+        unit=client. Defaults to 0, for unit=record and for sums other than votes.
       honest: With trust=shuffle, number of messages, from clients that follow the protocol, among
-        which one hides. With trust=central, number of clients that follow the protocol. The coins
-        of all but one suffice, since each client knows its own. Nothing is published of fewer.
+        which one hides. With trust=central, number of clients that follow the protocol. The noise
+        of all but one suffices, since each client knows its own. Nothing is published of fewer.
         Defaults to 0.
       simulated: Seed of simulated noise, for experiments. Defaults to None, the operating system's
         entropy.
@@ -73,7 +71,7 @@ class Round:
 
     queries: np.ndarray
     classes: tuple[str, ...]
-    config: rknn.ReverseKNN
+    config: rknn.ReverseKNN | OneSumLabeler
     encode: Encoder | None = None
     unit: Unit = "record"
     records_per_client: int = 0
@@ -101,9 +99,9 @@ class Round:
             )
         if self.simulated is not None and type(self.simulated) is not int:
             raise ValueError(f"Expected an integer seed or None, got simulated={self.simulated!r}.")
-        if not isinstance(self.config, rknn.ReverseKNN):
+        if not isinstance(self.config, rknn.ReverseKNN | OneSumLabeler):
             raise ValueError(f"Expected the labeler's config, got config={self.config!r}.")
-        for setting in fields(rknn.ReverseKNN):
+        for setting in fields(self.config):
             value = getattr(self.config, setting.name)
             default = setting.default
             if type(value) is not type(default) and not (
@@ -118,13 +116,11 @@ class Round:
                     f"Expected {setting.name}={default} of the labeler in a round, got "
                     f"{setting.name}={value}; a round has a unit of its own."
                 )
-        for name, choices in (
-            ("metric", get_args(Metric)),
-            ("amplification", get_args(rknn.Amplification)),
-        ):
-            if getattr(self.config, name) not in choices:
+        named = {"metric": get_args(Metric), "amplification": get_args(rknn.Amplification)}
+        for name in named.keys() & {setting.name for setting in fields(self.config)}:
+            if getattr(self.config, name) not in named[name]:
                 raise ValueError(
-                    f"Expected {name} to be one of {choices}, got "
+                    f"Expected {name} to be one of {named[name]}, got "
                     f"{name}={getattr(self.config, name)!r}."
                 )
 
@@ -148,7 +144,8 @@ class Round:
 
     def _check_privacy(self) -> None:
         """Refuse settings that promise nothing, or contradict each other."""
-        if self.summed != mechanisms.named(self.config.noise).adds_shares:
+        shared = not self.votes or mechanisms.named(self.config.noise).adds_shares
+        if self.summed != shared:
             raise ValueError(
                 "Expected a mechanism whose noise clients can add in shares with trust=central, "
                 f"and only there, got trust={self.config.trust} and "
@@ -159,12 +156,11 @@ class Round:
                 f"Expected {SMALLEST_EPSILON:.2g} < epsilon < {LARGEST_EPSILON:g}, got "
                 f"epsilon={self.config.epsilon}."
             )
-        if self.unit not in ("record", "client") or (self.unit == "client") != (
-            self.records_per_client > 0
-        ):
+        drawn = self.votes and self.unit == "client"
+        if self.unit not in ("record", "client") or drawn != (self.records_per_client > 0):
             raise ValueError(
-                "Expected records_per_client > 0 with unit=client and 0 with unit=record, got "
-                f"unit={self.unit} and "
+                "Expected records_per_client > 0 with unit=client and 0 with unit=record, or 0 "
+                f"without votes, got labeler={self.config.name}, unit={self.unit} and "
                 f"records_per_client={self.records_per_client}."
             )
         if self.config.trust != "local" and self.honest < 2:
@@ -187,19 +183,12 @@ class Round:
         if len(self.classes) < 2 or self.num_cells > MOST_CELLS:
             raise ValueError(
                 f"Expected at least 2 classes and queries times classes <= {MOST_CELLS}, got "
-                f"{len(self.classes)} classes and "
-                f"{len(self.queries)} queries."
+                f"{len(self.classes)} classes, {len(self.queries)} queries and {self.num_cells} "
+                "numbers."
             )
-        if self.summed and self.shares.coins_per_share > MOST_COINS:
-            raise ValueError(
-                f"Expected at most {MOST_COINS} coins of a client and cell, got "
-                f"{self.shares.coins_per_share}; raise epsilon or honest."
-            )
-        if (
-            self.config.trust != "central"
-            and self.simulated is None
-            and not self.mechanism.is_exact()
-        ):
+        if self.summed:
+            _ = self.poll  # it refuses what its noise cannot protect
+        elif self.simulated is None and not self.mechanism.is_exact():
             raise ValueError(
                 "Expected a mechanism with an exact form, got "
                 f"mechanism={self.config.noise}; collision is a good choice."
@@ -209,6 +198,11 @@ class Round:
     def summed(self) -> bool:
         """True if clients' counts are added under masks, with trust=central."""
         return self.config.trust == "central"
+
+    @property
+    def votes(self) -> bool:
+        """True if records vote for queries, and False for the sum of another labeler."""
+        return isinstance(self.config, rknn.ReverseKNN)
 
     @cached_property
     def data(self) -> bytes:
@@ -234,22 +228,26 @@ class Round:
         return round
 
     @cached_property
-    def shares(self) -> "Binomial":
-        """Noise of which each client adds a share, with trust=central."""
-        made: Binomial = mechanisms.named(self.config.noise)(
-            self.config.epsilon,
+    def poll(self) -> Poll:
+        """Sum of the clients and its noise, with trust=central."""
+        config = self.config
+        if isinstance(config, OneSumLabeler):
+            return SumPoll.of(config, self.queries, len(self.classes), self.unit, self.honest)
+        coins = mechanisms.named(config.noise)(
+            config.epsilon,
             len(self.queries),
             len(self.classes),
-            self.config.num_neighbors,
-            delta=self.config.delta,
+            config.num_neighbors,
+            delta=config.delta,
             shares=self.honest - 1,
             records=max(1, self.records_per_client),
         )
-        return made
+        return VotePoll(self.queries, config, coins, self.records_per_client)
 
     @cached_property
     def mechanism(self) -> LocalRandomizer:
         """Mechanism that randomizes each message, except with trust=central."""
+        assert isinstance(self.config, rknn.ReverseKNN), "a sum has no messages"
         share = (
             self.config.epsilon / self.records_per_client * (1 - 1e-12)
             if self.records_per_client > 1
@@ -267,8 +265,21 @@ class Round:
 
     @property
     def num_cells(self) -> int:
-        """Number of queries times classes."""
-        return len(self.queries) * len(self.classes)
+        """Number of queries times classes, or numbers in the sum of another labeler."""
+        if self.votes:
+            return len(self.queries) * len(self.classes)
+        return math.prod(self.poll.shape)
+
+    @property
+    def subject(self) -> str:
+        """A few words for the ledger of a client, by which it knows the round's charge."""
+        asked = f"{len(self.queries)} queries" if self.votes else self.config.name
+        return f"{asked}, {len(self.classes)} classes, {self.noise}"
+
+    @property
+    def noise(self) -> str:
+        """Name of the mechanism, or of the noise of a sum."""
+        return self.poll.noise if self.summed else self.config.noise
 
     def answer_bytes(self, num_records: int) -> int:
         """Return the length of a client's answer in bytes, without transport and masks.
@@ -282,12 +293,13 @@ class Round:
     def work(self, num_records: int) -> int:
         """Return cells times records that answer, a bound on an answer's time, up to a constant.
 
-        With trust=central, 64 coins of a cell count as a record. With unit=client,
-        `records_per_client` records answer, because the client's number of records is private.
+        With trust=central, the noise of a cell counts as records (`Poll.draws_a_record`). With
+        unit=client, the client's number of records is private: `records_per_client` records answer,
+        or one.
         """
-        answering = self.records_per_client or num_records
+        answering = num_records if self.unit == "record" else max(1, self.records_per_client)
         if self.summed:
-            answering = max(answering, -(-self.shares.coins_per_share // 64))
+            answering = max(answering, self.poll.draws_a_record)
         return self.num_cells * answering
 
     @property
@@ -307,9 +319,7 @@ class Round:
         """
         sampler: Sampler = "release" if self.simulated is None else "simulation"
         if self.summed:
-            return replace(
-                self.shares.guarantee(0), trust="aggregate", unit=self.unit, sampler=sampler
-            )
+            return replace(self.poll.guarantee, unit=self.unit, sampler=sampler)
         if honest is None or self.config.trust == "local":
             epsilon = self.message_epsilon
             count = max(1, self.records_per_client)
@@ -317,14 +327,16 @@ class Round:
             return Guarantee(
                 epsilon, 0.0, "replace-one", "local", events, unit=self.unit, sampler=sampler
             )
-        return replace(
-            rknn.guarantee(self.mechanism, honest, self.config), unit=self.unit, sampler=sampler
-        )
+        assert isinstance(self.config, rknn.ReverseKNN)
+        shuffled = rknn.guarantee(self.mechanism, honest, self.config)
+        return replace(shuffled, unit=self.unit, sampler=sampler)
 
     def connect(self, features: Any, labels: np.ndarray) -> np.ndarray:
-        """Return the cells that a client's records vote for, int32 `[n, k·r]`, private.
+        """Return what a client's records say, private: cells int32 `[n, k·r]`, or a sum.
 
-        Each record's cells depend on that record alone.
+        Each record's cells, and its part of a sum, depend on that record alone.
         """
-        queries = Queries.alone(self.queries, np.arange(len(self.queries)))
-        return np.asarray(rknn.connect(features, labels, queries, len(self.classes), self.config))
+        if self.summed:
+            return self.poll.tell(features, labels)
+        assert isinstance(self.config, rknn.ReverseKNN)
+        return polls.votes(self.queries, len(self.classes), self.config, features, labels)

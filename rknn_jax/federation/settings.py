@@ -10,10 +10,19 @@ from rknn_jax.privacy.ledger import PATIENCE
 
 if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
     from rknn_jax.federation.request import Asked
+    from rknn_jax.labelers import rknn
+    from rknn_jax.labelers._one_sum import OneSumLabeler
 
 PORT = 9092
 DEFAULTS: dict[Trust, str] = {"local": "collision", "shuffle": "collision", "central": "binomial"}
 """Mechanism of each trust model, if none is named."""
+
+
+VOTES = "rknn"
+"""Labeler whose records vote, under any trust."""
+
+OF_VOTES = ("mechanism", "neighbors", "metric", "amplification", "records_per_client")
+"""Settings that other labelers do not have."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +39,17 @@ class Serve:
       out: folder of the round.
       quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end; all of --clients where it is not given.
       deadline: seconds that the round is open.
+      labeler: rknn, whose records vote for queries; or prototypes, least_squares or public_prototypes, whose clients add up one sum, with --trust central.
       trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
       honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer.
       delta: for --trust shuffle and central.
       amplification: bound that --trust shuffle counts by; variation-ratio looks at the mechanism and needs less noise, general holds for every mechanism.
       mechanism: of each message; a file of rknn_jax/mechanisms whose messages a client can draw exactly, such as subset_selection, or with --trust central one whose noise clients add in shares. collision, or with --trust central binomial, if not given.
-      queries: number of queries s; as many as classes where it is not given.
-      neighbors: number of queries k that each record votes for.
-      metric: of the features.
+      queries: number of queries s; as many as classes where it is not given. For public_prototypes candidates, three a class; for other sums public rows that tell center and spread, 4,096.
+      neighbors: number of queries k that each record votes for, with --labeler rknn.
+      metric: of the features, with --labeler rknn.
       unit: what is protected: a record, or all that a client holds.
-      records_per_client: messages of a client under --unit client.
+      records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
       representation: learned from the public images; a file of rknn_jax/representations.
       student: trained on the labeled public images; none for labels alone.
       epochs: of the student; its own where it is not given.
@@ -66,6 +76,7 @@ class Serve:
     out: Path
     quorum: int | None = None
     deadline: float = 3600.0
+    labeler: str = "rknn"
     trust: Literal["local", "shuffle", "central"] = "local"
     honest: int = 0
     delta: float = 1e-6
@@ -169,7 +180,6 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     """
     from rknn_jax import representations
     from rknn_jax.federation.request import Asked
-    from rknn_jax.labelers import rknn
     from rknn_jax.privacy.statement import Controller
     from rknn_jax.release import tables
     from rknn_jax.students import fit as students
@@ -192,27 +202,20 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
             "protects next to nothing; pass "
             "--allow-large-epsilon if that is meant, and every client has to pass it too."
         )
-    config = rknn.ReverseKNN(
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        num_neighbors=settings.neighbors,
-        mechanism=settings.mechanism or DEFAULTS[settings.trust],
-        trust=settings.trust,
-        amplification="general" if settings.amplification == "general" else "variation ratio",
-        metric=settings.metric,
-    )
+    config = _config(settings)
     if settings.student != "none":
         # Refuse now what training would refuse after the round.
         students.Config(model=settings.student, epochs=settings.epochs)
     representations.named(settings.representation)  # refuses an unknown name
     by_client = settings.unit == "client"
+    votes = settings.labeler == VOTES
     return Asked(
         config,
         names,
         settings.queries,
         settings.representation,
         settings.unit,
-        settings.records_per_client if by_client else 0,
+        settings.records_per_client if by_client and votes else 0,
         settings.honest,
         simulated,
         settings.clients,
@@ -224,3 +227,41 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         settings.keys is not None,
         Controller(settings.controller, settings.contact, settings.purpose),
     )
+
+
+def _config(settings: Serve) -> "rknn.ReverseKNN | OneSumLabeler":
+    """Return the labeler of a server's settings."""
+    from rknn_jax.federation import polls
+    from rknn_jax.labelers import rknn
+
+    if settings.labeler == VOTES:
+        return rknn.ReverseKNN(
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            num_neighbors=settings.neighbors,
+            mechanism=settings.mechanism or DEFAULTS[settings.trust],
+            trust=settings.trust,
+            amplification="general" if settings.amplification == "general" else "variation ratio",
+            metric=settings.metric,
+        )
+    known = polls.sum_labelers()
+    if settings.labeler not in known:
+        raise ValueError(
+            f"Expected --labeler to be one of {', '.join((VOTES, *known))}, got --labeler "
+            f"{settings.labeler}; clients add up the sums of these."
+        )
+    if settings.trust != "central":
+        raise ValueError(
+            f"Expected --trust central with --labeler {settings.labeler}, got --trust "
+            f"{settings.trust}; a sum takes secure aggregation. Choose --labeler {VOTES}, whose "
+            "records send messages of their own, or --trust central with --honest."
+        )
+    for name in OF_VOTES:
+        found, usual = (getattr(of, name) for of in (settings, Serve))
+        if found != usual:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"Expected no {flag} with --labeler {settings.labeler}, got {flag} {found}; it is "
+                f"a setting of --labeler {VOTES}."
+            )
+    return known[settings.labeler](epsilon=settings.epsilon, delta=settings.delta)

@@ -25,6 +25,9 @@ PACKAGES = (
     "rknn_jax.representations.",
     "rknn_jax.students.",
     "rknn_jax.labelers.rknn",
+    "rknn_jax.labelers.prototypes",
+    "rknn_jax.labelers.least_squares",
+    "rknn_jax.labelers.public_prototypes",
     "rknn_jax.federation.rounds",
 )
 """Modules whose dataclasses may be named in a question.

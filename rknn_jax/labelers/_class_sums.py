@@ -16,6 +16,9 @@ record is a vector (x, c) in the block of its class, with |x| <= R.
 - With another record in its place, the sums move by the difference of two. In one class, the
   counts agree, and x moves by 2R. In two classes, the L2 norm is sqrt(2(R² + c²)) <= 2R, and the L1
   norm is 2(R + c). So with c = R the counts are free in L2 norm.
+- Sums over any records, scaled to the norm of one, sqrt(2)·R for c = R, differ by 2R at most. In
+  each class, the sum of points is no longer than the count. So the product of two such vectors is
+  not negative, and the square of their distance is at most 2R² + 2R².
 - All records of a person have weights of at most 1 in sum (`privacy.contributions.shared`). So a
   person adds a point of the convex hull of such vectors and 0. The hull's longest vector and its
   diameter are those of the vectors themselves. So both bounds hold for persons.
@@ -35,7 +38,7 @@ import jax
 import numpy as np
 
 from rknn_jax.labelers._linear_head import Head, Link
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Reach, Tally
 from rknn_jax.labelers._public_ball import Ball, Spectrum
 from rknn_jax.privacy import accounting, contributions, exact_noise
 from rknn_jax.privacy.contributions import Protected
@@ -209,6 +212,16 @@ class SumsLabeler(OneSumLabeler):
         count_units = COUNT_UNITS[self.mechanism, self.relation]
         ball = Ball.around(queries, self.norm)
         return ClassSums(ball, num_classes, count_units, self.unit, self.grid)
+
+    def aggregate_reach(self, tally: Tally) -> Reach:
+        """Return the reach with counts as heavy as the radius; see the proof above."""
+        del tally
+        if self.mechanism != "gaussian":
+            raise ValueError(
+                "Expected mechanism=gaussian for a sum of clients, who add such noise in shares, "
+                f"got mechanism={self.mechanism}."
+            )
+        return Reach(math.sqrt(2) * GRID * self.grid, 2.0 * GRID * self.grid)
 
     def simulated(self, key: jax.Array) -> Noise:
         """Return simulated noise: normal, or discrete Laplace."""

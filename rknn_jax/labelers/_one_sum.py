@@ -9,7 +9,7 @@ labeler from these.
 import abc
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
@@ -114,6 +114,18 @@ class Sums(NamedTuple):
     encode: Encoder
 
 
+class Reach(NamedTuple):
+    """Distances of a sum, in units of weight and L2 norm.
+
+    Attributes:
+      norm: Largest norm of what a record adds.
+      change: Largest distance of two sums over records that are scaled to that norm.
+    """
+
+    norm: float
+    change: float
+
+
 @dataclass(frozen=True)
 class OneSumLabeler(Labeler[Sums]):
     """Labeler of one noisy sum.
@@ -125,15 +137,18 @@ class OneSumLabeler(Labeler[Sums]):
       unit: Privacy unit: record, or person. A person's records share a weight of 1.
       exact_mechanisms: Settings of the labeler with each mechanism that it can draw exactly, by the
         mechanism's name. The first one is used if none is named.
+      candidates: True if queries are candidates of a choice, of which few are better in a sum of
+        clients.
     """
 
     epsilon: float = 1.0
     delta: float = 1e-5
     relation: Relation = "replace-one"
-    unit: Protected = "record"
+    unit: Protected = field(default="record", metadata={"travels": False})
 
     trains: ClassVar[bool] = True
     exact_mechanisms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    candidates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.check_unit()
@@ -159,6 +174,21 @@ class OneSumLabeler(Labeler[Sums]):
         Args:
           queries: Public queries `[s, f]`.
           num_classes: Number of classes |Y|.
+        """
+
+    def aggregate_tally(self, queries: Queries, num_classes: int) -> Tally:
+        """Return the public side of a sum that is seen with Gaussian noise; see `tally`."""
+        return self.tally(queries, num_classes)
+
+    @abc.abstractmethod
+    def aggregate_reach(self, tally: Tally) -> Reach:
+        """Return how far a record moves such a sum.
+
+        Args:
+          tally: Result of `aggregate_tally`.
+
+        Raises:
+          ValueError: If the labeler's settings are for other noise than Gaussian.
         """
 
     def drawn(self, tally: Tally) -> tuple[int, ...]:
@@ -191,6 +221,25 @@ class OneSumLabeler(Labeler[Sums]):
           queries: Public queries `[s, f]`, as in `tally`.
           guarantee: Guarantee of what was drawn.
         """
+
+    def read_aggregate(
+        self,
+        noisy: np.ndarray,
+        stddev: float,
+        encode: Encoder,
+        queries: Queries,
+        guarantee: Guarantee,
+    ) -> Answers:
+        """Classify the queries by a sum that is seen with Gaussian noise; see `read`.
+
+        Args:
+          noisy: Noisy sum, of the shape of `aggregate_tally`.
+          stddev: Standard deviation of its noise, in units.
+          encode: Encoder of the queries' features.
+          queries: Public queries `[s, f]`, as in `aggregate_tally`.
+          guarantee: Guarantee of the noisy sum.
+        """
+        return self.read(noisy, stddev, encode, queries, guarantee)
 
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int

@@ -11,6 +11,13 @@ in one class or two. So epsilon is 1/t (add-remove) or 2/t (replace-one), for al
 The records of a person have weights of at most 1 in sum, in all classes. So a person costs no more
 than a record: each class costs at most the person's weight there, over t.
 
+**A sum of clients** is seen as a whole, with Gaussian noise on each utility. Half a unit is taken
+from each utility then, so that a record adds a vector of s numbers of at most 1/2 to its class. A
+record in its place moves s numbers by at most 1 in one class, or two times s by at most 1/2: by at
+most √s in L2 norm. Sums over any records that are scaled to the norm √s/2 differ by no more. All
+utilities of a class are lower by the same, so its largest one stays. The noise grows with √s, so
+few candidates are better there.
+
 The implementation differs from the paper in three ways:
 
 - Permute-and-flip replaces the exponential mechanism. It has the same guarantee and never a larger
@@ -40,7 +47,7 @@ import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax.labelers._cosines import PublicCosines
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Tally
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Reach, Tally
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Event, Guarantee
@@ -68,6 +75,7 @@ class ClassUtilities:
       num_classes: Number of classes |Y|.
       unit: Privacy unit: record, or person.
       grid: Units of weight of a record, or of a person.
+      middle: Units that are taken from each utility of a record. Defaults to 0.
     """
 
     cosines: PublicCosines
@@ -75,6 +83,7 @@ class ClassUtilities:
     num_classes: int
     unit: Protected
     grid: int
+    middle: int = 0
 
     @property
     def width(self) -> int:
@@ -112,6 +121,7 @@ class ClassUtilities:
             for block in np.split(mine, range(size, len(mine), size)):
                 cosines = self.cosines.directions(parts[block, :-1]) @ self.candidates.T
                 shares = np.floor(self.cosines.clip(cosines) * GRID).astype(np.int64)
+                shares -= self.middle
                 totals[label] += units[block] @ shares
         return totals
 
@@ -167,6 +177,7 @@ class PublicPrototypes(OneSumLabeler):
 
     telling: ClassVar[Mapping[str, Any]] = {}
     exact_mechanisms: ClassVar[Mapping[str, Mapping[str, Any]]] = {"permute_and_flip": {}}
+    candidates: ClassVar[bool] = True
 
     @property
     def noise(self) -> str:
@@ -189,6 +200,15 @@ class PublicPrototypes(OneSumLabeler):
         cosines = _cosines(queries, num_classes)
         candidates = cosines.directions(queries.features)
         return ClassUtilities(cosines, candidates, num_classes, self.unit, self.grid)
+
+    def aggregate_tally(self, queries: Queries, num_classes: int) -> ClassUtilities:
+        """Return the public side of utilities around 0; see `OneSumLabeler.aggregate_tally`."""
+        return replace(self.tally(queries, num_classes), middle=GRID // 2)
+
+    def aggregate_reach(self, tally: Tally) -> Reach:
+        """Return √s/2 and √s, in units, by the proof above; see `OneSumLabeler`."""
+        change = GRID * self.grid * math.sqrt(tally.shape[1])
+        return Reach(change / 2, change)
 
     def drawn(self, tally: Tally) -> tuple[int, ...]:
         """Return the shape of the choice, `(num_classes,)`."""
@@ -224,6 +244,17 @@ class PublicPrototypes(OneSumLabeler):
         prototypes = cosines.directions(np.asarray(queries.features)[noisy])
         nearest = Nearest(prototypes, cosines, encode)
         return Answers.predicted(nearest.of_features(queries.features), guarantee, nearest)
+
+    def read_aggregate(
+        self,
+        noisy: np.ndarray,
+        stddev: float,
+        encode: Encoder,
+        queries: Queries,
+        guarantee: Guarantee,
+    ) -> Answers:
+        """Classify the queries by the largest noisy utilities; see `OneSumLabeler`."""
+        return self.read(noisy.argmax(axis=1), stddev, encode, queries, guarantee)
 
 
 def _cosines(queries: Queries, num_classes: int) -> PublicCosines:

@@ -6,6 +6,7 @@ did not change a label is not known, so none is stated.
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -134,22 +135,16 @@ class SumSurvey(Survey):
         """Return the labels of the public rows, from the noisy sum alone."""
         noise = self.labeler.exact()
         answers = self.labeler.read(drawn, noise.stddev, np.asarray, self.queries, noise.guarantee)
-        shared = _spread(self.graph, answers.probabilities)
+        shared = spread(self.graph, answers.probabilities)
         unknown = np.full(len(shared), np.nan, np.float32)
         return Reading(answers, np.asarray(shared, np.float32), unknown)
 
     def concerns(self, reading: Reading) -> tuple[Concern, ...]:
         """Return the reasons to doubt the labels, from them and public data alone."""
-        held = np.bincount(labels_of(reading.probabilities), minlength=self.data.classes.count)
-        missing = np.flatnonzero(held == 0)
-        before = self._concerns_before()
-        if not len(missing):
-            return before
-        named = ", ".join(self.data.classes.name(int(label)) for label in missing[:MOST_NAMES])
-        rest = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
-        sentence = f"no row got class {named}{rest}"
-        remedy = "use a larger --epsilon or more private records, or --labeler rknn"
-        return (Concern("missing_classes", len(missing), sentence, remedy), *before)
+        classes = self.data.classes
+        names = [classes.name(label) for label in range(classes.count)]
+        missing = missing_classes(labels_of(reading.probabilities), names)
+        return (*missing, *self._concerns_before())
 
     def _concerns_before(self) -> tuple[Concern, ...]:
         classes = self.data.classes.count
@@ -212,7 +207,7 @@ class SumSurvey(Survey):
                 noise = self.labeler.simulated(jax.random.key(draw, impl=QUICK))
                 drawn = noise.draw(totals * tally.grid)
                 told = self.labeler.read(drawn, noise.stddev, np.asarray, queries, noise.guarantee)
-                shared = _spread(graph, told.probabilities)
+                shared = spread(graph, told.probabilities)
                 right.append(np.mean(shared.argmax(axis=1) == groups))
             by_chance = (1 - agreement) / max(num_classes - 1, 1)
             share = float(np.mean(right))
@@ -258,7 +253,24 @@ class SumSurvey(Survey):
         )
 
 
-def _spread(graph: csr_matrix | None, probabilities: np.ndarray) -> np.ndarray:
+def missing_classes(labels: np.ndarray, names: Sequence[str]) -> tuple[Concern, ...]:
+    """Return a concern if a class has no label.
+
+    Args:
+      labels: Label of each public row, int `[m]`.
+      names: Names of the classes.
+    """
+    missing = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0)
+    if not len(missing):
+        return ()
+    named = ", ".join(names[label] for label in missing[:MOST_NAMES])
+    rest = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
+    sentence = f"no row got class {named}{rest}"
+    remedy = "use a larger --epsilon or more private records, or --labeler rknn"
+    return (Concern("missing_classes", len(missing), sentence, remedy),)
+
+
+def spread(graph: csr_matrix | None, probabilities: np.ndarray) -> np.ndarray:
     """Return the rows' probabilities, shared with rows like them, float32 `[m, num_classes]`."""
     num_rows, num_classes = probabilities.shape
     num_answers = max(num_classes, num_rows // ROWS_OF_AN_ANSWER)

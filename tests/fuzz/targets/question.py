@@ -13,6 +13,9 @@ from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers.least_squares import LeastSquares
+from rknn_jax.labelers.prototypes import Prototypes
+from rknn_jax.labelers.public_prototypes import PublicPrototypes
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.representations import pixels
 from tests.fuzz import workplace
@@ -31,6 +34,10 @@ def a_round(mechanism="collision", trust="local", **fields):
     return Round(QUERIES, CLASSES, config, nonce=NONCE, **fields)
 
 
+def a_sum(kind, **fields):
+    return Round(QUERIES, CLASSES, kind(1.0, 1e-5), nonce=NONCE, honest=3, **fields)
+
+
 def seeds():
     rounds = [
         a_round(),
@@ -39,6 +46,8 @@ def seeds():
         a_round("collision", "shuffle", honest=100),
         a_round("binomial", "central", honest=3),
         a_round(encode=pixels.Encoder()),
+        *(a_sum(kind) for kind in (Prototypes, LeastSquares, PublicPrototypes)),
+        a_sum(Prototypes, unit="client"),
     ]
     made = []
     for round in rounds:
