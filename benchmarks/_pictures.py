@@ -184,7 +184,7 @@ def compare(found: dict[str, Any]) -> None:
     for ax, told, what in zip(
         axes, (None, "told"), ("public labels right", "accuracy on the test set"), strict=True
     ):
-        free = () if told else found["results"]["by_hand"]
+        free = () if told else found["results"].get("by_hand", ())
         draw(found["results"]["rows"], told, what, ax, free)
         ax.set_xlabel(f"ε of a replaced record, δ = {found['delta']:g}")
     handles, names = axes[0].get_legend_handles_labels()
