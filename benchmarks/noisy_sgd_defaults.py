@@ -68,7 +68,7 @@ CASES = {
     "breast cancer, not scaled": Case(unscaled, 6, 1000),
     "MNIST, spectral": Case(cases.spectral, 1, 5000),
     "text": Case(cases.text, 1, 5000, "text"),
-    "CIFAR-10": Case(cases.cifar10, 1, 3000, "cifar10"),
+    "CIFAR-10": Case(cases.cifar10, 1, 1000, "cifar10"),
 }
 
 
