@@ -138,9 +138,10 @@ def answers(votes: Votes, images: jax.Array, num_classes: int, config: Settings)
     if config.teacher == HOG:
         return jnp.einsum("bf,nfk->nbk", described(pixels), votes.weights)
     network = _network(config, num_classes)
-    return jax.vmap(lambda weights: network.apply(weights, pixels / 255, train=False))(
+    logits: jax.Array = jax.vmap(lambda one: network.apply(one, pixels / 255, train=False))(
         votes.weights
     )
+    return logits
 
 
 @jax.jit
