@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 
 from rknn_jax.labelers import _distillation, pate
-from rknn_jax.labelers.dpdfd import DPDFD, SMALL, training
+from rknn_jax.labelers.dpdfd import DPDFD, SMALL, teachers, training
 from rknn_jax.labelers.dpdfd.calibration import calibrate, theorem_3_as_published
 from rknn_jax.labelers.dpdfd.networks import drawn_painter
 from rknn_jax.labelers.dpdfd.steps import first_state, release_targets, train_student
@@ -532,20 +532,63 @@ def test_settings_that_mean_nothing_are_refused(changed, words):
         DPDFD(**changed)
 
 
+NETWORKS = dataclasses.replace(
+    QUICK, teacher="linear", num_teachers=3, teacher_steps=20, teacher_weight_decay=0.0
+)
+"""Few teachers, which are networks on pixels."""
+
+
+def test_a_record_reaches_one_network_alone():
+    labels = LABELS.copy()
+    labels[5] = (labels[5] + 1) % CLASSES
+    before = jax.tree.leaves(voted(NETWORKS).weights)
+    after = jax.tree.leaves(voted(NETWORKS, labels=labels).weights)
+    differs = [
+        np.any(a != b, axis=tuple(range(1, a.ndim))) for a, b in zip(before, after, strict=True)
+    ]
+    assert np.any(differs, axis=0).sum() == 1
+
+
+def test_networks_answer_as_each_of_them_alone_and_teach_a_student():
+    votes = voted(NETWORKS)
+    logits = np.asarray(teachers.answers(votes, jnp.asarray(ASKED), CLASSES, NETWORKS))
+    for number, mine in enumerate(logits):
+        head = jax.tree.map(lambda leaf, at=number: np.asarray(leaf[at]), votes.weights)["params"][
+            "Dense_0"
+        ]
+        own = ASKED.reshape(len(ASKED), -1) / 255 @ head["kernel"] + head["bias"]
+        np.testing.assert_allclose(mine, own, rtol=1e-4, atol=1e-4)
+        assert np.mean(mine.argmax(axis=1) == TRUTH) > 0.8
+    found = NETWORKS.release(jax.random.key(0), votes, QUERIES, CLASSES)
+    assert (
+        found.guarantee
+        == QUICK.release(jax.random.key(0), quick_votes(), QUERIES, CLASSES).guarantee
+    )
+    with pytest.raises(ValueError, match="teacher=linear"):
+        NETWORKS.release(jax.random.key(0), quick_votes(), QUERIES, CLASSES)
+
+
+def test_a_network_without_records_answers_too():
+    """Under add-remove, a part may be empty."""
+    config = dataclasses.replace(NETWORKS, relation="add-remove", num_teachers=4)
+    votes = voted(config, IMAGES[:2], LABELS[:2])
+    assert all(len(leaf) == 4 for leaf in jax.tree.leaves(votes.weights))
+
+
 def test_teachers_and_queries_that_do_not_fit_are_refused():
     votes = quick_votes()
     with pytest.raises(
-        ValueError, match="num_classes=4 for images .* got num_classes=3; train them"
+        ValueError, match="num_classes=4 .* for images .* got weights .*; train them"
     ):
         QUICK.release(jax.random.key(0), votes, QUERIES, 4)
-    with pytest.raises(ValueError, match="num_teachers=7 .*got num_teachers=20"):
+    with pytest.raises(ValueError, match=r"num_teachers=7,.*shape \(20, "):
         dataclasses.replace(QUICK, num_teachers=7).release(
             jax.random.key(0), votes, QUERIES, CLASSES
         )
     larger = dataclasses.replace(QUERIES, images=np.zeros((40, 12, 12, 1), np.uint8))
     with pytest.raises(ValueError, match="8x8 pixels or more with margin=3, got .*smaller margin"):
         dataclasses.replace(QUICK, margin=3).release(jax.random.key(0), votes, QUERIES, CLASSES)
-    with pytest.raises(ValueError, match="features="):
+    with pytest.raises(ValueError, match=r"images \(12, 12, 1\)"):
         QUICK.release(jax.random.key(0), votes, larger, CLASSES)
     with pytest.raises(ValueError, match=r"images=None; set Queries.images"):
         QUICK.release(jax.random.key(0), votes, dataclasses.replace(QUERIES, images=None), CLASSES)

@@ -33,7 +33,10 @@ one teacher, whose gradients have the same bound whatever it has learned from.
 
 A useful epsilon needs a large n. A release has n/(sigma√K) times as much signal as noise. All
 releases together have √(n²/(4z²K)) times as much, whatever their number. Only L_T reads a teacher:
-there are no batch statistics, and no choice of a step to stop at.
+the generator sees no batch statistics of one, and no step to stop at is chosen.
+
+So with noise, teachers are thousands of regressions on few records each (`teacher=hog`), and their
+mean is what limits the student. Without noise, one network on all records is the better teacher.
 
 Points that the paper leaves open are resolved as follows:
 

@@ -14,6 +14,10 @@ AsPublished = Literal["none", "single_teacher", "single_teacher_per_sample", "di
 """Form without a useful guarantee, for comparison, or `none`. The package's table has all forms."""
 
 
+HOG = "hog"
+"""Kind of teacher that is a logistic regression on oriented gradients."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of data-free distillation. The defaults suit MNIST-like images.
@@ -51,7 +55,10 @@ class Settings:
       information: Weight in the generator's loss of the negative entropy of the batch's mean
         prediction.
       activation: Weight in the generator's loss of the features' mean size, which is made large.
-      teacher_steps: Number of AdamW steps of a teacher, each on all its records.
+      teacher: `hog`, logistic regression on oriented gradients, of which thousands are trained side
+        by side; or a network of `rknn_jax.students.models`, for a few teachers with many records.
+      teacher_steps: Number of AdamW steps of a teacher. A step of `hog` takes all its records, one
+        of a network `teachers.NETWORK_BATCH` of them.
       teacher_learning_rate: Learning rate of the teachers.
       teacher_weight_decay: Weight decay of the teachers.
       as_published: Form without a useful guarantee, for comparison. `none` is the form with a
@@ -88,6 +95,7 @@ class Settings:
     one_hot: float = 1.0
     information: float = 5.0
     activation: float = 0.0
+    teacher: str = HOG
     teacher_steps: int = 60
     teacher_learning_rate: float = 0.02
     teacher_weight_decay: float = 1.0
@@ -105,6 +113,7 @@ class Settings:
             "unit": PROTECTED,
             "bound": get_args(Bound),
             "student": fit.MODELS,
+            "teacher": (HOG, *fit.MODELS),
             "as_published": get_args(AsPublished),
         }
         for name, allowed in choices.items():

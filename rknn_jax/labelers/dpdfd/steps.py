@@ -14,7 +14,7 @@ import optax
 from rknn_jax.labelers._distillation import logit_gradients, release
 from rknn_jax.labelers.dpdfd import networks
 from rknn_jax.labelers.dpdfd.settings import Settings
-from rknn_jax.labelers.dpdfd.teachers import Votes, described
+from rknn_jax.labelers.dpdfd.teachers import Votes, answers
 from rknn_jax.students import fit
 from rknn_jax.students.generator import as_uint8
 
@@ -131,7 +131,7 @@ def _generated(
     logits = networks.applied(network, state.student, images)[0]
     seen = as_uint8(jax.lax.stop_gradient(images))
     said = jax.lax.stop_gradient(logits)
-    teachers = jnp.einsum("bf,nfk->nbk", described(seen.astype(jnp.float32)), votes.weights)
+    teachers = answers(votes, seen, logits.shape[1], config)
     gradients = logit_gradients(
         said, teachers, config.target_weight, config.other_weight, config.temperature
     )

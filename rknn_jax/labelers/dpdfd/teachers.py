@@ -1,23 +1,29 @@
-"""Teachers of data-free distillation: logistic regressions, each on its part of the records.
+"""Teachers of data-free distillation, each trained on its own part of the records.
 
-They see oriented gradients and the means of an image's cells, which are not learned. Thousands are
-trained side by side in seconds, and answer a batch in one matrix product.
+- `hog`: logistic regressions on oriented gradients and the means of an image's cells, which are not
+  learned. Thousands are trained side by side in seconds, and answer a batch in one matrix product.
+- A network of `rknn_jax.students.models`: trained one by one by `students.fit`, in minutes each.
+  Its batch statistics are those of its own records, so it still depends on its part alone.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.labelers import pate
-from rknn_jax.labelers.dpdfd.settings import Settings
+from rknn_jax.labelers.dpdfd.settings import HOG, Settings
 from rknn_jax.representations.hog import hog
+from rknn_jax.students import fit
 from rknn_jax.types import Records
 
 CELLS = 4
 """Number of cells of an image along each axis, in which teachers compute gradients."""
+
+NETWORK_BATCH = 64
+"""Number of records of a step of a network's training."""
 
 IMAGES_AT_ONCE = 1000
 """Number of private images whose features are computed in one call, to bound the memory."""
@@ -27,23 +33,24 @@ class Votes(NamedTuple):
     """Trained teachers: private.
 
     Attributes:
-      weights: float32 `[n, f + 1, num_classes]`, weights of the features of `described` and of 1.
+      weights: Weights of n teachers: float32 `[n, f + 1, num_classes]`, of the features of
+        `described` and of 1, or the variables of n networks, each leaf float32 `[n, ...]`.
       images: uint8 `[m, height, width, channels]`, private images, for direct training alone.
       labels: int32 `[m]`, labels of these images.
     """
 
-    weights: jax.Array
+    weights: Any
     images: jax.Array | None = None
     labels: jax.Array | None = None
 
 
 def train_teachers(
     key: jax.Array, private: Records, known: np.ndarray, num_classes: int, config: Settings
-) -> jax.Array:
-    """Return the weights of the teachers, float32 `[n, f + 1, num_classes]`.
+) -> Any:
+    """Return the weights of the teachers, as in `Votes`.
 
     Args:
-      key: Random key of the parts, which is consumed.
+      key: Random key of the parts and of the networks, which is consumed.
       private: Private records.
       known: int32 `[m]`, labels of the records; -1 for a record that trains no teacher.
       num_classes: Number of classes |Y|.
@@ -54,11 +61,22 @@ def train_teachers(
     """
     parts = pate.PATE(num_teachers=config.teachers, relation=config.relation, unit=config.unit)
     part = pate.parts_of(key, private, parts)
+    if config.teacher != HOG:
+        return _networks(
+            jax.random.fold_in(key, 1), private.images, known, part, num_classes, config
+        )
+    return _regressions(private.images, known, part, num_classes, config)
+
+
+def _regressions(
+    images: np.ndarray, known: np.ndarray, part: np.ndarray, num_classes: int, config: Settings
+) -> jax.Array:
+    """Return the weights of logistic regressions, float32 `[n, f + 1, num_classes]`."""
     index, present = pate.rows_of(part, config.teachers)
     blocks = []
     for start in range(0, len(part), IMAGES_AT_ONCE):
-        images = private.images[start : start + IMAGES_AT_ONCE].astype(np.float32)
-        blocks.append(np.asarray(described(images)))
+        block = images[start : start + IMAGES_AT_ONCE].astype(np.float32)
+        blocks.append(np.asarray(described(block)))
     features = np.vstack(blocks)
     # The index of a place without a record points past the last one.
     features = np.vstack([features, np.zeros_like(features[:1])])
@@ -68,6 +86,62 @@ def train_teachers(
         features[index], np.maximum(labels, 0), learned, num_classes, config.traced()
     )
     return weights
+
+
+def _networks(
+    key: jax.Array,
+    images: np.ndarray,
+    known: np.ndarray,
+    part: np.ndarray,
+    num_classes: int,
+    config: Settings,
+) -> Any:
+    """Return the variables of the networks, each leaf `[n, ...]`. `key` is consumed."""
+    found = []
+    for number in range(config.teachers):
+        own = jax.random.fold_in(key, number)
+        rows = np.flatnonzero((part == number) & (known >= 0))
+        if len(rows) < 2:  # `students.fit` needs two, and nobody may learn how many there are
+            found.append(fit.drawn(_network(config, num_classes), own, images[:1]))
+            continue
+        steps_per_epoch = -(-len(rows) // NETWORK_BATCH)
+        training = fit.Config(
+            config.teacher,
+            epochs=-(-config.teacher_steps // steps_per_epoch),
+            batch_size=NETWORK_BATCH,
+            learning_rate=config.teacher_learning_rate,
+            weight_decay=config.teacher_weight_decay,
+            label_smoothing=0.0,
+            augmentation="none",
+        )
+        targets = np.eye(num_classes, dtype=np.float32)[known[rows]]
+        taught = fit.fit(own, images[rows], targets, training)
+        found.append({"params": taught.params, "batch_stats": taught.batch_stats})
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+
+
+def _network(config: Settings, num_classes: int) -> Any:
+    """Return the network of a teacher that is one."""
+    return fit.network_of(fit.Config(config.teacher), num_classes)
+
+
+def answers(votes: Votes, images: jax.Array, num_classes: int, config: Settings) -> jax.Array:
+    """Return the teachers' logits of images, float32 `[n, B, num_classes]`, private.
+
+    Args:
+      votes: Trained teachers.
+      images: uint8 `[B, height, width, channels]`.
+      num_classes: Number of classes |Y|.
+      config: Settings of the labeler.
+    """
+    pixels = images.astype(jnp.float32)
+    if config.teacher == HOG:
+        return jnp.einsum("bf,nfk->nbk", described(pixels), votes.weights)
+    network = _network(config, num_classes)
+    logits: jax.Array = jax.vmap(lambda one: network.apply(one, pixels / 255, train=False))(
+        votes.weights
+    )
+    return logits
 
 
 @jax.jit
@@ -125,20 +199,29 @@ def check_teachers(
             f"Expected images of {smallest}x{smallest} pixels or more with "
             f"margin={config.margin}, got {image_shape}; take a smaller margin."
         )
-    one_image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-    num_features = jax.eval_shape(described, one_image).shape[1]
-    found = tuple(votes.weights.shape)
-    expected = (config.teachers, num_features, num_classes)
-    for name, had, wanted in zip(
-        ("num_teachers", "features", "num_classes"), found, expected, strict=True
-    ):
-        if had != wanted:
-            raise ValueError(
-                f"Expected teachers with {name}={wanted} for images {image_shape}, got "
-                f"{name}={had}; train them for these by `contribute`."
-            )
+    found = jax.tree.map(jnp.shape, votes.weights)
+    expected = _shapes(image_shape, num_classes, config)
+    if found != expected:
+        raise ValueError(
+            f"Expected teachers with num_teachers={config.teachers}, num_classes={num_classes} and "
+            f"teacher={config.teacher} for images {image_shape}, got weights of shape {found} in "
+            f"place of {expected}; train them for these by `contribute`."
+        )
     if config.as_published == "direct_training" and votes.images is None:
         raise ValueError(
             "Expected the private images with as_published=direct_training, got none; call "
             "`contribute` of the same labeler."
         )
+
+
+def _shapes(image_shape: tuple[int, ...], num_classes: int, config: Settings) -> Any:
+    """Return the shapes of `Votes.weights`, in the same structure."""
+    if config.teacher == HOG:
+        one_image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+        num_features = jax.eval_shape(described, one_image).shape[1]
+        return (config.teachers, num_features, num_classes)
+    network = _network(config, num_classes)
+    image = np.zeros((1, *image_shape), np.uint8)
+    drawn = jax.eval_shape(lambda: fit.drawn(network, jax.random.key(0), image))
+    shapes = jax.tree.map(lambda leaf: (config.teachers, *leaf.shape), drawn)
+    return {"batch_stats": {}, **shapes}
