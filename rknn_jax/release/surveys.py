@@ -5,22 +5,16 @@ draw exact noise. Others need the records many times, or have no exact noise.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rknn_jax import labelers
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.release import choosing
 from rknn_jax.release.inputs import Data
+from rknn_jax.release.settings import AUTO, Settings
 from rknn_jax.release.sum_survey import OF_VOTES, SumSurvey
 from rknn_jax.release.survey import Survey, public_size, refuse_given
 from rknn_jax.release.vote_survey import VoteSurvey
-
-if TYPE_CHECKING:
-    from rknn_jax.release.settings import Settings
-
-AUTO = "auto"
-"""Name that leaves the choice of the labeler to `choosing`."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class Choice:
       reason: Reason for the labeler, with the numbers; "" if the settings named it.
     """
 
-    settings: "Settings"
+    settings: Settings
     reason: str = ""
 
 
@@ -61,9 +55,9 @@ def of_labeler(name: str) -> type[Survey]:
     )
 
 
-def check(settings: "Settings") -> None:
+def check(settings: Settings) -> None:
     """Raise ValueError for settings that do not suit the labeler, whatever the data."""
-    if settings.labeler == AUTO:
+    if settings.chooses_labeler:
         refuse_given(settings, (*OF_VOTES, "mechanism", "delta"), "one labeler alone")
         if settings.relation != "replace-one":
             raise ValueError(
@@ -75,7 +69,7 @@ def check(settings: "Settings") -> None:
     of_labeler(settings.labeler).check(_completed(settings))
 
 
-def choose(settings: "Settings", data: Data) -> Choice:
+def choose(settings: Settings, data: Data) -> Choice:
     """Return the settings with a labeler and a mechanism, chosen on public quantities alone.
 
     Args:
@@ -85,7 +79,7 @@ def choose(settings: "Settings", data: Data) -> Choice:
     Raises:
       ValueError: If a choice is asked for, and the classes are not known yet.
     """
-    if settings.labeler != AUTO:
+    if not settings.chooses_labeler:
         return Choice(_completed(settings))
     if data.classes.source == "assumed":
         raise ValueError(
@@ -99,7 +93,7 @@ def choose(settings: "Settings", data: Data) -> Choice:
     return Choice(_completed(replace(settings, labeler=labeler)), reason)
 
 
-def _completed(settings: "Settings") -> "Settings":
+def _completed(settings: Settings) -> Settings:
     """Return the settings with the usual mechanism of their labeler, if they name none."""
     if settings.mechanism is not None:
         return settings
