@@ -22,7 +22,7 @@ long: $(VENV)/.dev  ## the tests of some seconds each that are not in `make test
 
 processes: $(VENV)/.dev  ## a federation whose client is killed, a Ray cluster that loses machines, an S3 server: two minutes
 	$(RUN) -m pytest tests/test_federation_processes.py -k killed_between
-	$(RUN) -m pytest tests/test_engines.py tests/test_s3.py
+	$(RUN) -m pytest tests/test_engines.py tests/test_s3.py -m slow
 	$(RUN) -m pytest tests/test_distributed.py -k 1_and_8_devices
 
 test-all: $(VENV)/.dev  ## slow tests too, and random keys are tracked in all of them

@@ -259,7 +259,8 @@ def test_a_label_file_of_one_column_keeps_its_empty_lines(tmp_path):
         (b"", "names of the columns"),
         (b"x;y;labels\n1;2;0\n", "commas"),
         (b"x,x,labels\n1,2,0\n", "'x'"),
-        (b"x,labels\n1,0\n", "4 columns beside the label"),
+        (b"x,labels\n1,0\n", "4 columns beside the label 'labels'.* name the features with"),
+        (b"x,y,z,u,wolf\n1,2,3,4,0\n", "got 5; name the label's column with --label, one of"),
     ],
 )
 def test_a_csv_without_clear_names_is_refused(tmp_path, head, words):

@@ -226,7 +226,7 @@ def test_what_the_statement_leaves_open_is_unanswered():
     ("unit", "contribution", "words"),
     [
         ("record", Contribution(1, 3), "One record. A record votes for 3 queries."),
-        ("person", Contribution("shared", 1), "All of them share one record's votes."),
+        ("person", Contribution("shared", 1), "All of them together count as one record."),
         ("person", Contribution(5, 1), "At most 5 count. A record votes for 1 query."),
         ("client", Contribution("all"), "One client with all records. Nothing bounds how many."),
     ],

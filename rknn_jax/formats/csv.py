@@ -90,9 +90,12 @@ def _features(names: list[str], columns: Columns) -> list[str]:
     if not found:
         raise absent(EMBEDDINGS, names)
     if columns.width is not None and len(found) != columns.width:
+        remedy = "name the features with --embedding"
+        if columns.label not in names:
+            remedy = f"name the label's column with --label, one of {names[:5]}, or {remedy}"
         raise FormatError(
             f"Expected {columns.width} columns beside the label {columns.label!r}, as --public has "
-            f"dimensions, got {len(found)}; name the features with --embedding."
+            f"dimensions, got {len(found)}; {remedy}."
         )
     return found
 

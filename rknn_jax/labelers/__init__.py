@@ -17,11 +17,10 @@ import jax
 import numpy as np
 
 from rknn_jax._internal.keys import fresh_noise_key
-from rknn_jax.labelers import _persons
+from rknn_jax.labelers import _arrays, _persons
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
-from rknn_jax.queries import kmeans
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Task
 
 Contribution = TypeVar("Contribution")
@@ -336,8 +335,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
             holds NaN or infinity casts no vote.
           labels: Private labels, integers `[n]` in `[0, num_classes)`; others cast no vote.
           num_classes: Number of classes |Y|.
-          person: Name of each private row's person, integers or strings `[n]`, for unit=person.
-            Defaults to none.
+          person: Person of each private row, integers or strings `[n]`. Defaults to none.
           num_queries: Number of queries s. Defaults to four for each class, or to all public rows
             if they are fewer or if the labeler trains.
           key: Random key, which is consumed. Defaults to a fresh one.
@@ -348,34 +346,13 @@ class Labeler(abc.ABC, Generic[Contribution]):
         Raises:
           ValueError: If the arrays do not fit each other, or queries exceed the public rows.
         """
-        public = np.asarray(public, np.float32)
-        private = np.asarray(private, np.float32)
-        labels = np.asarray(labels)
-        if public.ndim != 2 or private.shape != (len(labels), public.shape[1]):
-            raise ValueError(
-                "Expected public [m, f], private [n, f] and labels [n], got shapes "
-                f"{public.shape}, {private.shape} and {labels.shape}."
-            )
-        if labels.dtype.kind not in "iu" or not len(labels):
-            raise ValueError(
-                f"Expected integer labels of one private row or more, got {labels.dtype} "
-                f"{labels.shape}; number the classes from 0."
-            )
-        clients = None if person is None else _persons.as_numbers(person, len(private))
-        usable = np.isfinite(private).all(axis=1) & (labels >= 0) & (labels < num_classes)
-        labels = np.where(usable, labels, -1).astype(np.int32)
-        private = np.where(np.isfinite(private).all(axis=1, keepdims=True), private, 0)
-        records = Records(private, labels, clients)
+        public, records = _arrays.checked(public, private, labels, num_classes, person)
         self.check(self.num_units(records))
         key = fresh_noise_key() if key is None else key
         query_key, sample_key, noise_key = jax.random.split(key, 3)
-        usual = min(QUERIES_PER_CLASS * num_classes, len(public))
-        if self.trains and num_queries is None:
-            queries = Queries.alone(public, np.arange(len(public)))
-        else:
-            size = usual if num_queries is None else num_queries
-            queries = kmeans.select(query_key, public, size)
-        queries = replace(queries, images=public[queries.index])
+        if num_queries is None and not self.trains:
+            num_queries = min(QUERIES_PER_CLASS * num_classes, len(public))
+        queries = _arrays.ask(query_key, public, num_queries)
         contribution = self.contribute(sample_key, records, np.asarray, queries, num_classes)
         answers = self.release(noise_key, contribution, queries, num_classes)
         answered = np.where(answers.answered, answers.labels, -1)

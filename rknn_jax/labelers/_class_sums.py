@@ -38,10 +38,9 @@ import jax
 import numpy as np
 
 from rknn_jax.labelers._linear_head import Head, Link
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Reach, Tally
+from rknn_jax.labelers._one_sum import ClassTally, Noise, OneSumLabeler, Reach, Tally
 from rknn_jax.labelers._public_ball import Ball, Spectrum
-from rknn_jax.privacy import accounting, contributions, exact_noise
-from rknn_jax.privacy.contributions import Protected
+from rknn_jax.privacy import accounting, exact_noise
 from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries
 
@@ -66,24 +65,18 @@ More units leave less noise on the counts and more on the sums.
 
 
 @dataclass(frozen=True)
-class ClassSums:
+class ClassSums(ClassTally):
     """Public side of the class sums: what a record adds, in units of the radius.
 
     A part is the record's clipped features, int32, and its class as the last column.
 
     Attributes:
       ball: Public ball to which features are clipped.
-      num_classes: Number of classes |Y|.
       count_units: Units that a record adds to the count of its class.
-      unit: Privacy unit: record, or person.
-      grid: Units of weight of a record, or of a person.
     """
 
     ball: Ball
-    num_classes: int
     count_units: int
-    unit: Protected
-    grid: int
 
     @property
     def width(self) -> int:
@@ -100,22 +93,14 @@ class ClassSums:
         rows = np.trunc(self.ball.clip(points) * GRID).astype(np.int32)
         return np.hstack([rows, np.asarray(ids, np.int32)[:, None]])
 
-    def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Return the sum over records; see `Tally.total`."""
-        used = ids >= 0
-        return self._sum(self.parts(points[used], ids[used]), np.ones(used.sum(), np.int64))
-
-    def bounded(self, parts: np.ndarray, persons: Persons) -> np.ndarray:
-        """Return the sum over persons, whose records share a weight; see `Tally.bounded`."""
-        return self._sum(parts, contributions.shared(persons.number, self.grid).units)
-
     def fits(self, totals: np.ndarray, num_records: int) -> bool:
         """Return whether so many records can have these sums; see `Tally.fits`."""
         counts = totals[:, -1]
         small = bool((np.abs(totals[:, :-1]) * self.count_units <= counts[:, None] * GRID).all())
         return small and int(counts.sum()) == num_records * self.count_units
 
-    def _sum(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
+    def weighted(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Return the sum of the parts times their weights; see `ClassTally.weighted`."""
         totals = np.zeros(self.shape, np.int64)
         for label in range(self.num_classes):
             mine = parts[:, -1] == label
@@ -211,7 +196,7 @@ class SumsLabeler(OneSumLabeler):
         """Return the public side of the sums; see `OneSumLabeler.tally`."""
         count_units = COUNT_UNITS[self.mechanism, self.relation]
         ball = Ball.around(queries, self.norm)
-        return ClassSums(ball, num_classes, count_units, self.unit, self.grid)
+        return ClassSums(num_classes, self.unit, self.grid, ball, count_units)
 
     def aggregate_reach(self, tally: Tally) -> Reach:
         """Return the reach with counts as heavy as the radius; see the proof above."""

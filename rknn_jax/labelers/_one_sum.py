@@ -17,6 +17,7 @@ import numpy as np
 
 from rknn_jax.labelers import Labeler, _persons
 from rknn_jax.mechanisms.base import Payer
+from rknn_jax.privacy import contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
@@ -86,6 +87,43 @@ class Tally(Protocol):
 
     def fits(self, totals: np.ndarray, num_records: int) -> bool:
         """Return whether so many records of one unit of weight can have this sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTally(abc.ABC):
+    """Tally whose parts are added with weights; see `Tally`.
+
+    Attributes:
+      num_classes: Number of classes |Y|.
+      unit: Privacy unit: record, or person.
+      grid: Units of weight of a record, or of a person.
+    """
+
+    num_classes: int
+    unit: Protected
+    grid: int
+
+    @abc.abstractmethod
+    def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
+        """Return the parts of records; see `Tally.parts`."""
+
+    @abc.abstractmethod
+    def weighted(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Return the sum of the parts times their weights, int64.
+
+        Args:
+          parts: Parts of the records, `[n, c]`.
+          units: Weights of the records, int64 `[n]`.
+        """
+
+    def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Return the sum over records; see `Tally.total`."""
+        used = ids >= 0
+        return self.weighted(self.parts(points[used], ids[used]), np.ones(used.sum(), np.int64))
+
+    def bounded(self, parts: np.ndarray, persons: Persons) -> np.ndarray:
+        """Return the sum over persons, whose records share a weight; see `Tally.bounded`."""
+        return self.weighted(parts, contributions.shared(persons.number, self.grid).units)
 
 
 class Noise(NamedTuple):

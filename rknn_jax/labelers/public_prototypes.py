@@ -47,9 +47,8 @@ import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax.labelers._cosines import PublicCosines
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Persons, Reach, Tally
-from rknn_jax.privacy import contributions, exact_noise
-from rknn_jax.privacy.contributions import Protected
+from rknn_jax.labelers._one_sum import ClassTally, Noise, OneSumLabeler, Reach, Tally
+from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.types import Answers, Array, Encoder, Queries
 
@@ -64,7 +63,7 @@ NEAR = 0.9
 
 
 @dataclass(frozen=True, eq=False)
-class ClassUtilities:
+class ClassUtilities(ClassTally):
     """Public side of the utilities: what a record adds to those of its class.
 
     A part is the record's features and its class as the last column, float32.
@@ -72,17 +71,11 @@ class ClassUtilities:
     Attributes:
       cosines: Public center and range of cosines.
       candidates: Directions of the public rows, float64 `[s, f]`.
-      num_classes: Number of classes |Y|.
-      unit: Privacy unit: record, or person.
-      grid: Units of weight of a record, or of a person.
       middle: Units that are taken from each utility of a record. Defaults to 0.
     """
 
     cosines: PublicCosines
     candidates: np.ndarray
-    num_classes: int
-    unit: Protected
-    grid: int
     middle: int = 0
 
     @property
@@ -99,21 +92,13 @@ class ClassUtilities:
         """Return the parts of records; see `Tally.parts`."""
         return np.hstack([np.asarray(points, np.float32), np.asarray(ids, np.float32)[:, None]])
 
-    def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Return the sum over records; see `Tally.total`."""
-        used = ids >= 0
-        return self._sum(self.parts(points[used], ids[used]), np.ones(used.sum(), np.int64))
-
-    def bounded(self, parts: np.ndarray, persons: Persons) -> np.ndarray:
-        """Return the sum over persons, whose records share a weight; see `Tally.bounded`."""
-        return self._sum(parts, contributions.shared(persons.number, self.grid).units)
-
     def fits(self, totals: np.ndarray, num_records: int) -> bool:
         """Return whether so many records can have these utilities; see `Tally.fits`."""
         most = totals.max(axis=1, initial=0).sum()
         return bool(totals.min(initial=0) >= 0 and most <= num_records * GRID)
 
-    def _sum(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
+    def weighted(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Return the sum of the parts times their weights; see `ClassTally.weighted`."""
         totals = np.zeros(self.shape, np.int64)
         size = max(1, BLOCK // len(self.candidates))
         for label in range(self.num_classes):
@@ -199,7 +184,7 @@ class PublicPrototypes(OneSumLabeler):
         """Return the public side of the utilities of all queries; see `OneSumLabeler.tally`."""
         cosines = _cosines(queries, num_classes)
         candidates = cosines.directions(queries.features)
-        return ClassUtilities(cosines, candidates, num_classes, self.unit, self.grid)
+        return ClassUtilities(num_classes, self.unit, self.grid, cosines, candidates)
 
     def aggregate_tally(self, queries: Queries, num_classes: int) -> ClassUtilities:
         """Return the public side of utilities around 0; see `OneSumLabeler.aggregate_tally`."""

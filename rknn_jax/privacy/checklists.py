@@ -28,7 +28,7 @@ ACCOUNTANTS = {
 }
 """Explanation of each accountant of `rknn_jax.privacy.accounting`."""
 
-SHARED = "All of them share one record's votes."
+SHARED = "All of them together count as one record."
 CLIPPED = "All of them together have the L2 norm of one record's votes."
 UNBOUNDED = "Nothing bounds how many."
 

@@ -107,9 +107,9 @@ class Contribution(NamedTuple):
     """Largest part that one unit has in a release.
 
     Attributes:
-      records: Number of the unit's records that count; `shared` if all of them share one record's
-        votes; `clipped` if all of them have the L2 norm of one record's votes; `all` if nothing
-        bounds them. Defaults to 1.
+      records: Number of the unit's records that count; `shared` if all of them together count as
+        one record; `clipped` if all of them have the L2 norm of one record's votes; `all` if
+        nothing bounds them. Defaults to 1.
       votes: Number of queries that a record votes for; None if records do not vote. Defaults to
         None.
     """

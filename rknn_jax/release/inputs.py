@@ -140,7 +140,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
             "row; save one row a record."
         )
     if public.encode is None:
-        _check_first(records.shards[0], public.features.shape[1])
+        _check_first(records.shards[0], public.features.shape[1], classes)
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)
@@ -326,16 +326,18 @@ def _refuse_ids(public: np.ndarray, names: tuple[str, ...], settings: "Settings"
         )
 
 
-def _check_first(shard: Shard, width: int) -> None:
+def _check_first(shard: Shard, width: int, classes: Classes | None) -> None:
     """Raise ValueError if a shard's columns are not those of embeddings, before long work begins.
 
-    The values of its first row decide nothing.
+    Nor may labels be text if the classes have no names. The values of its first row decide nothing.
     """
     for block in shard.blocks(1):
         if block.embeddings is not None:
             tables.real_rows(block.embeddings, shard.where, width)
         if block.labels is not None:
-            tables.plain_labels(block.labels, shard.where)
+            labels = tables.plain_labels(block.labels, shard.where)
+            if classes is not None:
+                tables.label_ids(labels, classes)
         return
 
 

@@ -17,16 +17,18 @@ _PARAMETERS = {
 }
 
 
+_COMMAND = re.compile(r"(?=rknn budget|python -m )")
+"""Start of a command that is advised, whose flags stay as they are."""
+
+
 def in_parameters(text: str) -> str:
     """Replace the flags of `rknn label` by parameters, up to the command that is advised."""
-    words, command, rest = text.partition("rknn budget")
-    return (
-        re.sub(
-            r"--([a-z-]+)", lambda flag: _PARAMETERS.get(flag[1], flag[1].replace("-", "_")), words
-        )
-        + command
-        + rest
-    )
+    words, *command = _COMMAND.split(text, maxsplit=1)
+
+    def parameter(flag: re.Match[str]) -> str:
+        return _PARAMETERS.get(flag[1], flag[1].replace("-", "_"))
+
+    return "".join([re.sub(r"--([a-z-]+)", parameter, words), *command])
 
 
 def concerns_in_parameters(found: Iterable[Concern]) -> tuple[Concern, ...]:

@@ -9,6 +9,9 @@ from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Relation
 
+AUTO = "auto"
+"""Name that leaves the choice of the labeler to `choosing`."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -89,6 +92,11 @@ class Settings:
     purpose: str = ""
     dry_run: bool = False
     json: bool = False
+
+    @property
+    def chooses_labeler(self) -> bool:
+        """True if the program chooses the labeler, by public quantities."""
+        return self.labeler == AUTO
 
     @property
     def unit(self) -> Protected:

@@ -5,7 +5,7 @@ draw exact noise. Others need the records many times, or have no exact noise.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rknn_jax import labelers
 from rknn_jax.labelers._one_sum import OneSumLabeler
@@ -13,15 +13,10 @@ from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.release import choosing
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import USUAL
+from rknn_jax.release.settings import AUTO, Settings
 from rknn_jax.release.sum_survey import OF_VOTES, SumSurvey
 from rknn_jax.release.survey import Survey, public_size, refuse_given
 from rknn_jax.release.vote_survey import VoteSurvey
-
-if TYPE_CHECKING:
-    from rknn_jax.release.settings import Settings
-
-AUTO = "auto"
-"""Name that leaves the choice of the labeler to `choosing`."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +28,7 @@ class Choice:
       reason: Reason for the labeler, with the numbers; "" if the settings named it.
     """
 
-    settings: "Settings"
+    settings: Settings
     reason: str = ""
 
 
@@ -62,9 +57,9 @@ def of_labeler(name: str) -> type[Survey]:
     )
 
 
-def check(settings: "Settings") -> None:
+def check(settings: Settings) -> None:
     """Raise ValueError for settings that do not suit the labeler, whatever the data."""
-    if settings.labeler == AUTO:
+    if settings.chooses_labeler:
         refuse_given(settings, (*OF_VOTES, "mechanism", "delta"), "one labeler alone")
         if settings.relation != "replace-one":
             raise ValueError(
@@ -76,7 +71,7 @@ def check(settings: "Settings") -> None:
     of_labeler(settings.labeler).check(_completed(settings))
 
 
-def choose(settings: "Settings", data: Data) -> Choice:
+def choose(settings: Settings, data: Data) -> Choice:
     """Return the settings with a labeler and a mechanism, chosen on public quantities alone.
 
     Args:
@@ -86,7 +81,7 @@ def choose(settings: "Settings", data: Data) -> Choice:
     Raises:
       ValueError: If a choice is asked for, and the classes are not known yet.
     """
-    if settings.labeler != AUTO:
+    if not settings.chooses_labeler:
         return Choice(_completed(settings))
     if data.classes.source == "assumed":
         raise ValueError(
@@ -100,7 +95,7 @@ def choose(settings: "Settings", data: Data) -> Choice:
     return Choice(_completed(replace(settings, labeler=labeler)), reason)
 
 
-def expected_of_others(settings: "Settings", data: Data) -> dict[str, float]:
+def expected_of_others(settings: Settings, data: Data) -> dict[str, float]:
     """Return the expected accuracy of releases by the other labelers, by their flags.
 
     Every labeler is simulated under the assumption that private records are as the public rows, in
@@ -122,7 +117,7 @@ def expected_of_others(settings: "Settings", data: Data) -> dict[str, float]:
     return found
 
 
-def _by(name: str, settings: "Settings") -> "Settings":
+def _by(name: str, settings: Settings) -> Settings:
     """Return the settings of a dry run by another labeler, with a delta if it takes one."""
     usual: dict[str, Any] = {one.name: one.default for one in fields(settings)}
     usual = {setting: usual[setting] for setting in OF_VOTES}
@@ -134,7 +129,7 @@ def _by(name: str, settings: "Settings") -> "Settings":
     return _completed(asked)
 
 
-def _completed(settings: "Settings") -> "Settings":
+def _completed(settings: Settings) -> Settings:
     """Return the settings with the usual mechanism of their labeler, if they name none."""
     if settings.mechanism is not None:
         return settings
