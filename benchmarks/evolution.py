@@ -19,13 +19,14 @@ ICLR 2024, Algorithm 1.
 
 import math
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks._measure import mnist_folder, save, summary
+from benchmarks._measure import mnist_folder, save
 from rknn_jax import data
 from rknn_jax.labelers import rknn
 from rknn_jax.neighbors import nearest
@@ -51,13 +52,12 @@ FIRST_MOVE, LAST_MOVE = 4.0, 1.0
 QUIET = 2.0
 """Standard deviations of the noise below which votes count as none."""
 DELTA = 1e-6
-SEEDS = (0, 1)
+SEEDS = (0,)
 SHOWN = 6
 """Candidates of a class that are kept for the picture."""
 ROWS: tuple[tuple[Trust, float], ...] = (
     ("central", 0.1),
     ("central", 1.0),
-    ("central", 10.0),
     ("shuffle", 1.0),
     ("local", 10.0),
     ("central", math.inf),
@@ -181,8 +181,8 @@ def accuracy(digits: Digits, points: np.ndarray, seed: int) -> dict[str, float]:
     return {"test_accuracy": float(right.mean()), "worst_class": min(classes)}
 
 
-def measure(seed: int) -> list[dict[str, Any]]:
-    """Return a row for each trust and epsilon of one split."""
+def measure(seed: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each trust and epsilon of one split."""
     task = data.load("mnist:train", seed, mnist_folder())
     encode = hog.fit(jax.random.key(0), task.private.images)
     digits = Digits(
@@ -191,29 +191,25 @@ def measure(seed: int) -> list[dict[str, Any]]:
         task.test.images,
         np.asarray(task.test.labels),
     )
-    rows: list[dict[str, Any]] = []
     for trust, epsilon in ROWS:
         started = time.process_time()
         points, guarantee = evolved(digits, trust, epsilon, seed)
         found = accuracy(digits, points, seed)
         spent = round(time.process_time() - started)
         told = guarantee.asdict()
-        about = {"trust": trust, "epsilon": told["epsilon"], "guarantee": told}
-        print(seed, about["trust"], epsilon, found, flush=True)
+        about = {"trust": trust, "epsilon": told["epsilon"], "guarantee": told, "seed": seed}
+        print(seed, trust, epsilon, found, flush=True)
         strokes = points[:, :SHOWN].round(1).tolist()
-        rows.append(about | found | {"cpu_seconds": spent, "strokes": strokes})
-    return rows
+        yield about | found | {"cpu_seconds": spent, "strokes": strokes}
 
 
 def main() -> None:
-    """Measure all splits and write the results."""
-    splits = [measure(seed) for seed in SEEDS]
-    rows = [
-        same[0]
-        | {name: summary([row[name] for row in same]) for name in ("test_accuracy", "worst_class")}
-        for same in zip(*splits, strict=True)
-    ]
-    save("evolution", rows, seeds=SEEDS, rounds=ROUNDS, candidates=CANDIDATES, simulated_noise=True)
+    """Measure all splits, and write the results after each row."""
+    rows: list[dict[str, Any]] = []
+    for row in (row for seed in SEEDS for row in measure(seed)):
+        rows.append(row)
+        about = {"rounds": ROUNDS, "candidates": CANDIDATES, "simulated_noise": True}
+        save("evolution", rows, seeds=SEEDS, **about)
 
 
 if __name__ == "__main__":

@@ -215,8 +215,8 @@ def evolution() -> str:
         [
             row["trust"],
             _epsilon(row["epsilon"]),
-            percent(row["test_accuracy"]),
-            percent(row["worst_class"]),
+            f"{row['test_accuracy']:.1%}",
+            f"{row['worst_class']:.1%}",
         ]
         for row in load("evolution")["results"]
     ]
