@@ -12,7 +12,7 @@ from rknn_jax._internal import compilation
 PROGRAM = """
 import sys
 import jax, jax.numpy as jnp
-from rknn_jax import compilation
+from rknn_jax._internal import compilation
 compilation.keep()
 hits = []
 jax.monitoring.register_event_listener(lambda event, **about: hits.append(event))
