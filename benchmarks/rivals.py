@@ -51,7 +51,7 @@ from rknn_jax.release import inputs
 from rknn_jax.release.survey import labels_of
 from rknn_jax.release.tables import Classes
 from rknn_jax.representations import spectral
-from rknn_jax.types import Queries, Records
+from rknn_jax.types import Answers, Queries, Records
 from train.json_files import write_json
 
 NUM_CLASSES = 10
@@ -230,10 +230,10 @@ def without_curator(trust: Trust, one: Split) -> Iterator[Found]:
 
 
 def trained(one: Split) -> Iterator[Found]:
-    """Yield labels of a linear head that noisy SGD trains, spread over the graph."""
+    """Yield labels of a linear head that noisy SGD trains once, spread over the graph."""
     queries = Queries.alone(one.sides.public, np.arange(len(one.sides.public)))
     for epsilon in EPSILONS:
-        yield from paid(NoisySGD(epsilon=epsilon, delta=DELTA), one, queries)
+        yield from paid(NoisySGD(epsilon=epsilon, delta=DELTA), one, queries, 1)
 
 
 def asked_rows(one: Split) -> Iterator[Found]:
@@ -254,20 +254,24 @@ def asked_rows(one: Split) -> Iterator[Found]:
             yield from paid(labeler, one, Queries.alone(one.sides.public, order[:count]))
 
 
-def paid(labeler: Labeler[Any], one: Split, queries: Queries) -> Iterator[Found]:
+def paid(
+    labeler: Labeler[Any], one: Split, queries: Queries, draws: int = DRAWS
+) -> Iterator[Found]:
     """Yield labels of each draw, spread from the answered rows over the graph."""
     nothing = Labels.none(len(one.sides.public), NUM_CLASSES)
-    for told in releases(labeler, one, queries):
+    for told in releases(labeler, one, queries, draws):
         labels = nothing.after(queries, told, 0, None, one.graph)
         yield Found(labeler.name, labeler.epsilon, labels.hard)
 
 
-def releases(labeler: Labeler[Any], one: Split, queries: Queries) -> Iterator[Any]:
+def releases(
+    labeler: Labeler[Any], one: Split, queries: Queries, draws: int = DRAWS
+) -> Iterator[Answers]:
     """Yield the answers of each draw of the noise."""
     contribute_key, noise_key = jax.random.split(jax.random.key(one.seed))
     noise_key = jax.random.fold_in(noise_key, round(1000 * labeler.epsilon))
     given = labeler.contribute(contribute_key, one.private, np.asarray, queries, NUM_CLASSES)
-    for draw in range(DRAWS):
+    for draw in range(draws):
         key = jax.random.fold_in(noise_key, draw)
         yield labeler.release(key, given, queries, NUM_CLASSES)
 
