@@ -167,7 +167,7 @@ def _curve(ax: Axes, rows: list[dict[str, Any]], label: str, style: dict[str, An
     """Draw one labeler's means with their band, and its worst releases."""
     epsilon = [row["epsilon"] for row in rows]
     mean = np.array([100 * row["label_accuracy"]["mean"] for row in rows])
-    stddev = np.array([100 * row["label_accuracy"]["stddev"] for row in rows])
+    stddev = np.array([100 * (row["label_accuracy"]["stddev"] or 0) for row in rows])
     ax.plot(epsilon, mean, label=label, linewidth=1.4, **style)
     ax.fill_between(epsilon, mean - stddev, mean + stddev, color=style["color"], alpha=0.12, lw=0)
     worst = [100 * row["label_accuracy"]["worst"] for row in rows]

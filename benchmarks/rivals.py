@@ -152,12 +152,11 @@ def _sides(task: Any, public: Any, private: Any) -> Sides:
     )
 
 
+WIDE = "CIFAR-10, ImageNet features"
 SPACES = {
     "MNIST, spectral": Space(spectral_digits),
     "MNIST, 50 components": Space(components),
-    "CIFAR-10, ImageNet features": Space(
-        functools.partial(cases.file, "cifar10", NUM_PUBLIC, max(SIZES)), "cifar10"
-    ),
+    WIDE: Space(functools.partial(cases.file, "cifar10", NUM_PUBLIC, max(SIZES)), "cifar10"),
 }
 
 
@@ -285,6 +284,12 @@ METHODS: dict[str, Callable[[Split], Iterator[Found]]] = {
 }
 
 
+def seeds_of(space: str, size: int, method: str) -> tuple[int, ...]:
+    """Return the splits. Noisy SGD on many wide rows has one, which takes a quarter of an hour."""
+    long = method == "trained" and space == WIDE and size == max(SIZES)
+    return SEEDS[:1] if long else SEEDS
+
+
 def rights(labels: np.ndarray, truth: np.ndarray) -> dict[str, float]:
     """Return the share of right labels, of all and of the worst class."""
     right = labels == truth
@@ -350,7 +355,7 @@ def rows_of(space: str, size: int) -> list[dict[str, Any]]:
     """Return a row for each labeler and epsilon."""
     runs: dict[tuple[str, float], list[list[dict[str, float]]]] = {}
     for method in METHODS:
-        for seed in SEEDS:
+        for seed in seeds_of(space, size, method):
             mine: dict[tuple[str, float], list[dict[str, float]]] = {}
             for run in part(space, seed, size, method)["found"]:
                 mine.setdefault((run["method"], run["epsilon"]), []).append(run)
@@ -393,7 +398,8 @@ def main() -> None:
     for name, seed in splits:
         free(name, seed)
     for method, (name, seed), size in itertools.product(METHODS, splits, SIZES):
-        part(name, seed, size, method)
+        if seed in seeds_of(name, size, method):
+            part(name, seed, size, method)
     if args.only:
         return
     spent = sum(json.loads(path.read_text())["cpu_seconds"] for path in PARTS.glob("*.json"))
