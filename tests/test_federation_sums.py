@@ -190,6 +190,19 @@ def test_the_parts_of_records_add_up_and_wait_for_nobody(kind):
 
 
 @each_labeler
+def test_a_record_adds_the_same_however_many_there_are(kind):
+    """BLAS adds in another order for more rows, which moved records at the end of the range."""
+    rows = np.random.default_rng(0).normal(size=(10, 64)).astype(np.float32)
+    config = kind(epsilon=1.0, delta=1e-4)
+    round = Round(rows, CLASSES[:2], config, honest=3)  # the range ends at the cosine of a pair
+    for row in rows:
+        alone, many = (
+            round.connect(np.repeat(row[None], n, axis=0), np.zeros(n, np.int32)) for n in (1, 500)
+        )
+        np.testing.assert_array_equal(many, 500 * alone)
+
+
+@each_labeler
 @pytest.mark.parametrize("spread", [0.0, 1e-45, LARGEST])
 def test_rows_of_a_hostile_server_move_no_bound(kind, spread):
     """Public rows that are all alike, a subnormal number apart, or as far apart as can be."""
@@ -269,6 +282,7 @@ def test_a_sum_that_cannot_keep_its_word_is_not_made(wrong, words):
         ({"queries": np.full((3, 2), np.nan, np.float32)}, "Expected queries"),
         ({"queries": np.zeros((0, 5), np.float32)}, "Expected queries"),
         ({"classes": ("only",)}, "at least 2 classes"),
+        ({"classes": (), "config": PublicPrototypes()}, "at least 2 classes"),
         ({"queries": np.zeros((2**12, 2**12 + 1), np.float32)}, "pass fewer --queries"),
     ],
 )

@@ -130,6 +130,8 @@ class Round:
             isinstance(name, str) for name in self.classes
         ):
             raise ValueError(f"Expected the names of the classes, got classes={self.classes!r}.")
+        if len(self.classes) < 2:
+            raise ValueError(f"Expected at least 2 classes, got classes={self.classes!r}.")
         queries = np.asarray(self.queries)
         if (
             queries.ndim != 2
@@ -180,11 +182,10 @@ class Round:
 
     def _check_costs(self) -> None:
         """Refuse what takes too much work, and mechanisms without an exact form."""
-        if len(self.classes) < 2 or self.num_cells > MOST_CELLS:
+        if self.num_cells > MOST_CELLS:
             raise ValueError(
-                f"Expected at least 2 classes and queries times classes <= {MOST_CELLS}, got "
-                f"{len(self.classes)} classes, {len(self.queries)} queries and {self.num_cells} "
-                "numbers."
+                f"Expected queries times classes <= {MOST_CELLS}, got {len(self.classes)} classes, "
+                f"{len(self.queries)} queries and {self.num_cells} numbers."
             )
         if self.summed:
             _ = self.poll  # it refuses what its noise cannot protect

@@ -9,6 +9,14 @@ from rknn_jax.types import Array, Queries
 MOST_PAIRED = 1000
 """Public rows whose pairs determine the range."""
 
+FINEST = 2.0**25
+"""Steps of a coordinate of 1 in a direction.
+
+Products of two coordinates are multiples of 2^-50, and sums of them stay below 2. So a cosine is
+exact, in whichever order it is added up. Otherwise the last bit of a record's cosine depends on
+how many other records are multiplied with it, and all of them could move by one.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class PublicCosines:
@@ -49,6 +57,8 @@ class PublicCosines:
     def directions(self, features: Array) -> np.ndarray:
         """Return features `[n, f]` as vectors of length 1 around the center, float64 `[n, f]`.
 
+        Coordinates are rounded to multiples of 1/`FINEST`, for which cosines are exact.
+
         A row at the center, or with NaN or infinity, becomes 0. Each row depends on that row and
         the center alone.
         """
@@ -64,5 +74,6 @@ def _directions(features: np.ndarray, center: np.ndarray) -> np.ndarray:
     finite = np.isfinite(features).all(axis=1, keepdims=True)
     rows = np.where(finite, features, center) - center
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    directions: np.ndarray = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    return directions
+    directions = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    rounded: np.ndarray = np.rint(directions * FINEST) / FINEST
+    return rounded
