@@ -33,7 +33,7 @@ def smallest_keys(
 ) -> jax.Array:
     """Find the smallest keys of each point in each group.
 
-    The signature is that of `neighbors._smallest_keys`.
+    The signature is that of `assignment.smallest_keys`.
 
     Returns:
       int32 `[g, m, B]`, not in order.
