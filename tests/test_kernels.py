@@ -71,7 +71,7 @@ def test_the_kernel_finds_what_xla_finds_at_any_size(seed, n, s, f, k, duplicate
 @functools.partial(jax.jit, static_argnames=("dtype", "count"))
 def keys_of_both(points, references, dtype, count):
     prepared = assignment.prepare(references, (dtype,))
-    arguments = points, prepared.doubled[0], prepared.sq_norms, count
+    arguments = points, jnp.sum(points**2, axis=1), prepared.doubled[0], prepared.sq_norms, count
     found = pallas_nearest.smallest_keys(*arguments)
     return found, assignment.smallest_keys(*arguments)
 

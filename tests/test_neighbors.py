@@ -291,7 +291,9 @@ def test_ids_are_exactly_float64s_for_all_neighbors_and_for_few_references(n, s,
 @functools.partial(jax.jit, static_argnames="dtype")
 def bound(points, references, dtype):
     prepared = assignment.prepare(references, (dtype,))
-    return assignment._error(points - prepared.centre, prepared, 0), prepared.centre
+    centred = points - prepared.centre
+    sq_norm = jnp.sum(centred**2, axis=1)
+    return assignment._error(centred, sq_norm, prepared, 0), prepared.centre
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,11 @@ def _by_gaps(
     k = how.num_neighbors
     centred = points - references.centre
     wanted = min(k + 1, len(references.rows))
-    number, near, step = _candidates(centred, references, how, level, wanted)
+    sq_norm = _sq_norm(centred)
+    number, near, step = _candidates(centred, sq_norm, references, how, level, wanted)
     gap = near[1:] - near[:-1]
-    sure = jnp.all(gap > 2 * _error(centred, references, level) + step * near[:-1], axis=0)
+    error = _error(centred, sq_norm, references, level)[None]
+    sure = jnp.all(gap > 2 * error + step * near[:-1], axis=0)
     return number[:k].T, sure
 
 
@@ -191,9 +193,10 @@ def _by_candidates(
     k = how.num_neighbors
     centred = points - references.centre
     level = len(how.dtypes) - 1
-    number, near, _ = _candidates(centred, references, how, level, num_candidates(k))
+    sq_norm = _sq_norm(centred)
+    number, near, _ = _candidates(centred, sq_norm, references, how, level, num_candidates(k))
     everything = number.size == len(references.rows) * len(points)
-    error = _error(centred, references, level)
+    error = _error(centred, sq_norm, references, level)
     floor = near[-1] - error
     rows = references.rows.at[number.T].get(mode="clip")
     with jax.enable_x64(True):
@@ -242,11 +245,17 @@ def _sum_last(terms: jax.Array) -> jax.Array:
     rows = terms.reshape(-1, terms.shape[-1])
     rows = jax.lax.optimization_barrier(jnp.pad(rows, ((0, -len(rows) % ROWS_OF_TILE), (0, 0))))
     ones = jnp.ones(rows.shape[1], rows.dtype)
-    sums = jnp.matmul(rows, ones, precision=jax.lax.Precision.HIGHEST)
+    # Not jnp.matmul: under vmap, its explicit type would make float32 of float64.
+    sums = jax.lax.dot(rows, ones, precision=jax.lax.Precision.HIGHEST)
     return sums[: terms.size // terms.shape[-1]].reshape(terms.shape[:-1])
 
 
-def _error(centred: jax.Array, references: References, level: int) -> jax.Array:
+def _sq_norm(rows: jax.Array) -> jax.Array:
+    """Return the squared norms `[B]` of rows `[B, f]`, which XLA vectorizes as products of rows."""
+    return jnp.einsum("bf,bf->b", rows, rows, precision=jax.lax.Precision.HIGHEST)
+
+
+def _error(centred: jax.Array, sq_norm: jax.Array, references: References, level: int) -> jax.Array:
     """Bound the errors `[B]` of |x|² - 2<x,q> + |q|².
 
     If the operands are rounded to x' and q', <x,q> errs by |x - x'||q| + |x'||q - q'| at most, by
@@ -258,19 +267,24 @@ def _error(centred: jax.Array, references: References, level: int) -> jax.Array:
     """
     width = centred.shape[1]
     reach = references.reach
-    norm = jnp.sqrt(_sum_last(centred**2))
+    norm = jnp.sqrt(sq_norm)
     sums = (8 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2 + 8 * width * 2**-126
     dtype = references.doubled[level].dtype
     if dtype == jnp.float32:
         return sums
     lost = centred - centred.astype(dtype).astype(jnp.float32)
-    residual = jnp.sqrt(_sum_last(lost**2))
+    residual = jnp.sqrt(_sq_norm(lost))
     operands = 2 * (residual * reach + (norm + residual) * references.residuals[level])
     return 1.01 * operands + sums
 
 
 def _candidates(
-    centred: jax.Array, references: References, how: How, level: int, count: int
+    centred: jax.Array,
+    sq_norm: jax.Array,
+    references: References,
+    how: How,
+    level: int,
+    count: int,
 ) -> tuple[jax.Array, jax.Array, float]:
     """Return the references of the smallest keys.
 
@@ -284,7 +298,9 @@ def _candidates(
     if how.implementation == "pallas":
         # A late import, because Pallas takes a second to import.
         from rknn_jax.kernels.nearest import smallest_keys as smallest
-    keys = smallest(centred, references.doubled[level], references.sq_norms, min(count, size))
+    keys = smallest(
+        centred, sq_norm, references.doubled[level], references.sq_norms, min(count, size)
+    )
     mask = _number_mask(size)
     number = (keys & mask) + size * jnp.arange(groups, dtype=jnp.int32)[:, None, None]
     keys = keys.reshape(-1, len(centred))
@@ -303,7 +319,7 @@ def _number_mask(size: int) -> int:
 
 
 def smallest_keys(
-    points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
+    points: jax.Array, sq_norm: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
 ) -> jax.Array:
     """Find the smallest keys of each point in each group.
 
@@ -311,6 +327,7 @@ def smallest_keys(
 
     Args:
       points: float32 `[B, f]`, centered.
+      sq_norm: float32 `[B]`, |x|².
       doubled: bfloat16 or float32 `[g, G, f]`, -2q.
       sq_norms: float32 `[g, G]`, |q|².
       count: Number of keys m.
@@ -319,7 +336,6 @@ def smallest_keys(
       int32 `[g, m, B]`, in order.
     """
     given = points.astype(doubled.dtype)
-    sq_norm = _sum_last(points**2)
 
     def of_group(group: tuple[jax.Array, jax.Array]) -> jax.Array:
         doubled, sq_norms = group
