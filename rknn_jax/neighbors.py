@@ -13,7 +13,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -85,8 +85,9 @@ def nearest(
 
     Returns:
       `(index, distance)`, int32 and float32 `[n, k]`, nearest first; ties go to the lowest index.
-      Distances are sums of squared differences in float32, and the indices are those of the
-      smallest sums.
+      The indices are in the order of float64's distances. The distances are sums of squared
+      differences in float32. In a traced call, both mean nothing in a row whose indices are -1:
+      its features are not finite, or their distances overflow.
 
     Raises:
       ValueError: If k is outside [1, s], the features differ in width or do not have two
@@ -138,7 +139,7 @@ def nearest_votes(
       ValueError: As in `nearest`, and if the numbers of labels and points differ.
     """
     points, references = _checked(points, references, num_neighbors)
-    labels = _array(labels, np.int32)
+    labels = _near_work(labels, np.int32, points, references)
     if len(labels) != len(points):
         raise ValueError(
             f"Expected a row of labels for each of {len(points)} points, got {len(labels)}."
@@ -149,11 +150,18 @@ def nearest_votes(
     def run(start: int, stop: int, size: int) -> tuple[Array, Array]:
         block = _filled(points, start, stop, size, "edge")
         cast = _filled(labels, start, stop, size, "constant", constant_values=bsvs.NO_CELL)
-        return _nearest_votes(block, ready, cast, how=how, metric=metric, num_classes=num_classes)
+        votes, least = _nearest_votes(
+            block, ready, cast, how=how, metric=metric, num_classes=num_classes
+        )
+        return votes, least
 
-    votes, least = zip(*_over_blocks(run, points), strict=True)
-    _check_found(least, points, references)
-    return jnp.asarray(sum(votes)).reshape(len(references), num_classes)
+    total: Any = 0
+    found = []
+    for votes, least in _over_blocks(run, points):
+        total = total + votes
+        found.append(least)
+    _check_found(found, points, references)
+    return jnp.asarray(total).reshape(len(references), num_classes)
 
 
 def check_finite(name: str, features: Array) -> None:
@@ -167,9 +175,9 @@ def check_finite(name: str, features: Array) -> None:
         )
 
 
-def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[Array, Array]:
-    points = _array(points, np.float32)
+def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[Array, jax.Array]:
     references = jnp.asarray(references, jnp.float32)
+    points = _near_work(points, np.float32, references)
     if points.ndim != 2 or references.ndim != 2 or points.shape[1] != references.shape[1]:
         raise ValueError(
             f"Expected points [n, f] and references [s, f] of one width, got {points.shape} and "
@@ -185,12 +193,13 @@ def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[Arra
     return points, references
 
 
-def _array(given: Any, dtype: Any) -> Array:
+def _near_work(given: Any, dtype: Any, *others: Array) -> Array:
     """Return an array where its blocks are cheap to take.
 
-    That is the host, unless an accelerator has the work or JAX traces it.
+    That is the host, unless an accelerator has the work or JAX traces it or the others.
     """
-    if isinstance(given, jax.core.Tracer) or jax.default_backend() != "cpu":
+    traced = any(isinstance(array, jax.core.Tracer) for array in (given, *others))
+    if traced or jax.default_backend() != "cpu":
         return jnp.asarray(given, dtype)
     return np.asarray(given, dtype)
 
@@ -221,9 +230,9 @@ def _how(
     implementation = kernels.chosen(implementation, _kernel_agrees)
     cpu = platform == "cpu"
     # References of a larger set lie closer together, and bfloat16 would decide too few points.
-    halves = (FEWEST_FOR_HALVES if cpu else 1) <= len(
-        references
-    ) <= assignment.LARGEST_GROUP and multiplies_halves(platform)
+    fewest = FEWEST_FOR_HALVES if cpu else 1
+    some = fewest <= len(references) <= assignment.LARGEST_GROUP
+    halves = some and multiplies_halves(platform)
     dtypes = (jnp.bfloat16, jnp.float32) if halves else (jnp.float32,)
     tile, again = (TILE, AGAIN) if cpu else (LARGE_BLOCK, LARGE_AGAIN)
     return How(num_neighbors, () if few else dtypes, implementation, tile, again)
@@ -266,10 +275,11 @@ def num_cores() -> int:
 
 def _prepared(references: jax.Array, metric: Metric, how: How) -> References:
     rows = _unit(references, 1) if metric == "cosine" else references
-    return assignment.prepare(rows, how.dtypes)
+    ready: References = assignment.prepare(rows, how.dtypes)
+    return ready
 
 
-def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> list[_T]:
+def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> Iterator[_T]:
     """Run blocks of the points, side by side on the cores of a CPU.
 
     XLA alone would use the cores only within single products.
@@ -278,22 +288,24 @@ def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> list[_T]:
       run: Function called as `run(start, stop, size)`, on points filled up to `size`.
       points: `[n, f]`.
 
-    Returns:
-      The result of each block.
+    Yields:
+      The result of each block, in order.
     """
     n = len(points)
     if isinstance(points, jax.core.Tracer):
-        return [run(0, n, n)]
+        yield run(0, n, n)
+        return
     cpu = isinstance(points, np.ndarray)
     size = BLOCK if cpu else LARGE_BLOCK
     while size >= 2 * max(n, SMALLEST_BLOCK):
         size //= 2
     blocks = [(start, min(start + size, n), size) for start in range(0, max(n, 1), size)]
     if not cpu:
-        return [run(*block) for block in blocks]
-    first = jax.device_get(run(*blocks[0]))  # compiles, once for all threads
+        yield from (run(*block) for block in blocks)
+        return
+    yield jax.device_get(run(*blocks[0]))  # compiles, once for all threads
     with ThreadPoolExecutor(num_cores()) as pool:
-        return [first, *pool.map(lambda block: jax.device_get(run(*block)), blocks[1:])]
+        yield from pool.map(lambda block: jax.device_get(run(*block)), blocks[1:])
 
 
 def _filled(rows: Array, start: int, stop: int, size: int, mode: Any, **fill: Any) -> Array:
@@ -313,7 +325,7 @@ def _joined(parts: Sequence[Array]) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("how", "metric"))
 def _nearest(
-    points: Array, references: References, how: How, metric: Metric
+    points: jax.Array, references: References, how: How, metric: Metric
 ) -> tuple[jax.Array, jax.Array]:
     points = _unit(points, 0) if metric == "cosine" else points
     index = assignment.solve(points, references, how)
@@ -323,7 +335,12 @@ def _nearest(
 
 @functools.partial(jax.jit, static_argnames=("how", "metric", "num_classes"))
 def _nearest_votes(
-    points: Array, references: References, labels: Array, how: How, metric: Metric, num_classes: int
+    points: jax.Array,
+    references: References,
+    labels: jax.Array,
+    how: How,
+    metric: Metric,
+    num_classes: int,
 ) -> tuple[jax.Array, jax.Array]:
     points = _unit(points, 0) if metric == "cosine" else points
     index = assignment.solve(points, references, how)

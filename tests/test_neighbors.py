@@ -486,6 +486,7 @@ def test_jit_and_vmap_trace_the_call():
     def run(points):
         return neighbors.nearest(points, references, NEAREST)
 
+    jax.eval_shape(lambda given: neighbors.nearest(points, given, NEAREST), references)
     one = jax.eval_shape(run, points)
     two = jax.eval_shape(jax.vmap(run), np.stack([points, points]))
     chex.assert_shape(one, (POINTS, NEAREST))

@@ -252,7 +252,8 @@ def _sum_last(terms: jax.Array) -> jax.Array:
 
 def _sq_norm(rows: jax.Array) -> jax.Array:
     """Return the squared norms `[B]` of rows `[B, f]`, which XLA vectorizes as products of rows."""
-    return jnp.einsum("bf,bf->b", rows, rows, precision=jax.lax.Precision.HIGHEST)
+    sq_norm: jax.Array = jnp.einsum("bf,bf->b", rows, rows, precision=jax.lax.Precision.HIGHEST)
+    return sq_norm
 
 
 def _error(centred: jax.Array, sq_norm: jax.Array, references: References, level: int) -> jax.Array:
@@ -268,7 +269,7 @@ def _error(centred: jax.Array, sq_norm: jax.Array, references: References, level
     width = centred.shape[1]
     reach = references.reach
     norm = jnp.sqrt(sq_norm)
-    sums = (8 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2 + 8 * width * 2**-126
+    sums: jax.Array = (8 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2 + 8 * width * 2**-126
     dtype = references.doubled[level].dtype
     if dtype == jnp.float32:
         return sums
@@ -350,7 +351,8 @@ def smallest_keys(
 
     if len(doubled) == 1:
         return of_group((doubled[0], sq_norms[0]))[None]
-    return jax.lax.map(of_group, (doubled, sq_norms))
+    keys: jax.Array = jax.lax.map(of_group, (doubled, sq_norms))
+    return keys
 
 
 def pack(distances: jax.Array) -> jax.Array:
