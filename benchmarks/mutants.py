@@ -105,6 +105,7 @@ TESTS = {
         "tests/test_error_bounds.py",
         "tests/test_preview.py",
     ),
+    "rknn_jax/kernels/assignment.py": ("tests/test_neighbors.py",),
     "rknn_jax/neighbors.py": ("tests/test_neighbors.py",),
     "rknn_jax/release/inputs.py": (
         "tests/test_cli.py",

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rknn_jax import kernels, neighbors
+from rknn_jax.kernels import assignment, shapes
 from rknn_jax.kernels import decode as pallas_decode
 from rknn_jax.kernels import nearest as pallas_nearest
-from rknn_jax.kernels import shapes
 from rknn_jax.mechanisms import collision
 
 
@@ -68,12 +68,12 @@ def test_the_kernel_finds_what_xla_finds_at_any_size(seed, n, s, f, k, duplicate
     assert_finds_what_xla_finds(seed, n, s, f, min(k, s), duplicates)
 
 
-@functools.partial(jax.jit, static_argnames=("how", "count"))
-def keys_of_both(points, references, how, count):
-    prepared = neighbors._prepare(references, how)
-    arguments = points, prepared.doubled[0], prepared.sq_norms, count
+@functools.partial(jax.jit, static_argnames=("dtype", "count"))
+def keys_of_both(points, references, dtype, count):
+    prepared = assignment.prepare(references, (dtype,))
+    arguments = points, jnp.sum(points**2, axis=1), prepared.doubled[0], prepared.sq_norms, count
     found = pallas_nearest.smallest_keys(*arguments)
-    return found, neighbors._smallest_keys(*arguments)
+    return found, assignment.smallest_keys(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,7 @@ def test_the_keys_are_the_smallest(s, count, dtype):
     """Not only those that survive the certificate; summed in another order, few differ in their
     last bits.
     """
-    how = neighbors._How(1, "sqeuclidean", "xla", (dtype,), 64)
-    both = keys_of_both(gaussian(1, 150, 70), gaussian(0, s, 70), how, count)
+    both = keys_of_both(gaussian(1, 150, 70), gaussian(0, s, 70), dtype, count)
     found, expected = (np.sort(np.asarray(keys), axis=1) for keys in both)
     assert found.shape == expected.shape
     assert np.mean(found == expected) > 0.9
@@ -254,5 +253,5 @@ def test_many_neighbors_are_found_without_the_kernel(monkeypatch, num_neighbors,
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(kernels, "_verified", lambda agrees: True)
     points = jax.ShapeDtypeStruct((1000, 8), jnp.float32)
-    how = neighbors._how(points, points, num_neighbors, "sqeuclidean", None)
+    how = neighbors._how(points, points, num_neighbors, None)
     assert how.implementation == expected

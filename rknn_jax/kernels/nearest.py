@@ -29,11 +29,11 @@ Ref = Any  # reference to memory; Pallas has no public type for it
 
 
 def smallest_keys(
-    points: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
+    points: jax.Array, sq_norm: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
 ) -> jax.Array:
     """Find the smallest keys of each point in each group.
 
-    The signature is that of `neighbors._smallest_keys`.
+    The signature is that of `assignment.smallest_keys`.
 
     Returns:
       int32 `[g, m, B]`, not in order.
@@ -49,7 +49,7 @@ def smallest_keys(
     num_points = len(points)
     (groups, size, _) = doubled.shape
     tile = TILE[doubled.dtype.name]
-    sq_norm = _padded(jnp.sum(points**2, axis=1), tile[:1])
+    sq_norm = _padded(sq_norm, tile[:1])
     points = _padded(points.astype(doubled.dtype), (tile[0], tile[2]))
     doubled = _padded(doubled, (1, *tile[1:]))
     sq_norms = _padded(sq_norms, (1, tile[1]), jnp.inf)
