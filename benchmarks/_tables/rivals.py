@@ -44,7 +44,9 @@ def bits() -> str:
         for cell in _cells(results):
             if cell[0] != space:
                 continue
-            mine = _find(results, cell, "rknn")["label_accuracy"]
+            row = _find(results, cell, "rknn")
+            assert row is not None
+            mine = row["label_accuracy"]
             as_much = [number for number in hand if hand[number]["mean"] >= mine["mean"]]
             number = min(as_much, default=None)
             rows.append(
@@ -68,9 +70,11 @@ def _by_cell(methods: dict[str, str]) -> str:
     results = load("rivals")["results"]
     rows = []
     for cell in _cells(results):
-        found = {name: _find(results, cell, name)["label_accuracy"] for name in methods}
+        rows_of = {name: _find(results, cell, name) for name in methods}
+        found = {name: row["label_accuracy"] for name, row in rows_of.items() if row}
         best = max(found, key=lambda name: found[name]["mean"])
-        shown = {name: f"{one['mean']:.1%}, {one['worst']:.1%}" for name, one in found.items()}
+        shown = dict.fromkeys(methods, "")
+        shown |= {name: f"{one['mean']:.1%}, {one['worst']:.1%}" for name, one in found.items()}
         shown[best] = f"**{shown[best]}**"
         rows.append([*_about(cell), *shown.values()])
     return table(["data", "n", "ε", *methods.values()], rows, "rivals")
@@ -83,13 +87,16 @@ def _cells(results: dict[str, Any]) -> list[tuple[str, int, float]]:
     return [one for one in dict.fromkeys(every) if one[2] in EPSILONS]
 
 
-def _find(results: dict[str, Any], cell: tuple[str, int, float], method: str) -> dict[str, Any]:
-    [found] = (
+def _find(
+    results: dict[str, Any], cell: tuple[str, int, float], method: str
+) -> dict[str, Any] | None:
+    """Return the row of a labeler in one cell, or None if it was not measured."""
+    rows = (
         row
         for row in results["rows"]
         if (row["space"], row["num_records"], row["epsilon"], row["method"]) == (*cell, method)
     )
-    return found
+    return next(rows, None)
 
 
 def _about(cell: tuple[str, int, float]) -> list[str]:
