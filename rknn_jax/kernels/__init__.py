@@ -3,8 +3,8 @@
 Each kernel replaces an XLA form, in `assignment` or next to its caller, which has the same
 signature and is the reference. Both kernels are written for GPUs, through Triton; on a TPU the XLA
 forms run. `kernels.nearest` and `kernels.decode` are imported when they run, because importing
-Pallas takes a second. On a GPU, a kernel's first use compares it with its XLA form on a small random
-problem. A kernel that fails there is not used.
+Pallas takes a second. On a GPU, a kernel's first use compares it with its XLA form on a small
+random problem. A kernel that fails there is not used.
 """
 
 import functools
