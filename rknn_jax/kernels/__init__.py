@@ -1,10 +1,10 @@
 """Pallas kernels for the two hot functions, `neighbors.nearest` and `collision.count_support`.
 
-Each kernel replaces an XLA form, which is next to its caller, has the same signature, and is the
-reference. Both kernels are written for GPUs, through Triton; on a TPU the XLA forms run.
-`kernels.nearest` and `kernels.decode` are imported when they run, because importing Pallas takes a
-second. On a GPU, a kernel's first use compares it with its XLA form on a small random problem. A
-kernel that fails there is not used.
+Each kernel replaces an XLA form, in `assignment` or next to its caller, which has the same
+signature and is the reference. Both kernels are written for GPUs, through Triton; on a TPU the XLA
+forms run. `kernels.nearest` and `kernels.decode` are imported when they run, because importing
+Pallas takes a second. On a GPU, a kernel's first use compares it with its XLA form on a small
+random problem. A kernel that fails there is not used.
 """
 
 import functools
