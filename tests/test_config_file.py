@@ -31,12 +31,15 @@ def test_options_of_a_file_come_before_those_of_the_command_line(tmp_path):
         ("run.toml", "epsilon 1", "Expected TOML"),
         ("run.json", "{", "Expected JSON"),
         ("run.json", "[1]", "Expected options by name"),
+        ("run.json", "[" * 100_000, "Expected JSON"),
+        ("run.toml", "a = \udcff", "Expected TOML"),
+        ("run.toml", 'config = "other.toml"', "Expected no option --config"),
         ("none.toml", None, "No such file"),
     ],
 )
 def test_a_file_that_is_no_options_is_refused(tmp_path, capsys, name, text, message):
     if text is not None:
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     assert main(["label", "--config", str(tmp_path / name)]) == 2
     assert message in capsys.readouterr().err
 

@@ -43,14 +43,16 @@ def expanded(arguments: Sequence[str]) -> list[str]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     """Return the content of a file of options."""
-    text = path.read_text()
+    kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected {kind} in {path}, got {error}; correct the file.") from None
     if not isinstance(found, dict):
         raise ValueError(f"Expected options by name in {path}, got a {type(found).__name__}.")
+    if FLAG.strip("-") in found:
+        raise ValueError(f"Expected no option {FLAG} in {path}, got one; put all options there.")
     return found
 
 
