@@ -3,8 +3,8 @@
     python -m benchmarks.rivals
 
 All labelers have the same rows, features, splits and delta. Their settings are defaults or follow
-from public quantities. No setting was chosen on these rows: MNIST's are training images
-(`mnist:train`), and those of CIFAR-10 are in the file that `_decoding_cases` describes.
+from public quantities. Representations never met these rows, but the decoder was developed on
+others of the same data sets: MNIST's test images as public rows, and 12,000 of CIFAR-10's images.
 
 `by hand` has no private record: a person names the public row in the middle of each cluster. That
 is where every comparison starts. Its labels are read by the decoder of labels without counts. So
@@ -31,13 +31,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from scipy.sparse import csr_matrix
-from sklearn.decomposition import PCA
 
 from benchmarks import _decoding_cases as cases
 from benchmarks import choosing
 from benchmarks._decoding_cases import Sides
-from benchmarks._measure import mnist_folder, save, summary
-from rknn_jax import answers, bsvs, data, postprocessing
+from benchmarks._measure import save, summary
+from benchmarks._rival_spaces import NUM_PUBLIC, SIZES, SPACES, WIDE
+from rknn_jax import answers, bsvs, postprocessing
 from rknn_jax.labelers import Labeler, rknn
 from rknn_jax.labelers.individual_knn import IndividualKNN
 from rknn_jax.labelers.noisy_sgd import NoisySGD
@@ -50,7 +50,6 @@ from rknn_jax.queries import kmeans
 from rknn_jax.release import inputs
 from rknn_jax.release.survey import labels_of
 from rknn_jax.release.tables import Classes
-from rknn_jax.representations import spectral
 from rknn_jax.types import Answers, Queries, Records
 from train.json_files import write_json
 
@@ -59,9 +58,6 @@ EPSILONS = choosing.EPSILONS
 SEEDS = (0, 1, 2)
 DRAWS = 2
 DELTA = 1e-5
-NUM_PUBLIC = 5000
-SIZES = (1000, 40_000)
-"""Numbers of private records."""
 BY_HAND = (10, 20, 50, 100, 200, 500)
 """Numbers of labels by hand."""
 MOST_QUERIES = 1000
@@ -75,18 +71,6 @@ ONE_SUM = (
 )
 """Name, labeler and delta of the labelers of one sum."""
 PARTS = Path("runs/rivals")
-
-
-class Space(NamedTuple):
-    """Data set in one representation.
-
-    Attributes:
-      make: Function from the seed of a split to its rows.
-      file: Name in `_decoding_cases.FILES` of the file that it needs. Defaults to none.
-    """
-
-    make: Callable[[int], Sides]
-    file: str | None = None
 
 
 class Split(NamedTuple):
@@ -117,47 +101,6 @@ class Found(NamedTuple):
     method: str
     epsilon: float
     labels: np.ndarray
-
-
-@functools.lru_cache(1)
-def digits(seed: int) -> Any:
-    """Return MNIST's training images, cut into public and private ones."""
-    return data.load("mnist:train", seed, mnist_folder())
-
-
-def spectral_digits(seed: int) -> Sides:
-    """Return MNIST in the spectral coordinates of its public images."""
-    task = digits(seed)
-    encode = spectral.fit(jax.random.key(seed), task.public.images)
-    return _sides(task, encode(task.public.images), encode(task.private.images))
-
-
-def components(seed: int) -> Sides:
-    """Return MNIST in 50 principal components of its public images."""
-    task = digits(seed)
-    public, private = (
-        images.reshape(len(images), -1) / np.float32(255)
-        for images in (task.public.images, task.private.images)
-    )
-    encoder = PCA(50, random_state=seed).fit(public)
-    return _sides(task, encoder.transform(public), encoder.transform(private))
-
-
-def _sides(task: Any, public: Any, private: Any) -> Sides:
-    return Sides(
-        np.asarray(public, np.float32),
-        np.asarray(task.public.true_labels, int),
-        np.asarray(private, np.float32),
-        np.asarray(task.private.labels, int),
-    )
-
-
-WIDE = "CIFAR-10, ImageNet features"
-SPACES = {
-    "MNIST, spectral": Space(spectral_digits),
-    "MNIST, 50 components": Space(components),
-    WIDE: Space(functools.partial(cases.file, "cifar10", NUM_PUBLIC, max(SIZES)), "cifar10"),
-}
 
 
 @functools.cache

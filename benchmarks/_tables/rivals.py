@@ -36,7 +36,7 @@ def rivals_others() -> str:
 
 
 def bits() -> str:
-    """What private records give beyond public data, as labels by hand that give as much."""
+    """Gain of private records over public data, as labels by hand that give as much."""
     results = load("rivals")["results"]
     rows = []
     for space, free in results["nothing_private"].items():

@@ -252,8 +252,8 @@ class SumReader(Reader):
         assert isinstance(poll, SumPoll)
         noisy, stddev = collector.counts()
         rows = public_rows(collector.round.queries)
-        answers = poll.labeler.read_aggregate(
-            noisy, float(stddev.max()), np.asarray, rows, guarantee
+        answers = poll.labeler.read(
+            poll.labeler.of_aggregate(noisy), float(stddev.max()), np.asarray, rows, guarantee
         )
         assert answers.model is not None
         graph = postprocessing.public_graph(features, len(self.asked.classes))

@@ -1,6 +1,8 @@
 """Settings of a federation: a server's request, and a client's agreement."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -208,14 +210,13 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         students.Config(model=settings.student, epochs=settings.epochs)
     representations.named(settings.representation)  # refuses an unknown name
     by_client = settings.unit == "client"
-    votes = settings.labeler == VOTES
     return Asked(
         config,
         names,
         settings.queries,
         settings.representation,
         settings.unit,
-        settings.records_per_client if by_client and votes else 0,
+        settings.records_per_client if by_client and config.clusters else 0,
         settings.honest,
         simulated,
         settings.clients,
@@ -232,27 +233,40 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
 def _config(settings: Serve) -> "rknn.ReverseKNN | OneSumLabeler":
     """Return the labeler of a server's settings."""
     from rknn_jax.federation import polls
-    from rknn_jax.labelers import rknn
 
-    if settings.labeler == VOTES:
-        return rknn.ReverseKNN(
-            epsilon=settings.epsilon,
-            delta=settings.delta,
-            num_neighbors=settings.neighbors,
-            mechanism=settings.mechanism or DEFAULTS[settings.trust],
-            trust=settings.trust,
-            amplification="general" if settings.amplification == "general" else "variation ratio",
-            metric=settings.metric,
-        )
-    known = polls.sum_labelers()
+    sums = polls.sum_labelers()
+    known: dict[str, Callable[[], rknn.ReverseKNN | OneSumLabeler]]
+    known = {VOTES: partial(_voting, settings)}
+    known |= {name: partial(_summing, settings, kind) for name, kind in sums.items()}
     if settings.labeler not in known:
         raise ValueError(
-            f"Expected --labeler to be one of {', '.join((VOTES, *known))}, got --labeler "
+            f"Expected --labeler to be one of {', '.join(known)}, got --labeler "
             f"{settings.labeler}; clients add up the sums of these."
         )
-    if settings.trust != "central":
+    return known[settings.labeler]()
+
+
+def _voting(settings: Serve) -> "rknn.ReverseKNN":
+    """Return reverse k-NN labeling."""
+    from rknn_jax.labelers import rknn
+
+    return rknn.ReverseKNN(
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        num_neighbors=settings.neighbors,
+        mechanism=settings.mechanism or DEFAULTS[settings.trust],
+        trust=settings.trust,
+        amplification="general" if settings.amplification == "general" else "variation ratio",
+        metric=settings.metric,
+    )
+
+
+def _summing(settings: Serve, kind: "type[OneSumLabeler]") -> "OneSumLabeler":
+    """Return a labeler of one sum, and refuse settings that it does not have."""
+    labeler = kind(epsilon=settings.epsilon, delta=settings.delta)
+    if settings.trust != labeler.trust:
         raise ValueError(
-            f"Expected --trust central with --labeler {settings.labeler}, got --trust "
+            f"Expected --trust {labeler.trust} with --labeler {settings.labeler}, got --trust "
             f"{settings.trust}; a sum takes secure aggregation. Choose --labeler {VOTES}, whose "
             "records send messages of their own, or --trust central with --honest."
         )
@@ -264,4 +278,4 @@ def _config(settings: Serve) -> "rknn.ReverseKNN | OneSumLabeler":
                 f"Expected no {flag} with --labeler {settings.labeler}, got {flag} {found}; it is "
                 f"a setting of --labeler {VOTES}."
             )
-    return known[settings.labeler](epsilon=settings.epsilon, delta=settings.delta)
+    return labeler

@@ -201,7 +201,7 @@ class SumsLabeler(OneSumLabeler):
     def aggregate_reach(self, tally: Tally) -> Reach:
         """Return the reach with counts as heavy as the radius; see the proof above."""
         del tally
-        if self.mechanism != "gaussian":
+        if not self.needs_delta:
             raise ValueError(
                 "Expected mechanism=gaussian for a sum of clients, who add such noise in shares, "
                 f"got mechanism={self.mechanism}."

@@ -260,24 +260,13 @@ class OneSumLabeler(Labeler[Sums]):
           guarantee: Guarantee of what was drawn.
         """
 
-    def read_aggregate(
-        self,
-        noisy: np.ndarray,
-        stddev: float,
-        encode: Encoder,
-        queries: Queries,
-        guarantee: Guarantee,
-    ) -> Answers:
-        """Classify the queries by a sum that is seen with Gaussian noise; see `read`.
+    def of_aggregate(self, noisy: np.ndarray) -> np.ndarray:
+        """Return what `read` takes, from a noisy sum that is seen whole. Defaults to the sum.
 
         Args:
           noisy: Noisy sum, of the shape of `aggregate_tally`.
-          stddev: Standard deviation of its noise, in units.
-          encode: Encoder of the queries' features.
-          queries: Public queries `[s, f]`, as in `aggregate_tally`.
-          guarantee: Guarantee of the noisy sum.
         """
-        return self.read(noisy, stddev, encode, queries, guarantee)
+        return noisy
 
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int

@@ -230,16 +230,10 @@ class PublicPrototypes(OneSumLabeler):
         nearest = Nearest(prototypes, cosines, encode)
         return Answers.predicted(nearest.of_features(queries.features), guarantee, nearest)
 
-    def read_aggregate(
-        self,
-        noisy: np.ndarray,
-        stddev: float,
-        encode: Encoder,
-        queries: Queries,
-        guarantee: Guarantee,
-    ) -> Answers:
-        """Classify the queries by the largest noisy utilities; see `OneSumLabeler`."""
-        return self.read(noisy.argmax(axis=1), stddev, encode, queries, guarantee)
+    def of_aggregate(self, noisy: np.ndarray) -> np.ndarray:
+        """Return the query of the largest noisy utility for each class; see `OneSumLabeler`."""
+        best: np.ndarray = noisy.argmax(axis=1)
+        return best
 
 
 def _cosines(queries: Queries, num_classes: int) -> PublicCosines:
