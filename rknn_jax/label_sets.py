@@ -17,7 +17,6 @@ If each record has one class of each of several attributes, such as one of ten d
 two writers, no set is needed: release each attribute by itself, at a share of ε.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +30,6 @@ HALF = 0.5
 """Share of the records near a row from which on the row has a class."""
 
 
-LISTS = (list, tuple, set, frozenset, np.ndarray)
-"""Types of a record's labels. One record of another type must stop nothing."""
-
-
 class LabelSets(NamedTuple):
     """Sets of classes of the public rows.
 
@@ -42,39 +37,18 @@ class LabelSets(NamedTuple):
       probabilities: float32 `[m, num_classes]`, probability that a row has the class.
       stability: float32 `[m, num_classes]`, probability that noise did not change whether the row
         has the class.
+      voters: `[s]`, noisy number of votes at each query, whatever they are for.
     """
 
     probabilities: np.ndarray
     stability: np.ndarray
+    voters: np.ndarray
 
     @property
     def present(self) -> np.ndarray:
         """Mask of the classes of each row, bool `[m, num_classes]`."""
         mask: np.ndarray = self.probabilities > HALF
         return mask
-
-
-def numbered(labels: Sequence[object], classes: Sequence[object]) -> np.ndarray:
-    """Return lists of names, such as a list column, as class numbers.
-
-    Row i depends on record i and the public classes alone, but for the width of the result, which
-    `ballots` cuts.
-
-    Args:
-      labels: A list of names for each record, private. A name that is no class is no label, and
-        neither is what is no list.
-      classes: Names of the classes, public.
-
-    Returns:
-      int32 `[n, l]`, private; `NO_CELL` fills a row up.
-    """
-    number = {str(name): i for i, name in enumerate(classes)}
-    lists = [names if isinstance(names, LISTS) else () for names in labels]
-    rows = [[number.get(str(name), NO_CELL) for name in names] for names in lists]
-    found = np.full((len(rows), max(map(len, rows), default=0)), NO_CELL, np.int32)
-    for row, numbers in zip(found, rows, strict=True):
-        row[: len(numbers)] = numbers
-    return found
 
 
 def ballots(labels: Array, num_classes: int, labels_per_record: int) -> np.ndarray:
@@ -141,8 +115,7 @@ def read(
     """
     found = np.asarray(counts, np.float64)
     voted = found[:, -1]
-    # The noise of a class's votes less half of the votes, each with noise of its own.
-    noise = stddev * np.sqrt(1 + HALF**2)
+    noise = lead_stddev(stddev)
     columns = [
         _of_query(present - HALF * voted, noise)[queries.cluster]
         if kernels is None
@@ -150,7 +123,16 @@ def read(
         for present in found[:, :-1].T
     ]
     stacked = np.stack(columns, axis=-1).astype(np.float32)
-    return LabelSets(stacked[:, 0], stacked[:, 1])
+    return LabelSets(stacked[:, 0], stacked[:, 1], np.asarray(counts)[:, -1])
+
+
+def lead_stddev(stddev: float) -> float:
+    """Return the standard deviation of a class's noisy votes less half of the noisy votes.
+
+    Args:
+      stddev: Standard deviation of the noise of each count, in votes.
+    """
+    return float(stddev * np.sqrt(1 + HALF**2))
 
 
 def _of_query(lead: np.ndarray, noise: float) -> np.ndarray:

@@ -151,7 +151,7 @@ def test_the_private_file_may_name_the_classes(tmp_path):
 )
 def test_a_label_outside_the_classes_is_none_and_no_error(labels, classes, ids):
     assert tables.label_ids(labels, classes).tolist() == ids
-    assert tables.num_given(labels) == 3
+    assert tables.given(labels).sum() == 3
 
 
 def test_one_value_of_parquet_is_no_error(tmp_path):
@@ -173,7 +173,7 @@ def test_one_value_of_parquet_is_no_error(tmp_path):
         MISSING,
         MISSING,
     ]
-    assert tables.num_given(found) == 3
+    assert tables.given(found).sum() == 3
     with pytest.raises(ValueError, match="lists of string"):
         tables.read_records(
             parquet(tmp_path / "c.parquet", embeddings=[["x"], ["1"]]), "--private", 1

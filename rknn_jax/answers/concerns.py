@@ -132,6 +132,33 @@ def concerns(found: Evidence) -> list[Concern]:
     ]
 
 
+def set_concerns(
+    features: np.ndarray,
+    present: np.ndarray,
+    names: Sequence[str],
+    size: np.ndarray,
+    counts: np.ndarray,
+    noise: float,
+    num_votes: float | None,
+) -> list[Concern]:
+    """Return the concerns about released sets of classes.
+
+    Args:
+      features: float32 `[m, f]`, of the public rows.
+      present: bool `[m, num_classes]`, released classes of each row.
+      names: Names of the classes.
+      size: `[s]`, public rows of each query.
+      counts: `[s, num_classes]`, noisy counts.
+      noise: Standard deviation of a cell's noise, in votes.
+      num_votes: Number of votes of all records, or None if it is private.
+    """
+    variance = np.full(counts.shape, noise**2)
+    labels = np.nonzero(present)[1]
+    # A query may speak for any number of classes.
+    before = concerns_before(features, size, 1, num_votes, noise)
+    return [*_missing_classes(labels, names, np.asarray(counts), variance), *before]
+
+
 def concerns_before(
     features: np.ndarray,
     size: np.ndarray,

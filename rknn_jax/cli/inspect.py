@@ -23,7 +23,7 @@ MOST_ROWS = 10
 MOST_CLASSES = 40
 """Most classes in the terminal."""
 
-WORDS = ("class", "label", "next class")
+WORDS = ("class", "label", "next class", "classes", "least stable class")
 """Columns of words."""
 
 
@@ -101,7 +101,10 @@ def _show(
         words = "unknown: no released number tells how sure a label is"
     tell(told, "doubtful", words)
     if rows:
-        names = ("row", "label", "stability", "probability", "next class", "query")
+        own, other = ("label", "next class")
+        if found.sets is not None:
+            own, other = ("classes", "least stable class")
+        names = ("row", own, "stability", "probability", other, "query")
         _table(told, names, map(_row, rows))
     tell(told, "privacy", found.card["statement"])
 

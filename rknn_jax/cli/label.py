@@ -56,12 +56,8 @@ def run(settings: Settings) -> dict[str, Any]:
         counted = job.count(plan, meter.advance)
     _tell_warnings(caught)
     if counted.ignored:
-        tell(
-            err,
-            "ignored",
-            f"{counted.ignored:,} labeled private records that cannot be used add nothing; "
-            "tell nobody how many",
-        )
+        words = f"{counted.ignored:,} {plan.survey.ignored}; tell nobody how many"
+        tell(err, "ignored", words)
     if not counted.voters:
         tell(
             err,
@@ -181,7 +177,7 @@ def _tell_release(plan: "Plan", done: "Release") -> None:
 
     classes = plan.data.classes
     account = done.card["ledger"]
-    per_class = np.bincount(done.labels, minlength=classes.count)
+    per_class = done.reading.rows_of_classes
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
     rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
     tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)

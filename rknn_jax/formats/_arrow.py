@@ -10,6 +10,9 @@ from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, absent
 LONGEST_LABEL = 400
 """Most bytes of a text label that are read."""
 
+MOST_LABELS = 256
+"""Most labels of a list that are read."""
+
 
 def pyarrow() -> Any:
     """Import pyarrow.
@@ -216,7 +219,7 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
 
 
 def label_column(column: Any) -> np.ndarray:
-    """Return a column of labels as text or numbers `[b]`.
+    """Return a column of labels as text or numbers `[b]`, as lists `[b]`, or as a mask `[b, l]`.
 
     Text is compared by its bytes. One label that is no Unicode, or very long, must not raise an
     error, because the error would reveal its record.
@@ -225,6 +228,8 @@ def label_column(column: Any) -> np.ndarray:
     types = pa.types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if _is_list(column.type):
+        return _label_lists(column)
     if types.is_string_view(column.type):
         column = column.cast(pa.large_string())
     if types.is_string(column.type) or types.is_large_string(column.type):
@@ -238,6 +243,41 @@ def label_column(column: Any) -> np.ndarray:
         column = column.cast(pa.float64(), safe=False)  # a number beyond 2^53 is no class
     values: np.ndarray = column.to_numpy(zero_copy_only=False)  # a null becomes NaN
     return values
+
+
+def _label_lists(column: Any) -> np.ndarray:
+    """Return lists of labels as objects `[b]`, or as a mask if they are of bool.
+
+    A missing list is empty.
+
+    Raises:
+      FormatError: If lists of bool have no common length by their type, or hold something else.
+    """
+    from pyarrow import compute, types
+
+    kind = column.type
+    if isinstance(column, pyarrow().ChunkedArray):
+        column = column.combine_chunks()
+    if types.is_boolean(kind.value_type) and types.is_fixed_size_list(kind):
+        mask = np.zeros((len(column), kind.list_size), bool)
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        said = column.flatten().fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        mask[there] = said.reshape(-1, kind.list_size)
+        return mask
+    labels = np.zeros(0, object)
+    if not (types.is_boolean(kind.value_type) or types.is_nested(kind.value_type)):
+        labels = label_column(column.flatten())
+    if labels.dtype.kind not in "Uf":
+        raise FormatError(
+            f"Expected lists of names or class numbers, or of bool of one fixed size, as labels, "
+            f"got {kind}; save them so."
+        )
+    lengths = compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(lengths)
+    found = np.empty(len(ends), object)
+    for row, (start, end) in enumerate(zip(ends - lengths, ends, strict=True)):
+        found[row] = labels[start : min(end, start + MOST_LABELS)].tolist()
+    return found
 
 
 def person_column(column: Any, name: str) -> np.ndarray:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rknn_jax import answers, mechanisms
+from rknn_jax import answers, label_sets, mechanisms
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy import contributions
@@ -30,9 +30,7 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
     mechanism: CentralMechanism = mechanisms.make(
         settings.mechanism,
         epsilon=settings.epsilon,
-        num_queries=settings.queries or fewest,
-        num_classes=data.classes.count,
-        num_neighbors=settings.neighbors,
+        **_sizes(settings, data, settings.queries or fewest),
         relation=settings.relation,
         unit=settings.unit,
         grid=_grid(settings),
@@ -92,6 +90,19 @@ def kernels_of(
     if settings.smoothing == "none":
         return None
     return answers.kernels(queries, public, graph, metric=settings.metric)
+
+
+def _sizes(settings: "Settings", data: Data, num_queries: int) -> dict[str, int]:
+    """Return the numbers of queries, classes, neighbors and labels that a mechanism covers."""
+    num_classes = data.classes.count
+    if settings.labels_per_record is not None:
+        most = settings.labels_per_record
+        return label_sets.sizes(num_queries, num_classes, most, settings.neighbors)
+    return {
+        "num_queries": num_queries,
+        "num_classes": num_classes,
+        "num_neighbors": settings.neighbors,
+    }
 
 
 def _grid(settings: "Settings") -> int:

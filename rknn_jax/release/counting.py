@@ -20,7 +20,7 @@ import numpy as np
 from rknn_jax.labelers._one_sum import Persons, Tally
 from rknn_jax.neighbors import num_cores
 from rknn_jax.privacy.ledger import Digest, combined
-from rknn_jax.release import tables
+from rknn_jax.release import label_lists, tables
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.shards import Records, Shard
 from rknn_jax.release.tables import MISSING, Classes
@@ -46,16 +46,40 @@ class Question:
       tally: Sum that is taken.
       classes: Set of labels.
       encode: Encoder of raw records. Defaults to None, for embeddings.
+      labels_per_record: Most labels of a record that count, r. Defaults to None: each record has
+        one label.
     """
 
     tally: Tally
     classes: Classes
     encode: Encoding | None = None
+    labels_per_record: int | None = None
 
     @property
     def bounds_persons(self) -> bool:
         """True if a person's records are bounded together, over all shards."""
         return self.tally.unit == "person"
+
+    def said(self, labels: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return what records say, by their labels alone, and how often the owner is told of each.
+
+        Args:
+          labels: Labels as read, `[b]`, or of several as `label_lists` reads them.
+          where: Name of the shard, for the errors.
+
+        Returns:
+          `(ids, told)`: class numbers int32 `[b]`, `MISSING` if a record is not counted, or ballots
+          int32 `[b, r + 1]`; and int `[b]`, 1 for a label, and one more for a label of several that
+          does not count.
+
+        Raises:
+          ValueError: If the labels are of another kind or shape.
+        """
+        if self.labels_per_record is None:
+            plain = tables.plain_labels(labels, where)
+            return tables.label_ids(plain, self.classes), tables.given(plain).astype(np.int64)
+        found = label_lists.cast(labels, self.classes, self.labels_per_record, where)
+        return found.ballots, 1 + found.in_part
 
 
 @dataclass(frozen=True)
@@ -91,8 +115,9 @@ class Counted:
       counts: int64, of the tally's shape, in units of `1 / grid` records.
       rows: Number of records n.
       voters: Number of records that are counted.
-      ignored: Number of records with a label that are not counted, for the owner's eyes alone.
-        Their embedding is not finite, or their label is none of the classes.
+      ignored: Number of records with a label that are not counted, or not with all labels, for the
+        owner's eyes alone. Their embedding is not finite, or a label is none of the classes or
+        beyond the most that count.
       dataset: Fingerprint of the embeddings alone, so that a corrected label does not make a new
         budget.
       shards: Fingerprints of the shards, if there are several. Defaults to none.
@@ -162,7 +187,7 @@ def count(
                 kept.append(_parts(points, ids, block.persons, question, shard.where))
                 voters += len(kept[-1][0])
             else:
-                voters += int(np.count_nonzero(ids != MISSING))
+                voters += int(np.count_nonzero(_casts(ids)))
                 filled = _filled(points, ids, size)
                 waiting.append(pool.submit(question.tally.total, *filled))
             if len(waiting) > AHEAD * workers:
@@ -198,7 +223,7 @@ def _parts(
     if persons is None:
         raise ValueError(f"Expected a person for each record in {where}, got none; name --person.")
     names, known = tables.person_names(persons, where)
-    counts = (ids != MISSING) & known
+    counts = _casts(ids) & known
     parts = question.tally.parts(np.where(counts[:, None], points, np.float32(0)), ids)
     return names[counts], parts[counts]
 
@@ -206,7 +231,8 @@ def _parts(
 def _no_parts(question: Question) -> np.ndarray:
     """Return the parts of no record, of the tally's width and type."""
     one = np.zeros((1, question.tally.width), np.float32)
-    return question.tally.parts(one, np.zeros(1, np.int32))[:0]
+    ids, _ = question.said(np.zeros(1, np.int64), "no record")
+    return question.tally.parts(one, ids)[:0]
 
 
 def prepared(
@@ -216,13 +242,13 @@ def prepared(
 
     Args:
       embeddings: Rows as read, `[b, f]`, or raw records `[b, ...]`.
-      labels: Labels as read, `[b]`.
+      labels: Labels as read, for `Question.said`.
       question: Sum and classes.
       where: Name of the shard, for the errors.
 
     Returns:
-      `(points, ids, given)`: float32 `[b, f]`, of NaN if a row cannot be used; int32 `[b]`,
-      `MISSING` if a record is not counted; and the number of labels, usable or not.
+      `(points, ids, given)`: float32 `[b, f]`, of NaN if a row cannot be used; int32 `[b]` or
+      `[b, r + 1]`, `MISSING` if a record is not counted; and the number of labels, usable or not.
 
     Raises:
       ValueError: If the rows are no real numbers of the tally's width, or there are no labels.
@@ -233,10 +259,15 @@ def prepared(
         embeddings = question.encode(embeddings)
     width = question.tally.width
     points = tables.usable_rows(tables.real_rows(embeddings, where, width))
-    plain = tables.plain_labels(labels, where)
-    ids = tables.label_ids(plain, question.classes)
+    ids, told = question.said(labels, where)
     ids[np.isnan(points[:, 0])] = MISSING
-    return points, ids, tables.num_given(plain)
+    return points, ids, int(told.sum())
+
+
+def _casts(ids: np.ndarray) -> np.ndarray:
+    """Return which records are counted, bool `[b]`."""
+    counts: np.ndarray = (ids != MISSING).reshape(len(ids), -1).any(axis=1)
+    return counts
 
 
 def _hash_raw(digest: Digest, values: np.ndarray | None, rows: int | None) -> None:
@@ -342,11 +373,12 @@ def num_persons(shards: Sequence[Shard]) -> int:
 
 def _filled(points: np.ndarray, ids: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a block without unusable rows, filled up to `size` by missing ones."""
-    usable = ids != MISSING
+    usable = _casts(ids)
     if not usable.all():
         points = np.where(usable[:, None], points, np.float32(0))
     missing = size - len(points)
     if missing:
         points = np.pad(points, ((0, missing), (0, 0)))
-        ids = np.pad(ids, (0, missing), constant_values=MISSING)
+        rest = ((0, missing), *[(0, 0)] * (ids.ndim - 1))
+        ids = np.pad(ids, rest, constant_values=MISSING)
     return points, ids

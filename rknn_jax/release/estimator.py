@@ -40,7 +40,13 @@ from rknn_jax.release import inputs, planning, surveys, tables
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.encoding import Scaling
-from rknn_jax.release.given_labels import check_aligned, class_ids, numbers_of, sorted_classes
+from rknn_jax.release.given_labels import (
+    check_aligned,
+    class_ids,
+    class_sets,
+    numbers_of,
+    sorted_classes,
+)
 from rknn_jax.release.parameters import (
     concerns_in_parameters,
     errors_in_parameters,
@@ -97,13 +103,17 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       labeler: Labeler of the release: `rknn`, reverse k-NN labeling; `prototypes`,
         `public_prototypes` or `least_squares`, which take one noisy sum of the private rows; or
         `auto`, which chooses by n, epsilon and the number of classes. `n_queries`, `n_neighbors`,
-        `records_per_person`, `metric` and `random_state` are settings of `rknn`. Defaults to
+        `records_per_person`, `labels_per_record`, `metric` and `random_state` are settings of
+        `rknn`. Defaults to
         `rknn`.
       n_queries: Number of queries s that the public rows are clustered into. Defaults to None,
         which chooses it from n, epsilon and the classes.
       n_neighbors: Number of queries k that each private record votes for. Defaults to 1.
       records_per_person: Number m of a person's records that are drawn, if `label` is told whose
         they are. Defaults to None: all records of a person share one vote.
+      labels_per_record: Most labels r of a record that count, if a record may have several. Each
+        public row then gets a set of classes, each of which at least half of the records near it
+        have. The noise is r + 1 times that of one label. Defaults to None, one label a record.
       mechanism: Noise mechanism of `rknn`: `discrete_laplace`, `permute_and_flip` for fewer wrong
         labels but no counts, `one_to_one` where each query is another class, or `gaussian` for many
         neighbors. Of `prototypes` and `least_squares`: `discrete_laplace` or `gaussian`. Defaults
@@ -145,11 +155,13 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       n_features_in_: Number of features f.
       feature_names_in_: Names of the columns, if X has names.
       X_: float32 `[m, f]`, the public rows.
-      classes_: Sorted classes, the columns of `label_distributions_`.
-      labels_: `[m]`, the released class of each public row.
+      classes_: Sorted classes, the columns of `label_distributions_`; for sets, the classes in the
+        given order.
+      labels_: `[m]`, the released class of each public row; for sets, an indicator matrix of the
+        classes of each row, int `[m, num_classes]`.
       label_distributions_: float32 `[m, num_classes]`, soft labels.
       confidence_: float32 `[m]`, the probability that noise did not change the label of the row's
-        query; NaN with `permute_and_flip`.
+        query, or the least stable class of its set; NaN with `permute_and_flip`.
       guarantee_: `rknn_jax.privacy.guarantee.Guarantee` of all of these together.
       not_covered_: Sentences on the risks that the guarantee does not cover.
       card_: Statement to hand over, as `privacy.json` of `rknn label`.
@@ -163,6 +175,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "n_queries": [Interval(Integral, 1, None, closed="left"), None],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "records_per_person": [Interval(Integral, 1, None, closed="left"), None],
+        "labels_per_record": [Interval(Integral, 1, None, closed="left"), None],
         "labeler": [str],
         "mechanism": [str, None],
         "standardize": ["boolean"],
@@ -190,6 +203,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         n_queries: int | None = None,
         n_neighbors: int = 1,
         records_per_person: int | None = None,
+        labels_per_record: int | None = None,
         mechanism: str | None = None,
         relation: Relation = "replace-one",
         standardize: bool = False,
@@ -214,6 +228,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.n_queries = n_queries
         self.n_neighbors = n_neighbors
         self.records_per_person = records_per_person
+        self.labels_per_record = labels_per_record
         self.mechanism = mechanism
         self.relation = relation
         self.standardize = standardize
@@ -309,13 +324,15 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             mark it. So does -1 or any other negative number, as in `sklearn.semi_supervised`,
             unless `classes` names it. A record whose label is none of the classes, or whose row
             holds NaN or infinity, casts no vote either. An error would reveal that record. A
-            warning gives the number of such records, for the owner's eyes alone.
+            warning gives the number of such records, for the owner's eyes alone. With
+            `labels_per_record`, y is an indicator matrix `[n, num_classes]` in the order of
+            `classes`, or a list of classes for each record; a record of no class counts as such.
           person: Numbers or text `[n]` that tell whose a record is, private. Epsilon then protects
             a person with all records, and n is the number of persons. A record of nobody (None,
             NaN, '') casts no vote. Defaults to None: epsilon protects a record.
 
         Returns:
-          `[m]`, `labels_`.
+          `labels_`, `[m]`, or `[m, num_classes]` for sets.
 
         Raises:
           LedgerError: If the ledger does not allow the release; nothing was drawn then. The error
@@ -324,13 +341,18 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """
         check_aligned(X, y=y, person=person)
         X = self._private(X)
-        if self.classes is None and not self.infer_classes:
+        several = self.labels_per_record is not None
+        if self.classes is None and (several or not self.infer_classes):
             raise ValueError(
-                "Expected classes, got classes=None; name all classes, or set infer_classes=True "
-                "to read them off the private labels, "
-                "which epsilon does not cover."
+                "Expected classes, got classes=None; name all classes, or, for one label a record, "
+                "set infer_classes=True to read them off the private labels, which epsilon does "
+                "not cover."
             )
-        ids, values = class_ids(y, self.classes)
+        if self.labels_per_record is None:
+            ids, values = class_ids(y, self.classes)
+        else:
+            assert self.classes is not None
+            ids, values = class_sets(y, self.classes)
         check_consistent_length(X, ids)
         named = _named(values, "inferred" if self.classes is None else "given")
         plan = self._plan(X, ids, named, person)
@@ -339,7 +361,10 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         with job.spend_stands(plan.settings.ledger_path, "the caller"):
             done = job.draw(plan, counted)
             self.classes_ = values
-            labels: np.ndarray = values[done.labels]
+            sets = done.reading.sets
+            labels: np.ndarray = (
+                values[done.labels] if sets is None else sets.present.astype(np.int64)
+            )
             self.labels_ = labels
             self.label_distributions_ = done.probabilities
             self.confidence_ = done.confidence
@@ -349,13 +374,13 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.concerns_ = list(concerns_in_parameters(done.concerns))
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if counted.ignored:
-            words = "labeled private records that cannot be used add nothing; tell nobody how many."
+            words = in_parameters(f"{plan.survey.ignored}; tell nobody how many.")
             warnings.warn(f"{counted.ignored} {words}", stacklevel=2)
         return labels
 
     @_once_labelled
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """Return the released label of the nearest public row, `[n]`.
+        """Return the released label of the nearest public row, `[n]`, or its set of classes.
 
         It is post-processing, and costs nothing.
 
@@ -394,6 +419,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """Return the classes, or an assumed number of them if they are to be inferred."""
         if self.classes is None:
             return Classes(inputs.ASSUMED_CLASSES, source="assumed")
+        if self.labels_per_record is not None:
+            return _named(np.asarray(self.classes))
         return _named(sorted_classes(self.classes))
 
     def _private(self, X: ArrayLike) -> np.ndarray:
@@ -430,6 +457,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             neighbors=self.n_neighbors,
             person=None if persons is None else "person",
             records_per_person=self.records_per_person,
+            labels_per_record=self.labels_per_record,
             budget=self.budget,
             budget_delta=self.budget_delta,
             accounting=self.accounting,

@@ -17,6 +17,9 @@ Argilla takes `label` as a suggestion, and `score` by the mapping `{"score":
 "label.suggestion.score"}`. Cleanlab takes `label` of `labels.npz` as `labels` and `probability` as
 `pred_probs`. `datasets` and pandas read the Parquet file as it is.
 
+A release of sets of classes has further columns: `labels`, a list of the classes of each record, in
+CSV with `;` between them, and `stability_<class>`. `label` is the most probable class of the set.
+
 A record without a label has no value in `label` and `score`. A label from neighbors alone has none
 in `query`, and an unknown confidence is missing too. A missing value is null in Parquet and an
 empty field in CSV. CSV files follow RFC 4180: UTF-8, a header, CRLF, and quotes around text with a
@@ -39,6 +42,7 @@ alike. Anyone with JAX can call it without this package:
 import csv
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +57,7 @@ from rknn_jax._internal.disk import read_arrays, write_whole
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import registry
+from rknn_jax.release.label_lists import SEPARATOR
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
@@ -62,6 +67,9 @@ from rknn_jax.students.models import linear, mlp
 Format = Literal["parquet", "csv", "stablehlo", "registry"]
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+
+SETS = "labels"
+"""Column of sets of classes."""
 
 FINISHED = "a finished folder of rknn label, rknn serve or train.distill"
 
@@ -73,10 +81,12 @@ class Labels:
     Attributes:
       columns: Masked arrays `[m]` by name, as in the module's table.
       guarantee: Guarantee of the release, JSON-ready.
+      sets: Classes of each record. Defaults to None, if each has one label.
     """
 
     columns: dict[str, np.ma.MaskedArray]
     guarantee: dict[str, Any]
+    sets: list[list[Any]] | None = None
 
 
 def write(folder: Path, form: Format) -> tuple[Path, ...]:
@@ -148,13 +158,26 @@ def read(folder: Path) -> Labels:
             f"probability_{name}": np.ma.masked_array(column)
             for name, column in zip(classes, probability.T, strict=True)
         }
+        sets = None
+        if "present" in arrays:
+            sets = _sets(arrays["present"], classes, len(label))
+            sure_of = zip(classes, arrays["stability"].T, strict=True)
+            each |= {f"stability_{name}": np.ma.masked_array(column) for name, column in sure_of}
     except Exception as error:  # a damaged file fails in many ways
         reason = " ".join(str(error).split())
         raise ValueError(
             f"Expected {FINISHED}, got {folder}, which is damaged or something else ({reason}); "
             "name another."
         ) from error
-    return Labels(columns | each, guarantee)
+    return Labels(columns | each, guarantee, sets)
+
+
+def _sets(present: np.ndarray, classes: Sequence[Any], num_rows: int) -> list[list[Any]]:
+    """Return the classes of each record, by name or number."""
+    if present.dtype != bool or present.shape != (num_rows, len(classes)):
+        raise ValueError(f"present is {present.dtype} {present.shape}")
+    names = np.asarray(classes)
+    return [names[there].tolist() for there in present]
 
 
 def _check_rows(
@@ -187,7 +210,11 @@ def parquet(labels: Labels) -> bytes:
         name: column.astype(np.int64) if column.dtype.kind in "iu" else column
         for name, column in labels.columns.items()
     }
-    table = pyarrow.table({name: pyarrow.array(column) for name, column in whole.items()})
+    arrays = {name: pyarrow.array(column) for name, column in whole.items()}
+    if labels.sets is not None:
+        kind = pyarrow.list_(arrays["label"].type)
+        arrays[SETS] = pyarrow.array(labels.sets, kind)
+    table = pyarrow.table(arrays)
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(
         table.replace_schema_metadata({"guarantee": json.dumps(labels.guarantee, allow_nan=False)}),
@@ -200,13 +227,14 @@ def as_csv(labels: Labels) -> bytes:
     """Return the labels as a CSV file. Numbers have the shortest text that reads back unchanged."""
     buffer = io.StringIO(newline="")
     lines = csv.writer(buffer, lineterminator="\r\n")
-    lines.writerow(labels.columns)
-    lines.writerows(
-        zip(
-            *(np.ma.filled(column.astype(str), "").tolist() for column in labels.columns.values()),
-            strict=True,
-        )
-    )
+    columns = {
+        name: np.ma.filled(column.astype(str), "").tolist()
+        for name, column in labels.columns.items()
+    }
+    if labels.sets is not None:
+        columns[SETS] = [SEPARATOR.join(map(str, names)) for names in labels.sets]
+    lines.writerow(columns)
+    lines.writerows(zip(*columns.values(), strict=True))
     return buffer.getvalue().encode()
 
 

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from rknn_jax.release import tables
 from rknn_jax.release.tables import FOREIGN, MISSING
+
+LISTS = (list, tuple, set, frozenset, np.ndarray)
+"""Types of a record's labels, if it may have several."""
 
 NO_LABEL = ("None", "nan", "<NA>")
 """Results of `str` for missing values; among text the empty string marks a missing value."""
@@ -33,6 +37,47 @@ def class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.n
         tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
     number = {value: i for i, value in enumerate(known.tolist())}
     return np.array([_number_of(label, number) for label in labels], np.int32), known
+
+
+def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return the classes of records that may have several, and all classes in the given order.
+
+    Args:
+      y: Indicator matrix of numbers or bool `[n, num_classes]`, whose columns are the classes in
+        their order, dense or sparse; or a list, tuple, set or array of classes for each record.
+      classes: All classes.
+
+    Returns:
+      `(labels, classes)`: a mask, bool `[n, num_classes]`, or lists of class numbers as objects
+      `[n]`, both for `label_lists.cast`; and the classes `[num_classes]`.
+
+    Raises:
+      ValueError: If an indicator matrix has other columns.
+    """
+    plain = np.asarray(classes, dtype=object).tolist()
+    known = np.array(plain)
+    if len(sorted_classes(classes)) < len(plain):
+        raise ValueError(f"Expected every class once, got classes={plain}.")
+    columns = getattr(y, "columns", None)
+    if columns is not None and list(columns) != plain:
+        raise ValueError(
+            f"Expected the columns of y to be the classes in their order, got {list(columns)[:5]}; "
+            "pass y[classes]."
+        )
+    matrix = y.toarray() if issparse(y) else y if isinstance(y, list | tuple) else np.asarray(y)
+    if isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.dtype.kind in "biuf":
+        if matrix.shape[1] != len(plain):
+            raise ValueError(
+                f"Expected an indicator matrix [n, {len(plain)}], a column a class, got shape "
+                f"{matrix.shape}; pass lists of classes otherwise."
+            )
+        return matrix > 0, known
+    number = {value: i for i, value in enumerate(plain)}
+    found = np.empty(len(matrix), object)
+    for row, each in enumerate(matrix):
+        several = each if isinstance(each, LISTS) else (each,)
+        found[row] = [_number_of(label, number) for label in several]
+    return found, known
 
 
 def _number_of(label: Any, number: dict[Any, int]) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.privacy.ledger import Digest, fingerprint
-from rknn_jax.release import encoding, engines, tables
+from rknn_jax.release import encoding, engines, label_lists, tables
 from rknn_jax.release.counting import num_persons
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
 from rknn_jax.release.shards import (
@@ -129,7 +129,8 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         reads_label=not settings.dry_run,
         person=settings.person,
         width=public.features.shape[1],
-        classes=None if classes is None else classes.names or (),
+        # Several labels of a record are read as text, and numbered with the classes.
+        classes=None if classes is None or settings.labels_per_record else classes.names or (),
     )
     if private is None:
         private = with_one_order(_shards(settings, found.files, columns), public.names)
@@ -140,7 +141,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
             "row; save one row a record."
         )
     if public.encode is None:
-        _check_first(records.shards[0], public.features.shape[1], classes)
+        _check_first(records.shards[0], public.features.shape[1], classes, settings)
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)
@@ -326,7 +327,7 @@ def _refuse_ids(public: np.ndarray, names: tuple[str, ...], settings: "Settings"
         )
 
 
-def _check_first(shard: Shard, width: int, classes: Classes | None) -> None:
+def _check_first(shard: Shard, width: int, classes: Classes | None, settings: "Settings") -> None:
     """Raise ValueError if a shard's columns are not those of embeddings, before long work begins.
 
     Nor may labels be text if the classes have no names. The values of its first row decide nothing.
@@ -335,9 +336,12 @@ def _check_first(shard: Shard, width: int, classes: Classes | None) -> None:
         if block.embeddings is not None:
             tables.real_rows(block.embeddings, shard.where, width)
         if block.labels is not None:
-            labels = tables.plain_labels(block.labels, shard.where)
-            if classes is not None:
-                tables.label_ids(labels, classes)
+            if settings.labels_per_record is None:
+                labels = tables.plain_labels(block.labels, shard.where)
+                if classes is not None:
+                    tables.label_ids(labels, classes)
+            elif classes is not None:
+                label_lists.cast(block.labels, classes, 1, shard.where)
         return
 
 

@@ -34,7 +34,7 @@ from rknn_jax.release.counting import Counted, Progress
 from rknn_jax.release.planning import Plan, request
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.statements import card, statement
-from rknn_jax.release.survey import Reading, labels_of, of_metric
+from rknn_jax.release.survey import Reading, of_metric
 from rknn_jax.report import release as report
 from rknn_jax.report import results
 from rknn_jax.report.summary import Summary, summarize
@@ -93,8 +93,8 @@ class Release:
 
     @property
     def labels(self) -> np.ndarray:
-        """Most probable class of each public row, int32 `[m]`."""
-        return labels_of(self.probabilities)
+        """Most probable class of each public row, int32 `[m]`; -1 for an empty set of classes."""
+        return self.reading.labels
 
 
 def count(plan: Plan, on_rows: Progress | None = None) -> Counted:

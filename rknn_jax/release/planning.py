@@ -99,7 +99,12 @@ class Plan:
     @property
     def question(self) -> Question:
         """Public side of the count."""
-        return Question(self.survey.tally, self.data.classes, self.data.encode)
+        return Question(
+            self.survey.tally,
+            self.data.classes,
+            self.data.encode,
+            self.settings.labels_per_record,
+        )
 
     @property
     def affordable(self) -> bool:
@@ -162,7 +167,7 @@ def plan(settings: "Settings", data: Data) -> Plan:
 
 def _planned(choice: Choice, data: Data, *, paid: bool = False) -> Plan:
     settings = choice.settings
-    kind = surveys.of_labeler(settings.labeler)
+    kind = surveys.of(settings)
     ledger = open_ledger(settings, kind.cost_of(settings, data), paid=paid)
     return Plan(kind.of(settings, data), ledger, paid, choice.reason)
 
@@ -180,6 +185,8 @@ def expect(plan: Plan) -> Expected:
     if expected.expected is None:
         return expected
     others = surveys.expected_of_others(plan.settings, plan.data)
+    if not others:
+        return expected
     advice = expected.advice
     best = max(others, key=lambda flags: others[flags])
     mine = expected.expected[USUAL]
@@ -195,7 +202,7 @@ def request(settings: "Settings", data: Data) -> str:
     """Return a hash of all public input that the noisy sum of a release depends on."""
     settings = surveys.choose(settings, data).settings
     public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
-    for name in ("representation", "person", "records_per_person"):
+    for name in ("representation", "person", "records_per_person", "labels_per_record"):
         if public[name] is None:  # as before there were any
             del public[name]
     if public["labeler"] == "rknn":  # likewise

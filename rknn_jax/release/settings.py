@@ -28,7 +28,8 @@ class Settings:
       label: name of the array or column of the labels.
       person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record of nobody casts no vote.
       records_per_person: number m of a person's records that are drawn and count 1/m each; where it is not given, all records of a person share one vote, or with Gaussian noise have the L2 norm of one, which leaves more where they are near many queries.
-      labeler: rknn, reverse k-NN labeling, which is the default; prototypes, public_prototypes or least_squares, which take one noisy sum over the private records and label each public row by it; or auto, which chooses by n, epsilon and the number of classes. --queries, --neighbors, --metric, --seed and --records-per-person are settings of rknn alone.
+      labels_per_record: most labels r of a record that count, if a record may have several. Each public row then gets a set of classes, each of which at least half of the records near it have. Labels are a list column, a mask of bool [n, classes], text with ; between names, or class numbers [n, l] with -1 for none. A record with more keeps its first r; one without labels counts as a record of no class, so leave out records whose labels are not known. The noise is r + 1 times that of one label.
+      labeler: rknn, reverse k-NN labeling, which is the default; prototypes, public_prototypes or least_squares, which take one noisy sum over the private records and label each public row by it; or auto, which chooses by n, epsilon and the number of classes. --queries, --neighbors, --metric, --seed, --records-per-person and --labels-per-record are settings of rknn alone.
       queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
       neighbors: number of queries k that each private record votes for.
       delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
@@ -65,6 +66,7 @@ class Settings:
     label: str = "labels"
     person: str | None = None
     records_per_person: int | None = None
+    labels_per_record: int | None = None
     labeler: str = "rknn"
     queries: int | None = None
     neighbors: int = 1

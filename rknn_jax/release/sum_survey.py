@@ -31,7 +31,14 @@ from rknn_jax.types import Queries
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
 
-OF_VOTES = ("queries", "neighbors", "records_per_person", "metric", "seed")
+OF_VOTES = (
+    "queries",
+    "neighbors",
+    "records_per_person",
+    "labels_per_record",
+    "metric",
+    "seed",
+)
 """Settings that only reverse k-NN labeling has."""
 
 DRAWS = 12

@@ -16,6 +16,7 @@ from scipy.sparse import csr_matrix
 from rknn_jax import postprocessing
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
+from rknn_jax.label_sets import LabelSets
 from rknn_jax.labelers._one_sum import Tally
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy.guarantee import Guarantee
@@ -39,6 +40,7 @@ class Reading:
       confidence: float32 `[m]`, probability that noise did not change the label; NaN if unknown.
       counts: int64 `[s, num_classes]`, noisy counts to show. Defaults to none.
       decoded: Result of the decoder of noisy counts. Defaults to None, if it did not run.
+      sets: Sets of classes of the rows. Defaults to None, if each row has one label.
     """
 
     answers: Answers
@@ -46,6 +48,22 @@ class Reading:
     confidence: np.ndarray
     counts: np.ndarray | None = None
     decoded: Decoded | None = None
+    sets: LabelSets | None = None
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Most probable class of each row, int32 `[m]`; -1 for a row with an empty set."""
+        found = labels_of(self.probabilities)
+        if self.sets is None:
+            return found
+        return np.where(self.sets.present.any(axis=1), found, np.int32(-1))
+
+    @property
+    def rows_of_classes(self) -> np.ndarray:
+        """Number of rows with each class, int64 `[num_classes]`."""
+        if self.sets is not None:
+            return np.asarray(self.sets.present.sum(axis=0))
+        return np.bincount(self.labels, minlength=self.probabilities.shape[1])
 
 
 @dataclass(frozen=True)
@@ -159,6 +177,11 @@ class Survey(abc.ABC):
         """Lines for the terminal: a word and a text."""
 
     @property
+    def ignored(self) -> str:
+        """Words for private records that are counted in part or not at all."""
+        return "labeled private records that cannot be used add nothing"
+
+    @property
     def num_records(self) -> int | None:
         """Number n of private records, or of persons if they are protected; None if private."""
         return public_size(self.settings, self.data)
@@ -171,7 +194,7 @@ class Survey(abc.ABC):
     def arrays(self, reading: Reading) -> Mapping[str, Mapping[str, np.ndarray]]:
         """Return the arrays of each file of results: `labels.npz`, and others if there are any."""
         rows = {
-            "label": labels_of(reading.probabilities),
+            "label": reading.labels,
             "query": np.full(len(reading.probabilities), -1, np.int32),
             "confidence": reading.confidence,
             "probability": reading.probabilities,

@@ -13,6 +13,7 @@ from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.release import choosing
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import USUAL
+from rknn_jax.release.set_survey import SetSurvey
 from rknn_jax.release.settings import AUTO, Settings
 from rknn_jax.release.sum_survey import OF_VOTES, SumSurvey
 from rknn_jax.release.survey import Survey, public_size, refuse_given
@@ -57,6 +58,17 @@ def of_labeler(name: str) -> type[Survey]:
     )
 
 
+def of(settings: Settings) -> type[Survey]:
+    """Return the survey of settings that name a labeler.
+
+    Raises:
+      ValueError: As in `of_labeler`.
+    """
+    found = of_labeler(settings.labeler)
+    sets = settings.labels_per_record is not None and found is VoteSurvey
+    return SetSurvey if sets else found
+
+
 def check(settings: Settings) -> None:
     """Raise ValueError for settings that do not suit the labeler, whatever the data."""
     if settings.chooses_labeler:
@@ -68,7 +80,7 @@ def check(settings: Settings) -> None:
                 "labeler."
             )
         return
-    of_labeler(settings.labeler).check(_completed(settings))
+    of(settings).check(_completed(settings))
 
 
 def choose(settings: Settings, data: Data) -> Choice:
@@ -98,6 +110,8 @@ def choose(settings: Settings, data: Data) -> Choice:
 def expected_of_others(settings: Settings, data: Data) -> dict[str, float]:
     """Return the expected accuracy of releases by the other labelers, by their flags.
 
+    For sets of labels there is no other one.
+
     Every labeler is simulated under the assumption that private records are as the public rows, in
     groups of which each is a class. Nothing private is read but the number of records.
 
@@ -105,7 +119,9 @@ def expected_of_others(settings: Settings, data: Data) -> dict[str, float]:
       settings: Settings of the release, with a labeler and a mechanism.
       data: Public rows, classes, and number of private records.
     """
-    found = {}
+    found: dict[str, float] = {}
+    if settings.labels_per_record is not None:
+        return found
     for name in names():
         if name == settings.labeler:
             continue
@@ -133,7 +149,7 @@ def _completed(settings: Settings) -> Settings:
     """Return the settings with the usual mechanism of their labeler, if they name none."""
     if settings.mechanism is not None:
         return settings
-    kind = of_labeler(settings.labeler)
+    kind = of(settings)
     return replace(settings, mechanism=kind.usual_mechanism(settings))
 
 

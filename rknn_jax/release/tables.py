@@ -377,9 +377,10 @@ def _person_text(value: Any) -> bytes:
     return plain.encode(errors="surrogatepass")
 
 
-def num_given(labels: np.ndarray) -> int:
-    """Return the number of records that have a label, usable or not."""
-    return int(np.sum(labels != ("" if labels.dtype.kind == "U" else MISSING)))
+def given(labels: np.ndarray) -> np.ndarray:
+    """Return which records have a label, usable or not, from `plain_labels`, bool `[n]`."""
+    found: np.ndarray = labels != ("" if labels.dtype.kind == "U" else MISSING)
+    return found
 
 
 def real_rows(array: np.ndarray, where: str, width: int | None = None) -> np.ndarray:
@@ -423,7 +424,8 @@ def plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
     """
     if labels.ndim != 1:
         raise ValueError(
-            f"Expected labels [n] in {where}, got shape {labels.shape}; save one label a record."
+            f"Expected labels [n] in {where}, got shape {labels.shape}; save one label a record, "
+            "or name the most labels of a record with --labels-per-record."
         )
     kind = labels.dtype.kind
     if kind == "U":
@@ -431,7 +433,7 @@ def plain_labels(labels: np.ndarray, where: str) -> np.ndarray:
     if kind not in "biuf":
         raise ValueError(
             f"Expected labels as class numbers or text in {where}, got dtype {labels.dtype}; "
-            "save labels.astype(str)."
+            "save labels.astype(str), or pass --labels-per-record for lists."
         )
     values = labels.astype(np.float64)
     foreign = (values > 0) & ((values != np.round(values)) | (values >= FOREIGN))

@@ -6,6 +6,7 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers._one_sum import Persons
 from rknn_jax.neighbors import Metric, nearest, nearest_votes
 from rknn_jax.privacy import contributions
@@ -33,7 +34,8 @@ class Bound:
 class VoteTally:
     """Public side of the votes: each record votes for the k queries nearest to it.
 
-    A part holds the cells that a record votes for, int32 `[k]`.
+    A part holds the cells that a record votes for, int32 `[k]`, or `[k·c]` if it votes for c
+    classes at each query. A negative one stands for a missing vote.
 
     Attributes:
       queries: Features of the queries, float32 `[s, f]`.
@@ -74,8 +76,10 @@ class VoteTally:
     def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
         """Return the cells that records vote for, int32 `[n, k]`; see `Tally.parts`."""
         index, _ = nearest(points, self._queries, self.num_neighbors, metric=self.metric)
-        cells = np.asarray(index) * self.num_classes + np.asarray(ids)[:, None]
-        return np.asarray(cells, np.int32)
+        near = np.asarray(index)[:, :, None]
+        said = np.asarray(ids).reshape(len(near), 1, -1)
+        cells = np.where(said >= 0, near * self.num_classes + said, NO_CELL)
+        return cells.reshape(len(near), -1).astype(np.int32)
 
     def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the votes of records; see `Tally.total`."""
@@ -97,7 +101,8 @@ class VoteTally:
             weights = contributions.limited(
                 persons.number, persons.name, self.bound.most, self.bound.seed
             )
-            return contributions.weighed_votes(parts, weights, size).reshape(self.shape)
+            cast = np.where(parts < 0, size, parts)
+            return contributions.weighed_votes(cast, weights, size + 1)[:size].reshape(self.shape)
         clipped = self.bound.norm == 2
         count = contributions.clipped_votes if clipped else contributions.shared_votes
         return count(parts, persons.number, size).reshape(self.shape)
@@ -109,3 +114,28 @@ class VoteTally:
     @property
     def _queries(self) -> Array:
         return jnp.asarray(self.queries, jnp.float32)
+
+
+@dataclass(frozen=True)
+class SetTally(VoteTally):
+    """Public side of the votes for sets of labels; see `rknn_jax.label_sets`.
+
+    A record votes at each of its queries for up to r classes, and once for having voted, which is
+    the last class.
+
+    Attributes:
+      labels_per_record: Most labels of a record that count, r. Defaults to 1.
+    """
+
+    labels_per_record: int = 1
+
+    def fits(self, totals: np.ndarray, num_records: int) -> bool:
+        """Return whether so many records can have these votes; see `Tally.fits`."""
+        voted = totals[:, -1]
+        named = totals[:, :-1]
+        return bool(
+            totals.min(initial=0) >= 0
+            and voted.sum() == num_records * self.num_neighbors
+            and (named <= voted[:, None]).all()
+            and (named.sum(axis=1) <= self.labels_per_record * voted).all()
+        )

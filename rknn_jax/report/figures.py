@@ -113,7 +113,7 @@ class Cloud(NamedTuple):
 
 def bands(results: Results) -> list[Band]:
     """Return the distribution of stability, or nothing if it is unknown."""
-    sure = results.confidence[(results.label >= 0) & ~np.isnan(results.confidence)]
+    sure = results.confidence[results.labeled & ~np.isnan(results.confidence)]
     if not len(sure):
         return []
     place = np.clip(np.searchsorted(BANDS, sure, side="right") - 1, 0, len(BANDS) - 2)

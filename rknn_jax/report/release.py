@@ -94,6 +94,7 @@ def page(
         num_classes=len(classes),
         classes=sorted(largest, key=lambda one: one.number),
         counted=results.counts is not None,
+        sets=results.sets is not None,
         unlabeled=int((results.label < 0).sum()),
         bands=bands,
         bands_words=", ".join(f"{band.text}%: {band.rows:,} rows" for band in bands),
@@ -105,7 +106,7 @@ def page(
             (
                 one.query,
                 names[one.first],
-                names[one.second],
+                "half of the votes" if one.second is None else names[one.second],
                 f"{one.votes:,.0f}",
                 f"{one.gap:,.0f}",
                 f"± {one.noise:,.0f}",

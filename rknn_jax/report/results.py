@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax._internal.disk import read_arrays, read_json
+from rknn_jax.label_sets import HALF, lead_stddev
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.report.summary import Summary
 
@@ -32,13 +33,29 @@ MEANINGS = {
 
 
 @dataclass(frozen=True)
+class SetResults:
+    """Sets of classes of the public rows.
+
+    Attributes:
+      present: bool `[m, num_classes]`, classes of each row.
+      stability: float `[m, num_classes]`, stability of whether a row has the class.
+      voters: float64 `[s]`, noisy number of votes at each query, whatever they are for.
+    """
+
+    present: np.ndarray
+    stability: np.ndarray
+    voters: np.ndarray
+
+
+@dataclass(frozen=True)
 class Results:
     """Content of a folder.
 
     Attributes:
-      label: int `[m]`, label of each public row; -1 for a row without one.
+      label: int `[m]`, label of each public row, or the most probable class of its set; -1 for a
+        row without one.
       query: int `[m]`, query that spoke for the row; -1 for a row without one.
-      confidence: float `[m]`, stability of the label; NaN if unknown.
+      confidence: float `[m]`, stability of the label, or of the least stable class; NaN if unknown.
       probability: float `[m, num_classes]`.
       classes: Names of the classes.
       counts: float64 `[s, num_classes]`, noisy counts; None if labels alone were released.
@@ -46,6 +63,7 @@ class Results:
         likewise.
       card: Content of `privacy.json`.
       summary: Content of `summary.json`; None if the folder has none.
+      sets: Sets of classes. Defaults to None, if each row has one label.
     """
 
     label: np.ndarray
@@ -57,20 +75,34 @@ class Results:
     stddev: np.ndarray | None
     card: dict[str, Any]
     summary: Summary | None
+    sets: SetResults | None = None
+
+    @property
+    def labeled(self) -> np.ndarray:
+        """Mask of rows that were answered, bool `[m]`. An empty set is an answer."""
+        mask: np.ndarray = (self.label >= 0) | (self.sets is not None)
+        return mask
 
     @property
     def doubtful(self) -> np.ndarray:
-        """Mask of labels that noise may have decided, bool `[m]`."""
-        mask: np.ndarray = (self.label >= 0) & (self.confidence < SURE)
+        """Mask of rows whose label or set noise may have decided, bool `[m]`."""
+        mask: np.ndarray = self.labeled & (self.confidence < SURE)
         return mask
+
+    @property
+    def stability(self) -> np.ndarray:
+        """Stability of each label or class of a set that is known, float `[l]`."""
+        known = self.confidence if self.sets is None else self.sets.stability
+        known = known[self.labeled]
+        return known[~np.isnan(known)]
 
     @property
     def shares(self) -> dict[str, float]:
         """Shares of `MEANINGS` that are known."""
-        known = (self.label >= 0) & ~np.isnan(self.confidence)
+        sure = self.stability
         found = {
             "expected_accuracy": self.summary.expected_accuracy if self.summary else None,
-            "stability": float(self.confidence[known].mean()) if known.any() else None,
+            "stability": float(sure.mean()) if len(sure) else None,
             "agreement": self.summary.agreement if self.summary else None,
         }
         return {name: share for name, share in found.items() if share is not None}
@@ -82,7 +114,7 @@ class ClassRow(NamedTuple):
     Attributes:
       number: Number of the class.
       name: Name of the class.
-      labels: Public rows with this label.
+      labels: Public rows with this label, or with the class in their set.
       votes: Noisy votes of all queries; None if labels alone were released.
       noise: Standard deviation of the noise in `votes`; None likewise.
       stability: Mean stability of the labels; None if unknown.
@@ -103,11 +135,13 @@ class Row(NamedTuple):
 
     Attributes:
       row: Position in the public data.
-      label: Name of its label.
-      number: Number of its label.
-      stability: Probability that noise did not change the label; None if unknown.
-      probability: Probability of the label.
-      rival: Name of the second most probable class; None if there is no other class.
+      label: Name of its label, or names of its classes.
+      number: Number of its label; -1 for an empty set.
+      stability: Probability that noise did not change the label, or the least stable class; None if
+        unknown.
+      probability: Probability of the label, or the least one of what the set says of a class.
+      rival: Name of the second most probable class, or of the least stable one; None if there is no
+        other class.
       rival_probability: Its probability.
       query: Query that spoke for the row.
     """
@@ -125,9 +159,12 @@ class Row(NamedTuple):
 class Gap(NamedTuple):
     """Lead of a query's first class over its second.
 
+    For sets, it is the distance of a class from half of the votes, for the class nearest to that.
+
     Attributes:
       query: Number of the query.
-      first, second: Numbers of the two classes with the most noisy votes.
+      first: Number of the class.
+      second: Number of the second class; None for half of the votes.
       votes: Noisy votes of the first.
       gap: Noisy votes between the two.
       noise: Standard deviation of the noise in `gap`.
@@ -136,7 +173,7 @@ class Gap(NamedTuple):
 
     query: int
     first: int
-    second: int
+    second: int | None
     votes: float
     gap: float
     noise: float
@@ -149,13 +186,16 @@ def class_rows(results: Results) -> list[ClassRow]:
     for number, name in enumerate(results.classes):
         mine = results.label == number
         sure = results.confidence[mine]
+        if results.sets is not None:
+            mine = results.sets.present[:, number]
+            sure = results.sets.stability[mine, number]
         sure = sure[~np.isnan(sure)]
         votes = noise = None
         if results.counts is not None and results.stddev is not None:
             votes = float(results.counts[:, number].sum())
             noise = float(np.sqrt((results.stddev[:, number] ** 2).sum()))
         stability = float(sure.mean()) if len(sure) else None
-        doubtful = int(results.doubtful[mine].sum())
+        doubtful = int((sure < SURE).sum())
         found.append(ClassRow(number, name, int(mine.sum()), votes, noise, stability, doubtful))
     return found
 
@@ -168,15 +208,20 @@ def second_look(results: Results, most: int) -> list[Row]:
       most: Most rows to return.
     """
     known = np.flatnonzero(results.doubtful)
+    told = _row if results.sets is None else _set_row
     label = results.label[known]
     probability = results.probability[known, label]
     order = np.lexsort((known, probability, results.confidence[known]))[:most]
-    return [_row(results, int(row)) for row in known[order]]
+    return [told(results, int(row)) for row in known[order]]
 
 
 def gaps(results: Results) -> list[Gap]:
     """Return the lead of each query, or nothing if labels alone were released."""
-    if results.counts is None or results.stddev is None or results.counts.shape[1] < 2:
+    if results.counts is None or results.stddev is None:
+        return []
+    if results.sets is not None:
+        return _set_gaps(results.counts, results.stddev, results.sets.voters, results.query)
+    if results.counts.shape[1] < 2:
         return []
     order = np.argsort(-results.counts, axis=1, kind="stable")
     rows = np.bincount(results.query[results.query >= 0], minlength=len(order))
@@ -251,7 +296,16 @@ def of(
         None if stddev is None else np.asarray(stddev, np.float64),
         card,
         summary,
+        _sets(rows, asked),
     )
+
+
+def _sets(rows: dict[str, np.ndarray], asked: dict[str, np.ndarray]) -> SetResults | None:
+    """Return the sets of a folder, or None if each row has one label."""
+    if "present" not in rows:
+        return None
+    voters = asked["noisy_voters"].astype(np.float64)
+    return SetResults(rows["present"], rows["stability"].astype(np.float64), voters)
 
 
 def _summary(folder: Path) -> Summary | None:
@@ -280,6 +334,12 @@ def _check(results: Results) -> None:
             raise ValueError(f"noisy counts have the shape {results.counts.shape}")
         if size[0] and results.query.max() >= len(results.counts):
             raise ValueError(f"queries outside the {len(results.counts)} that were asked")
+    if results.sets is not None:
+        shape = results.sets.present.shape
+        if shape != size or results.sets.stability.shape != size:
+            raise ValueError(f"sets of the shape {shape} are those of {size} rows and classes")
+        if results.counts is not None and len(results.sets.voters) != len(results.counts):
+            raise ValueError(f"{len(results.sets.voters)} queries have votes")
     if results.summary and any(not 0 <= row < size[0] for row in results.summary.rows):
         raise ValueError("the map has rows that are not there")
     Guarantee.of(results.card["guarantee"])
@@ -304,3 +364,37 @@ def _row(results: Results, row: int) -> Row:
         0.0 if alone else float(others[rival]),
         int(results.query[row]),
     )
+
+
+def _set_row(results: Results, row: int) -> Row:
+    """Return a row with its set, and the class of it that noise decided most."""
+    assert results.sets is not None
+    present = results.sets.present[row]
+    least = int(results.sets.stability[row].argmin())
+    probability = results.probability[row].astype(np.float64)
+    names = [name for name, there in zip(results.classes, present, strict=True) if there]
+    return Row(
+        row,
+        ", ".join(names) or "none",
+        int(results.label[row]),
+        float(results.confidence[row]),
+        float(np.where(present, probability, 1 - probability).min()),
+        results.classes[least],
+        float(probability[least]),
+        int(results.query[row]),
+    )
+
+
+def _set_gaps(
+    counts: np.ndarray, stddev: np.ndarray, voters: np.ndarray, query: np.ndarray
+) -> list[Gap]:
+    """Return the distance of each query's least clear class from half of the votes."""
+    lead = np.abs(counts - HALF * voters[:, None])
+    rows = np.bincount(query[query >= 0], minlength=len(counts))
+    found = []
+    for number, first in enumerate(lead.argmin(axis=1).tolist()):
+        noise = lead_stddev(float(stddev[number, first]))
+        votes = float(counts[number, first])
+        gap = float(lead[number, first])
+        found.append(Gap(number, first, None, votes, gap, noise, int(rows[number])))
+    return found

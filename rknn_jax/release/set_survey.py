@@ -1,0 +1,235 @@
+"""Reverse k-NN labeling for sets of labels: records with several classes, and rows with several.
+
+`rknn_jax.label_sets` has the votes, their sensitivity and the way in which counts are read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from rknn_jax import label_sets, mechanisms
+from rknn_jax.answers.concerns import Concern, set_concerns
+from rknn_jax.label_sets import HALF, LabelSets
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.release.inputs import Data
+from rknn_jax.release.label_lists import SEPARATOR
+from rknn_jax.release.preview import AGREEMENTS, LOSS, QUICK, USUAL, Expected
+from rknn_jax.release.survey import Reading, of_metric
+from rknn_jax.release.vote_survey import VoteSurvey
+from rknn_jax.release.votes import Bound, SetTally
+from rknn_jax.types import Answers, Queries
+
+if TYPE_CHECKING:
+    from rknn_jax.release.settings import Settings
+
+
+DRAWS = 20_000
+"""Simulated draws of the noise behind an expected accuracy."""
+
+
+@dataclass(frozen=True)
+class SetSurvey(VoteSurvey):
+    """Public side of a release of sets of classes.
+
+    Its mechanism has one class more, of all votes.
+    """
+
+    @staticmethod
+    def check(settings: "Settings") -> None:
+        """Raise ValueError for settings that are wrong for any data."""
+        VoteSurvey.check(settings)
+        assert settings.mechanism is not None
+        most = _most(settings)
+        if most < 1:
+            raise ValueError(
+                f"Expected labels_per_record >= 1, got --labels-per-record {most}; name the most "
+                "labels that a record can have, or leave it out for one label a record."
+            )
+        if not mechanisms.named(settings.mechanism).releases_counts:
+            raise ValueError(
+                f"Expected a mechanism that releases counts with --labels-per-record, got "
+                f"--mechanism {settings.mechanism}; use discrete_laplace, or gaussian with --delta."
+            )
+        if settings.infer_classes:
+            raise ValueError(
+                "Expected --classes with --labels-per-record, got --infer-classes; name all "
+                "classes."
+            )
+        if settings.representation is not None:
+            raise ValueError(
+                f"Expected embeddings with --labels-per-record, got --representation "
+                f"{settings.representation}; embed the records first, as rknn embed does."
+            )
+
+    @staticmethod
+    def cost_of(settings: "Settings", data: Data) -> Guarantee:
+        """Return the guarantee of the release, which does not depend on n."""
+        classes = data.classes
+        if _most(settings) > classes.count:
+            raise ValueError(
+                f"Expected labels_per_record <= {classes.count}, the number of classes, got "
+                f"--labels-per-record {_most(settings)}; name the most labels that a record can "
+                "have."
+            )
+        odd = [name for name in classes.names or () if SEPARATOR in name]
+        if odd:
+            raise ValueError(
+                f"Expected --classes without {SEPARATOR!r}, which stands between the classes of a "
+                f"record, got {odd[0]!r}; rename it."
+            )
+        return VoteSurvey.cost_of(settings, data)
+
+    @property
+    def tally(self) -> SetTally:
+        """Votes for the queries, and for having voted."""
+        settings = self.settings
+        bound = None
+        if settings.person is not None:
+            bound = Bound(settings.records_per_person, settings.seed, self.mechanism.norm)
+        return SetTally(
+            self.queries.features,
+            self.mechanism.num_classes,
+            settings.neighbors,
+            settings.metric,
+            bound,
+            _most(settings),
+        )
+
+    @property
+    def purpose(self) -> str:
+        """A few words for the ledger."""
+        return f"{super().purpose}, up to {_most(self.settings)} labels a record"
+
+    def read(self, drawn: np.ndarray) -> Reading:
+        """Return the sets of the public rows, from noisy counts alone."""
+        stddev = self.mechanism.noise_stddev
+        found = label_sets.read(drawn, stddev, self.queries, self.kernels)
+        each = Queries.alone(self.queries.features, np.arange(len(drawn)))
+        asked = label_sets.read(drawn, stddev, each)
+        counts = drawn[:, :-1]
+        answers = Answers(
+            counts.argmax(axis=1).astype(np.int32),
+            np.ones(len(counts), bool),
+            asked.probabilities,
+            asked.stability.min(axis=1),
+            counts.astype(np.float32),
+            np.full(counts.shape, stddev, np.float32),
+            self.cost,
+        )
+        confidence = found.stability.min(axis=1)
+        return Reading(answers, found.probabilities, confidence, counts, None, found)
+
+    def concerns(self, reading: Reading) -> tuple[Concern, ...]:
+        """Return the reasons to doubt the sets, from noisy counts and public data alone."""
+        assert reading.counts is not None
+        classes = self.data.classes
+        return tuple(
+            set_concerns(
+                of_metric(self.settings, self.data.public),
+                _sets(reading).present,
+                [classes.name(i) for i in range(classes.count)],
+                self.queries.size,
+                reading.counts,
+                self.mechanism.noise_stddev,
+                self.num_votes,
+            )
+        )
+
+    def expect(self) -> Expected:
+        """Return the error to expect of a class near a query, if the records near it agree."""
+        noise = self.mechanism.noise_scale
+        stddev = self.mechanism.noise_stddev
+        if self.num_votes is None:
+            advice = "n is private under add-remove: compare the noise with your number of records"
+            return Expected(noise=noise, stddev=stddev, expected=None, advice=advice)
+        share = self.queries.size / self.queries.size.sum()
+        against = np.sort(self._simulated_leads())
+        expected = {}
+        for agreement in AGREEMENTS:
+            leads = (agreement - HALF) * self.num_votes * share
+            right = 1 - np.searchsorted(against, -leads) / len(against)
+            expected[agreement] = float(share @ right)
+        advice = "the number of queries suits this epsilon"
+        if expected[USUAL] < (1 - LOSS / 2):
+            advice = (
+                "the votes are thin for this noise: use fewer --queries, a larger --epsilon or "
+                "more private records"
+            )
+        return Expected(noise=noise, stddev=stddev, expected=expected, advice=advice)
+
+    def _simulated_leads(self) -> np.ndarray:
+        """Return simulated noise of a class's lead over half of the votes, float64 `[draws]`."""
+        num_classes = self.mechanism.num_classes
+        rows = max(DRAWS // num_classes, self.settings.neighbors) + 1
+        mechanism = replace(self.mechanism, num_queries=rows)
+        nothing = np.zeros((rows, num_classes), np.int32)
+        # A fixed seed is safe: no private record is counted.
+        noise = np.asarray(mechanism.estimate(jax.random.key(0, impl=QUICK), nothing, 1))
+        leads: np.ndarray = (noise[:, :-1] - HALF * noise[:, -1:]).ravel()
+        return leads
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """Released items, in words for the statement."""
+        return (
+            f"the noisy number of records with each of {self.data.classes.count} classes, and of "
+            f"all records, near each of {self.mechanism.num_queries} queries, which stand for "
+            "groups of public records",
+            f"whether each of {len(self.data.public):,} public records has each class, and how "
+            "probably, made from that",
+            "for each of them the query that stands for it, and how sure that is",
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Entries of `privacy.json` of this labeler."""
+        return super().facts | {"labels_per_record": _most(self.settings)}
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Lines of `privacy.html` of this labeler."""
+        return super().details | {"labels of a record, at most": _most(self.settings)}
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """Lines for the terminal: the queries, the labels of a record, and the noise."""
+        most = _most(self.settings)
+        words = f"the first {most} of a record count; a row gets the classes of half of those near"
+        return (*super().lines, ("sets", words))
+
+    @property
+    def ignored(self) -> str:
+        """Words for private records that are counted in part or not at all."""
+        return (
+            f"private records have more than {_most(self.settings)} labels, a label that is none "
+            "of the classes, or an embedding that cannot be used; only the rest of them counts"
+        )
+
+    @property
+    def room(self) -> int:
+        """Most bytes that the noisy counts, the queries and the sets take on disk."""
+        return super().room + 5 * len(self.data.public) * self.data.classes.count
+
+    def arrays(self, reading: Reading) -> Mapping[str, Mapping[str, np.ndarray]]:
+        """Return the arrays of `labels.npz`, and of `queries.npz`."""
+        found = _sets(reading)
+        files = dict(super().arrays(reading))
+        sets = {"present": found.present, "stability": found.stability}
+        voters = {"noisy_voters": found.voters}
+        return files | {
+            "labels.npz": {**files["labels.npz"], **sets},
+            "queries.npz": {**files["queries.npz"], **voters},
+        }
+
+
+def _most(settings: "Settings") -> int:
+    assert settings.labels_per_record is not None
+    return settings.labels_per_record
+
+
+def _sets(reading: Reading) -> LabelSets:
+    assert reading.sets is not None
+    return reading.sets
