@@ -50,10 +50,10 @@ def cast(labels: np.ndarray, classes: Classes, most: int, where: str) -> Cast:
     """
     numbers, given = _numbers(labels, classes, where)
     ballots = label_sets.ballots(numbers, classes.count, most)
-    counted = ~given
+    counted = np.logical_not(given)
     for kept in ballots[:, :-1].T:
         counted |= (numbers == kept[:, None]) & (numbers != MISSING)
-    return Cast(ballots, ~counted.all(axis=1))
+    return Cast(ballots, np.logical_not(counted.all(axis=1)))
 
 
 def _numbers(labels: np.ndarray, classes: Classes, where: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import label_sets, mechanisms
@@ -165,7 +166,7 @@ class SetSurvey(VoteSurvey):
         num_classes = self.mechanism.num_classes
         rows = max(DRAWS // num_classes, self.settings.neighbors) + 1
         mechanism = replace(self.mechanism, num_queries=rows)
-        nothing = np.zeros((rows, num_classes), np.int32)
+        nothing = jnp.zeros((rows, num_classes), jnp.int32)
         # A fixed seed is safe: no private record is counted.
         noise = np.asarray(mechanism.estimate(jax.random.key(0, impl=QUICK), nothing, 1))
         leads: np.ndarray = (noise[:, :-1] - HALF * noise[:, -1:]).ravel()

@@ -20,7 +20,7 @@ from rknn_jax.privacy.statement import Contribution
 from rknn_jax.release.asking import calibrated, cluster, kernels_of
 from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.preview import Preview
+from rknn_jax.release.preview import Expected
 from rknn_jax.release.rehearsal import expect
 from rknn_jax.release.survey import Reading, Survey, of_metric, public_graph
 from rknn_jax.release.votes import Bound, VoteTally
@@ -180,7 +180,7 @@ class VoteSurvey(Survey):
         )
         return tuple(concerns(evidence))
 
-    def expect(self) -> Preview:
+    def expect(self) -> Expected:
         """Return the error to expect, by simulation on public quantities."""
         return expect(self.settings, self.data, self.queries, self.mechanism)
 

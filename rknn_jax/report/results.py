@@ -94,7 +94,8 @@ class Results:
         """Stability of each label or class of a set that is known, float `[l]`."""
         known = self.confidence if self.sets is None else self.sets.stability
         known = known[self.labeled]
-        return known[~np.isnan(known)]
+        found: np.ndarray = known[~np.isnan(known)]
+        return found
 
     @property
     def shares(self) -> dict[str, float]:
