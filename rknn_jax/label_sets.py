@@ -20,6 +20,7 @@ two writers, no set is needed: release each attribute by itself, at a share of Î
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from rknn_jax import answers, bsvs
@@ -103,50 +104,55 @@ def sizes(
 
 
 def read(
-    counts: Array, stddev: float, queries: Queries, kernels: answers.Kernels | None = None
+    counts: Array, stddev: ArrayLike, queries: Queries, kernels: answers.Kernels | None = None
 ) -> LabelSets:
     """Return the sets of all public rows, by post-processing alone.
 
     Args:
       counts: Noisy counts `[s, num_classes + 1]`, the last one of the records that voted.
-      stddev: Standard deviation of the noise of each count, in votes.
+      stddev: Standard deviation of the noise, in votes, of all counts or of each of them.
       queries: Public queries. Without kernels, each row takes the set of its query.
       kernels: Public side of the decoder, from `answers.kernels`. Defaults to None.
     """
     found = np.asarray(counts, np.float64)
     voted = found[:, -1]
-    noise = lead_stddev(stddev)
+    spread = np.broadcast_to(np.asarray(stddev, np.float64), found.shape)
+    noises = lead_stddev(spread[:, :-1], spread[:, -1:])
     columns = [
         _of_query(present - HALF * voted, noise)[queries.cluster]
         if kernels is None
         else _decoded(present, voted, noise, kernels)
-        for present in found[:, :-1].T
+        for present, noise in zip(found[:, :-1].T, noises.T, strict=True)
     ]
     stacked = np.stack(columns, axis=-1).astype(np.float32)
     return LabelSets(stacked[:, 0], stacked[:, 1], np.asarray(counts)[:, -1])
 
 
-def lead_stddev(stddev: float) -> float:
-    """Return the standard deviation of a class's noisy votes less half of the noisy votes.
+def lead_stddev(named: np.ndarray, voted: np.ndarray) -> np.ndarray:
+    """Return the standard deviations of a class's noisy votes less half of the noisy votes.
 
     Args:
-      stddev: Standard deviation of the noise of each count, in votes.
+      named: Standard deviations of the noise of a class's votes, float64.
+      voted: Those of all votes at the same query, float64.
     """
-    return float(stddev * np.sqrt(1 + HALF**2))
+    found: np.ndarray = np.hypot(named, HALF * voted)
+    return found
 
 
-def _of_query(lead: np.ndarray, noise: float) -> np.ndarray:
+def _of_query(lead: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return the probability of a positive lead and of its sign, `[s, 2]`, if all are as likely."""
-    above = ndtr(lead / noise) if noise else (lead > 0).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        above = np.where(noise > 0, ndtr(lead / noise), lead > 0)
     return np.stack([above, np.maximum(above, 1 - above)], axis=1)
 
 
 def _decoded(
-    present: np.ndarray, voted: np.ndarray, noise: float, kernels: answers.Kernels
+    present: np.ndarray, voted: np.ndarray, noise: np.ndarray, kernels: answers.Kernels
 ) -> np.ndarray:
     """Return the probability and stability of one class for each row, `[m, 2]`."""
     counts = np.stack([voted - present, present], axis=1)
-    found = answers.decode(counts, np.full(counts.shape, noise), kernels)
+    spread = np.broadcast_to(noise[:, None], counts.shape)
+    found = answers.decode(counts, spread, kernels)
     return np.stack([found.probabilities[:, 1], found.stability], axis=1)
 
 

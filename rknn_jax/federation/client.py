@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax._internal import disk
+from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.messages import messages, records_at_once, simulated_messages
@@ -152,6 +153,10 @@ class Client:
 
         It never fails because of values in the data.
         """
+        try:
+            said = round.said(self.labels)
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
         images = self.inputs.dtype == np.uint8
         if images != (round.encode is not None):
             held, asked = ("images", "features") if images else ("features", "images")
@@ -177,9 +182,9 @@ class Client:
             )
         else:
             features[:] = self.inputs
-        able = np.all(np.abs(features) <= LARGEST, axis=1) & (self.labels < len(round.classes))
+        able = np.all(np.abs(features) <= LARGEST, axis=1)
         usable = np.where(able[:, None], features, np.float32(0))
-        return round.connect(usable, np.where(able, self.labels, -1))
+        return round.connect(usable, np.where(able, said.T, NO_CELL).T)
 
     def _affordable(self, cost: Guarantee, round: Round) -> None:
         """Raise an error if the ledger would refuse the charge, before the data is read."""
@@ -316,7 +321,8 @@ def tell_question(question: bytes, client: Client, tell: Tell) -> None:
         f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
         f"trust={config.trust}, labeler={config.name}, of {len(labels):,} records",
     )
-    if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):
+    several = labels.ndim > 1
+    if not several and (without := int(np.sum((labels < 0) | (labels >= len(round.classes))))):
         tell(
             "unusable",
             f"{without:,} of {len(labels):,} records have no label of the round's "

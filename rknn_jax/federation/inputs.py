@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax.federation.request import Public
-from rknn_jax.release import tables
+from rknn_jax.release import label_lists, tables
 
 
 def read_public(path: Path, test: Path | None) -> Public:
@@ -66,15 +66,18 @@ def read_inputs(
 
 
 def read_labels(path: Path, argument: str) -> np.ndarray:
-    """Read class numbers `labels`, int32 `[n]`.
+    """Read class numbers `labels`, int32 `[n]`, or several of a record.
 
     A record without a label has a negative number, and a label that is no class number is
-    `tables.FOREIGN`.
+    `tables.FOREIGN`. Several of a record are a mask, bool `[n, l]`, or lists, int32 `[n, l]`.
 
     Raises:
       ValueError: If the file cannot be used.
     """
-    labels = tables.read_labels(path, None)
+    several = label_lists.joined(tables.stored_labels(path), f"{argument} {path}")
+    if several is not None:
+        return several
+    labels = tables.read_labels(path)
     if labels.dtype.kind == "U":
         raise ValueError(
             f"Expected class numbers 'labels', integers [n], in {argument} {path}, got text; "

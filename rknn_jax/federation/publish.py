@@ -19,7 +19,7 @@ from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.federation import readers, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
-from rknn_jax.federation.readers import Read, Reader
+from rknn_jax.federation.reader import Read, Reader
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.privacy.guarantee import Guarantee
@@ -69,13 +69,7 @@ def publish(
     reader = readers.of(asked)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
     found = reader.read(collector, guarantee, queries, features)
-    rows = {
-        "label": found.labels,
-        "query": found.query,
-        "confidence": found.confidence,
-        "probability": found.probabilities,
-        "class_names": np.array(asked.classes),
-    }
+    rows = {**found.rows, "class_names": np.array(asked.classes)}
     write_arrays(folder / "labels.npz", rows)
     answered = dict(found.answered)
     if answered:

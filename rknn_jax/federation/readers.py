@@ -5,19 +5,25 @@ is read, and what the statement says of it. Votes of reverse k-NN labeling are r
 whichever trust they came with. The sum of another labeler is read as `rknn label` reads it.
 """
 
-import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from rknn_jax import answers as decoder
-from rknn_jax import postprocessing
-from rknn_jax.answers.concerns import Concern, Evidence, concerns, concerns_before
+from rknn_jax import label_sets, postprocessing
+from rknn_jax.answers.concerns import (
+    Concern,
+    Evidence,
+    concerns,
+    concerns_before,
+    set_concerns,
+)
 from rknn_jax.federation.collector import Collector, Sum
 from rknn_jax.federation.polls import SumPoll, public_rows
+from rknn_jax.federation.reader import Read, Reader, enough
 from rknn_jax.federation.request import Asked
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
@@ -41,96 +47,6 @@ On MNIST at epsilon = 0.02, 10 always had 98% of the labels right and 30 in most
 """
 
 
-class Read(NamedTuple):
-    """Labels of the public rows.
-
-    Attributes:
-      probabilities: float32 `[m, num_classes]`, soft labels.
-      confidence: float32 `[m]`, probability that noise did not change the label; NaN if unknown.
-      query: int32 `[m]`, query that stands for each row; -1 for none.
-      answered: Arrays of `queries.npz`; none if no queries were answered.
-      decoded: Result of the decoder of noisy counts; None if it did not run.
-    """
-
-    probabilities: np.ndarray
-    confidence: np.ndarray
-    query: np.ndarray
-    answered: Mapping[str, np.ndarray]
-    decoded: decoder.Decoded | None = None
-
-    @property
-    def labels(self) -> np.ndarray:
-        """Most probable class of each row, int32 `[m]`."""
-        found: np.ndarray = self.probabilities.argmax(axis=1).astype(np.int32)
-        return found
-
-
-@dataclass(frozen=True)
-class Reader(abc.ABC):
-    """Server's part of a labeler.
-
-    Attributes:
-      asked: Request of the server's owner.
-    """
-
-    asked: Asked
-
-    @abc.abstractmethod
-    def select(self, key: jax.Array, features: np.ndarray) -> Queries:
-        """Return the public rows to ask about.
-
-        Args:
-          key: Random key, consumed.
-          features: Features of the public rows, float32 `[m, f]`.
-
-        Raises:
-          ValueError: If there are not enough public rows.
-        """
-
-    @abc.abstractmethod
-    def read(
-        self,
-        collector: Collector | Sum,
-        guarantee: Guarantee,
-        queries: Queries,
-        features: np.ndarray,
-    ) -> Read:
-        """Return the labels of the public rows.
-
-        Args:
-          collector: What the clients sent, together.
-          guarantee: Guarantee of it.
-          queries: Result of `select`.
-          features: Features of the public rows, float32 `[m, f]`.
-        """
-
-    @abc.abstractmethod
-    def concerns(self, found: Read, queries: Queries, features: np.ndarray) -> Sequence[Concern]:
-        """Return the reasons to doubt the labels, but for the scale of columns."""
-
-    @property
-    @abc.abstractmethod
-    def released(self) -> tuple[str, ...]:
-        """Released items, in words for the statement."""
-
-    @property
-    @abc.abstractmethod
-    def contribution(self) -> Contribution:
-        """Largest part that a record or a client has in the release."""
-
-    @abc.abstractmethod
-    def question(self, round: Round) -> str:
-        """Return the question in words, for the report."""
-
-    @abc.abstractmethod
-    def facts(self, round: Round) -> dict[str, Any]:
-        """Return entries of `privacy.json`."""
-
-    @abc.abstractmethod
-    def details(self, round: Round) -> dict[str, Any]:
-        """Return lines of `privacy.html`."""
-
-
 @dataclass(frozen=True)
 class VoteReader(Reader):
     """Votes for queries, and rows decoded from noisy counts.
@@ -144,7 +60,7 @@ class VoteReader(Reader):
     def select(self, key: jax.Array, features: np.ndarray) -> Queries:
         """Return clusters of the public rows, as many as classes if no number is asked for."""
         number = self.asked.num_queries or len(self.asked.classes)
-        return kmeans.select(key, features, _enough(number, features))
+        return kmeans.select(key, features, enough(number, features))
 
     def read(
         self,
@@ -222,6 +138,66 @@ class VoteReader(Reader):
 
 
 @dataclass(frozen=True)
+class SetReader(VoteReader):
+    """Votes for sets of labels; see `rknn_jax.label_sets`."""
+
+    def read(
+        self,
+        collector: Collector | Sum,
+        guarantee: Guarantee,
+        queries: Queries,
+        features: np.ndarray,
+    ) -> Read:
+        """Return the sets of the public rows, from noisy counts alone."""
+        del guarantee
+        config = self.config
+        counts, stddev = collector.counts()
+        kernels = None
+        if config.decodes:
+            graph = postprocessing.public_graph(
+                features, len(queries.index), metric=config.metric, smoothing=config.smoothing
+            )
+            kernels = decoder.kernels(queries, features, graph, metric=config.metric)
+        found = label_sets.read(counts, stddev, queries, kernels)
+        answered = {
+            "index": queries.index,
+            "label": counts[:, :-1].argmax(axis=1).astype(np.int32),
+            "votes": counts[:, :-1],
+            "stddev": stddev[:, :-1],
+            "noisy_voters": found.voters,
+        }
+        sure = found.stability.min(axis=1)
+        return Read(found.probabilities, sure, queries.cluster, answered, None, found)
+
+    def concerns(self, found: Read, queries: Queries, features: np.ndarray) -> Sequence[Concern]:
+        """Return the reasons to doubt the sets, from noisy counts and public data alone."""
+        assert found.sets is not None
+        answered = found.answered
+        noise = float(answered["stddev"].mean())
+        classes = self.asked.classes
+        present = found.sets.present
+        return set_concerns(
+            features, present, classes, queries.size, answered["votes"], noise, None
+        )
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """Released items, in words for the statement."""
+        return (
+            "the noisy number of records with each class, and of all records, near each query",
+            "whether each public record has each class, made from that",
+        )
+
+    def facts(self, round: Round) -> dict[str, Any]:
+        """Return the numbers of queries, neighbors and labels of a record."""
+        return super().facts(round) | {"labels_per_record": round.labels_per_record}
+
+    def details(self, round: Round) -> dict[str, Any]:
+        """Return the numbers of votes, queries and labels of a record."""
+        return super().details(round) | {"labels of a record, at most": round.labels_per_record}
+
+
+@dataclass(frozen=True)
 class SumReader(Reader):
     """Noisy sum of a labeler, whose model predicts each public row.
 
@@ -236,9 +212,9 @@ class SumReader(Reader):
         if self.labeler.candidates:
             usual = CANDIDATES_OF_A_CLASS * len(self.asked.classes)
             number = self.asked.num_queries or min(usual, len(features))
-            return kmeans.select(key, features, _enough(number, features))
+            return kmeans.select(key, features, enough(number, features))
         number = self.asked.num_queries or min(MOST_ROWS, len(features))
-        return sample.select(key, features, _enough(number, features))
+        return sample.select(key, features, enough(number, features))
 
     def read(
         self,
@@ -313,14 +289,6 @@ def of(asked: Asked) -> Reader:
     """Return the reader of a request's labeler."""
     config = asked.config
     if isinstance(config, rknn.ReverseKNN):
-        return VoteReader(asked, config)
+        kind = SetReader if asked.labels_per_record else VoteReader
+        return kind(asked, config)
     return SumReader(asked, config)
-
-
-def _enough(number: int, features: np.ndarray) -> int:
-    if number > len(features):
-        raise ValueError(
-            f"Expected at most {len(features)} queries, one a public record, got {number}; "
-            "pass --queries."
-        )
-    return number

@@ -183,6 +183,7 @@ def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries
         asked.records_per_client,
         asked.honest,
         asked.simulated,
+        labels_per_record=asked.labels_per_record,
     )
     return round, queries
 

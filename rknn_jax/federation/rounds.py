@@ -24,7 +24,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from rknn_jax import mechanisms
+from rknn_jax import label_sets, mechanisms
+from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import polls, wire
 from rknn_jax.federation.polls import Poll, SumPoll, VotePoll
 from rknn_jax.labelers import rknn
@@ -66,6 +67,8 @@ class Round:
         Defaults to 0.
       simulated: Seed of simulated noise, for experiments. Defaults to None, the operating system's
         entropy.
+      labels_per_record: Most labels of a record that count, r, if a record may have several, whose
+        votes are those of `label_sets`. Defaults to 0: each record has one label.
       nonce: Random text that distinguishes rounds of equal questions. Defaults to a new one.
     """
 
@@ -78,6 +81,7 @@ class Round:
     honest: int = 0
     simulated: int | None = None
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    labels_per_record: int = field(default=0, metadata={"later": True})
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -87,7 +91,7 @@ class Round:
 
     def _check_types(self) -> None:
         """Refuse what a hostile server may write in the place of settings."""
-        for name in ("records_per_client", "honest"):
+        for name in ("records_per_client", "honest", "labels_per_record"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 0:
                 raise ValueError(
                     f"Expected an integer {name} >= 0, got {name}={getattr(self, name)!r}."
@@ -165,6 +169,12 @@ class Round:
                 f"without votes, got labeler={self.config.name}, unit={self.unit} and "
                 f"records_per_client={self.records_per_client}."
             )
+        if self.labels_per_record > (len(self.classes) if self.votes else 0):
+            raise ValueError(
+                f"Expected labels_per_record <= {len(self.classes)}, the number of classes, and 0 "
+                f"without votes, got labeler={self.config.name} and "
+                f"labels_per_record={self.labels_per_record}."
+            )
         if self.config.trust != "local" and self.honest < 2:
             raise ValueError(
                 f"Expected honest >= 2 with trust={self.config.trust}, got honest={self.honest}; "
@@ -236,14 +246,27 @@ class Round:
             return SumPoll.of(config, self.queries, len(self.classes), self.unit, self.honest)
         coins = mechanisms.named(config.noise)(
             config.epsilon,
-            len(self.queries),
-            len(self.classes),
-            config.num_neighbors,
+            **self.sizes,
             delta=config.delta,
             shares=self.honest - 1,
             records=max(1, self.records_per_client),
         )
         return VotePoll(self.queries, config, coins, self.records_per_client)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Numbers of queries, classes, neighbors and labels that a mechanism of votes covers."""
+        assert isinstance(self.config, rknn.ReverseKNN)
+        near = self.config.num_neighbors
+        if self.labels_per_record:
+            most = self.labels_per_record
+            return label_sets.sizes(len(self.queries), len(self.classes), most, near)
+        return {
+            "num_queries": len(self.queries),
+            "num_classes": len(self.classes),
+            "num_neighbors": near,
+            "labels_per_record": 1,
+        }
 
     @cached_property
     def mechanism(self) -> LocalRandomizer:
@@ -255,7 +278,11 @@ class Round:
             else self.config.epsilon
         )
         made = rknn.mechanism(
-            len(self.queries), len(self.classes), self.honest, replace(self.config, epsilon=share)
+            self.sizes["num_queries"],
+            self.sizes["num_classes"],
+            self.honest,
+            replace(self.config, epsilon=share),
+            self.sizes["labels_per_record"],
         )
         if not isinstance(made, LocalRandomizer):
             raise ValueError(
@@ -268,14 +295,16 @@ class Round:
     def num_cells(self) -> int:
         """Number of queries times classes, or numbers in the sum of another labeler."""
         if self.votes:
-            return len(self.queries) * len(self.classes)
+            return len(self.queries) * self.sizes["num_classes"]
         return math.prod(self.poll.shape)
 
     @property
     def subject(self) -> str:
         """A few words for the ledger of a client, by which it knows the round's charge."""
         asked = f"{len(self.queries)} queries" if self.votes else self.config.name
-        return f"{asked}, {len(self.classes)} classes, {self.noise}"
+        several = self.labels_per_record
+        sets = f", up to {several} labels a record" if several else ""
+        return f"{asked}, {len(self.classes)} classes, {self.noise}{sets}"
 
     @property
     def noise(self) -> str:
@@ -336,8 +365,35 @@ class Round:
         """Return what a client's records say, private: cells int32 `[n, k·r]`, or a sum.
 
         Each record's cells, and its part of a sum, depend on that record alone.
+
+        Args:
+          features: Finite features, float32 `[n, f]`.
+          labels: Result of `said`.
         """
         if self.summed:
             return self.poll.tell(features, labels)
         assert isinstance(self.config, rknn.ReverseKNN)
-        return polls.votes(self.queries, len(self.classes), self.config, features, labels)
+        return polls.votes(self.queries, self.sizes["num_classes"], self.config, features, labels)
+
+    def said(self, labels: np.ndarray) -> np.ndarray:
+        """Return a client's labels as they vote, each record's by itself: private.
+
+        Args:
+          labels: Class numbers int32 `[n]`, negative for none; or several of a record, as for
+            `label_sets.ballots`.
+
+        Returns:
+          Class numbers int32 `[n]`, `NO_CELL` for none of the classes, or ballots `[n, r + 1]`.
+
+        Raises:
+          ValueError: If the records have several labels and the round asks for one, or if a mask
+            has another number of classes.
+        """
+        if self.labels_per_record:
+            return label_sets.ballots(labels, len(self.classes), self.labels_per_record)
+        if labels.ndim != 1:
+            raise ValueError(
+                f"Expected one label a record, as the round asks, got labels of shape "
+                f"{labels.shape}; agree with the server on --labels-per-record."
+            )
+        return np.where(labels < len(self.classes), labels, NO_CELL)

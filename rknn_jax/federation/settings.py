@@ -23,7 +23,14 @@ DEFAULTS: dict[Trust, str] = {"local": "collision", "shuffle": "collision", "cen
 VOTES = "rknn"
 """Labeler whose records vote, under any trust."""
 
-OF_VOTES = ("mechanism", "neighbors", "metric", "amplification", "records_per_client")
+OF_VOTES = (
+    "mechanism",
+    "neighbors",
+    "metric",
+    "amplification",
+    "records_per_client",
+    "labels_per_record",
+)
 """Settings that other labelers do not have."""
 
 
@@ -52,6 +59,7 @@ class Serve:
       metric: of the features, with --labeler rknn.
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
+      labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. It needs --student none.
       representation: learned from the public images; a file of rknn_jax/representations.
       student: trained on the labeled public images; none for labels alone.
       epochs: of the student; its own where it is not given.
@@ -89,6 +97,7 @@ class Serve:
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     unit: Unit = "record"
     records_per_client: int = 1
+    labels_per_record: int = 0
     representation: str = "spectral"
     student: str = "cnn"
     epochs: int = 0
@@ -115,7 +124,7 @@ class Join:
     What is sent is randomized here, on the operating system's entropy, and charged first. Asked the same again, after a crash too, it says the same again and spends nothing. Leaves when the server says that the round is over.
 
     Attributes:
-      private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none.
+      private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none; several of a record as a mask of bool [n, classes], or as a column of lists of class numbers.
       server: host:port, or https://host:port.
       dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Without it, one such record keeps the client out of the round.
       budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
@@ -205,6 +214,11 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
             "--allow-large-epsilon if that is meant, and every client has to pass it too."
         )
     config = _config(settings)
+    if settings.labels_per_record and settings.student != "none":
+        raise ValueError(
+            f"Expected --student none with --labels-per-record {settings.labels_per_record}, got "
+            f"--student {settings.student}; a student learns one label a record."
+        )
     if settings.student != "none":
         # Refuse now what training would refuse after the round.
         students.Config(model=settings.student, epochs=settings.epochs)
@@ -227,6 +241,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         settings.seed,
         settings.keys is not None,
         Controller(settings.controller, settings.contact, settings.purpose),
+        settings.labels_per_record,
     )
 
 

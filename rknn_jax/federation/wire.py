@@ -174,7 +174,7 @@ def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
         return {
             "class": name,
             "fields": {
-                field: _flat(getattr(value, field), arrays) for field in _fields(type(value))
+                field: _flat(getattr(value, field), arrays) for field in _told_fields(value)
             },
         }
     if isinstance(value, dict):
@@ -218,6 +218,17 @@ def _class(name: str) -> type[Any]:
     ):
         raise ValueError(f"the class {name}")
     return found
+
+
+def _told_fields(value: Any) -> list[str]:
+    """Return the fields that travel. A later one, left at its default, changes no bytes."""
+    later = {one.name for one in dataclasses.fields(value) if one.metadata.get("later")}
+    usual = {one.name: one.default for one in dataclasses.fields(value)}
+    return [
+        name
+        for name in _fields(type(value))
+        if name not in later or getattr(value, name) != usual[name]
+    ]
 
 
 def _fields(cls: type[Any]) -> list[str]:

@@ -205,7 +205,11 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
 
 
 def mechanism(
-    num_queries: int, num_classes: int, num_records: int, config: ReverseKNN
+    num_queries: int,
+    num_classes: int,
+    num_records: int,
+    config: ReverseKNN,
+    labels_per_record: int = 1,
 ) -> mechanisms.base.Mechanism:
     """Return the mechanism that `config` names, calibrated.
 
@@ -214,6 +218,7 @@ def mechanism(
       num_classes: Number of classes |Y|.
       num_records: Number of records n, or of persons, on which only shuffling depends.
       config: Settings of the labeler.
+      labels_per_record: Number of labels of a record, r. Defaults to 1.
     """
     named = mechanisms.named(config.noise)
     takes = {field.name for field in fields(named)}
@@ -228,6 +233,7 @@ def mechanism(
         "num_queries": num_queries,
         "num_classes": num_classes,
         "num_neighbors": config.num_neighbors,
+        "labels_per_record": labels_per_record,
     }
     fields_of: dict[str, Any] = sizes | {
         name: value for name, value in optional.items() if name in takes

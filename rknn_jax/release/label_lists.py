@@ -56,6 +56,38 @@ def cast(labels: np.ndarray, classes: Classes, most: int, where: str) -> Cast:
     return Cast(ballots, np.logical_not(counted.all(axis=1)))
 
 
+def joined(blocks: Sequence[np.ndarray], where: str) -> np.ndarray | None:
+    """Return the labels of records that may have several, before the classes are known.
+
+    Class numbers `[n, l]` in an array are refused, because they may be meant as a mask.
+
+    Args:
+      blocks: Labels as stored.
+      where: Name of the file, for the errors.
+
+    Returns:
+      A mask, bool `[n, l]`, or class numbers of lists, int32 `[n, l]`, negative for none; None if
+      each record has one label.
+
+    Raises:
+      ValueError: If they are stored in another way.
+    """
+    if not any(block.ndim > 1 or block.dtype.kind == "O" for block in blocks):
+        return None
+    if all(block.dtype == bool for block in blocks):
+        return np.concatenate(blocks)
+    lists = [each for block in blocks if block.dtype.kind == "O" for each in block]
+    listed = _filled(lists)
+    if len(lists) < sum(map(len, blocks)) or listed.dtype.kind == "U":
+        raise ValueError(
+            f"Expected several labels a record in {where} as a mask of bool [n, num_classes] or a "
+            f"column of lists of class numbers, got {blocks[0].dtype} {blocks[0].shape}; save one "
+            "of these."
+        )
+    plain = tables.plain_labels(listed.ravel(), where)
+    return plain.reshape(listed.shape).astype(np.int32)
+
+
 def _numbers(labels: np.ndarray, classes: Classes, where: str) -> tuple[np.ndarray, np.ndarray]:
     """Return class numbers int `[b, l]`, `MISSING` for no class, and which labels are given."""
     listed = _listed(labels)

@@ -213,14 +213,19 @@ def read_labels(path: Path, labels_path: Path | None = None) -> np.ndarray:
     Raises:
       ValueError: If the file as a whole cannot be used.
     """
+    where = f"--private {path}" if labels_path is None else f"--private-labels {labels_path}"
+    found = [plain_labels(labels, where) for labels in stored_labels(path, labels_path)]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def stored_labels(path: Path, labels_path: Path | None = None) -> list[np.ndarray]:
+    """Read the labels of private records as they are stored, in blocks, as `read_labels` does."""
     check_labels_named(str(path), labels_path is not None)
     source, argument = (
         (path, "--private") if labels_path is None else (labels_path, "--private-labels")
     )
     (shard,) = _opened(source, argument, Columns(embedding=()))
-    where = f"{argument} {source}"
-    found = [plain_labels(labels, where) for labels in shard.labels(ROWS_AT_ONCE)]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+    return list(shard.labels(ROWS_AT_ONCE))
 
 
 def check_labels_named(name: str, separate: bool) -> None:

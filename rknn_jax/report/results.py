@@ -394,7 +394,8 @@ def _set_gaps(
     rows = np.bincount(query[query >= 0], minlength=len(counts))
     found = []
     for number, first in enumerate(lead.argmin(axis=1).tolist()):
-        noise = lead_stddev(float(stddev[number, first]))
+        spread = stddev[number, first]  # of the votes for a class, and of all votes, alike
+        noise = float(lead_stddev(spread, spread))
         votes = float(counts[number, first])
         gap = float(lead[number, first])
         found.append(Gap(number, first, None, votes, gap, noise, int(rows[number])))
