@@ -330,4 +330,6 @@ def _plain(asked: Asked) -> str:
     config = asked.config
     values["config"] = {name: getattr(config, name) for name in config.__dataclass_fields__}
     values["labeler"] = config.name
+    if not values["labels_per_record"]:  # as before there were any
+        del values["labels_per_record"]
     return json.dumps(values, indent=2)
