@@ -34,7 +34,7 @@ from rknn_jax.privacy.ledger import (
     LedgerMismatchError,
     fingerprint,
 )
-from rknn_jax.release import adoption, label_sets, planning
+from rknn_jax.release import adoption, planning
 from rknn_jax.release import label as job
 from rknn_jax.release.settings import Settings
 
@@ -617,22 +617,3 @@ def test_a_release_labels_the_rows_whatever_the_smoothing(folder, smoothing):
         assert np.mean(saved["label"] == np.arange(50) % 3) > 0.9
         assert ((saved["confidence"] > 0.3) & (saved["confidence"] <= 1)).all()
     assert account() == 1
-
-
-def test_sets_of_labels_get_no_second_ledger_either(tmp_path):
-    rows = np.eye(4, dtype=np.float32).repeat(10, axis=0)
-    settings = {"epsilon": 1.0, "num_classes": 2, "labels_per_record": 1, "num_queries": 2}
-
-    def release(name):
-        ledger = Ledger.create(tmp_path / name, fingerprint(rows), 5)
-        try:
-            label_sets.release(rows, rows, np.zeros((40, 1), int), ledger, **settings)
-        finally:
-            kinds.append([entry.kind for entry in ledger.entries()])
-
-    kinds: list[list[str]] = []
-    release("first.jsonl")
-    with pytest.raises(LedgerMismatchError, match=r"first\.jsonl"):
-        release("second.jsonl")
-    assert kinds[1] == ["create"]
-    assert kinds[0][1:] == ["spend"]

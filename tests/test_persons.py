@@ -29,7 +29,14 @@ from rknn_jax.release.shards import ArrayShard, FileShard, Records
 from rknn_jax.release.tables import Classes
 from rknn_jax.release.votes import Bound, VoteTally
 
-NEW = {"representation", "standardize", "person", "records_per_person", "labeler"}
+NEW = {
+    "labels_per_record",
+    "representation",
+    "standardize",
+    "person",
+    "records_per_person",
+    "labeler",
+}
 RANDOM = np.random.default_rng(0)
 ROWS, NUM_CLASSES = 240, 3
 EMBEDDINGS = RANDOM.normal(size=(ROWS, 4)).astype(np.float32)

@@ -344,9 +344,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         several = self.labels_per_record is not None
         if self.classes is None and (several or not self.infer_classes):
             raise ValueError(
-                "Expected classes, got classes=None; name all classes, or, for one label a record, "
-                "set infer_classes=True to read them off the private labels, which epsilon does "
-                "not cover."
+                "Expected classes, got classes=None; name all classes, or set infer_classes=True "
+                "to read them off the private labels, one a record, which epsilon does not cover."
             )
         if self.labels_per_record is None:
             ids, values = class_ids(y, self.classes)
