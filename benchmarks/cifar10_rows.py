@@ -262,7 +262,7 @@ def figure(one: Split) -> Iterator[Found]:
     """Yield labels by queries, neighbors and epsilon, of the arg max alone."""
     for size, neighbors, epsilon in itertools.product(QUERIES, NEIGHBORS, GENERAL):
         told = released(ReverseKNN(epsilon=epsilon, num_neighbors=neighbors), one, size)
-        yield Found(f"{neighbors} neighbors", epsilon, arg_max(told, one, size), queries=size)
+        yield Found(f"k = {neighbors}", epsilon, arg_max(told, one, size), queries=size)
 
 
 FIGURE = "queries and neighbors"
