@@ -268,8 +268,8 @@ def figure(one: Split) -> Iterator[Found]:
 FIGURE = "queries and neighbors"
 METHODS: dict[str, tuple[Callable[[Split], Iterator[Found]], int]] = {
     "as published": (as_published, 5),
-    "defaults": (defaults, 5),
     "no record": (no_record, 5),
+    "defaults": (defaults, 5),
     "PATE": (teachers_vote, 3),
     "linear": (functools.partial(trained, "linear"), 3),
     "mlp": (functools.partial(trained, "mlp"), 3),

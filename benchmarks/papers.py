@@ -23,21 +23,21 @@ SEEDS = (0, 1, 2)
 DELTA = 1e-5
 UDA = "--smoothing none --semi-supervised uda --epochs 35 --unlabelled 0"
 KINDS = {
-    "Private-kNN, two rounds of 500 queries, HOG and then the student's features, UDA": (
-        "private_knn --representation hog --rounds 2 --queries 500 --private-knn.max-answers 368",
-        UDA,
-    ),
     "Private-kNN, 1,000 queries, spectral features, labels spread": (
         "private_knn --representation spectral --queries 1000 --private-knn.max-answers 735",
+        "",
+    ),
+    "PATE, 640 queries, teachers on spectral features, labels spread": (
+        "pate --representation spectral --queries 640 --pate.max-answers 286",
         "",
     ),
     "PATE, 640 queries, teachers on pixels, UDA": (
         "pate --representation pixels --queries 640 --pate.max-answers 286",
         UDA,
     ),
-    "PATE, 640 queries, teachers on spectral features, labels spread": (
-        "pate --representation spectral --queries 640 --pate.max-answers 286",
-        "",
+    "Private-kNN, two rounds of 500 queries, HOG and then the student's features, UDA": (
+        "private_knn --representation hog --rounds 2 --queries 500 --private-knn.max-answers 368",
+        UDA,
     ),
 }
 
