@@ -1,6 +1,6 @@
 """Pictures of the documentation, drawn from `benchmarks/results/*.json`.
 
-They are Figures 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers over
+They are Figures 4, 5 and 6 of the paper, Figure 5 of the Private-kNN paper, all labelers over
 epsilon, records and purity, all methods on two axes, bought labels, and memory and time by size.
 """
 
@@ -43,6 +43,29 @@ def picture(num_columns: int) -> tuple[Figure, list[Axes]]:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.3)
     return figure, axes
+
+
+def figure4(found: dict[str, Any]) -> None:
+    """Accuracy of CIFAR-10's labels and students by queries, for each neighbors and epsilon."""
+    figure, axes = picture(2)
+    rows = found["results"]["figure4"]
+    kinds = list(dict.fromkeys((row["name"], row["epsilon"]) for row in rows))
+    words = ("public labels right", "student on the test set")
+    for ax, name, what in zip(axes, ("right", "test_accuracy"), words, strict=True):
+        for colour, (neighbors, epsilon) in zip(COLOURS, kinds, strict=False):
+            mine = [row for row in rows if (row["name"], row["epsilon"]) == (neighbors, epsilon)]
+            ax.errorbar(
+                [row["queries"] for row in mine],
+                [row[name]["mean"] for row in mine],
+                [row[name]["stddev"] or 0 for row in mine],
+                label=f"{neighbors}, ε = {epsilon:g}",
+                marker="o",
+                markersize=3,
+                color=colour,
+            )
+        ax.set(xscale="log", xlabel="queries", ylabel=what, ylim=(0, 1))
+    axes[1].legend(fontsize=7, loc="lower right")
+    figure.savefig(DOCS / "figure4.png", dpi=150)
 
 
 def figure5(found: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Private-kNN and PATE on MNIST with the noise of their papers.
 
-Epsilon is the true cost of that noise, and the students are those of the papers. `as stated` means
-the papers' features, if any, and semi-supervised students. The other rows give both labelers the
+All parts are training images (`mnist:train`), because the settings of `spectral` and of the default
+student were chosen on test images. Epsilon is the true cost of that noise. Two rows have the
+papers' features, if any, and semi-supervised students (UDA). The others give both labelers the
 additions of reverse k-NN labeling. These are `spectral` features, and labels that spread over the
 graph of the public records. If stopped, the same command resumes.
 """
@@ -18,33 +19,25 @@ from train import commandline, distill
 
 RUNS = Path("runs/papers")
 # Runs of two minutes use all seeds; semi-supervised students take longer and use the first only.
-SEEDS = (5, 6, 7)
+SEEDS = (0, 1, 2)
 DELTA = 1e-5
 UDA = "--smoothing none --semi-supervised uda --epochs 35 --unlabelled 0"
 KINDS = {
-    "Private-kNN, two rounds of 500 queries, HOG and then the student's features, UDA": (
-        "private_knn --representation hog --rounds 2 --queries 500 --private-knn.max-answers 368",
-        UDA,
-    ),
-    "Private-kNN, 1,000 queries, spectral features, UDA": (
-        "private_knn --representation spectral --queries 1000 --private-knn.max-answers 735",
-        UDA,
-    ),
     "Private-kNN, 1,000 queries, spectral features, labels spread": (
         "private_knn --representation spectral --queries 1000 --private-knn.max-answers 735",
+        "",
+    ),
+    "PATE, 640 queries, teachers on spectral features, labels spread": (
+        "pate --representation spectral --queries 640 --pate.max-answers 286",
         "",
     ),
     "PATE, 640 queries, teachers on pixels, UDA": (
         "pate --representation pixels --queries 640 --pate.max-answers 286",
         UDA,
     ),
-    "PATE, 640 queries, teachers on spectral features, UDA": (
-        "pate --representation spectral --queries 640 --pate.max-answers 286",
+    "Private-kNN, two rounds of 500 queries, HOG and then the student's features, UDA": (
+        "private_knn --representation hog --rounds 2 --queries 500 --private-knn.max-answers 368",
         UDA,
-    ),
-    "PATE, 640 queries, teachers on spectral features, labels spread": (
-        "pate --representation spectral --queries 640 --pate.max-answers 286",
-        "",
     ),
 }
 
@@ -74,7 +67,7 @@ def run(name: str, seed: int) -> dict[str, Any]:
     labeler, student = KINDS[name]
     words = [
         "--dataset",
-        "mnist",
+        "mnist:train",
         "--data-dir",
         str(mnist_folder()),
         "--labeler",

@@ -127,14 +127,9 @@ def purity(space: str, seed: int) -> float:
     return float(counts.max(axis=1).sum() / counts.sum())
 
 
-def by_hand(space: str, seed: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the labels of all rows from true classes of so many queries."""
-    sides, graph = whole(space, seed)
-    for size in BY_HAND:
-        queries = kmeans.select(jax.random.key(seed), sides.public, size)
-        kernels = answers.kernels(queries, sides.public, graph)
-        named = sides.truth[queries.index]
-        yield size, labels_of(answers.decode_labels(named, NUM_CLASSES, kernels))
+def by_hand(queries: Queries, truth: np.ndarray, kernels: answers.Kernels) -> np.ndarray:
+    """Return the labels of all rows from the true classes of the queries."""
+    return labels_of(answers.decode_labels(truth[queries.index], NUM_CLASSES, kernels))
 
 
 def one_release(one: Split) -> Iterator[Found]:
@@ -153,15 +148,10 @@ def one_release(one: Split) -> Iterator[Found]:
 
 def without_curator(trust: Trust, one: Split) -> Iterator[Found]:
     """Yield labels of reverse k-NN labeling by randomized messages, with default mechanisms."""
-    size = len(one.private.labels)
     asked: dict[int, tuple[Queries, answers.Kernels]] = {}
     for epsilon in EPSILONS:
         labeler = ReverseKNN(epsilon=epsilon, delta=DELTA, trust=trust)
-        # As in `train.distill`: Laplace noise of the same spread.
-        mechanism = rknn.mechanism(NUM_CLASSES, NUM_CLASSES, size, labeler)
-        spread = mechanism.stddev(np.zeros((NUM_CLASSES, NUM_CLASSES)), size)
-        scale = float(spread[0, 0]) / np.sqrt(2)
-        count = bsvs.suggested_num_queries(size, NUM_CLASSES, scale, 1, shared=True)
+        count = suggested(labeler, len(one.private.labels))
         if count not in asked:
             queries = kmeans.select(jax.random.key(one.seed), one.sides.public, count)
             asked[count] = queries, answers.kernels(queries, one.sides.public, one.graph)
@@ -169,6 +159,17 @@ def without_curator(trust: Trust, one: Split) -> Iterator[Found]:
         for told in releases(labeler, one, queries):
             decoded = answers.decode(told.counts, told.stddev, kernels)
             yield Found(f"rknn, {trust}", epsilon, decoded.labels)
+
+
+def suggested(labeler: ReverseKNN, size: int) -> int:
+    """Return the default number of queries for so many records, as in `train.distill`.
+
+    Without a curator, it is that of Laplace noise of the same spread.
+    """
+    mechanism = rknn.mechanism(NUM_CLASSES, NUM_CLASSES, size, labeler)
+    spread = mechanism.stddev(np.zeros((NUM_CLASSES, NUM_CLASSES)), size)
+    scale = float(spread[0, 0]) / np.sqrt(2)
+    return bsvs.suggested_num_queries(size, NUM_CLASSES, scale, 1, shared=True)
 
 
 def trained(one: Split) -> Iterator[Found]:
@@ -251,15 +252,21 @@ def measured(space: str, seed: int, size: int, method: str) -> list[dict[str, An
 
 def nothing_private(space: str, seed: int) -> dict[str, Any]:
     """Return how pure clusters are, and the accuracy of labels by hand."""
-    truth = whole(space, seed)[0].truth
-    frequent = np.bincount(truth).max() / len(truth)
-    hand = [{"labels": size} | rights(labels, truth) for size, labels in by_hand(space, seed)]
+    sides, graph = whole(space, seed)
+    frequent = np.bincount(sides.truth).max() / len(sides.truth)
+    hand = []
+    for size in BY_HAND:
+        queries = kmeans.select(jax.random.key(seed), sides.public, size)
+        kernels = answers.kernels(queries, sides.public, graph)
+        labels = by_hand(queries, sides.truth, kernels)
+        hand.append({"labels": size} | rights(labels, sides.truth))
     return {"purity": purity(space, seed), "one_class": float(frequent), "by_hand": hand}
 
 
-def kept(name: str, make: Callable[[], Any]) -> Any:
-    """Return a part from its file, made first if it is not there."""
-    path = PARTS / f"{name.replace(', ', '-').replace(' ', '_')}.json"
+def kept(folder: Path, name: str, make: Callable[[], Any]) -> Any:
+    """Return a part from its file in the folder, made first if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name.replace(', ', '-').replace(' ', '_')}.json"
     if not path.exists():
         start = time.process_time()
         found = make()
@@ -271,12 +278,16 @@ def kept(name: str, make: Callable[[], Any]) -> Any:
 
 def part(space: str, seed: int, size: int, method: str) -> Any:
     """Return the accuracies of one part."""
-    return kept(f"{space}, {seed}, {size}, {method}", lambda: measured(space, seed, size, method))
+    return kept(
+        PARTS,
+        f"{space}, {seed}, {size}, {method}",
+        lambda: measured(space, seed, size, method),
+    )
 
 
 def free(space: str, seed: int) -> Any:
     """Return what a split gives with no private record."""
-    return kept(f"{space}, {seed}", lambda: nothing_private(space, seed))
+    return kept(PARTS, f"{space}, {seed}", lambda: nothing_private(space, seed))
 
 
 def told(runs: list[list[dict[str, float]]]) -> dict[str, Any]:
@@ -330,7 +341,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Labels by every labeler.")
     parser.add_argument("--only", nargs="*", choices=list(SPACES), help="spaces, without a result")
     args = parser.parse_args()
-    PARTS.mkdir(parents=True, exist_ok=True)
     spaces = []
     for name, space in SPACES.items():
         if reason := cases.Case(space.make, 0, space.file).missing():

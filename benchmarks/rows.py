@@ -4,25 +4,27 @@ All parts are training images (`mnist:train`), because the settings of `spectral
 student were chosen on test images. No setting of a row was chosen by an accuracy. It is the code's
 default or the paper's, but for the sizes and epochs that `options` shows, which fit a core. Only
 the first row has the paper's split. Finished runs are kept under `runs/rows`, and the results are
-written after every row, so the same command resumes.
+written after every row, so the same command resumes. Rows that are not named stay as they are.
 
     python -m benchmarks.rows             # rows.json
+    python -m benchmarks.rows M3 M7       # these rows of rows.json, each with its date
     python -m benchmarks.rows networks    # CPU time of the largest networks: networks.json
 """
 
+import json
 import re
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from benchmarks._measure import mnist_folder, save, seconds
+from benchmarks._measure import RESULTS, mnist_folder, save, seconds
 from rknn_jax.students import fit as students
 from train import commandline, distill, stages, sweep
+from train.environment import environment
 
 RUNS = Path("runs/rows")
 LABELS = "--dataset mnist:train --seed 0 --representation spectral --queries 10"
@@ -80,7 +82,9 @@ def rows() -> list[Row]:
         Row("spectral at 1", 1.0, f"{LABELS} --student none", "no network"),
         Row("linear", 0.01, f"{LABELS} --student linear", "30 epochs"),
         Row("cnn", 0.01, f"{LABELS} --student cnn --epochs 10", "10 epochs"),
+        Row("M3", 0.01, f"{LABELS} --student m3", "6 epochs"),
         Row("M5", 0.01, f"{LABELS} --student m5", "6 epochs (50)", TABLE_1),
+        Row("M7", 0.01, f"{LABELS} --student m7", "6 epochs"),
         Row(
             "DTI",
             0.01,
@@ -141,11 +145,11 @@ def measure(row: Row, prepared: distill.Prepare) -> dict[str, Any]:
     )
     found = distill.run(experiment, prepared)
     student = experiment.student
-    kept = ("label_accuracy", "test_accuracy", "num_public", "num_private", "num_test", "seconds")
+    told = ("label_accuracy", "test_accuracy", "num_public", "num_private", "num_test", "seconds")
     return row._asdict() | {
         "dataset": experiment.dataset,
         "epochs": None if student is None else student.student.epochs,
-        **{name: found[name] for name in kept},
+        **{name: found[name] for name in told},
     }
 
 
@@ -174,18 +178,30 @@ def cost(network: str) -> dict[str, Any]:
     }
 
 
-def main(name: str, measured: Iterable[dict[str, Any]]) -> None:
-    """Write after each result."""
-    found = []
-    for one in measured:
-        found.append(one)
-        save(name, found)
+def kept() -> dict[str, dict[str, Any]]:
+    """Return the rows of rows.json by name."""
+    path = RESULTS / "rows.json"
+    found = json.loads(path.read_text())["results"] if path.exists() else []
+    return {row["name"]: row for row in found}
+
+
+def main(names: list[str]) -> None:
+    """Measure these rows, or all, and write after each. The others stay as they are."""
+    known = [row.name for row in rows()]
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"Expected names of rows, got {unknown}; choose from {known}.")
+    stages.show_progress()
+    prepared = sweep.sharing(2)
+    found = kept()
+    for row in rows():
+        if not names or row.name in names:
+            found[row.name] = measure(row, prepared) | {"date": environment()["date"]}
+            ordered = [found[name] for name in known if name in found]
+            save("rows", ordered, command="python -m benchmarks.rows")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["networks"]:
-        main("networks", map(cost, NETWORKS))
+        save("networks", [cost(network) for network in NETWORKS])
     else:
-        stages.show_progress()
-        prepared = sweep.sharing(2)
-        main("rows", (measure(row, prepared) for row in rows()))
+        main(sys.argv[1:])

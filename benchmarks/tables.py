@@ -34,6 +34,7 @@ def main() -> None:
         if (rewritten := with_tables(text)) != text:
             document.write_text(rewritten)
     _pictures.compare(load("compare"))
+    _pictures.figure4(load("cifar10_rows"))
     _pictures.figure5(load("local"))
     _pictures.figure6(load("appendix_b"))
     _pictures.rivals(load("rivals"))

@@ -133,11 +133,12 @@ def rows() -> str:
             row["trained"],
             *("" if row[what] is None else f"{row[what]:.2%}" for what in GOALS[:2]),
             row["paper"],
+            row["date"][:10],
         ]
         for row in load("rows")["results"]
     ]
     header = ["row", "ε", "trained here", "public labels right", "student on the test set"]
-    return table([*header, "in the paper"], found, "rows")
+    return table([*header, "in the paper", "measured"], found, "rows")
 
 
 def networks() -> str:
@@ -154,6 +155,27 @@ def networks() -> str:
     ]
     header = ["network", "trains", "CPU time an image", "images in all", "CPU time in all"]
     return table(header, found, "networks")
+
+
+def cifar10_rows() -> str:
+    """CIFAR-10's part of Table 1, on features of a public network."""
+    rows = [
+        [
+            row["name"],
+            f"{row['epsilon']:.3g}",
+            "" if row["queries"] is None else f"{row['queries']:,}",
+            *(percent(row[name]) for name in ("right", "test_accuracy")),
+            f"{row['right']['worst']:.1%}",
+            percent(row["worst_class"]),
+            str(len(row["right"]["values"])),
+            row["printed"],
+        ]
+        for row in load("cifar10_rows")["results"]["rows"]
+    ]
+    header = ["row", "ε", "queries", "public labels right", "on the test set", "worst split"]
+    return table(
+        [*header, "worst class", "splits", "Li et al., own features"], rows, "cifar10_rows"
+    )
 
 
 def cifar10_labels() -> str:
