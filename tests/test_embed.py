@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rknn_jax.embedding import images, run, table, text
+from rknn_jax.embedding import cards, images, run, table, text
 from rknn_jax.formats import Columns
 from rknn_jax.release.shards import FileShard
 from rknn_jax.representations import pretrained
@@ -218,7 +218,7 @@ def test_a_stop_while_the_result_is_put_in_place(tmp_path, folder, network, monk
     kept = getattr(place, moment)
 
     def stop(*arguments):
-        final = out in arguments or run.card_path(out) in arguments or moment == "sync_folder"
+        final = out in arguments or cards.card_path(out) in arguments or moment == "sync_folder"
         if final and (moment != "sync_folder" or out.exists()):
             raise Stop
         return kept(*arguments)

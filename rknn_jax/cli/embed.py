@@ -1,6 +1,5 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +56,7 @@ def run(settings: Embed) -> dict[str, Any]:
       ValueError: If the settings, the model or the records cannot be used.
     """
     with err.status("loading"):
+        from rknn_jax.embedding import cards
         from rknn_jax.embedding import run as job
     _check(settings)
     with metered("embedding") as meter, sure_interrupts():
@@ -73,7 +73,7 @@ def run(settings: Embed) -> dict[str, Any]:
         except KeyboardInterrupt as error:
             error.add_note("The same command goes on.")
             raise
-    card = job.card_path(settings.out)
+    card = cards.card_path(settings.out)
     _tell(settings, written, card)
     return {
         "files": {"embeddings": str(settings.out), "card": str(card)},
@@ -175,28 +175,22 @@ def _card(settings: Embed, kind: str) -> dict[str, Any]:
     """
     if settings.card is None:
         return {}
-    try:
-        model: dict[str, Any] = json.loads(settings.card.read_bytes())["model"]
-        found = model["kind"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    from rknn_jax.embedding import cards
+
+    model = cards.read(settings.card, f"--card {settings.card}")
+    if model["kind"] != kind:
         raise ValueError(
-            f"Expected the card of embedded public records in --card {settings.card}, got none "
-            f"that can be read ({error}); name the .card.json beside them."
-        ) from error
-    if found != kind:
-        raise ValueError(
-            f"Expected a card of {kind} in --card {settings.card}, got one of {found}; embed both "
-            "sides in the same way."
+            f"Expected a card of {kind} in --card {settings.card}, got one of {model['kind']}; "
+            "embed both sides in the same way."
         )
     return model
 
 
 def _check_same(model: "Model", known: dict[str, Any], name: str) -> None:
     """Raise ValueError if the model is not the one of the card."""
-    own = model.card
-    same = ("sha256", "width", "input", "output", "pooling")
-    plain = json.loads(json.dumps(own))
-    other = [field for field in same if known and known.get(field) != plain.get(field)]
+    from rknn_jax.embedding import cards
+
+    other = cards.differences(known, model.card) if known else []
     if other:
         raise ValueError(
             f"Expected the model of --card, got another one in {name}, which differs in "

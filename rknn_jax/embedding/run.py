@@ -16,6 +16,7 @@ import numpy as np
 
 from rknn_jax._internal import disk
 from rknn_jax.embedding import Model, Rows, Source
+from rknn_jax.embedding.cards import card_path
 from rknn_jax.formats import EMBEDDINGS, _arrow
 
 ROWS_A_PART = 1024
@@ -41,11 +42,6 @@ class Written(NamedTuple):
     card: dict[str, Any]
     unusable: dict[str, str]
     resumed: int
-
-
-def card_path(out: Path) -> Path:
-    """Return the path of the card, `public.card.json` for `public.parquet`."""
-    return out.with_suffix(".card.json")
 
 
 def embed(
