@@ -123,9 +123,9 @@ def test_a_photo_that_lies_on_its_side_is_turned(folder, network):
     exif[0x0112] = 6  # turn clockwise to see it
     turned.save(folder / "turned.png", exif=exif)
     model = images.NetworkModel(pretrained.load(network))
-    features, reasons = model([folder / "turned.png", folder / "cat/0.png"])
-    assert not reasons
-    np.testing.assert_array_equal(features[0], features[1])
+    made = model([folder / "turned.png", folder / "cat/0.png"])
+    assert not made.reasons
+    np.testing.assert_array_equal(made.features[0], made.features[1])
 
 
 def test_a_bad_public_image_is_named_and_left_out(rknn, folder, network):
@@ -414,7 +414,11 @@ def test_the_example_of_the_page_runs(rknn, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("words.bin", "safetensors or .npy"), ("none.npy", "There is no file"), ("few.npy", "shape")],
+    [
+        ("words.bin", "safetensors, .npy or .onnx"),
+        ("none.npy", "There is no file"),
+        ("few.npy", "shape"),
+    ],
 )
 def test_vectors_that_cannot_be_used_are_told(vectors, name, words):
     np.save(vectors.with_name("few.npy"), np.zeros((2, 3), np.float32))

@@ -27,7 +27,7 @@ class Embed:
       images: folder of images. Folders in it are the classes.
       text: .csv, .jsonl or .parquet file with a column of text.
       table: .csv, .jsonl or .parquet file with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
-      model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, or a .safetensors or .npy file of vectors with tokenizer.json beside it.
+      model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
       card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
       columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label and --keep if none is given.
       label: name of the column of the labels. Text and tables may do without it.
@@ -80,6 +80,7 @@ def run(settings: Embed) -> dict[str, Any]:
         "rows": written.card["rows"],
         "dimensions": model.width,
         "unusable": len(written.unusable),
+        "truncated": written.truncated,
         "model": written.card["model"],
     }
 
@@ -138,7 +139,7 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
 
 def _columns(settings: Embed) -> tuple["Source", "Model"]:
     """Return a file of columns and the model of its text or features."""
-    from rknn_jax.embedding import rows, table, text
+    from rknn_jax.embedding import rows, table, text, text_vectors
 
     kind = "table" if settings.table else "text"
     path = settings.table or settings.text
@@ -150,7 +151,7 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     model: Model
     if kind == "text":
         columns = settings.columns or ("text",)
-        name = settings.model or known.get("path") or text.DEFAULT
+        name = settings.model or known.get("path") or text_vectors.DEFAULT
         model = text.load(name)
         _check_same(model, known, name)
     elif known:
@@ -213,6 +214,14 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
             else "records are left out"
         )
         tell(err, "unusable", f"{len(unusable):,} {what}: {'; '.join(shown)}{more}")
+    if written.truncated:
+        secret = "; tell nobody how many" if settings.private else ""
+        tell(
+            err,
+            "truncated",
+            f"{written.truncated:,} texts are longer than the model takes, and end at its "
+            f"{model['input']['max_length']} tokens{secret}",
+        )
     tell(err, "files", f"{settings.out} ({written.card['rows']:,} rows), {card}")
     tell(
         err,
