@@ -395,23 +395,6 @@ def test_the_packaged_vectors_are_the_default(rknn, tmp_path):
     assert done.json["dimensions"] == 256
 
 
-@pytest.mark.slow
-def test_the_example_of_the_page_runs(rknn, monkeypatch):
-    """At a chance of 26%, and 72% in the runs that the page tells of."""
-    from tests import test_documentation
-
-    monkeypatch.setattr(run, "ROWS_A_PART", 1024)
-    namespace = {}
-    for block in test_documentation.blocks(ROOT / "docs/embedding.md"):
-        if block.language == "python":
-            exec(compile(block.text, "docs/embedding.md", "exec"), namespace)
-        for command in test_documentation.commands(block) if block.language == "bash" else ():
-            if ".jsonl" in command.line or "labels" in command.words:
-                assert rknn(*command.words[1:]).status == 0, command.line
-    assert namespace["right"] > 0.6
-    assert namespace["student"] > 0.6
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
