@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rknn_jax.embedding import images, run, table, text
+from rknn_jax.embedding import cards, images, run, table, text
 from rknn_jax.formats import Columns
 from rknn_jax.release.shards import FileShard
 from rknn_jax.representations import pretrained
@@ -123,9 +123,9 @@ def test_a_photo_that_lies_on_its_side_is_turned(folder, network):
     exif[0x0112] = 6  # turn clockwise to see it
     turned.save(folder / "turned.png", exif=exif)
     model = images.NetworkModel(pretrained.load(network))
-    features, reasons = model([folder / "turned.png", folder / "cat/0.png"])
-    assert not reasons
-    np.testing.assert_array_equal(features[0], features[1])
+    made = model([folder / "turned.png", folder / "cat/0.png"])
+    assert not made.reasons
+    np.testing.assert_array_equal(made.features[0], made.features[1])
 
 
 def test_a_bad_public_image_is_named_and_left_out(rknn, folder, network):
@@ -218,7 +218,7 @@ def test_a_stop_while_the_result_is_put_in_place(tmp_path, folder, network, monk
     kept = getattr(place, moment)
 
     def stop(*arguments):
-        final = out in arguments or run.card_path(out) in arguments or moment == "sync_folder"
+        final = out in arguments or cards.card_path(out) in arguments or moment == "sync_folder"
         if final and (moment != "sync_folder" or out.exists()):
             raise Stop
         return kept(*arguments)
@@ -395,26 +395,13 @@ def test_the_packaged_vectors_are_the_default(rknn, tmp_path):
     assert done.json["dimensions"] == 256
 
 
-@pytest.mark.slow
-def test_the_example_of_the_page_runs(rknn, monkeypatch):
-    """At a chance of 26%, and 72% in the runs that the page tells of."""
-    from tests import test_documentation
-
-    monkeypatch.setattr(run, "ROWS_A_PART", 1024)
-    namespace = {}
-    for block in test_documentation.blocks(ROOT / "docs/embedding.md"):
-        if block.language == "python":
-            exec(compile(block.text, "docs/embedding.md", "exec"), namespace)
-        for command in test_documentation.commands(block) if block.language == "bash" else ():
-            if ".jsonl" in command.line or "labels" in command.words:
-                assert rknn(*command.words[1:]).status == 0, command.line
-    assert namespace["right"] > 0.6
-    assert namespace["student"] > 0.6
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("words.bin", "safetensors or .npy"), ("none.npy", "There is no file"), ("few.npy", "shape")],
+    [
+        ("words.bin", "safetensors, .npy or .onnx"),
+        ("none.npy", "There is no file"),
+        ("few.npy", "shape"),
+    ],
 )
 def test_vectors_that_cannot_be_used_are_told(vectors, name, words):
     np.save(vectors.with_name("few.npy"), np.zeros((2, 3), np.float32))

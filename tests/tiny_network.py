@@ -1,10 +1,11 @@
-"""Tiny ONNX networks for tests, written to files with their cards."""
+"""Tiny ONNX networks for tests, of images and of text, written to files with their cards."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 CARD = {
     "size": [6, 6],
@@ -50,7 +51,82 @@ def write(folder: Path, name="tiny", *, seed=0, width=5, batch="n", mixes=False,
         [numpy_helper.from_array(weights.astype(np.float32), "weights")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    path = folder / f"{name}.onnx"
+    return _written(model, folder / f"{name}.onnx", card)
+
+
+def _written(model, path: Path, card) -> Path:
     save(model, path)
     path.with_suffix(".json").write_text(json.dumps(card))
     return path
+
+
+WORDS = ("cat", "dog", "runs", "sleeps", "fast")
+
+TEXT_CARD = {
+    "max_length": 6,
+    "inputs": ["input_ids", "attention_mask"],
+    "output": "vectors",
+    "pooling": "mean",
+    "normalize": False,
+}
+
+
+def token_vectors(seed=0, width=3) -> np.ndarray:
+    """Vectors of the padding, of an unknown word, of [CLS] and [SEP], and of `WORDS`."""
+    rows = 4 + len(WORDS)
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def write_text(folder: Path, *, seed=0, attends="mask", axes=("n", "t"), **card) -> Path:
+    """Write a transformer of one layer, its tokenizer and its card, and return the ONNX file.
+
+    A token's vector is its own plus the mean of its text's, as by attention of equal weights.
+
+    Args:
+      folder: Folder of the three files.
+      seed: Seed of the vectors.
+      attends: `mask` to take the mean of the text's own tokens, `all` to take padding too, and
+        `batch` to take all texts of the batch.
+      axes: Names of the axes of texts and tokens, or fixed numbers.
+      **card: Entries of the card that differ.
+    """
+    vocabulary = {word: row for row, word in enumerate(("[PAD]", "?", "[CLS]", "[SEP]", *WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, ends)
+    tokenizer.enable_padding(length=9)  # which the model must not keep
+    tokenizer.save(str(folder / "tokenizer.json"))
+    means = {
+        "mask": [
+            helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", ["mask", "last"], ["kept"]),
+            helper.make_node("Mul", ["own", "kept"], ["masked"]),
+            helper.make_node("ReduceSum", ["masked", "tokens"], ["sums"]),
+            helper.make_node("ReduceSum", ["kept", "tokens"], ["counts"]),
+            helper.make_node("Div", ["sums", "counts"], ["mean"]),
+        ],
+        "all": [helper.make_node("ReduceMean", ["own"], ["mean"], axes=[1])],
+        "batch": [helper.make_node("ReduceMean", ["own"], ["mean"], axes=[0, 1])],
+    }
+    vectors = token_vectors(seed)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "input_ids"], ["own"]),
+            *means[attends],
+            helper.make_node("Add", ["own", "mean"], ["vectors"]),
+        ],
+        "tiny",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, list(axes))
+            for name in TEXT_CARD["inputs"]
+        ],
+        [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, [*axes, vectors.shape[1]])],
+        [
+            numpy_helper.from_array(vectors, "table"),
+            numpy_helper.from_array(np.array([2]), "last"),
+            numpy_helper.from_array(np.array([1]), "tokens"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return _written(model, folder / "words.onnx", TEXT_CARD | card)

@@ -1,6 +1,5 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ class Embed:
       images: folder of images. Folders in it are the classes.
       text: .csv, .jsonl or .parquet file with a column of text.
       table: .csv, .jsonl or .parquet file with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
-      model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, or a .safetensors or .npy file of vectors with tokenizer.json beside it.
+      model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
       card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
       columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label and --keep if none is given.
       label: name of the column of the labels. Text and tables may do without it.
@@ -57,6 +56,7 @@ def run(settings: Embed) -> dict[str, Any]:
       ValueError: If the settings, the model or the records cannot be used.
     """
     with err.status("loading"):
+        from rknn_jax.embedding import cards
         from rknn_jax.embedding import run as job
     _check(settings)
     with metered("embedding") as meter, sure_interrupts():
@@ -73,13 +73,14 @@ def run(settings: Embed) -> dict[str, Any]:
         except KeyboardInterrupt as error:
             error.add_note("The same command goes on.")
             raise
-    card = job.card_path(settings.out)
+    card = cards.card_path(settings.out)
     _tell(settings, written, card)
     return {
         "files": {"embeddings": str(settings.out), "card": str(card)},
         "rows": written.card["rows"],
         "dimensions": model.width,
         "unusable": len(written.unusable),
+        "truncated": written.truncated,
         "model": written.card["model"],
     }
 
@@ -138,7 +139,7 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
 
 def _columns(settings: Embed) -> tuple["Source", "Model"]:
     """Return a file of columns and the model of its text or features."""
-    from rknn_jax.embedding import rows, table, text
+    from rknn_jax.embedding import rows, table, text, text_vectors
 
     kind = "table" if settings.table else "text"
     path = settings.table or settings.text
@@ -150,7 +151,7 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     model: Model
     if kind == "text":
         columns = settings.columns or ("text",)
-        name = settings.model or known.get("path") or text.DEFAULT
+        name = settings.model or known.get("path") or text_vectors.DEFAULT
         model = text.load(name)
         _check_same(model, known, name)
     elif known:
@@ -175,28 +176,22 @@ def _card(settings: Embed, kind: str) -> dict[str, Any]:
     """
     if settings.card is None:
         return {}
-    try:
-        model: dict[str, Any] = json.loads(settings.card.read_bytes())["model"]
-        found = model["kind"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    from rknn_jax.embedding import cards
+
+    model = cards.read(settings.card, f"--card {settings.card}")
+    if model["kind"] != kind:
         raise ValueError(
-            f"Expected the card of embedded public records in --card {settings.card}, got none "
-            f"that can be read ({error}); name the .card.json beside them."
-        ) from error
-    if found != kind:
-        raise ValueError(
-            f"Expected a card of {kind} in --card {settings.card}, got one of {found}; embed both "
-            "sides in the same way."
+            f"Expected a card of {kind} in --card {settings.card}, got one of {model['kind']}; "
+            "embed both sides in the same way."
         )
     return model
 
 
 def _check_same(model: "Model", known: dict[str, Any], name: str) -> None:
     """Raise ValueError if the model is not the one of the card."""
-    own = model.card
-    same = ("sha256", "width", "input", "output", "pooling")
-    plain = json.loads(json.dumps(own))
-    other = [field for field in same if known and known.get(field) != plain.get(field)]
+    from rknn_jax.embedding import cards
+
+    other = cards.differences(known, model.card) if known else []
     if other:
         raise ValueError(
             f"Expected the model of --card, got another one in {name}, which differs in "
@@ -219,6 +214,14 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
             else "records are left out"
         )
         tell(err, "unusable", f"{len(unusable):,} {what}: {'; '.join(shown)}{more}")
+    if written.truncated:
+        secret = "; tell nobody how many" if settings.private else ""
+        tell(
+            err,
+            "truncated",
+            f"{written.truncated:,} texts are longer than the model takes, and end at its "
+            f"{model['input']['max_length']} tokens{secret}",
+        )
     tell(err, "files", f"{settings.out} ({written.card['rows']:,} rows), {card}")
     tell(
         err,

@@ -52,10 +52,12 @@ class Embedded(NamedTuple):
     Attributes:
       features: float32 `[b, f]`, a row of NaN for a record that cannot be used.
       reasons: Why a record cannot be used, by its row.
+      truncated: Number of records of which the model took the beginning alone. Defaults to 0.
     """
 
     features: np.ndarray
     reasons: dict[int, str]
+    truncated: int = 0
 
 
 class Model(Protocol):

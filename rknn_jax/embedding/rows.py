@@ -126,6 +126,37 @@ def tables(path: Path, where: str, columns: Sequence[str], size: int) -> Iterato
         yield pa.table(values, schema=schema)
 
 
+def texts(records: Any) -> list[str]:
+    """Return the texts in one or more columns of an Arrow table.
+
+    Columns are joined with a line break. Missing ones are left out.
+
+    Raises:
+      ValueError: If a column holds no text.
+    """
+    columns = [_text_values(records.column(name), name) for name in records.column_names]
+    return ["\n".join(filter(None, values)) for values in zip(*columns, strict=True)]
+
+
+def _text_values(column: Any, name: str) -> list[str | None]:
+    """Return an Arrow column of text as a list, with None for missing values.
+
+    Raises:
+      ValueError: If the column holds something else.
+    """
+    types = _arrow.pyarrow().types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+        raise ValueError(
+            f"Expected text in column {name!r}, got {kind}; name the columns of the text with "
+            "--columns."
+        )
+    values: list[str | None] = column.to_pylist()
+    return values
+
+
 def _parquet(path: Path, where: str) -> Any:
     pa = _arrow.pyarrow()
     try:

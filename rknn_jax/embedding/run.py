@@ -16,6 +16,7 @@ import numpy as np
 
 from rknn_jax._internal import disk
 from rknn_jax.embedding import Model, Rows, Source
+from rknn_jax.embedding.cards import card_path
 from rknn_jax.formats import EMBEDDINGS, _arrow
 
 ROWS_A_PART = 1024
@@ -26,7 +27,10 @@ JOINED = "joined"
 """Files in the folder of parts: what is embedded, and the result before it is complete."""
 
 REASONS = b"unusable"
-"""Key of a part's metadata: names of the records that cannot be used, and why."""
+TRUNCATED = b"truncated"
+"""Keys of a part's metadata: why records cannot be used, by their names; the number of those of
+which the model took the beginning alone.
+"""
 
 
 class Written(NamedTuple):
@@ -36,16 +40,13 @@ class Written(NamedTuple):
       card: Card that lies beside the embeddings.
       unusable: Why records cannot be used, by their names.
       resumed: Number of rows that were there from an earlier run.
+      truncated: Number of records of which the model took the beginning alone.
     """
 
     card: dict[str, Any]
     unusable: dict[str, str]
     resumed: int
-
-
-def card_path(out: Path) -> Path:
-    """Return the path of the card, `public.card.json` for `public.parquet`."""
-    return out.with_suffix(".card.json")
+    truncated: int
 
 
 def embed(
@@ -84,7 +85,7 @@ def embed(
     with disk.locked(parts, f"Another process writes {out}; wait for it, or name another --out."):
         _check_plan(parts, digest, out)
         files, resumed = _make_parts(source, model, parts, private, advance)
-        unusable, rows = _join(files, parts / JOINED, private)
+        unusable, rows, truncated = _join(files, parts / JOINED, private)
         if len(unusable) == len(source):
             _clear(parts)
             first = next((f"{name}: {why}" for name, why in unusable.items()), "there is none")
@@ -98,6 +99,7 @@ def embed(
             "rows": rows,
             "private": private,
             "unusable": {} if private else unusable,
+            "truncated": None if private else truncated,
             "digest": digest,
         }
         mode = disk.OWNER if private else disk.PUBLIC
@@ -105,7 +107,7 @@ def embed(
         os.replace(parts / JOINED, out)
         disk.sync_folder(out.parent)
     _clear(parts)
-    return Written(card, unusable, resumed)
+    return Written(card, unusable, resumed, truncated)
 
 
 def _finished(out: Path, digest: str) -> Written:
@@ -121,7 +123,7 @@ def _finished(out: Path, digest: str) -> Written:
             f"Expected --out {out} to be new, or the result of this command, got another file; "
             "name another, or remove it."
         )
-    return Written(card, card["unusable"], card["rows"])
+    return Written(card, card["unusable"], card["rows"], card.get("truncated") or 0)
 
 
 def _check_plan(parts: Path, digest: str, out: Path) -> None:
@@ -185,18 +187,21 @@ def _table(rows: Rows, model: Model, name_column: str, private: bool) -> Any:
         kept[list(reasons)] = False
     named = {f"{name_column} {rows.names[row]}": reasons[row] for row in sorted(reasons)}
     table = pa.table(columns).filter(pa.array(kept))
-    return table.replace_schema_metadata({REASONS: json.dumps(named)})
+    told = {REASONS: json.dumps(named), TRUNCATED: str(made.truncated)}
+    return table.replace_schema_metadata(told)
 
 
-def _join(files: list[Path], joined: Path, private: bool) -> tuple[dict[str, str], int]:
+def _join(files: list[Path], joined: Path, private: bool) -> tuple[dict[str, str], int, int]:
     """Write the parts as one file.
 
     Returns:
-      `(unusable, rows)`: why records cannot be used, by their names, and the number of rows.
+      `(unusable, rows, truncated)`: why records cannot be used, by their names, the number of rows,
+      and the number of records of which the model took the beginning alone.
     """
     pa = _arrow.pyarrow()
     unusable: dict[str, str] = {}
     rows = 0
+    truncated = 0
     writer = None
     mode = disk.OWNER if private else disk.PUBLIC
     descriptor = os.open(joined, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -204,6 +209,7 @@ def _join(files: list[Path], joined: Path, private: bool) -> tuple[dict[str, str
         for path in files:
             part = pa.parquet.read_table(path)
             unusable |= json.loads(part.schema.metadata[REASONS])
+            truncated += int(part.schema.metadata[TRUNCATED])
             plain = part.replace_schema_metadata(None)
             writer = writer or pa.parquet.ParquetWriter(file, plain.schema, use_dictionary=False)
             writer.write_table(plain)
@@ -212,7 +218,7 @@ def _join(files: list[Path], joined: Path, private: bool) -> tuple[dict[str, str
             writer.close()
         file.flush()
         os.fsync(file.fileno())
-    return unusable, rows
+    return unusable, rows, truncated
 
 
 def _clear(parts: Path) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.privacy.ledger import Digest, fingerprint
-from rknn_jax.release import encoding, engines, label_lists, tables
+from rknn_jax.release import embedding_models, encoding, engines, label_lists, tables
 from rknn_jax.release.counting import num_persons
+from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
 from rknn_jax.release.shards import (
     ArrayShard,
@@ -57,6 +58,8 @@ class Data:
       digest: Fingerprint of the public rows as read. Defaults to "", that of `public`.
       num_persons: Number of persons with records. Defaults to None, if records are protected or
         the number is private.
+      model: Model of the embeddings, as the public card tells it. Defaults to None, if there is no
+        card.
     """
 
     public: np.ndarray
@@ -66,6 +69,7 @@ class Data:
     encode: Encoding | None = None
     digest: str = ""
     num_persons: int | None = None
+    model: EmbeddingModel | None = None
 
 
 def check(settings: "Settings") -> None:
@@ -122,7 +126,8 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         raw=settings.representation is not None,
     )
     found = Found([], []) if private is not None else find(_listed(settings.private), "--private")
-    _refuse_private_as_public(find(_listed(settings.public), "--public").files, found.files)
+    public_files = find(_listed(settings.public), "--public").files
+    _refuse_private_as_public(public_files, found.files)
     classes = _given_classes(settings, found.files)
     public = _public(settings, asked, classes)
     columns = asked._replace(
@@ -140,7 +145,9 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
             f"Expected embeddings [n > 0, f > 0] in --private {_words(settings.private)}, got no "
             "row; save one row a record."
         )
+    model = None
     if public.encode is None:
+        model = embedding_models.find(public_files, found.files, public.features.shape[1])
         _check_first(records.shards[0], public.features.shape[1], classes, settings)
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
@@ -154,6 +161,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         public.encode,
         public.digest,
         _num_persons(private) if counts_persons else None,
+        model,
     )
     return standardized(data) if settings.standardize else data
 

@@ -6,6 +6,7 @@ Of the private data it shows n, if n is public, the names of the files, and noth
 import importlib.metadata
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 PACKAGES = ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")
 """Packages whose versions a statement names."""
 
+UNKNOWN_MODEL = (
+    "the embedding model or other preprocessing, if private data had a part in training or "
+    "choosing it"
+)
+"""Sentence on embeddings without a card of their model."""
+
 
 def card(plan: Plan, told: Statement) -> dict[str, Any]:
     """Return the content of `privacy.json`."""
@@ -38,6 +45,7 @@ def card(plan: Plan, told: Statement) -> dict[str, Any]:
         num_classes=plan.data.classes.count,
         **{name: getattr(settings, name) for name in choices},
         **plan.survey.facts,
+        **({"model": asdict(plan.data.model)} if plan.data.model else {}),
         **({"choice": plan.choice} if plan.choice else {}),
     )
 
@@ -56,8 +64,7 @@ def not_covered(plan: Plan) -> list[str]:
             else [f"the number of private {plan.settings.unit}s, which is taken as public"]
         ),
         f"the set of {plan.data.classes.count} classes, which {seen}",
-        "the embedding model or other preprocessing, if private data had a part in training or "
-        "choosing it",
+        plan.data.model.not_covered if plan.data.model else UNKNOWN_MODEL,
         "the choice of these settings, if it was made in view of private data, or of results "
         "that were never charged to the budget",
         *engines.named(plan.settings.engine).NOT_COVERED,
@@ -125,6 +132,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
             "private data": _file_names(settings.private),
             "public data": _file_names(settings.public),
             "representation": settings.representation or "embeddings, as given",
+            **({"embedding model": plan.data.model} if plan.data.model else {}),
             **_scaled(settings),
             "labeler": settings.labeler,
             **plan.survey.details,

@@ -9,7 +9,6 @@ which says how images go in and which output comes out:
 """
 
 import functools
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from rknn_jax._internal import pytree
+from rknn_jax._internal import onnx, pytree
 from rknn_jax.representations import Representation
 from rknn_jax.types import Array
 
 BATCH = 32
 """Images that go through a network at once, unless the file fixes another number."""
-
-TOLERANCE = 1e-3
-"""Largest difference, relative to the features' size, that the other images of a batch may make."""
 
 
 @dataclass(frozen=True)
@@ -142,16 +138,11 @@ def load(path: str | Path) -> Encoder:
       ValueError: If the file, its card or its output cannot be used.
     """
     file = Path(path)
-    encode = Encoder(str(path), _digest(file), _card(file.with_suffix(".json")))
+    encode = Encoder(str(path), onnx.digest(file), _card(file.with_suffix(".json")))
     noise = np.random.default_rng(0).integers(0, 256, (3, *encode.card.size, 3)).astype(np.uint8)
     among = np.asarray(encode(noise))
     alone = np.concatenate([np.asarray(encode(noise[row : row + 1])) for row in range(3)])
-    if not np.isfinite(among).all() or _differ(alone, among):
-        raise ValueError(
-            f"Expected finite features of each image by itself from {path}, got other features for "
-            "an image among others than alone; one private record would move the votes of others. "
-            "Export the network for evaluation."
-        )
+    onnx.check_each_by_itself(alone, among, str(path))
     return encode
 
 
@@ -203,17 +194,7 @@ class Network:
 
 @functools.lru_cache(maxsize=2)
 def _network(path: str, digest: str, output: str) -> Network:
-    data = _read(Path(path))
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise ValueError(
-            f"Expected the network {path} as it was, of SHA-256 {digest}, got another file; "
-            "restore it, or encode all records anew."
-        )
-    runtime = _runtime()
-    try:
-        session = runtime.InferenceSession(data, providers=runtime.get_available_providers())
-    except Exception as error:  # onnxruntime raises errors of many types
-        raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
+    session = onnx.session(Path(path), digest)
     inputs, outputs = session.get_inputs(), [one.name for one in session.get_outputs()]
     if len(inputs) != 1 or inputs[0].type != "tensor(float)" or output not in outputs:
         kinds = [(one.name, one.type) for one in inputs]
@@ -223,33 +204,6 @@ def _network(path: str, digest: str, output: str) -> Network:
         )
     first = inputs[0].shape[0]
     return Network(session, output, first if isinstance(first, int) else BATCH)
-
-
-def _runtime() -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ValueError(
-            "A pretrained network needs onnxruntime, which is not installed; pip install "
-            "'rknn-jax[embed]'."
-        ) from error
-    return onnxruntime
-
-
-def _read(path: Path) -> bytes:
-    # In a federation the server names the path, and a device may never end.
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}; name an ONNX file.")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"The network {path} could not be opened: {error.strerror}; name an ONNX file."
-        ) from error
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(_read(path)).hexdigest()
 
 
 def _card(path: Path) -> Card:
@@ -267,11 +221,6 @@ def _card(path: Path) -> Card:
             f"Expected the network's card in {path}, with size, mean, std, layout and output, got "
             f"none that can be used ({error}); write one as in docs/embedding.md."
         ) from error
-
-
-def _differ(one: np.ndarray, other: np.ndarray) -> bool:
-    size = max(float(np.abs(one).max(initial=0)), float(np.abs(other).max(initial=0)))
-    return not float(np.abs(one - other).max(initial=0)) <= TOLERANCE * size
 
 
 EXAMPLES: tuple[Config, ...] = ()  # They need a file; tests/conftest.py writes a small one.

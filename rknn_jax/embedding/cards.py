@@ -1,0 +1,45 @@
+"""Cards that lie beside embeddings and tell which model made them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+SAME = ("kind", "sha256", "width", "input", "output", "pooling", "normalize")
+"""Entries of a model that decide its features."""
+
+
+def card_path(out: Path) -> Path:
+    """Return the path of the card, `public.card.json` for `public.parquet`."""
+    return out.with_suffix(".card.json")
+
+
+def read(path: Path, where: str) -> dict[str, Any]:
+    """Return the model that a card tells.
+
+    Args:
+      path: Card.
+      where: Argument and name of the card, for the error.
+
+    Raises:
+      ValueError: If the file is no card, or is damaged.
+    """
+    try:
+        model: dict[str, Any] = json.loads(path.read_bytes())["model"]
+        kind, name, digest, width = (model[one] for one in ("kind", "name", "sha256", "width"))
+        if not (isinstance(kind, str) and isinstance(name, str) and isinstance(width, int)):
+            raise ValueError("its kind, name or width is none")
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise ValueError("its sha256 is none")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"Expected a card of rknn embed in {where}, got none that can be read "
+            f"({' '.join(str(error).split())}); restore the card, or embed the records anew."
+        ) from error
+    return model
+
+
+def differences(model: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Return the entries in which two models differ, so that their features do."""
+    one, two = (json.loads(json.dumps(given)) for given in (model, other))
+    return [name for name in SAME if one.get(name) != two.get(name)]

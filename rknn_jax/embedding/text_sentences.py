@@ -1,0 +1,116 @@
+"""Models of the package `sentence_transformers`, if it is installed.
+
+A model is a folder, or a name such as `sentence-transformers/all-MiniLM-L6-v2`, which is looked up
+in the user's own cache of the Hugging Face hub. Nothing is downloaded.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rknn_jax._internal import onnx
+from rknn_jax.embedding import Embedded, rows
+from rknn_jax.embedding.images import versions
+from rknn_jax.embedding.text_onnx import BATCH, PROBES
+
+PREFIX = "sentence-transformers/"
+"""Beginning of the names of models on the hub."""
+
+
+@dataclass(frozen=True)
+class SentenceModel:
+    """Model of the package `sentence_transformers`.
+
+    Attributes:
+      path: Folder or name of the model.
+      digest: SHA-256 of the weights, the tokenizer and the modules' settings, in hexadecimal.
+      network: The `SentenceTransformer`.
+    """
+
+    path: str
+    digest: str
+    network: Any
+
+    @property
+    def width(self) -> int:
+        """Number of features f."""
+        return int(self.network.get_sentence_embedding_dimension())
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """Name, digest and versions."""
+        return {
+            "kind": "text",
+            "name": Path(self.path).name,
+            "path": self.path,
+            "sha256": self.digest,
+            "width": self.width,
+            "input": {"max_length": self.network.max_seq_length},
+            "versions": versions("sentence-transformers", "torch"),
+        }
+
+    def __call__(self, records: Any) -> Embedded:
+        """Return the features of texts in one or more columns of an Arrow table.
+
+        A row depends on its own text alone, up to rounding.
+        """
+        texts = rows.texts(records)
+        used = [row for row, text in enumerate(texts) if text.strip()]
+        features = np.full((len(texts), self.width), np.nan, np.float32)
+        given = [texts[row] for row in used]
+        if given:
+            features[used] = self._features(given)
+        reasons = {row: "no text" for row, text in enumerate(texts) if not text.strip()}
+        return Embedded(features, reasons, self._num_truncated(given))
+
+    def _features(self, texts: list[str]) -> np.ndarray:
+        made = self.network.encode(texts, batch_size=BATCH, show_progress_bar=False)
+        return np.asarray(made, np.float32)
+
+    def _num_truncated(self, texts: list[str]) -> int:
+        longest = self.network.max_seq_length
+        if longest is None or not texts:
+            return 0
+        encoded = self.network.tokenizer(texts, truncation=False, verbose=False)
+        return sum(len(ids) > longest for ids in encoded["input_ids"])
+
+
+def load(name: str) -> SentenceModel:
+    """Load a model from its folder or from the user's cache.
+
+    Raises:
+      ValueError: If the package is not installed, the model cannot be loaded, or it mixes the texts
+        of a batch.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise ValueError(
+            f"--model {name} needs sentence_transformers, which is not installed; pip install "
+            "sentence-transformers, or name an .onnx file or vectors."
+        ) from error
+    try:
+        network = SentenceTransformer(name, local_files_only=True)
+    except Exception as error:  # the package raises errors of many types
+        raise ValueError(
+            f"Cannot load --model {name}: {error}; name the folder of a model, or download it to "
+            f"your cache first, by hf download {name}."
+        ) from error
+    network.eval()
+    model = SentenceModel(name, _digest(network), network)
+    alone = np.concatenate([model._features([text]) for text in PROBES])
+    onnx.check_each_by_itself(alone, model._features(list(PROBES)), name)
+    return model
+
+
+def _digest(network: Any) -> str:
+    """Return the SHA-256 of everything that decides the features."""
+    found = hashlib.sha256(repr(network).encode())
+    found.update(network.tokenizer.backend_tokenizer.to_str().encode())
+    for name, tensor in sorted(network.state_dict().items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().cpu().double().numpy().tobytes())
+    return found.hexdigest()

@@ -1,0 +1,47 @@
+"""Files of tokenizers, which lie beside the models of text."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NAME = "tokenizer.json"
+"""Name of a tokenizer's file, beside that of its model."""
+
+
+def tokenizer(path: Path) -> Any:
+    """Return a tokenizer of the package `tokenizers`, which neither pads nor truncates.
+
+    Raises:
+      ValueError: If the package is not installed, or the file cannot be read.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ValueError(
+            "Text needs tokenizers, which is not installed; pip install 'rknn-jax[embed]'."
+        ) from error
+    try:
+        read = Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing more special
+        raise ValueError(f"Cannot read the tokenizer {path}: {error}; restore it.") from error
+    read.no_padding()
+    read.no_truncation()
+    return read
+
+
+def digest(files: Sequence[Path], model: str) -> str:
+    """Return the SHA-256 of a model's files, one after the other, in hexadecimal.
+
+    Raises:
+      ValueError: If a file is not there.
+    """
+    found = hashlib.sha256()
+    for path in files:
+        if not path.is_file():
+            raise ValueError(
+                f"There is no file {path} of --model {model}; name the file of the model, with "
+                f"{NAME} beside it."
+            )
+        found.update(path.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,219 @@
+"""Transformers of text in `rknn embed`: padding, batches and the other texts never show, truncation
+is said, and what cannot be used is refused.
+"""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rknn_jax.embedding import text, text_onnx
+from tests import tiny_network
+
+TEXTS = ["cat runs", "dog", "", "fast cat sleeps dog", "unknown dog", None, " ", "runs fast"]
+USED = [0, 1, 3, 4, 7]
+ROWS = {word: row for row, word in enumerate(tiny_network.WORDS, 4)}
+
+
+def table(values):
+    return pa.table({"text": pa.array(values, pa.string())})
+
+
+def expected(value, *, pooling="mean", longest=6):
+    """Features of a text by the graph's own arithmetic, one token after the other."""
+    vectors = tiny_network.token_vectors()
+    words = [ROWS.get(word, 1) for word in value.split()][: longest - 2]
+    own = vectors[[2, *words, 3]]
+    attended = own + own.mean(axis=0)
+    return attended.mean(axis=0) if pooling == "mean" else attended[0]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_features_are_those_of_each_text_without_padding(tmp_path, pooling):
+    model = text.load(str(tiny_network.write_text(tmp_path, pooling=pooling)))
+    made = model(table(TEXTS))
+    for row in USED:
+        wanted = expected(TEXTS[row], pooling=pooling)
+        np.testing.assert_allclose(made.features[row], wanted, rtol=1e-5, atol=1e-6)
+    assert made.reasons == dict.fromkeys((2, 5, 6), "no text")
+    assert np.isnan(made.features[[2, 5, 6]]).all()
+    assert made.truncated == 0
+
+
+@pytest.mark.parametrize("batch", [1, 2, 32])
+def test_the_number_of_texts_at_once_does_not_show(tmp_path, monkeypatch, batch):
+    monkeypatch.setattr(text_onnx, "BATCH", batch)
+    model = text.load(str(tiny_network.write_text(tmp_path)))
+    among = model(table(TEXTS)).features
+    for row in USED:
+        alone = model(table([TEXTS[row]])).features[0]
+        np.testing.assert_allclose(among[row], alone, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(alone, expected(TEXTS[row]), rtol=1e-5, atol=1e-6)
+
+
+def test_normalized_features_have_length_one_and_one_direction(tmp_path):
+    plain = text.load(str(tiny_network.write_text(tmp_path)))(table(TEXTS)).features[USED]
+    model = text.load(str(tiny_network.write_text(tmp_path, normalize=True)))
+    lengths = np.linalg.norm(plain, axis=1, keepdims=True)
+    np.testing.assert_allclose(model(table(TEXTS)).features[USED], plain / lengths, rtol=1e-5)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_truncation_is_said(rknn, tmp_path, private):
+    network = tiny_network.write_text(tmp_path, max_length=4)
+    pq.write_table(table(TEXTS), tmp_path / "t.parquet")
+    done = rknn(
+        *("embed", "--text", "t.parquet", "--model", network, "--out", "o.parquet", "--json"),
+        *(["--private"] if private else []),
+    )
+    assert done.status == 0, done.err
+    assert "1 texts are longer than the model takes, and end at its 4 tokens" in done.err
+    assert ("tell nobody how many" in done.err) == private
+    assert done.json["truncated"] == 1
+    card = json.loads(Path("o.card.json").read_text())
+    assert card["truncated"] == (None if private else 1)
+    rows = pq.read_table("o.parquet")["embeddings"].to_pylist()
+    kept = rows[3] if private else rows[2]
+    np.testing.assert_allclose(kept, expected(TEXTS[3], longest=4), rtol=1e-5)
+
+
+@pytest.mark.parametrize("attends", ["all", "batch"])
+def test_a_transformer_that_sees_padding_or_other_texts_is_refused(tmp_path, attends):
+    path = tiny_network.write_text(tmp_path, attends=attends)
+    with pytest.raises(ValueError, match="of each record by itself"):
+        text.load(str(path))
+
+
+def test_the_digest_is_that_of_the_network_the_tokenizer_and_the_card(tmp_path):
+    path = tiny_network.write_text(tmp_path)
+    digests = {text.load(str(path)).card["sha256"]}
+    path.with_suffix(".json").write_text(json.dumps(tiny_network.TEXT_CARD, indent=4))
+    assert text.load(str(path)).card["sha256"] in digests, "spaces are no settings"
+    for changes in ({"seed": 1}, {"normalize": True}, {"max_length": 5}):
+        digests.add(text.load(str(tiny_network.write_text(tmp_path, **changes))).card["sha256"])
+    tiny_network.write_text(tmp_path)
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace("sleeps", "snores"))
+    digests.add(text.load(str(path)).card["sha256"])
+    assert len(digests) == 5
+
+
+def test_the_private_side_needs_the_model_of_the_card(rknn, tmp_path):
+    network = tiny_network.write_text(tmp_path)
+    pq.write_table(table(TEXTS), tmp_path / "t.parquet")
+    assert rknn("embed", "--text", "t.parquet", "--model", network, "--out", "p.parquet").err
+    private = ("embed", "--text", "t.parquet", "--card", "p.card.json", "--private")
+    assert rknn(*private, "--out", "r.parquet").status == 0
+    tiny_network.write_text(tmp_path, pooling="cls")
+    done = rknn(*private, "--out", "s.parquet")
+    assert done.status == 2
+    assert "sha256, pooling" in done.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"axes": (1, "t")}, "of any size"),
+        ({"axes": ("n", 9)}, "of any size"),
+        ({"output": "pooled"}, "pooled"),
+        ({"inputs": ["input_ids", "mask"]}, "attention_mask"),
+        ({"inputs": ["input_ids"]}, "two or three inputs"),
+        ({"pooling": "max"}, "mean or cls"),
+        ({"max_length": 0}, "max_length"),
+        ({"normalize": "yes"}, "true or false"),
+    ],
+    ids=str,
+)
+def test_files_that_do_not_fit_are_told(tmp_path, changes, words):
+    path = tiny_network.write_text(tmp_path, **changes)
+    with pytest.raises(ValueError, match=words):
+        text.load(str(path))
+
+
+@pytest.mark.parametrize("name", ["words.onnx", "words.json", "tokenizer.json"])
+def test_a_missing_file_is_named(tmp_path, name):
+    path = tiny_network.write_text(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        text.load(str(path))
+
+
+# ---- the package sentence_transformers, in whose place a small one stands
+
+
+class Transformer:
+    """Network of the package: the mean of a text's letters."""
+
+    max_seq_length = 5
+
+    def __init__(self, name, *, local_files_only):
+        assert local_files_only, "nothing may be downloaded"
+        if name.endswith("absent"):
+            raise OSError("not in the cache")
+        self.tokenizer = Letters()
+
+    def __repr__(self):
+        return "Transformer"
+
+    def eval(self):
+        """Do nothing, as without dropout."""
+
+    def get_sentence_embedding_dimension(self):
+        return 2
+
+    def encode(self, texts, **others):
+        cut = [given[: self.max_seq_length] for given in texts]
+        return np.array([[len(one), np.mean([*map(ord, one)])] for one in cut])
+
+    def state_dict(self):
+        return {}
+
+
+class Letters:
+    backend_tokenizer = SimpleNamespace(to_str=lambda: "letters")
+
+    def __call__(self, texts, *, truncation, verbose):
+        return {"input_ids": [[*map(ord, given)] for given in texts]}
+
+
+@pytest.fixture
+def package(monkeypatch):
+    module = ModuleType("sentence_transformers")
+    module.SentenceTransformer = Transformer
+    monkeypatch.setitem(sys.modules, "sentence_transformers", module)
+    monkeypatch.setattr("rknn_jax.embedding.text_sentences.versions", lambda *names: {})
+    return module
+
+
+def test_a_model_of_the_package_is_loaded_without_a_download(rknn, tmp_path, package):
+    pq.write_table(table(["cat", "a longer one", None, " "]), tmp_path / "t.parquet")
+    command = ("embed", "--text", "t.parquet", "--model", "sentence-transformers/tiny")
+    done = rknn(*command, "--private", "--out", "o.parquet", "--json")
+    assert done.status == 0, done.err
+    assert done.json["model"]["name"] == "tiny"
+    assert done.json["truncated"] == 1
+    found = np.array(pq.read_table("o.parquet")["embeddings"].to_pylist(), np.float32)
+    np.testing.assert_allclose(found[0], [3, np.mean([*map(ord, "cat")])])
+    np.testing.assert_allclose(found[1], [5, np.mean([*map(ord, "a lon")])])
+    assert np.isnan(found[2:]).all()
+
+
+def test_a_folder_is_a_model_of_the_package(tmp_path, package):
+    (tmp_path / "mine").mkdir()
+    assert text.load(str(tmp_path / "mine")).card["name"] == "mine"
+
+
+def test_a_model_that_is_not_there_is_told(package):
+    with pytest.raises(ValueError, match="to your cache first"):
+        text.load("sentence-transformers/absent")
+
+
+def test_without_the_package_the_remedy_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ValueError, match="pip install sentence-transformers"):
+        text.load("sentence-transformers/all-MiniLM-L6-v2")
