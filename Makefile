@@ -7,7 +7,7 @@ DEMO_OUT = runs/demo
 SECONDS = 20
 export UV_PROJECT_ENVIRONMENT = $(VENV)
 
-.PHONY: demo test long processes test-all lint docs compare regression fuzz bench mutants clean
+.PHONY: demo test long processes wheel test-all lint docs compare regression fuzz bench mutants clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
@@ -32,6 +32,11 @@ lint: $(VENV)/.dev
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+# Versions of Python that pyenv keeps are found by their names once they are chosen, the current one first.
+wheel: $(VENV)/.dev  ## build the wheel, and install and run it under every Python of this machine that it supports: a minute each
+	export PYENV_VERSION=$$(pyenv version-name 2>/dev/null):$$(pyenv versions --bare 2>/dev/null | paste -s -d :); \
+	$(RUN) -m pytest -n 2 tests/test_wheel.py
 
 docs: $(VENV)/.dev  ## the site, in site/: warnings are errors, and the notebook and the pages are executed
 	$(RUN) -m pytest -q tests/test_documentation.py -m slow

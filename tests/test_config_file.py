@@ -1,11 +1,18 @@
 """Options of a file are those of the command line, which replace them."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
-from rknn_jax.cli import config
+from rknn_jax._internal import option_files
+from rknn_jax.cli import label
+from rknn_jax.cli import main as cli
 from rknn_jax.cli.main import main
+from rknn_jax.release.settings import Settings
+from train import commandline, presets
+from train.experiment import Experiment
 
 
 def test_options_of_a_file_come_before_those_of_the_command_line(tmp_path):
@@ -17,12 +24,12 @@ def test_options_of_a_file_come_before_those_of_the_command_line(tmp_path):
     expected = ["--epsilon=0.5", "--dry-run", "--classes=cat,dog", "--seed=-3", "--vary"]
     expected += ["a=1", "b=2", "--labeler.max-answers=7"]
     for words in (["--config", str(path)], [f"--config={path}"]):
-        found = config.expanded(["label", "--epsilon", "1", *words, "--json"])
+        found = option_files.expanded(["label", "--epsilon", "1", *words, "--json"])
         assert found == ["label", *expected, "--epsilon", "1", "--json"]
     (tmp_path / "run.json").write_text(json.dumps({"epsilon": 0.5, "queries": None}))
-    found = config.expanded(["label", "--config", str(tmp_path / "run.json")])
+    found = option_files.expanded(["label", "--config", str(tmp_path / "run.json")])
     assert found == ["label", "--epsilon=0.5"]
-    assert config.expanded(["label", "--epsilon", "1"]) == ["label", "--epsilon", "1"]
+    assert option_files.expanded(["label", "--epsilon", "1"]) == ["label", "--epsilon", "1"]
 
 
 @pytest.mark.parametrize(
@@ -34,6 +41,7 @@ def test_options_of_a_file_come_before_those_of_the_command_line(tmp_path):
         ("run.json", "[" * 100_000, "Expected JSON"),
         ("run.toml", "a = \udcff", "Expected TOML"),
         ("run.toml", 'config = "other.toml"', "Expected no option --config"),
+        ("run.json", '{"options": 3}', "Expected a table options"),
         ("none.toml", None, "No such file"),
     ],
 )
@@ -61,3 +69,43 @@ def test_a_command_runs_by_its_file_and_says_its_version(tmp_path, capsys):
     assert capsys.readouterr().out == by_file
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("rknn 0.")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dataset digits --epsilon 1 --student none --out a",
+        "--labeler pate --num-teachers 25 --delta 1e-5 --epsilon 2 --queries 90 --noise-seed -3",
+        "--representation self_trained --members 3 --student mlp --semi-supervised uda --seed 3",
+        "--epsilon inf --no-deskew --student linear --epochs 3 --data-dir some/where",
+        "--labeler noisy_sgd --network tanh_cnn --epsilon 2 --delta 1e-5 --buy.labels 10 --buy.oracle benchmark",
+        *(f"--preset {name}" for name in presets.NAMES),
+    ],
+)
+def test_the_options_that_a_run_keeps_make_its_settings_again(line, tmp_path):
+    experiment = commandline.parsed(line.split())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"epsilon": 7, "options": commandline.options(experiment)}))
+    again = commandline.parsed(["--config", str(path), "--out", "a"])
+    assert again == dataclasses.replace(experiment, out=Path("a"))
+
+
+def test_settings_that_only_a_program_writes_are_kept_too():
+    """A command line has no word for a preset's number of queries taken back, but a file does."""
+    preset = presets.named("mnist-fast")
+    told = commandline.options(dataclasses.replace(preset, queries=None))
+    assert preset.queries
+    assert told["queries"] == "None"
+    assert commandline.options(Experiment())["labeler"] == "rknn"
+
+
+def test_a_release_keeps_its_options_for_the_owner_alone(tmp_path, monkeypatch):
+    given = {"private": ("a.npz", "b.npz"), "ledger": Path("own.jsonl"), "standardize": True}
+    settings = Settings("p.npz", epsilon=0.5, classes="cat,dog", out=tmp_path, **given)
+    label.keep_options(settings, tmp_path)
+    path = tmp_path / "config.json"
+    assert path.stat().st_mode & 0o077 == 0
+    found = []
+    monkeypatch.setattr(cli, "_run", lambda action: found.append(action) or {})
+    assert main(["label", "--config", str(path), "--out", str(tmp_path)]) == 0
+    assert found == [settings]

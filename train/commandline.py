@@ -11,13 +11,15 @@ chosen part have its field in front, as in `--labeler.num-teachers 250`. The pre
 import argparse
 import dataclasses
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
 import tyro
 
 from rknn_jax import labelers, representations
+from rknn_jax._internal import option_files
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.students import base as students
 from rknn_jax.students import fit
@@ -53,7 +55,7 @@ def parsed(arguments: list[str], description: str | None = None) -> Experiment:
       ValueError: If a name is unknown, or settings do not go together.
       SystemExit: If an option is unknown, or help was asked for.
     """
-    names, rest = _names(arguments)
+    names, rest = _names(option_files.expanded(arguments))
     given = _begun(names)
     chosen = {field: given[field] for field in ROOMS if given[field] is not None}
     kinds = {field: _narrowed(type(part)) for field, part in chosen.items()}
@@ -80,6 +82,43 @@ def parsed(arguments: list[str], description: str | None = None) -> Experiment:
     values = {name: getattr(found, name) for name in given}
     values |= {field: _cast(values[field], type(part)) for field, part in chosen.items()}
     return Experiment(**values)
+
+
+def options(experiment: Experiment) -> dict[str, Any]:
+    """Return the options that make an experiment, as a file of options has them.
+
+    The names of the parts are always there, and other settings if they are no defaults. The folder
+    is left out, so that a repeated run gets a folder of its own.
+    """
+    student = experiment.student
+    names = {
+        "preset": experiment.preset,
+        "labeler": experiment.labeler.name,
+        "representation": experiment.representation.name,
+        "student": "none" if student is None else student.student.model,
+        "semi-supervised": None if student is None else student.semi_supervised,
+    }
+    begun = _begun(_names([f"--{name}={one}" for name, one in names.items() if one])[0])
+    told = {name: one for name, one in names.items() if one}
+    for name, default in begun.items():
+        if name not in ("preset", "out"):
+            told |= _changed(name, getattr(experiment, name), default)
+    return told
+
+
+def _changed(name: str, value: Any, default: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the options of a setting that is no default, or of those in a part."""
+    if value == default:
+        return
+    if dataclasses.is_dataclass(value):
+        prefix = "student" if name == "student.student" else name
+        for key in _values(value, type(value)):
+            yield from _changed(f"{prefix}.{key}", getattr(value, key), getattr(default, key))
+    elif value is False:
+        part, dot, last = name.rpartition(".")
+        yield f"{part}{dot}no-{last}", True
+    else:
+        yield name, str(value) if value is None or isinstance(value, Path) else value
 
 
 def _names(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

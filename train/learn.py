@@ -10,6 +10,7 @@ import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.option_files import OPTIONS
 from rknn_jax.algorithm import Fit, Keys, Round
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.rknn import ReverseKNN
@@ -19,7 +20,7 @@ from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Queries, Task
 
-from . import buy, run_folder
+from . import buy, commandline, run_folder
 from .environment import environment
 from .experiment import Experiment, plain_settings
 from .json_files import append_jsonl, write_json
@@ -111,13 +112,14 @@ def final_student(
 def write_settings(
     experiment: Experiment, labeler: Labeler[Any], num_queries: int, task: Task, folder: Path
 ) -> None:
-    """Write `config.json`: resolved settings, versions and device."""
+    """Write `config.json`: resolved settings, versions, device, and options for `--config`."""
     resolved = {
         "resolved_labeler": asdict(labeler) | _mechanism(labeler),
         "resolved_queries": num_queries,
         "classes": task.card.classes,
     }
-    told = plain_settings(experiment) | resolved | environment()
+    options = {OPTIONS: commandline.options(experiment)}
+    told = plain_settings(experiment) | resolved | environment() | options
     write_json(folder / "config.json", told)
 
 

@@ -2,7 +2,7 @@
 
 ```
 runs/<name>/
-  config.json     every setting as it was resolved, versions, device
+  config.json     every setting as it was resolved, versions, device, options for `--config`
   result.json     accuracies, epsilon and its meaning, seconds; `not_covered_by_epsilon` apart
   privacy.json    the guarantee of the whole run and of every round
   privacy.html    the promise of that guarantee, in plain words

@@ -1,17 +1,24 @@
 """`rknn label`: messages of a release; `rknn_jax.release.label` does the work."""
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rknn_jax._internal.disk import OWNER, write_whole
+from rknn_jax._internal.option_files import OPTIONS
 from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
+
+FOLDER_ONLY = ("out", "json")
+"""Options that a later release does not repeat."""
 
 # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
@@ -70,6 +77,7 @@ def run(settings: Settings) -> dict[str, Any]:
         warnings.catch_warnings(record=True) as caught,
     ):
         done = job.release(plan, counted)
+        keep_options(settings, plan.folder)
     _tell_warnings(caught)
     unsure = None if done.counts is None else job.unsure_share(done)
     _tell_release(plan, done)
@@ -80,6 +88,17 @@ def run(settings: Settings) -> dict[str, Any]:
     }
     said = {"unsure": unsure, **_expectations(done), "concerns": [*map(asdict, done.concerns)]}
     return {"files": files, **said, **done.card}
+
+
+def keep_options(settings: Settings, folder: Path) -> None:
+    """Write the options that are no defaults for `--config`. They name private files."""
+    chosen = {
+        one.name: getattr(settings, one.name)
+        for one in fields(settings)
+        if one.name not in FOLDER_ONLY and getattr(settings, one.name) != one.default
+    }
+    text = json.dumps({OPTIONS: chosen}, indent=2, default=str)
+    write_whole(folder / "config.json", f"{text}\n".encode(), OWNER)
 
 
 def _tell_warnings(caught: list[warnings.WarningMessage]) -> None:

@@ -33,14 +33,13 @@ from typing import Annotated, Any, NoReturn
 import tyro
 from tyro.conf import subcommand
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, option_files
 from rknn_jax._internal.terminal import STOPPED, err, leave
 from rknn_jax.cli import (
     account,
     audit,
     budget,
     classes,
-    config,
     embed,
     experiment,
     export,
@@ -72,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"rknn {importlib.metadata.version('rknn-jax')}\n")
         return 0
     try:
-        arguments = config.expanded(arguments)
+        arguments = option_files.expanded(arguments)
     except (ValueError, OSError) as error:
         err.print(f"rknn: error: {error}")
         return 2

@@ -5,6 +5,11 @@
 A key of the file is the name of an option, with `-` or `_`. A table `[labeler]` with a key
 `max-answers` is the option `--labeler.max-answers`. Options of the command line come after those of
 the file, and so replace them.
+
+A run keeps its options under `"options"` in its `config.json`. Then that table is read alone, so
+that the file repeats the run, in a new folder:
+
+    rknn experiment distill --config runs/demo/config.json
 """
 
 import json
@@ -14,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 FLAG = "--config"
+
+OPTIONS = "options"
+"""Table of a run's `config.json` that holds the options of its command."""
 
 
 def expanded(arguments: Sequence[str]) -> list[str]:
@@ -51,6 +59,11 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"Expected {kind} in {path}, got {error}; correct the file.") from None
     if not isinstance(found, dict):
         raise ValueError(f"Expected options by name in {path}, got a {type(found).__name__}.")
+    found = found.get(OPTIONS, found)
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"Expected a table {OPTIONS} in {path}, got {found!r}; name each option in it."
+        )
     if FLAG.strip("-") in found:
         raise ValueError(f"Expected no option {FLAG} in {path}, got one; put all options there.")
     return found
