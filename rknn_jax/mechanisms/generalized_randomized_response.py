@@ -83,6 +83,11 @@ class GeneralizedRandomizedResponse(PureProtocol):
         """Return the published cell."""
         return message == jnp.arange(self.num_cells)
 
+    def aggregate(self, messages: jax.Array) -> jax.Array:
+        """Count the messages of each cell, int32 `[num_totals]`."""
+        counts = jnp.zeros(self.num_cells + 1, jnp.int32).at[messages].add(1)
+        return counts[:-1]
+
     def valid(self, message: jax.Array) -> jax.Array:
         """Return True if the symbol is a cell or none."""
         return (message >= 0) & (message <= self.num_cells)

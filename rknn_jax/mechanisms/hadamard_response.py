@@ -87,6 +87,18 @@ class HadamardResponse(PureProtocol):
         """Return the cells whose entry is the bit."""
         return entries(message.row, jnp.arange(1, self.num_cells + 1)) == message.bit
 
+    def aggregate(self, messages: Message) -> jax.Array:
+        """Count the messages that support each cell, int32 `[num_totals]`.
+
+        A message supports a cell if its sign is that of the cell's entry. So the signs of each row
+        are summed, and one transform gives for every column how many more messages agree with it
+        than not.
+        """
+        signs = 1 - 2 * messages.bit.astype(jnp.int32)
+        by_row = jnp.zeros(self.order, jnp.int32).at[messages.row].add(signs)
+        more = walsh_hadamard(by_row)[1 : self.num_cells + 1]
+        return (len(signs) + more) // 2
+
     def valid(self, message: Message) -> jax.Array:
         """Return True if the row is in the matrix and the bit is 0 or 1."""
         return (
@@ -120,6 +132,16 @@ def entries(row: Any, column: Any) -> jax.Array:
     return (
         jax.lax.population_count(jnp.asarray(row, jnp.int32) & jnp.asarray(column, jnp.int32)) & 1
     )
+
+
+def walsh_hadamard(values: jax.Array) -> jax.Array:
+    """Return Sylvester's matrix times integers `[order]`, in order·log2(order) additions."""
+    half = 1
+    while half < len(values):
+        first, second = values.reshape(-1, 2, half).swapaxes(0, 1)
+        values = jnp.stack([first + second, first - second], axis=1).reshape(-1)
+        half *= 2
+    return values
 
 
 EXAMPLES = (HadamardResponse(1.0, 2, 3), HadamardResponse(2.0, 3, 2, num_neighbors=2))

@@ -31,15 +31,20 @@ from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
 from rknn_jax.types import Array
 
-MESSAGES_AT_ONCE = 16  # More would not fit the registers and the cache of a CPU core.
 WORD = 32
 
 
 @dataclass(frozen=True)
 class LocalRandomizer(CalibratedMechanism):
-    """Client whose message is epsilon-DP by itself; see `CalibratedMechanism` for the fields."""
+    """Client whose message is epsilon-DP by itself; see `CalibratedMechanism` for the fields.
+
+    Attributes:
+      messages_at_once: Number of messages of a block; more than a few masks of cells would not fit
+        the registers and the cache of a CPU core.
+    """
 
     trusts: ClassVar[tuple[Trust, ...]] = ("local", "shuffle")
+    messages_at_once: ClassVar[int] = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,16 +157,21 @@ class LocalRandomizer(CalibratedMechanism):
     def aggregate(self, messages: Any) -> jax.Array:
         """Count the messages that support each cell, int32 `[num_totals]`."""
         leaves = jax.tree.leaves(messages)
-        whole = len(leaves[0]) // MESSAGES_AT_ONCE * MESSAGES_AT_ONCE
+        size = self.messages_at_once
+        whole = len(leaves[0]) // size * size
 
         def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
-            return totals + jnp.sum(jax.vmap(self.support)(part), axis=0, dtype=jnp.int32), None
+            return totals + self.block_totals(part), None
 
         parts = jax.tree.map(
-            lambda x: x[:whole].reshape(-1, MESSAGES_AT_ONCE, *x.shape[1:]), messages
+            lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), messages
         )
         totals, _ = jax.lax.scan(add, jnp.zeros(self.num_totals, jnp.int32), parts)
         return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
+
+    def block_totals(self, messages: Any) -> jax.Array:
+        """Return `aggregate` of a block of messages, of which all may be held in memory."""
+        return jnp.sum(jax.vmap(self.support)(messages), axis=0, dtype=jnp.int32)
 
     def sample_totals(
         self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray

@@ -246,6 +246,14 @@ def test_totals_of_parts_add_up_to_the_total(mechanism):
     )
 
 
+@each_local_run
+def test_totals_count_the_messages_that_support_a_cell(mechanism):
+    """By the definition, whatever shortcut `aggregate` takes."""
+    messages, whole, _ = jax.tree.map(lambda leaf: leaf[0], runs(mechanism))
+    masks = jax.vmap(mechanism.support)(messages)
+    np.testing.assert_array_equal(np.asarray(masks).sum(axis=0), whole)
+
+
 @each_run
 def test_two_keys_differ_and_one_key_repeats(mechanism):
     counts = runs(mechanism).counts
