@@ -30,9 +30,10 @@ from rknn_jax.federation.collector import Collector
 from rknn_jax.federation.connection import Connection, FailedError, take_part
 from rknn_jax.federation.desk import Desk
 from rknn_jax.federation.listener import listening
+from rknn_jax.federation.request import Public
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.server import Resources
-from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.federation.settings import Join, Serve, settled
 from tests import certificates
 from tests.test_federation import a_client, a_round, honest
 
@@ -257,7 +258,6 @@ def test_serve_and_join_end_with_a_statement_and_the_ledger(tmp_path):
         clients=1,
         out=tmp_path / "out",
         mechanism="generalized_randomized_response",
-        student="none",
         collect_only=True,
         port=free_port(),
     )
@@ -313,6 +313,30 @@ def test_a_record_of_another_length_casts_no_vote(tmp_path):
     np.testing.assert_array_equal(np.isnan(client.inputs).all(axis=1), [False, True, True, False])
     round = Round(np.zeros((2, 2), np.float32), ("a", "b"), a_round().config)
     assert len(client.answer(round.data)[2]) == round.answer_bytes(4)
+
+
+def test_a_server_hears_of_all_that_is_wrong_at_once(tmp_path):
+    settings = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out", quorum=4, port=0)
+    with pytest.raises(ValueError, match="--public") as caught:
+        federation.serve(dataclasses.replace(settings, host="0.0.0.0"))
+    for words in ("--certificates and --keys", "got --port 0", "P.npz", "got --quorum 4"):
+        assert words in str(caught.value)
+    assert not settings.out.exists()
+
+
+def test_what_follows_from_the_data_need_not_be_given(tmp_path, capsys):
+    given = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out", quorum=2)
+    assert settled(given, images=True).student == "cnn"
+    assert settled(given, images=False).student == "none"
+    assert settled(given, images=False).honest == 0
+    summed = dataclasses.replace(given, trust="central")
+    assert settled(summed, images=False).honest == 2
+    chosen = dataclasses.replace(summed, honest=3, student="linear")
+    assert settled(chosen, images=False) == chosen
+    federation._settle(summed, Public(np.zeros((3, 2), np.float32)))
+    told = capsys.readouterr().err
+    assert "none, because --public holds embeddings" in told
+    assert "2 clients, the quorum" in told
 
 
 def test_a_server_that_others_reach_wants_certificates(tmp_path):

@@ -1,7 +1,7 @@
 """Settings of a federation: a server's request, and a client's agreement."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -43,7 +43,7 @@ class Serve:
       deadline: seconds that the round is open.
       labeler: rknn, whose records vote for queries; or prototypes, least_squares or public_prototypes, whose clients add up one sum, with --trust central.
       trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
-      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer.
+      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer. With --trust central all of --quorum where it is not given.
       delta: for --trust shuffle and central.
       amplification: bound that --trust shuffle counts by; variation-ratio looks at the mechanism and needs less noise, general holds for every mechanism.
       mechanism: of each message; a file of rknn_jax/mechanisms whose messages a client can draw exactly, such as subset_selection, or with --trust central one whose noise clients add in shares. collision, or with --trust central binomial, if not given.
@@ -53,7 +53,7 @@ class Serve:
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
       representation: learned from the public images; a file of rknn_jax/representations.
-      student: trained on the labeled public images; none for labels alone.
+      student: trained on the labeled public images; none for labels alone. cnn for images and none for embeddings where it is not given.
       epochs: of the student; its own where it is not given.
       test: .npz with `images` and `labels` that measure the student.
       seed: of clustering and training, which are public. No option fixes the noise.
@@ -90,7 +90,7 @@ class Serve:
     unit: Unit = "record"
     records_per_client: int = 1
     representation: str = "spectral"
-    student: str = "cnn"
+    student: str | None = None
     epochs: int = 0
     test: Path | None = None
     seed: int = 0
@@ -170,6 +170,20 @@ class Join:
         return private.with_name(f"{private.name}.{suffix}")
 
 
+def settled(settings: Serve, *, images: bool) -> Serve:
+    """Return a server's settings with what follows from its data and its trust, if not given.
+
+    Args:
+      settings: Settings of the server.
+      images: True if its public records are images, from which a student can learn.
+    """
+    student = settings.student or ("cnn" if images else "none")
+    honest = settings.honest
+    if settings.trust == "central" and not honest:
+        honest = settings.quorum or settings.clients
+    return replace(settings, student=student, honest=honest)
+
+
 def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     """Return the server's request.
 
@@ -205,9 +219,10 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
             "--allow-large-epsilon if that is meant, and every client has to pass it too."
         )
     config = _config(settings)
-    if settings.student != "none":
+    student = settings.student or "none"
+    if student != "none":
         # Refuse now what training would refuse after the round.
-        students.Config(model=settings.student, epochs=settings.epochs)
+        students.Config(model=student, epochs=settings.epochs)
     representations.named(settings.representation)  # refuses an unknown name
     by_client = settings.unit == "client"
     return Asked(
@@ -222,7 +237,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         settings.clients,
         settings.quorum or settings.clients,
         settings.deadline,
-        settings.student,
+        student,
         settings.epochs,
         settings.seed,
         settings.keys is not None,
