@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import json
 import queue
+import shlex
 import socket
 import ssl
 import threading
@@ -23,6 +24,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from rknn_jax.cli import federation
+from rknn_jax.cli import main as cli
 from rknn_jax.federation import connection as connections
 from rknn_jax.federation import hosting, joining, listener, server, tls
 from rknn_jax.federation.agreement import Agreement
@@ -33,7 +35,7 @@ from rknn_jax.federation.listener import listening
 from rknn_jax.federation.request import Public
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.server import Resources
-from rknn_jax.federation.settings import Join, Serve, settled
+from rknn_jax.federation.settings import Join, Serve, join_command, settled
 from tests import certificates
 from tests.test_federation import a_client, a_round, honest
 
@@ -337,6 +339,34 @@ def test_what_follows_from_the_data_need_not_be_given(tmp_path, capsys):
     told = capsys.readouterr().err
     assert "none, because --public holds embeddings" in told
     assert "2 clients, the quorum" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"trust": "shuffle", "honest": 50, "delta": 1e-5},
+        {"trust": "central", "unit": "client"},
+        {"epsilon": 60.0, "allow_large_epsilon": True},
+    ],
+)
+def test_a_dry_run_tells_a_command_that_agrees_to_the_round(tmp_path, monkeypatch, words):
+    np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
+    given = {"public": tmp_path / "P.npz", "epsilon": 0.1234567, "classes": "2", "clients": 3}
+    settings = Serve(**{**given, "out": tmp_path / "out", "dry_run": True, **words})
+    told = federation.serve(settings)
+    assert not settings.out.exists()
+    found = []
+    monkeypatch.setattr(cli, "_run", lambda action: found.append(action) or {})
+    assert cli.main(shlex.split(told["join"])[1:]) == 0
+    [mine] = found
+    assert mine.budget >= settings.epsilon
+    assert mine.budget_delta >= (settings.delta if settings.trust != "local" else 0)
+    assert (mine.trust, mine.unit) == (settings.trust, settings.unit)
+    assert mine.honest == (settings.honest or None)
+    assert mine.allow_large_epsilon == settings.allow_large_epsilon
+    secured = dataclasses.replace(settings, keys=tmp_path, host="0.0.0.0")
+    assert {"HOST:9092", "--ca", "--certificate", "--key"} <= set(join_command(secured))
 
 
 def test_a_server_that_others_reach_wants_certificates(tmp_path):

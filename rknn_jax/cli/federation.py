@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import ipaddress
+import shlex
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 
 from rknn_jax._internal.disk import locked
 from rknn_jax._internal.terminal import err, tell
-from rknn_jax.federation.settings import Join, Serve, asked, settled
+from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
 
 if TYPE_CHECKING:
     from rknn_jax.federation.collector import Collector, Sum
@@ -38,6 +39,11 @@ def serve(settings: Serve) -> dict[str, Any]:
     wanted = asked(settings)
     if wanted.summed:
         _check_sum(settings, wanted)
+    if settings.dry_run:
+        command = shlex.join(join_command(settings))
+        _told("clients", f"{command}  # at each of {settings.clients}, with its own --private")
+        _told("checked", "nobody was asked, and nothing was written")
+        return {"dry_run": True, "join": command}
     settings.out.mkdir(parents=True, exist_ok=True)
     busy = (
         f"Expected --out that no other server has, got --out {settings.out}; wait for it, or name "

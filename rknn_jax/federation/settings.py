@@ -68,6 +68,7 @@ class Serve:
       contact: address for questions, likewise.
       purpose: of the round, likewise.
       allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
+      dry_run: check the settings, and tell the command for the clients. Asks nobody, writes nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
@@ -105,6 +106,7 @@ class Serve:
     contact: str = ""
     purpose: str = ""
     allow_large_epsilon: bool = False
+    dry_run: bool = False
     json: bool = False
 
 
@@ -182,6 +184,30 @@ def settled(settings: Serve, *, images: bool) -> Serve:
     if settings.trust == "central" and not honest:
         honest = settings.quorum or settings.clients
     return replace(settings, student=student, honest=honest)
+
+
+def join_command(settings: Serve) -> list[str]:
+    """Return the words of the command by which a client agrees to a round once.
+
+    HOST, R.npz and the names of the certificates are for the client's owner to replace.
+
+    Args:
+      settings: Settings of the server, settled.
+    """
+    host = "HOST" if settings.host in ("0.0.0.0", "::") else settings.host
+    words = ["rknn", "join", "--private", "R.npz", "--server", f"{host}:{settings.port}"]
+    words += ["--budget", str(settings.epsilon), "--trust", settings.trust]
+    if settings.trust != "local":
+        words += ["--budget-delta", str(settings.delta)]
+    if settings.trust == "shuffle":
+        words += ["--honest", str(settings.honest)]
+    if settings.unit == "client":
+        words += ["--unit", "client"]
+    if settings.allow_large_epsilon:
+        words.append("--allow-large-epsilon")
+    if settings.keys is not None:
+        words += ["--ca", "ca.pem", "--certificate", "party.pem", "--key", "party.key"]
+    return words
 
 
 def asked(settings: Serve, simulated: int | None = None) -> "Asked":
