@@ -183,7 +183,7 @@ def test_a_client_that_comes_too_late_spends_nothing_and_a_counted_one_hears_the
             raise KeyboardInterrupt(f"{name}: {text}")  # as Ctrl-C does
 
         silent = Connection(f"http://{HERE}:{running.port}", None, lambda *line: None)
-        with pytest.raises(KeyboardInterrupt, match="too late: .* no more answers.* Nothing was spent"):
+        with pytest.raises(KeyboardInterrupt, match="too late: .* Nothing was spent"):
             take_part(late, silent, leave)
     assert late.ledger.spent.epsilon == 0
     assert running.collector.rejected == {}
