@@ -41,6 +41,7 @@ wheel: $(VENV)/.dev  ## build the wheel, and install and run it under every Pyth
 docs: $(VENV)/.dev  ## the site, in site/: warnings are errors, and the notebook and the pages are executed
 	$(RUN) -m pytest -q tests/test_documentation.py -m slow
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	$(RUN) -m pytest -q tests/test_site.py -m slow
 
 compare: $(VENV)/.dev  ## every method on scikit-learn's digits, side by side: runs/compare-digits/compare.html
 	$(RUN) -m train.compare --dataset digits
