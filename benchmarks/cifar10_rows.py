@@ -268,7 +268,7 @@ def figure(one: Split) -> Iterator[Found]:
 FIGURE = "queries and neighbors"
 METHODS: dict[str, tuple[Callable[[Split], Iterator[Found]], int]] = {
     "as published": (as_published, 3),
-    "defaults": (defaults, 1),
+    "defaults": (defaults, 2),
     "linear": (functools.partial(trained, "linear"), 3),
     "mlp": (functools.partial(trained, "mlp"), 2),
     "PATE": (teachers_vote, 3),
