@@ -59,9 +59,9 @@ class Serve:
       metric: of the features, with --labeler rknn.
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
-      labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. It needs --student none.
+      labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. No student learns sets.
       representation: learned from the public images; a file of rknn_jax/representations.
-      student: trained on the labeled public images; none for labels alone. cnn for images and none for embeddings where it is not given.
+      student: trained on the labeled public images; none for labels alone. cnn for images with one label each, and none otherwise, where it is not given.
       epochs: of the student; its own where it is not given.
       test: .npz with `images` and `labels` that measure the student.
       seed: of clustering and training, which are public. No option fixes the noise.
@@ -188,7 +188,8 @@ def settled(settings: Serve, *, images: bool) -> Serve:
       settings: Settings of the server.
       images: True if its public records are images, from which a student can learn.
     """
-    student = settings.student or ("cnn" if images else "none")
+    learns = images and not settings.labels_per_record
+    student = settings.student or ("cnn" if learns else "none")
     honest = settings.honest
     if settings.trust == "central" and not honest:
         honest = settings.quorum or settings.clients
