@@ -196,8 +196,8 @@ def text_models() -> str:
     rows = [
         [
             f"`{row['model']['name']}`",
-            row["model"]["width"],
-            row["max_length"] or "all",
+            str(row["model"]["width"]),
+            str(row["max_length"] or "all"),
             f"{row['epsilon']:g}",
             f"{row['labels']['mean']:.1%}",
             f"{row['labels']['worst']:.1%}",
