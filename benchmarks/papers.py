@@ -4,7 +4,9 @@ All parts are training images (`mnist:train`), because the settings of `spectral
 student were chosen on test images. Epsilon is the true cost of that noise. One row has PATE's
 features, which are pixels, and a semi-supervised student (UDA). The others give both labelers the
 additions of reverse k-NN labeling. These are `spectral` features, and labels that spread over the
-graph of the public records. If stopped, the same command resumes.
+graph of the public records. The last row is Private-kNN's iteration: half of the queries on HOG,
+and half on the features of the student that those train. Its epsilon is that of both rounds
+together. If stopped, the same command resumes.
 """
 
 import functools
@@ -35,21 +37,27 @@ KINDS = {
         "pate --representation pixels --queries 640 --pate.max-answers 286",
         UDA,
     ),
+    "Private-kNN, two rounds of 500 queries, HOG and then the student's features, UDA": (
+        "private_knn --representation hog --rounds 2 --queries 500 --private-knn.max-answers 368",
+        UDA,
+    ),
 }
 
 
 @functools.cache
-def stated_epsilon(labeler: str) -> float:
-    """Return the epsilon at which `train.distill` draws the stated noise."""
+def stated_epsilon(labeler: str, rounds: int) -> float:
+    """Return the epsilon at which `train.distill` draws the stated noise, in all rounds together."""
     if labeler == "pate":
         events = [
             Event("gaussian", 150.0, 640, screen=(200.0, 250)),
             Event("gaussian", 40 / math.sqrt(2), 286),
         ]
     else:
+        # Two rounds of 500 queries and 368 answers have one query's worth of noise more.
+        answers = 735 if rounds == 1 else 2 * 368
         events = [
             Event("gaussian", 75.0, 1000, 0.15, True, (180.0, 300)),
-            Event("gaussian", 25 / math.sqrt(2), 735, 0.15, True),
+            Event("gaussian", 25 / math.sqrt(2), answers, 0.15, True),
         ]
     return min(accounting.epsilons(events, DELTA).values()) * 1.0001
 
@@ -68,7 +76,7 @@ def run(name: str, seed: int) -> dict[str, Any]:
     ]
     words += [
         "--epsilon",
-        repr(stated_epsilon(words[5])),
+        repr(stated_epsilon(words[5], 2 if "--rounds 2" in labeler else 1)),
         "--delta",
         str(DELTA),
         "--seed",
