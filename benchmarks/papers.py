@@ -46,7 +46,7 @@ KINDS = {
 
 @functools.cache
 def stated_epsilon(labeler: str, rounds: int) -> float:
-    """Return the epsilon at which `train.distill` draws the stated noise, in all rounds together."""
+    """Return the epsilon of all rounds at which `train.distill` draws the stated noise."""
     if labeler == "pate":
         events = [
             Event("gaussian", 150.0, 640, screen=(200.0, 250)),
