@@ -27,6 +27,7 @@ def run(out, *others):
         return status, dict(arrays), json.loads((out / "result.json").read_text())
 
 
+@pytest.mark.long
 def test_without_noise_attributes_are_those_of_near_records(tmp_path, capsys):
     status, labels, result = run(tmp_path / "out", "--epsilon", "inf")
     assert status == 0
@@ -51,6 +52,28 @@ def test_a_clip_bounds_what_a_neighbor_adds_and_costs_less_noise(tmp_path):
     relative = [result["events"][0]["parameter"] for result in (one, three)]
     assert relative[0] == pytest.approx(relative[1]), "noise relative to what it hides"
     assert one["events"][0]["count"] == 40, "one noisy sum for each query, whatever the attributes"
+
+
+@pytest.mark.long
+def test_reverse_knn_labels_every_public_record_at_a_pure_price(tmp_path):
+    status, labels, result = run(tmp_path / "out", "--labeler", "rknn", "--epsilon", "4")
+    assert status == 0
+    truth = has(data.load("digits", 0).public.true_labels)
+    assert labels["present"].shape == truth.shape
+    assert ((labels["present"] == truth).mean(axis=0) > 0.85).all()
+    assert result["f1"]["micro"] > 0.8
+    guarantee = result["guarantee"]
+    assert (guarantee["epsilon"], guarantee["delta"], guarantee["sampler"]) == (4, 0, "simulation")
+
+
+@pytest.mark.long
+def test_a_set_is_cut_to_whole_labels(tmp_path, capsys):
+    assert main.main([*WORDS, "--labeler", "rknn", "--clip", "1.5", "--out", str(tmp_path)]) == 2
+    assert "whole number" in capsys.readouterr().err
+    _, _, one = run(tmp_path / "out", "--labeler", "rknn", "--clip", "1", "--epsilon", "inf")
+    _, _, all_ = run(tmp_path / "all", "--labeler", "rknn", "--epsilon", "inf")
+    assert one["right"]["even"] > 0.9, "the first attribute of a record counts"
+    assert one["right"]["zero"] < all_["right"]["zero"], "its last one does not"
 
 
 def test_a_folder_with_results_is_kept(tmp_path, capsys):
