@@ -188,5 +188,6 @@ def test_a_student_of_sets_is_refused_at_once(tmp_path):
         tmp_path / "public.npz", 1.0, "a,b", 3, tmp_path / "out", labels_per_record=2
     )
     with pytest.raises(ValueError, match="--student none"):
-        settings_of.asked(given)
-    assert settings_of.asked(replace(given, student="none")).labels_per_record == 2
+        settings_of.asked(replace(given, student="cnn"))
+    assert settings_of.asked(given).labels_per_record == 2
+    assert settings_of.settled(given, images=True).student == "none"

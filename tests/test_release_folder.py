@@ -46,6 +46,8 @@ SETTINGS = Settings(
     "P.npz", "R.npz", 1.0, classes="2", queries=2, smoothing="none", out=Path("new")
 )
 
+OPTIONS = "config.json"
+
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
@@ -88,7 +90,8 @@ def restore(folder, state):
 
 def complete(folder, name="new"):
     """Return the noisy counts of a release that is complete and was paid for and drawn once."""
-    assert sorted(path.name for path in (folder / name).iterdir()) == sorted(RESULTS)
+    # `rknn label` keeps its options beside the results, and `label.release` has none.
+    assert {path.name for path in (folder / name).iterdir()} - {OPTIONS} == set(RESULTS)
     assert kinds(folder) == ["create", "spend", "drawn"]
     with (
         np.load(folder / name / "queries.npz") as asked,
@@ -326,7 +329,7 @@ def test_what_a_killed_release_left_is_cleared_and_a_users_files_stay(files, rkn
     (files / "new/notes.txt").write_text("mine")
     assert rknn("label", *FLAGS).status == 0
     assert sorted(path.name for path in (files / "new").iterdir()) == sorted(
-        [*RESULTS, "notes.txt"]
+        [*RESULTS, OPTIONS, "notes.txt"]
     )
     assert rknn("label", *FLAGS, "--budget", 1).status == 2, "a second release into the folder"
 
