@@ -41,6 +41,7 @@ wheel: $(VENV)/.dev  ## build the wheel, and install and run it under every Pyth
 docs: $(VENV)/.dev  ## the site, in site/: warnings are errors, and the notebook and the pages are executed
 	$(RUN) -m pytest -q tests/test_documentation.py -m slow
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	$(RUN) -m pytest -q tests/test_site.py -m slow
 
 compare: $(VENV)/.dev  ## every method on scikit-learn's digits, side by side: runs/compare-digits/compare.html
 	$(RUN) -m train.compare --dataset digits
@@ -51,8 +52,8 @@ regression: $(VENV)/.dev  ## the hot functions against peers at small sizes: rat
 fuzz: $(VENV)/.dev  ## mutated files for every reader of bytes, SECONDS each, two readers at a time: what fails is kept in runs/fuzz
 	$(RUN) -m benchmarks.fuzz --seconds $(SECONDS) $(FUZZ)
 
-bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, and the export, which wants PyTorch, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
-	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e export_encoder -e fuzz -e regression -e mutants); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, and the encoders, which measure nothing, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
+	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e encoder -e fuzz -e regression -e mutants); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: an hour
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras --group mutants

@@ -78,7 +78,8 @@ def test_a_command_runs_by_its_file_and_says_its_version(tmp_path, capsys):
         "--labeler pate --num-teachers 25 --delta 1e-5 --epsilon 2 --queries 90 --noise-seed -3",
         "--representation self_trained --members 3 --student mlp --semi-supervised uda --seed 3",
         "--epsilon inf --no-deskew --student linear --epochs 3 --data-dir some/where",
-        "--labeler noisy_sgd --network tanh_cnn --epsilon 2 --delta 1e-5 --buy.labels 10 --buy.oracle benchmark",
+        "--labeler noisy_sgd --network tanh_cnn --epsilon 2 --delta 1e-5 --buy.labels 10 "
+        "--buy.oracle benchmark",
         *(f"--preset {name}" for name in presets.NAMES),
     ],
 )

@@ -17,9 +17,9 @@ scale.md every block of Python and bash is **run**, in order, in one folder a do
 and these are **parsed** only, by their own parsers, as they would take minutes or wait for
 somebody: `rknn serve` and `join` (run by tests/test_federation_processes.py), `rknn audit
 --labeler` and `--release`, all other `train.distill` (run by tests/test_distill*.py in many forms),
-`train.audit` and `train.sweep`. `make`, `pytest` and `python -m benchmarks.*` are looked up.
-Anything else fails. A command ends with exit status 0, or with the one that its comment names: `#
-exit status 3`.
+`train.attributes`, `train.audit` and `train.sweep`. `make`, `pytest` and `python -m benchmarks.*`
+are looked up. Anything else fails. A command ends with exit status 0, or with the one that its
+comment names: `# exit status 3`.
 
 Of all other documents commands are parsed or looked up, and Python is compiled.
 """
@@ -66,7 +66,7 @@ from tests.contracts import (
     test_queries,
     test_representations,
 )
-from train import audit, commandline, distill, experiment, parties, presets, sweep
+from train import attributes, audit, commandline, distill, experiment, parties, presets, sweep
 from train.compare import plan
 from train.compare.plan import Config as Comparison
 
@@ -192,6 +192,7 @@ PARSERS = {
     "train.distill": commandline.parsed,
     "train.sweep": parse_sweep,
     "train.compare": lambda arguments: tyro.cli(Comparison, args=arguments),
+    "train.attributes": lambda arguments: tyro.cli(attributes.Attributes, args=arguments),
     "train.parties": lambda arguments: tyro.cli(parties.Parties, args=arguments),
 }
 

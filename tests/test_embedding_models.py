@@ -74,8 +74,17 @@ def test_another_model_of_the_private_rows_is_refused_before_the_spend(rknn, fil
 @pytest.mark.parametrize("side", ["P", "R"])
 @pytest.mark.parametrize(
     "content",
-    [b"{", b"[]", b"{}", b"\xff", json.dumps({"model": MODEL | {"sha256": "short"}}).encode()],
-    ids=["cut", "list", "empty", "bytes", "digest"],
+    [
+        b"{",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"[" * 100_000,
+        json.dumps({"model": MODEL | {"sha256": "short"}}).encode(),
+        json.dumps({"model": MODEL | {"name": 7}}).encode(),
+        json.dumps({"model": MODEL | {"name": "\ud800"}}).encode(),
+    ],
+    ids=["cut", "list", "empty", "bytes", "deep", "digest", "number", "surrogate"],
 )
 def test_a_damaged_card_is_told_before_the_spend(rknn, files, side, content):
     (files / f"{side}.card.json").write_bytes(content)

@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import json
 import queue
+import shlex
 import socket
 import ssl
 import threading
@@ -23,6 +24,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from rknn_jax.cli import federation
+from rknn_jax.cli import main as cli
 from rknn_jax.federation import connection as connections
 from rknn_jax.federation import hosting, joining, listener, server, tls
 from rknn_jax.federation.agreement import Agreement
@@ -30,9 +32,10 @@ from rknn_jax.federation.collector import Collector
 from rknn_jax.federation.connection import Connection, FailedError, take_part
 from rknn_jax.federation.desk import Desk
 from rknn_jax.federation.listener import listening
+from rknn_jax.federation.request import Public
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.server import Resources
-from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.federation.settings import Join, Serve, join_command, settled
 from tests import certificates
 from tests.test_federation import a_client, a_round, honest
 
@@ -180,7 +183,7 @@ def test_a_client_that_comes_too_late_spends_nothing_and_a_counted_one_hears_the
             raise KeyboardInterrupt(f"{name}: {text}")  # as Ctrl-C does
 
         silent = Connection(f"http://{HERE}:{running.port}", None, lambda *line: None)
-        with pytest.raises(KeyboardInterrupt, match="waiting: .* no more answers"):
+        with pytest.raises(KeyboardInterrupt, match="too late: .* Nothing was spent"):
             take_part(late, silent, leave)
     assert late.ledger.spent.epsilon == 0
     assert running.collector.rejected == {}
@@ -257,7 +260,6 @@ def test_serve_and_join_end_with_a_statement_and_the_ledger(tmp_path):
         clients=1,
         out=tmp_path / "out",
         mechanism="generalized_randomized_response",
-        student="none",
         collect_only=True,
         port=free_port(),
     )
@@ -313,6 +315,58 @@ def test_a_record_of_another_length_casts_no_vote(tmp_path):
     np.testing.assert_array_equal(np.isnan(client.inputs).all(axis=1), [False, True, True, False])
     round = Round(np.zeros((2, 2), np.float32), ("a", "b"), a_round().config)
     assert len(client.answer(round.data)[2]) == round.answer_bytes(4)
+
+
+def test_a_server_hears_of_all_that_is_wrong_at_once(tmp_path):
+    settings = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out", quorum=4, port=0)
+    with pytest.raises(ValueError, match="--public") as caught:
+        federation.serve(dataclasses.replace(settings, host="0.0.0.0"))
+    for words in ("--certificates and --keys", "got --port 0", "P.npz", "got --quorum 4"):
+        assert words in str(caught.value)
+    assert not settings.out.exists()
+
+
+def test_what_follows_from_the_data_need_not_be_given(tmp_path, capsys):
+    given = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out", quorum=2)
+    assert settled(given, images=True).student == "cnn"
+    assert settled(given, images=False).student == "none"
+    assert settled(given, images=False).honest == 0
+    summed = dataclasses.replace(given, trust="central")
+    assert settled(summed, images=False).honest == 2
+    chosen = dataclasses.replace(summed, honest=3, student="linear")
+    assert settled(chosen, images=False) == chosen
+    federation._settle(summed, Public(np.zeros((3, 2), np.float32)))
+    told = capsys.readouterr().err
+    assert "none, because --public holds embeddings" in told
+    assert "2 clients, the quorum" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"trust": "shuffle", "honest": 50, "delta": 1e-5},
+        {"trust": "central", "unit": "client"},
+        {"epsilon": 60.0, "allow_large_epsilon": True},
+    ],
+)
+def test_a_dry_run_tells_a_command_that_agrees_to_the_round(tmp_path, monkeypatch, words):
+    np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
+    given = {"public": tmp_path / "P.npz", "epsilon": 0.1234567, "classes": "2", "clients": 3}
+    settings = Serve(**{**given, "out": tmp_path / "out", "dry_run": True, **words})
+    told = federation.serve(settings)
+    assert not settings.out.exists()
+    found = []
+    monkeypatch.setattr(cli, "_run", lambda action: found.append(action) or {})
+    assert cli.main(shlex.split(told["join"])[1:]) == 0
+    [mine] = found
+    assert mine.budget >= settings.epsilon
+    assert mine.budget_delta >= (settings.delta if settings.trust != "local" else 0)
+    assert (mine.trust, mine.unit) == (settings.trust, settings.unit)
+    assert mine.honest == (settings.honest or None)
+    assert mine.allow_large_epsilon == settings.allow_large_epsilon
+    secured = dataclasses.replace(settings, keys=tmp_path, host="0.0.0.0")
+    assert {"HOST:9092", "--ca", "--certificate", "--key"} <= set(join_command(secured))
 
 
 def test_a_server_that_others_reach_wants_certificates(tmp_path):

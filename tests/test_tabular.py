@@ -14,6 +14,7 @@ import scipy.sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -391,8 +392,18 @@ def test_no_name_promises_a_fit_with_private_labels():
     assert not [
         name
         for name in dir(ReverseKNNLabeler)
-        if name in ("fit_predict", "fit_transform", "transform", "partial_fit", "score")
+        if name in ("fit_predict", "fit_transform", "transform", "partial_fit")
     ]
+
+
+def test_private_labels_score_nothing_and_the_error_says_what_to_do(make):
+    """Neither by hand nor in a search, which would spend for each of its fits."""
+    labeler = make()
+    assert not hasattr(labeler, "score")
+    with pytest.raises(AttributeError, match=r"release without noise.*preview\(X\)"):
+        labeler.score(np.zeros((2, 2)), [0, 1])
+    with pytest.raises(TypeError, match="no scoring is specified"):
+        GridSearchCV(labeler, {"epsilon": [1.0, 2.0]}).fit(np.zeros((9, 2)), np.zeros(9))
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, -1, -7.0, ""])

@@ -105,6 +105,21 @@ def accelerator_blocks() -> str:
     return table(header, rows, "accelerator")
 
 
+def randomizers() -> str:
+    """Clients a second of every local mechanism, and the speed of its count."""
+    found = load("randomizers")["results"]
+    sizes = sorted({row["cells"] for row in found})
+    rows = []
+    for name in dict.fromkeys(row["mechanism"] for row in found):
+        mine = {row["cells"]: row for row in found if row["mechanism"] == name}
+        clients = [f"{mine[size]['clients']:,.0f}" for size in sizes]
+        counts = [f"{mine[size]['count']:.1f}" for size in sizes]
+        rows.append([f"`{name}`", *clients, *counts])
+    heads = [f"clients/s, d = {size:,}" for size in sizes]
+    heads += [f"count, d = {size:,}" for size in sizes]
+    return table(["mechanism", *heads], rows, "randomizers")
+
+
 def peers() -> str:
     """Simulation of local mechanisms against other libraries and the machine."""
     found = load("peers")["results"]

@@ -191,6 +191,26 @@ def attributes() -> str:
     return table(["features", "ε", "τ", *names], rows, "attributes")
 
 
+def text_models() -> str:
+    """Labels of docstrings on embeddings of several models."""
+    rows = [
+        [
+            f"`{row['model']['name']}`",
+            str(row["model"]["width"]),
+            str(row["max_length"] or "all"),
+            f"{row['epsilon']:g}",
+            f"{row['labels']['mean']:.1%}",
+            f"{row['labels']['worst']:.1%}",
+            f"{row['worst_class']['mean']:.1%}",
+            f"{row['student']['mean']:.1%}",
+            f"{row['ceiling']:.1%}",
+        ]
+        for row in load("text_models")["results"]
+    ]
+    heads = ["model", "dimensions", "tokens", "ε", "labels right", "worst release", "worst class"]
+    return table([*heads, "student", "with true labels"], rows, "text_models")
+
+
 def label_sets() -> str:
     """Several labels a record."""
     kinds = ("micro", "macro", *(f"attribute {i}" for i in range(4)))

@@ -16,7 +16,7 @@ from rknn_jax._internal.terminal import err
 PACKAGES = ("rknn_jax.experiments", "train")
 """Package of the programs in a wheel, and in a checkout."""
 
-NAMES = ("distill", "sweep", "compare", "audit", "parties", "report")
+NAMES = ("distill", "sweep", "compare", "audit", "parties", "attributes", "report")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -4,13 +4,15 @@ import contextlib
 import functools
 import importlib.util
 import ipaddress
+import shlex
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rknn_jax._internal.disk import locked
 from rknn_jax._internal.terminal import err, tell
-from rknn_jax.federation.settings import Join, Serve, asked
+from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
 
 if TYPE_CHECKING:
     from rknn_jax.federation.collector import Collector, Sum
@@ -23,15 +25,25 @@ REFUSED = 3
 
 def serve(settings: Serve) -> dict[str, Any]:
     """Serve one round, or merge what servers have collected; return the statement of privacy."""
-    clients = _admitted(settings)
-    if not 0 < settings.port < 2**16:
-        raise ValueError(f"Expected 1 <= port <= {2**16 - 1}, got --port {settings.port}.")
     with err.status("loading"):
         from rknn_jax.federation.inputs import read_public
+    _check_together(
+        lambda: _admitted(settings),
+        lambda: _check_port(settings),
+        lambda: read_public(settings.public, settings.test),
+        lambda: asked(settings),
+    )
+    clients = _admitted(settings)
     mine = read_public(settings.public, settings.test)
+    settings = _settle(settings, mine)
     wanted = asked(settings)
     if wanted.summed:
         _check_sum(settings, wanted)
+    if settings.dry_run:
+        command = shlex.join(join_command(settings))
+        _told("clients", f"{command}  # at each of {settings.clients}, with its own --private")
+        _told("checked", "nobody was asked, and nothing was written")
+        return {"dry_run": True, "join": command}
     settings.out.mkdir(parents=True, exist_ok=True)
     busy = (
         f"Expected --out that no other server has, got --out {settings.out}; wait for it, or name "
@@ -41,6 +53,37 @@ def serve(settings: Serve) -> dict[str, Any]:
         if settings.merge:
             return _merge(settings, mine, wanted)
         return _serve_held(settings, mine, wanted, clients)
+
+
+def _check_together(*checks: Callable[[], Any]) -> None:
+    """Raise one ValueError that has the words of all checks that fail."""
+    failures: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except ValueError as error:
+            failures.append(str(error))
+    if failures:
+        raise ValueError(" ".join(failures))
+
+
+def _check_port(settings: Serve) -> None:
+    if not 0 < settings.port < 2**16:
+        raise ValueError(f"Expected 1 <= port <= {2**16 - 1}, got --port {settings.port}.")
+
+
+def _settle(settings: Serve, mine: "Public") -> Serve:
+    """Return the settings with what follows from the data, and tell the owner of each."""
+    found = settled(settings, images=mine.images)
+    if settings.student is None and found.student == "none":
+        _told("student", "none, because --public holds embeddings; a student learns from images")
+    if settings.honest != found.honest:
+        _told(
+            "honest",
+            f"{found.honest} clients, the quorum: the promise counts on each of them to add its "
+            "share of the noise; pass --honest to count on fewer",
+        )
+    return found
 
 
 def _check_sum(settings: Serve, wanted: "Asked") -> None:

@@ -27,11 +27,11 @@ def read(path: Path, where: str) -> dict[str, Any]:
     try:
         model: dict[str, Any] = json.loads(path.read_bytes())["model"]
         kind, name, digest, width = (model[one] for one in ("kind", "name", "sha256", "width"))
-        if not (isinstance(kind, str) and isinstance(name, str) and isinstance(width, int)):
+        if not (kind.isprintable() and name.isprintable() and isinstance(width, int)):
             raise ValueError("its kind, name or width is none")
         if not re.fullmatch("[0-9a-f]{64}", digest):
             raise ValueError("its sha256 is none")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"Expected a card of rknn embed in {where}, got none that can be read "
             f"({' '.join(str(error).split())}); restore the card, or embed the records anew."

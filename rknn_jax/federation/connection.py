@@ -224,7 +224,11 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
             return received.round, b""
         if received.status != 200 and received.round != told:
             told = received.round
-            tell("waiting", f"round {told[:12]} takes no more answers; for the next one")
+            tell(
+                "too late",
+                f"round {told[:12]} takes no more answers, and this client was not in it. Nothing "
+                "was spent. Waiting for the next round; Ctrl-C leaves",
+            )
         time.sleep(random.uniform(0.5, 1.5) * CLOSED_SECONDS)
 
 

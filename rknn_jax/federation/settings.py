@@ -1,7 +1,7 @@
 """Settings of a federation: a server's request, and a client's agreement."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -50,7 +50,7 @@ class Serve:
       deadline: seconds that the round is open.
       labeler: rknn, whose records vote for queries; or prototypes, least_squares or public_prototypes, whose clients add up one sum, with --trust central.
       trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
-      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer.
+      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer. With --trust central all of --quorum where it is not given.
       delta: for --trust shuffle and central.
       amplification: bound that --trust shuffle counts by; variation-ratio looks at the mechanism and needs less noise, general holds for every mechanism.
       mechanism: of each message; a file of rknn_jax/mechanisms whose messages a client can draw exactly, such as subset_selection, or with --trust central one whose noise clients add in shares. collision, or with --trust central binomial, if not given.
@@ -59,9 +59,9 @@ class Serve:
       metric: of the features, with --labeler rknn.
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
-      labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. It needs --student none.
+      labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. No student learns sets.
       representation: learned from the public images; a file of rknn_jax/representations.
-      student: trained on the labeled public images; none for labels alone.
+      student: trained on the labeled public images; none for labels alone. cnn for images with one label each, and none otherwise, where it is not given.
       epochs: of the student; its own where it is not given.
       test: .npz with `images` and `labels` that measure the student.
       seed: of clustering and training, which are public. No option fixes the noise.
@@ -76,6 +76,7 @@ class Serve:
       contact: address for questions, likewise.
       purpose: of the round, likewise.
       allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
+      dry_run: check the settings, and tell the command for the clients. Asks nobody, writes nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
@@ -99,7 +100,7 @@ class Serve:
     records_per_client: int = 1
     labels_per_record: int = 0
     representation: str = "spectral"
-    student: str = "cnn"
+    student: str | None = None
     epochs: int = 0
     test: Path | None = None
     seed: int = 0
@@ -114,6 +115,7 @@ class Serve:
     contact: str = ""
     purpose: str = ""
     allow_large_epsilon: bool = False
+    dry_run: bool = False
     json: bool = False
 
 
@@ -179,6 +181,45 @@ class Join:
         return private.with_name(f"{private.name}.{suffix}")
 
 
+def settled(settings: Serve, *, images: bool) -> Serve:
+    """Return a server's settings with what follows from its data and its trust, if not given.
+
+    Args:
+      settings: Settings of the server.
+      images: True if its public records are images, from which a student can learn.
+    """
+    learns = images and not settings.labels_per_record
+    student = settings.student or ("cnn" if learns else "none")
+    honest = settings.honest
+    if settings.trust == "central" and not honest:
+        honest = settings.quorum or settings.clients
+    return replace(settings, student=student, honest=honest)
+
+
+def join_command(settings: Serve) -> list[str]:
+    """Return the words of the command by which a client agrees to a round once.
+
+    HOST, R.npz and the names of the certificates are for the client's owner to replace.
+
+    Args:
+      settings: Settings of the server, settled.
+    """
+    host = "HOST" if settings.host in ("0.0.0.0", "::") else settings.host
+    words = ["rknn", "join", "--private", "R.npz", "--server", f"{host}:{settings.port}"]
+    words += ["--budget", str(settings.epsilon), "--trust", settings.trust]
+    if settings.trust != "local":
+        words += ["--budget-delta", str(settings.delta)]
+    if settings.trust == "shuffle":
+        words += ["--honest", str(settings.honest)]
+    if settings.unit == "client":
+        words += ["--unit", "client"]
+    if settings.allow_large_epsilon:
+        words.append("--allow-large-epsilon")
+    if settings.keys is not None:
+        words += ["--ca", "ca.pem", "--certificate", "party.pem", "--key", "party.key"]
+    return words
+
+
 def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     """Return the server's request.
 
@@ -214,14 +255,15 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
             "--allow-large-epsilon if that is meant, and every client has to pass it too."
         )
     config = _config(settings)
-    if settings.labels_per_record and settings.student != "none":
+    student = settings.student or "none"
+    if settings.labels_per_record and student != "none":
         raise ValueError(
             f"Expected --student none with --labels-per-record {settings.labels_per_record}, got "
-            f"--student {settings.student}; a student learns one label a record."
+            f"--student {student}; a student learns one label a record."
         )
-    if settings.student != "none":
+    if student != "none":
         # Refuse now what training would refuse after the round.
-        students.Config(model=settings.student, epochs=settings.epochs)
+        students.Config(model=student, epochs=settings.epochs)
     representations.named(settings.representation)  # refuses an unknown name
     by_client = settings.unit == "client"
     return Asked(
@@ -236,7 +278,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         settings.clients,
         settings.quorum or settings.clients,
         settings.deadline,
-        settings.student,
+        student,
         settings.epochs,
         settings.seed,
         settings.keys is not None,

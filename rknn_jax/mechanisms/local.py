@@ -163,9 +163,7 @@ class LocalRandomizer(CalibratedMechanism):
         def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
             return totals + self.block_totals(part), None
 
-        parts = jax.tree.map(
-            lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), messages
-        )
+        parts = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), messages)
         totals, _ = jax.lax.scan(add, jnp.zeros(self.num_totals, jnp.int32), parts)
         return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
 

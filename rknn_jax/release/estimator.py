@@ -401,6 +401,19 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         distributions: np.ndarray = self.label_distributions_[self._nearest(X)]
         return distributions
 
+    @property
+    def score(self) -> Any:
+        """Refuse to score: an accuracy on private labels is a release that no ledger knows.
+
+        scikit-learn takes an estimator whose `score` raises AttributeError for one without it.
+        """
+        raise AttributeError(
+            f"{type(self).__name__} has no score, because an accuracy on private labels is a "
+            "release without noise. Compare settings with preview(X), which costs nothing; judge a "
+            "release by concerns_ and confidence_, or by predict on public rows whose labels are "
+            "known."
+        )
+
     def _nearest(self, X: ArrayLike) -> np.ndarray:
         rows = self._checked(X)
         public = self.X_

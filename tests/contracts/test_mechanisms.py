@@ -17,6 +17,7 @@ from rknn_jax.mechanisms import base
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse
+from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.mechanisms.local_hashing import LocalHashing
 from rknn_jax.mechanisms.multi_message import MultiMessage
 from rknn_jax.privacy.guarantee import Event, Guarantee
@@ -76,6 +77,7 @@ def thin_to(*kinds):
 
 each_run = thinner(EXAMPLES)
 each_run_central = thinner(CENTRAL)
+each_run_local = thinner([m for m in EXAMPLES if isinstance(m, LocalRandomizer)])
 each_driven = thin_to(DiscreteLaplace, Collision, MultiMessage)
 DRAWS = 4000
 RECORDS = 50
@@ -246,7 +248,7 @@ def test_totals_of_parts_add_up_to_the_total(mechanism):
     )
 
 
-@each_local_run
+@each_run_local
 def test_totals_count_the_messages_that_support_a_cell(mechanism):
     """By the definition, whatever shortcut `aggregate` takes."""
     messages, whole, _ = jax.tree.map(lambda leaf: leaf[0], runs(mechanism))
