@@ -1,23 +1,24 @@
 """Numbers of the local randomizers against golden values, and the hash that they stand on."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from rknn_jax import mechanisms
 from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.collision import Collision, best_num_buckets
 from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRandomizedResponse
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse, entries
-from rknn_jax.mechanisms.local import happens
+from rknn_jax.mechanisms.local import happens, packed
 from rknn_jax.mechanisms.local_hashing import LocalHashing
 from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
 from rknn_jax.mechanisms.randomized_response import RandomizedResponse, below, bernoulli_bits
-from rknn_jax.mechanisms.subset_selection import SubsetSelection, smallest
+from rknn_jax.mechanisms.subset_selection import SubsetSelection, uniform_set
 
 
 @pytest.mark.parametrize(
@@ -206,14 +207,68 @@ def test_rows_of_the_hadamard_matrix_agree_in_half_of_the_columns():
     np.testing.assert_array_equal((1 - 2 * matrix) @ (1 - 2 * matrix).T, 16 * np.eye(16, dtype=int))
 
 
-def test_smallest_keys_are_those_of_a_sort():
-    keys = np.random.default_rng(0).integers(0, 50, (20, 100), dtype=np.uint32) * np.uint32(
-        85_000_000
+@functools.partial(jax.jit, static_argnames="clients")
+def drawn_sets(free, sizes, clients):
+    """Sets that many clients draw for each row of free symbols and its size, packed."""
+    keys = jax.random.split(jax.random.key(0), (len(sizes), clients))
+    of_clients = jax.vmap(uniform_set, in_axes=(0, None, None))
+    return jax.vmap(of_clients)(keys, free, sizes)
+
+
+def free_but_for(num_symbols, votes):
+    free = np.ones(num_symbols, bool)
+    free[list(votes)] = False
+    return free
+
+
+def test_all_sets_of_a_size_are_equally_likely():
+    """Sets from 8, 7 and 6 of 8 symbols: chi-square of every set, 5,000 draws a case, at a
+    false-alarm rate of 1e-5 in all.
+    """
+    cases = [
+        (free_but_for(8, votes), size)
+        for votes, sizes in (((), (4, 7)), ((3,), (3,)), ((0, 7), (2, 5)))
+        for size in sizes
+    ]
+    free = np.stack([free for free, _ in cases])
+    sizes = np.array([size for _, size in cases])
+    drawn = np.asarray(drawn_sets(packed(free), sizes, 5000))[..., 0]
+    for words, (symbols, size) in zip(drawn, cases, strict=True):
+        possible = [
+            sum(1 << symbol for symbol in chosen)
+            for chosen in itertools.combinations(np.flatnonzero(symbols).tolist(), size)
+        ]
+        assert set(words.tolist()) == set(possible)
+        counts = np.bincount(words)[possible]
+        assert stats.chisquare(counts).pvalue > 1e-5 / len(cases)
+
+
+@pytest.mark.parametrize("num_symbols", [200, pytest.param(5001, marks=pytest.mark.long)], ids=str)
+def test_symbols_of_large_sets_are_those_of_a_draw_without_replacement(num_symbols):
+    """All 2^6 patterns of six symbols, in the first two words and the last one, against their
+    hypergeometric law by chi-square: 10,000 draws of each size, and a false-alarm rate of 1e-5 in
+    all. Masks draw most of these sets, unless they are tiny.
+    """
+    free = free_but_for(num_symbols, (1, num_symbols - 1))
+    num_free = num_symbols - 2
+    sizes = np.array([0, 1, 6, num_free // 4, num_free // 2, num_free - 9, num_free])
+    drawn = np.asarray(drawn_sets(np.tile(packed(free[None]), (len(sizes), 1)), sizes, 10_000))
+    assert not np.any(drawn & ~packed(free[None]))
+    np.testing.assert_array_equal(
+        np.bitwise_count(drawn).sum(axis=2), np.tile(sizes[:, None], (1, 10_000))
     )
-    for row, count in zip(keys[:5], range(0, 100, 20), strict=True):
-        expected = np.zeros(100, bool)
-        expected[np.argsort(row, kind="stable")[:count]] = True
-        np.testing.assert_array_equal(jax.jit(smallest)(row, count), expected)
+    watched = np.array([0, 31, 32, 63, num_symbols - 3, num_symbols - 2])
+    bits = drawn[:, :, watched // 32] >> (watched % 32).astype(np.uint32) & 1
+    hits = np.bitwise_count(np.arange(64))
+    for patterns, size in zip(bits @ (1 << np.arange(6)), sizes, strict=True):
+        law = stats.hypergeom(num_free, 6, size).pmf(hits) / special.comb(6, hits)
+        counts = np.bincount(patterns, minlength=64)
+        often = law * 10_000 > 5
+        counts, expected = (np.append(of[often], of[~often].sum()) for of in (counts, law * 10_000))
+        common = expected > 0
+        assert counts[~common].sum() == 0
+        found = stats.chisquare(counts[common], expected[common])
+        assert found.pvalue > 1e-5 / len(sizes) or common.sum() == 1
 
 
 @functools.partial(jax.jit, static_argnames=("clients", "width"))

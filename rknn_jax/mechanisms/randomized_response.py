@@ -102,23 +102,24 @@ class RandomizedResponse(PureProtocol):
         return all_bits(self.num_cells)
 
 
-def bernoulli_bits(key: jax.Array, probability: Any, count: int) -> jax.Array:
+def bernoulli_bits(key: jax.Array, probability: Any, count: int, digits: int = DIGITS) -> jax.Array:
     """Return independent Bernoulli bits, packed, uint32 `[ceil(count / 32)]`. `key` is consumed.
 
-    The probability is rounded up to a multiple of 2^-24. Uniform words come from a counter hash,
-    which is good enough for simulation and never for release. Probabilities are resolved twice as
-    finely as by `jax.random.bernoulli`, which spends a word on every bit.
+    The probability is rounded up to a multiple of 2^-digits. Uniform words come from a counter
+    hash, which is good enough for simulation and never for release. At the default of 24 digits,
+    probabilities are resolved twice as finely as by `jax.random.bernoulli`, which spends a word on
+    every bit.
     """
     num_words = -(-count // WORD)
     seed = jax.random.bits(key, (2,), jnp.uint32)
     uniform = [
-        hashing.mix(seed, jnp.arange(num_words) + digit * num_words) for digit in range(DIGITS)
+        hashing.mix(seed, jnp.arange(num_words) + digit * num_words) for digit in range(digits)
     ]
     used = np.full(num_words, 2**WORD - 1, np.uint32)
     used[-1] >>= -count % WORD
     # The flip probability is rounded up, so that no bit is safe from a flip.
-    threshold = jnp.ceil(jnp.asarray(probability, jnp.float32) * 2**DIGITS)
-    return below(uniform, jnp.minimum(threshold, 2**DIGITS - 1).astype(jnp.uint32)) & used
+    threshold = jnp.ceil(jnp.asarray(probability, jnp.float32) * 2**digits)
+    return below(uniform, jnp.minimum(threshold, 2**digits - 1).astype(jnp.uint32)) & used
 
 
 def below(uniform: Sequence[jax.Array], threshold: jax.Array) -> jax.Array:

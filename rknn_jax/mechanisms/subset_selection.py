@@ -27,19 +27,28 @@ from scipy import special
 
 from rknn_jax import bsvs
 from rknn_jax._internal import pytree
+from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.local import (
+    WORD,
     PureProtocol,
     exp,
     expm1,
     fits,
-    one_hot,
     pack,
     packed,
     real,
     unpack,
     unpacked,
+    voted_words,
 )
+from rknn_jax.mechanisms.randomized_response import bernoulli_bits
 from rknn_jax.privacy.entropy import Entropy, at_most_odds
+
+NUM_MASKS = 4
+"""Number of masks that a set grows by; one fewer leaves twice as many symbols to draw singly."""
+
+SYMBOLS_AT_ONCE = 8
+"""Number of symbols drawn at once. The time of comparing them grows with its square."""
 
 
 @pytree.register
@@ -118,12 +127,9 @@ class SubsetSelection(PureProtocol):
         num_votes = jnp.sum(draw < self._more_votes())
         priority = jax.random.bits(votes_key, votes.shape, jnp.uint32)
         chosen = jnp.sum(priority[None] < priority[:, None], axis=1) < num_votes
-        others = jax.random.bits(other_key, (self.num_symbols,), jnp.uint32)
-        others = jnp.where(one_hot(votes, self.num_symbols), jnp.uint32(0xFFFFFFFF), others)
-        return pack(
-            one_hot(jnp.where(chosen, votes, -1), self.num_symbols)
-            | smallest(others, self.subset_size - num_votes)
-        )
+        free = pack(jnp.ones(self.num_symbols, bool)) & ~voted_words(votes, self.num_symbols)
+        others = uniform_set(other_key, free, self.subset_size - num_votes)
+        return others | voted_words(jnp.where(chosen, votes, -1), self.num_symbols)
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
         """Return exact messages; see `LocalRandomizer`.
@@ -161,9 +167,7 @@ class SubsetSelection(PureProtocol):
 
     def valid(self, message: jax.Array) -> jax.Array:
         """Return True if m of the D bits are set."""
-        known: jax.Array = fits(message, self.num_symbols) & (
-            jnp.sum(jax.lax.population_count(message)) == self.subset_size
-        )
+        known: jax.Array = fits(message, self.num_symbols) & (num_bits(message) == self.subset_size)
         return known
 
     def log_prob(self, messages: jax.Array, cells: np.ndarray) -> np.ndarray:
@@ -237,21 +241,66 @@ class SubsetSelection(PureProtocol):
         return int(sizes[np.argmin((c * p * (1 - p) + (d - c) * q * (1 - q)) / advantage**2)])
 
 
-def smallest(keys: jax.Array, count: Any) -> jax.Array:
-    """Return a mask of the `count` smallest uint32 keys, bool `[m]`; ties go to the first.
+def uniform_set(key: jax.Array, free: jax.Array, size: Any) -> jax.Array:
+    """Return a uniform set of `size` free symbols, packed, uint32 `[w]`. `key` is consumed.
 
-    Bisection on the bits of the keys finds them without sorting.
+    The set grows from the empty one. Masks of independent bits come first. Each aims two standard
+    deviations below the size, and is not used if it would exceed it. Then random symbols join one
+    by one, but for those that are not free or have joined before.
+
+    All sets of this size are equally likely. Rename the free symbols by any permutation: the law of
+    the draws stays the same, because bits of a mask are alike and symbols are uniform, and the
+    decisions stay the same, because they depend on sizes alone. So a set and its renamed set have
+    one probability. Large sets are complements of small ones, so that at least half of the free
+    symbols can join at any time, and the number of draws has an exponential tail.
+
+    Args:
+      key: Key of the draws.
+      free: Free symbols, packed as by `pack`, uint32 `[w]`.
+      size: Number of symbols to draw, an integer from 0 to the number of free symbols.
     """
+    *mask_keys, symbol_key = jax.random.split(key, NUM_MASKS + 1)
+    num_symbols = len(free) * WORD
+    num_free = num_bits(free)
+    small = jnp.minimum(size, num_free - size)
+    chosen = jnp.zeros_like(free)
+    held = jnp.int32(0)
+    for mask_key in mask_keys:
+        gap = (small - held).astype(jnp.float32)
+        room = jnp.maximum(num_free - held, 1).astype(jnp.float32)
+        share = jnp.maximum(gap - 2 * jnp.sqrt(gap), 0) / room
+        mask = bernoulli_bits(mask_key, share, num_symbols, digits=num_symbols.bit_length())
+        grown = chosen | free & mask
+        count = num_bits(grown)
+        chosen = jnp.where(count <= small, grown, chosen)
+        held = jnp.where(count <= small, count, held)
 
-    def digit(i: jax.Array, least: jax.Array) -> jax.Array:
-        trial = least | jnp.uint32(1) << (31 - i).astype(jnp.uint32)
-        return jnp.where(jnp.sum(keys < trial) < count, trial, least)
+    seed = jax.random.bits(symbol_key, (2,), jnp.uint32)
+    # Symbols below a power of two are exactly uniform; those that do not exist are not free.
+    shift = WORD - (num_symbols - 1).bit_length()
 
-    last = jax.lax.fori_loop(0, 32, digit, jnp.uint32(0))  # the count-th smallest
-    below = keys < last
-    equal = keys == last
-    chosen: jax.Array = below | equal & (jnp.cumsum(equal) <= count - jnp.sum(below))
-    return chosen
+    def join(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+        draws, chosen, held = state
+        symbols = hashing.mix(seed, draws + jnp.arange(SYMBOLS_AT_ONCE)) >> jnp.uint32(shift)
+        words = (symbols // jnp.uint32(WORD)).astype(jnp.int32)
+        bits = jnp.uint32(1) << symbols % jnp.uint32(WORD)
+        room = (free & ~chosen).at[words].get(mode="fill", fill_value=0)
+        again = jnp.any(jnp.tril(symbols[:, None] == symbols[None], -1), axis=1)
+        joins = (room & bits != 0) & ~again
+        joins &= jnp.cumsum(joins) <= small - held
+        # The bits that join differ, so their sum is their union.
+        chosen = chosen.at[words].add(jnp.where(joins, bits, jnp.uint32(0)), mode="drop")
+        return draws + SYMBOLS_AT_ONCE, chosen, held + jnp.sum(joins, dtype=jnp.int32)
+
+    state = (jnp.int32(0), chosen, held)
+    _, chosen, _ = jax.lax.while_loop(lambda state: state[2] < small, join, state)
+    drawn: jax.Array = jnp.where(small < size, free & ~chosen, chosen)
+    return drawn
+
+
+def num_bits(words: jax.Array) -> jax.Array:
+    """Return the number of set bits, int32."""
+    return jnp.sum(jax.lax.population_count(words), dtype=jnp.int32)
 
 
 @functools.lru_cache(maxsize=4)
