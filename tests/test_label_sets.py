@@ -413,9 +413,10 @@ def test_settings_that_do_not_suit_are_refused_before_a_spend(tmp_path, changes,
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
-def test_a_dry_run_expects_what_the_noise_lets(tmp_path):
+def test_a_dry_run_expects_what_the_noise_lets(tmp_path, capsys):
     """Of a class that each record near a query has or has not, by simulated noise."""
     told = command.run(settings_of(tmp_path, epsilon=0.6, queries=4, dry_run=True))
+    assert "of each row's classes right" in " ".join(capsys.readouterr().err.split())
     rng = np.random.default_rng(0)
     noise = rng.laplace(0, 2 * 3 / 0.6, (200_000, 2))
     for agreement, expected in told["expected"].items():
@@ -453,6 +454,9 @@ def test_the_folder_is_read_shown_and_exported(released, tmp_path):
 def test_doubtful_sets_are_worth_a_second_look(tmp_path):
     command.run(settings_of(tmp_path, epsilon=0.5))
     found = results.read(tmp_path / "out")
+    least_stable = found.sets.stability.min(axis=1)
+    assert found.shares["stability"] == pytest.approx(least_stable.mean())
+    assert least_stable.mean() < found.sets.stability.mean() - 0.01
     rows = results.second_look(found, 5)
     assert [one.stability for one in rows] == sorted(found.confidence)[:5]
     for one in rows:

@@ -65,7 +65,7 @@ def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             f"Expected the columns of y to be the classes in their order, got {list(columns)[:5]}; "
             "pass y[classes]."
         )
-    matrix = y.toarray() if issparse(y) else y if isinstance(y, list | tuple) else np.asarray(y)
+    matrix = y.toarray() if issparse(y) else y if isinstance(y, list | tuple) else np.atleast_1d(y)
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
         kind = matrix.dtype.kind
         if kind in "biuf" and matrix.shape[1] != len(plain):
