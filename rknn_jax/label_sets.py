@@ -165,7 +165,8 @@ def _numbers(labels: np.ndarray, num_classes: int) -> np.ndarray:
             "Expected labels as class numbers [n] or [n, l], or as a mask of bool "
             f"[n, {num_classes}], got {labels.dtype} {labels.shape}."
         )
-    numbers: np.ndarray = bsvs.voting_labels(labels.reshape(len(labels), -1), num_classes)
+    listed = labels if labels.ndim == 2 else labels[:, None]
+    numbers: np.ndarray = bsvs.voting_labels(listed, num_classes)
     return numbers
 
 

@@ -165,8 +165,12 @@ def test_a_folder_of_one_label_goes_on_as_before(tmp_path):
     tell = lambda *line: None  # noqa: E731
     round_folder.prepare(tmp_path / "out", public, asked, tell)
     assert "labels_per_record" not in json.loads((tmp_path / "out/settings.json").read_text())
-    with pytest.raises(ValueError, match="other"):
-        round_folder.prepare(tmp_path / "out", public, replace(asked, labels_per_record=1), tell)
+    several = replace(asked, labels_per_record=1)
+    with pytest.raises(ValueError, match="others for labels_per_record"):
+        round_folder.prepare(tmp_path / "out", public, several, tell)
+    round_folder.prepare(tmp_path / "sets", public, several, tell)
+    with pytest.raises(ValueError, match="others for labels_per_record"):
+        round_folder.prepare(tmp_path / "sets", public, asked, tell)
 
 
 def test_clients_read_masks_and_lists(tmp_path):
@@ -181,6 +185,14 @@ def test_clients_read_masks_and_lists(tmp_path):
         np.savez(tmp_path / "x.npz", embeddings=np.ones((2, 2)), labels=labels)
         with pytest.raises(ValueError, match="mask of bool"):
             inputs.read_labels(tmp_path / "x.npz", "--private")
+
+
+def test_test_images_have_one_label(tmp_path):
+    images = np.zeros((2, 4, 4), np.uint8)
+    np.savez(tmp_path / "public.npz", images=images)
+    np.savez(tmp_path / "test.npz", images=images, labels=np.eye(2, dtype=bool))
+    with pytest.raises(ValueError, match="one label an image in --test"):
+        inputs.read_public(tmp_path / "public.npz", tmp_path / "test.npz")
 
 
 def test_a_student_of_sets_is_refused_at_once(tmp_path):

@@ -1,6 +1,7 @@
 """Sets of labels: what one record can change, what noisy counts tell, and what is charged."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -165,6 +166,62 @@ def test_every_stored_form_of_labels_casts_the_same_ballots(labels):
     assert found.in_part.tolist() == [False, True, False, True]
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.zeros((0, 3), int),
+        np.zeros((0, NUM_CLASSES), bool),
+        np.zeros(0, "U3"),
+        pa.array([], pa.list_(pa.string())),
+    ],
+    ids=str,
+)
+def test_no_records_cast_no_ballots(labels):
+    read = labels if isinstance(labels, np.ndarray) else _arrow.label_column(labels)
+    found = label_lists.cast(read, Classes(NUM_CLASSES, NAMES), 2, "here")
+    assert found.ballots.shape == (0, 3)
+
+
+def test_one_long_record_takes_no_memory_for_the_others():
+    """A list of a thousand labels, and long names, beside two thousand records of one label."""
+    others = [["b"]] * 2000
+    lists = np.empty(2001, object)
+    lists[:] = [["c", *["x" * 300] * 1000], *others]
+    tracemalloc.start()
+    found = label_lists.cast(lists, Classes(NUM_CLASSES, NAMES), 2, "here")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.ballots[:2].tolist() == [[2, NO_CELL, 4], [1, NO_CELL, 4]]
+    assert most < 2**26
+
+
+@pytest.mark.parametrize(
+    "labels", [[["a"] * 300 + ["b"]], ["a;" * 300 + "b"]], ids=["list", "text"]
+)
+def test_the_owner_is_told_of_labels_that_are_not_read(labels):
+    read = _arrow.label_column(pa.array(labels))
+    found = label_lists.cast(read, Classes(NUM_CLASSES, NAMES), 2, "here")
+    assert found.ballots.tolist() == [[0, NO_CELL, 4]]
+    assert found.in_part.tolist() == [True]
+
+
+def test_the_beginning_of_a_long_name_is_no_other_class():
+    names = ("b" * _arrow.LONGEST_LABEL, "c")
+    read = _arrow.label_column(pa.array([names[0] + "x", names[0]]))
+    found = label_lists.cast(read, Classes(2, names), 1, "here")
+    assert found.ballots.tolist() == [[NO_CELL, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("held", [[], ["a"]], ids=str)
+def test_text_needs_names_whatever_a_record_holds(held):
+    """An error for lists with a label alone would tell that some record has one."""
+    read = _arrow.label_column(pa.array([[], held], pa.list_(pa.string())))
+    with pytest.raises(ValueError, match="--classes to name"):
+        label_lists.cast(read, Classes(NUM_CLASSES), 2, "here")
+    with pytest.raises(ValueError, match="class numbers"):
+        label_lists.joined([read], "here")
+
+
 @pytest.mark.parametrize("kind", ["array", "arrow"])
 def test_a_mask_casts_ballots_in_the_order_of_the_classes(kind):
     mask = np.array([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1]], bool)
@@ -185,6 +242,10 @@ def test_forms_that_could_mean_two_things_are_refused():
             label_lists.cast(labels, classes, 2, "here")
     for column in (pa.array([[True, False]]), pa.array([[["a"]]])):
         with pytest.raises(ValueError, match="of names or class numbers"):
+            _arrow.label_column(column)
+    views = pa.array([[True, False]], pa.list_view(pa.bool_()))
+    for column in (pa.array([{"a": True, "b": False}]), pa.array([None], pa.decimal128(5)), views):
+        with pytest.raises(ValueError, match="numbers, text or lists"):
             _arrow.label_column(column)
 
 
@@ -352,9 +413,10 @@ def test_settings_that_do_not_suit_are_refused_before_a_spend(tmp_path, changes,
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
-def test_a_dry_run_expects_what_the_noise_lets(tmp_path):
+def test_a_dry_run_expects_what_the_noise_lets(tmp_path, capsys):
     """Of a class that each record near a query has or has not, by simulated noise."""
     told = command.run(settings_of(tmp_path, epsilon=0.6, queries=4, dry_run=True))
+    assert "of each row's classes right" in " ".join(capsys.readouterr().err.split())
     rng = np.random.default_rng(0)
     noise = rng.laplace(0, 2 * 3 / 0.6, (200_000, 2))
     for agreement, expected in told["expected"].items():
@@ -392,6 +454,9 @@ def test_the_folder_is_read_shown_and_exported(released, tmp_path):
 def test_doubtful_sets_are_worth_a_second_look(tmp_path):
     command.run(settings_of(tmp_path, epsilon=0.5))
     found = results.read(tmp_path / "out")
+    least_stable = found.sets.stability.min(axis=1)
+    assert found.shares["stability"] == pytest.approx(least_stable.mean())
+    assert least_stable.mean() < found.sets.stability.mean() - 0.01
     rows = results.second_look(found, 5)
     assert [one.stability for one in rows] == sorted(found.confidence)[:5]
     for one in rows:
@@ -444,7 +509,14 @@ FORMS = {
     "numbers": lambda mask: mask.astype(int),
     "sparse": lambda mask: csr_matrix(mask.astype(int)),
     "frame": lambda mask: pd.DataFrame(mask, columns=ORDER),
+    "frame of two types": lambda mask: pd.DataFrame(mask, columns=ORDER).astype({"d": int}),
+    "frame with missing values": lambda mask: _holes(pd.DataFrame(mask, columns=ORDER)),
+    "arrays": lambda mask: [np.array(ORDER)[row] for row in mask],
 }
+
+
+def _holes(frame):
+    return frame.astype("boolean").mask(~frame)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -461,7 +533,11 @@ def test_the_estimator_takes_indicators_and_lists(tmp_path, form):
 def test_the_estimator_refuses_columns_of_other_classes(tmp_path):
     X, kind = table(120, 1)
     mask = mask_of(kind)
-    for y, match in ((mask[:, :3], "indicator"), (pd.DataFrame(mask, columns=NAMES), "columns")):
+    for y, match in (
+        (mask[:, :3], "indicator"),
+        (pd.DataFrame(mask, columns=NAMES), "columns"),
+        (mask.astype(object), "may be either"),
+    ):
         with pytest.raises(ValueError, match=match):
             labeler_of(tmp_path).label(X, y)
     with pytest.raises(ValueError, match="every class once"):
@@ -476,6 +552,7 @@ def test_the_estimator_warns_of_labels_that_do_not_count(tmp_path):
     y = [SETS[number] for number in kind]
     y[0] = ["a", "c", "d"]
     y[1] = ["b", object()]
+    y[2] = np.array("d")  # an array of one label, without an axis
     X[3] = np.inf
     with pytest.warns(UserWarning, match="3 private records have more than 2 labels"):
         labeler_of(tmp_path).label(X, y)

@@ -19,6 +19,11 @@ def read_public(path: Path, test: Path | None) -> Public:
         return Public(inputs)
     images = read_inputs(test, "--test")
     labels = read_labels(test, "--test")
+    if labels.ndim != 1:
+        raise ValueError(
+            f"Expected one label an image in --test {test}, got shape {labels.shape}; save class "
+            "numbers [n]."
+        )
     if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:
         raise ValueError(
             f"Expected images as in --public and one label for each in --test {test}, got "

@@ -136,7 +136,8 @@ def check_settings(folder: Path, asked: Asked) -> None:
     """
     settings = json.loads(_plain(asked))
     begun = _settings(folder / SETTINGS)
-    changed = [name for name, value in settings.items() if begun.get(name) != value]
+    both = begun | settings
+    changed = [name for name in both if begun.get(name) != settings.get(name)]
     if begun != settings:
         raise ValueError(
             f"Expected the settings that {folder} was begun with, got others for "

@@ -21,6 +21,9 @@ EMBEDDINGS = "embeddings"
 LABELS = "labels"
 """Usual names of the array or column of the embeddings, and of the labels."""
 
+MOST_LABELS = 256
+"""Most labels of a list that are read."""
+
 
 class Columns(NamedTuple):
     """Arrays or columns to read.

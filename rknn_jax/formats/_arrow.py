@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, absent
+from rknn_jax.formats import EMBEDDINGS, MOST_LABELS, Block, Columns, FormatError, absent
 
 LONGEST_LABEL = 400
 """Most bytes of a text label that are read."""
 
-MOST_LABELS = 256
-"""Most labels of a list that are read."""
+CUT = "\ufffd"
+"""End of a text label of which only the beginning is read, so that it is no other label."""
 
 
 def pyarrow() -> Any:
@@ -236,19 +236,26 @@ def label_column(column: Any) -> np.ndarray:
         column = column.cast(pa.large_binary())
     if types.is_binary(column.type) or types.is_large_binary(column.type):
         texts: Sequence[bytes | None] = column.to_pylist()
-        return np.array(
-            [(text or b"")[:LONGEST_LABEL].decode(errors="replace") for text in texts], dtype=str
-        )
+        return np.array([_label_text(text or b"") for text in texts], dtype=str)
     if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_null(column.type):
         column = column.cast(pa.float64(), safe=False)  # a number beyond 2^53 is no class
+    if not types.is_floating(column.type):
+        raise FormatError(f"Expected labels as numbers, text or lists, got {column.type}; save so.")
     values: np.ndarray = column.to_numpy(zero_copy_only=False)  # a null becomes NaN
     return values
+
+
+def _label_text(text: bytes) -> str:
+    """Return a text label. A long one is cut, and then ends like no other label."""
+    told = text[:LONGEST_LABEL].decode(errors="replace")
+    return told if len(text) <= LONGEST_LABEL else told + CUT
 
 
 def _label_lists(column: Any) -> np.ndarray:
     """Return lists of labels as objects `[b]`, or as a mask if they are of bool.
 
-    A missing list is empty.
+    A list without a label holds a missing one, so that each record shows whether labels are text.
+    Of a long list, one label more than `MOST_LABELS` is returned, which tells that there are more.
 
     Raises:
       FormatError: If lists of bool have no common length by their type, or hold something else.
@@ -274,9 +281,10 @@ def _label_lists(column: Any) -> np.ndarray:
         )
     lengths = compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(lengths)
+    nothing = [""] if labels.dtype.kind == "U" else [np.nan]
     found = np.empty(len(ends), object)
     for row, (start, end) in enumerate(zip(ends - lengths, ends, strict=True)):
-        found[row] = labels[start : min(end, start + MOST_LABELS)].tolist()
+        found[row] = labels[start : min(end, start + MOST_LABELS + 1)].tolist() or nothing
     return found
 
 

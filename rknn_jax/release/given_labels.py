@@ -3,6 +3,7 @@
 No content of a single record raises an error, because the error would reveal that record.
 """
 
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -15,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from rknn_jax.release import tables
 from rknn_jax.release.tables import FOREIGN, MISSING
 
-LISTS = (list, tuple, set, frozenset, np.ndarray)
+LISTS = (list, tuple, set, frozenset)
 """Types of a record's labels, if it may have several."""
 
 NO_LABEL = ("None", "nan", "<NA>")
@@ -64,20 +65,53 @@ def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             f"Expected the columns of y to be the classes in their order, got {list(columns)[:5]}; "
             "pass y[classes]."
         )
-    matrix = y.toarray() if issparse(y) else y if isinstance(y, list | tuple) else np.asarray(y)
-    if isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.dtype.kind in "biuf":
-        if matrix.shape[1] != len(plain):
+    matrix = y.toarray() if issparse(y) else y if isinstance(y, list | tuple) else np.atleast_1d(y)
+    if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
+        kind = matrix.dtype.kind
+        if kind in "biuf" and matrix.shape[1] != len(plain):
             raise ValueError(
                 f"Expected an indicator matrix [n, {len(plain)}], a column a class, got shape "
                 f"{matrix.shape}; pass lists of classes otherwise."
             )
-        return matrix > 0, known
+        if kind in "biuf":
+            return matrix > 0, known
+        if columns is not None:  # of several types, or bool with missing values
+            rows = [[_indicated(cell, i) for i, cell in enumerate(row)] for row in matrix]
+            return _lists(rows), known
+        if kind == "O" and matrix.shape[1] == len(plain):
+            raise ValueError(
+                "Expected an indicator matrix of numbers or bool, or lists of classes, got objects "
+                f"of shape {matrix.shape}, which may be either; pass y.astype(bool), or y.tolist() "
+                "for lists."
+            )
     number = {value: i for i, value in enumerate(plain)}
-    found = np.empty(len(matrix), object)
-    for row, each in enumerate(matrix):
-        several = each if isinstance(each, LISTS) else (each,)
-        found[row] = [_number_of(label, number) for label in several]
-    return found, known
+    rows = [[_number_of(label, number) for label in _several(each)] for each in matrix]
+    return _lists(rows), known
+
+
+def _lists(rows: Sequence[list[int]]) -> np.ndarray:
+    """Return lists as objects `[n]`, of any lengths."""
+    found = np.empty(len(rows), object)
+    for place, row in enumerate(rows):
+        found[place] = row
+    return found
+
+
+def _several(labels: Any) -> Iterable[Any]:
+    """Return the labels of a record, which may be one."""
+    if isinstance(labels, np.ndarray):
+        return labels.ravel()
+    return labels if isinstance(labels, LISTS) else (labels,)
+
+
+def _indicated(cell: Any, number: int) -> int:
+    """Return the class number if the cell of an indicator has the class; else as `_number_of`."""
+    if _is_missing(cell):
+        return MISSING
+    try:
+        return number if cell > 0 else MISSING
+    except Exception:  # an error would reveal the record, whatever it holds
+        return FOREIGN
 
 
 def _number_of(label: Any, number: dict[Any, int]) -> int:

@@ -5,12 +5,13 @@ with `SEPARATOR` between names, or lists of one of these as objects `[b]`. Nothi
 record raises an error, because the error would reveal that record.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rknn_jax import label_sets
+from rknn_jax.formats import MOST_LABELS
 from rknn_jax.release import tables
 from rknn_jax.release.tables import MISSING, Classes
 
@@ -77,24 +78,26 @@ def joined(blocks: Sequence[np.ndarray], where: str) -> np.ndarray | None:
     if all(block.dtype == bool for block in blocks):
         return np.concatenate(blocks)
     lists = [each for block in blocks if block.dtype.kind == "O" for each in block]
-    listed = _filled(lists)
-    if len(lists) < sum(map(len, blocks)) or listed.dtype.kind == "U":
+    rows = _read(lists)
+    values = _values(rows)
+    if len(lists) < sum(map(len, blocks)) or values.dtype.kind == "U":
         raise ValueError(
             f"Expected several labels a record in {where} as a mask of bool [n, num_classes] or a "
             f"column of lists of class numbers, got {blocks[0].dtype} {blocks[0].shape}; save one "
             "of these."
         )
-    plain = tables.plain_labels(listed.ravel(), where)
-    return plain.reshape(listed.shape).astype(np.int32)
+    numbers = _padded(tables.plain_labels(values, where), rows, MISSING)
+    return numbers[:, :MOST_LABELS].astype(np.int32)
 
 
 def _numbers(labels: np.ndarray, classes: Classes, where: str) -> tuple[np.ndarray, np.ndarray]:
     """Return class numbers int `[b, l]`, `MISSING` for no class, and which labels are given."""
-    listed = _listed(labels)
-    kind = listed.dtype.kind
-    if kind == "b" and listed.shape[1:] == (classes.count,):
-        return np.where(listed, np.arange(classes.count), MISSING), listed
-    if listed.ndim != 2 or kind not in "iufU":
+    kind = labels.dtype.kind
+    if kind == "b" and labels.shape[1:] == (classes.count,):
+        return np.where(labels, np.arange(classes.count), MISSING), labels
+    if labels.ndim == 1 and kind in "UO":
+        return _of_lists(labels, classes, where)
+    if labels.ndim not in (1, 2) or kind not in "iufU":
         raise ValueError(
             f"Expected several labels a record in {where}, got shape {labels.shape} of dtype "
             f"{labels.dtype} for {classes.count} classes; {REMEDY}."
@@ -105,29 +108,42 @@ def _numbers(labels: np.ndarray, classes: Classes, where: str) -> tuple[np.ndarr
             f"{classes.count} classes, which may be either; save a mask as bool, or class numbers "
             "with a further column of -1."
         )
+    listed = labels if labels.ndim == 2 else labels[:, None]
     plain = tables.plain_labels(listed.ravel(), where)
-    given = tables.given(plain)
     numbers = tables.label_ids(plain, classes)
-    return numbers.reshape(listed.shape), given.reshape(listed.shape)
+    return numbers.reshape(listed.shape), tables.given(plain).reshape(listed.shape)
 
 
-def _listed(labels: np.ndarray) -> np.ndarray:
-    """Return the labels with an axis for those of a record."""
-    if labels.ndim != 1:
-        return labels
-    if labels.dtype.kind == "U":
-        return _filled([text.split(SEPARATOR) for text in labels.tolist()])
-    if labels.dtype.kind == "O":
-        return _filled([() if each is None else each for each in labels])
-    return labels[:, None]
+def _of_lists(labels: np.ndarray, classes: Classes, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class numbers of lists, as objects, or of text with `SEPARATOR`."""
+    split = labels.dtype.kind == "U"
+    rows = _read([text.split(SEPARATOR) for text in labels.tolist()] if split else labels)
+    plain = tables.plain_labels(_values(rows), where)
+    numbers = _padded(tables.label_ids(plain, classes), rows, MISSING)
+    numbers[:, MOST_LABELS:] = MISSING  # given, but not counted
+    return numbers, _padded(tables.given(plain), rows, False)
 
 
-def _filled(lists: Sequence[Iterable[Any]]) -> np.ndarray:
-    """Return lists of text or numbers as an array `[b, l]`, with '' or NaN for what is missing."""
-    rows = [[value for value in each if value is not None] for each in lists]
-    width = max(map(len, rows), default=0)
-    text = any(isinstance(value, str) for row in rows for value in row)
-    found = np.full((len(rows), width), "" if text else np.nan, object if text else np.float64)
-    for place, row in zip(found, rows, strict=True):
-        place[: len(row)] = row
-    return found.astype(str) if text else found
+def _read(lists: Sequence[Sequence[Any] | None] | np.ndarray) -> list[list[Any]]:
+    """Return the first labels of each record, so that one long list takes no memory for the others.
+
+    One label more than `MOST_LABELS` tells that there are more.
+    """
+    heads = [() if each is None else list(each)[: MOST_LABELS + 1] for each in lists]
+    return [[value for value in each if value is not None] for each in heads]
+
+
+def _values(rows: Sequence[Sequence[Any]]) -> np.ndarray:
+    """Return the labels of all records, one after another, as text or float64 `[v]`."""
+    values = [value for row in rows for value in row]
+    text = any(isinstance(value, str) for value in values)
+    return np.array(list(map(str, values)) if text else values, str if text else np.float64)
+
+
+def _padded(values: np.ndarray, rows: Sequence[Sequence[Any]], nothing: Any) -> np.ndarray:
+    """Return what was made of `_values` as `[b, l]`, with `nothing` for what is missing."""
+    lengths = np.array(list(map(len, rows)), np.int64)
+    there = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    found = np.full(there.shape, nothing, values.dtype)
+    found[there] = values
+    return found

@@ -91,9 +91,8 @@ class Results:
 
     @property
     def stability(self) -> np.ndarray:
-        """Stability of each label or class of a set that is known, float `[l]`."""
-        known = self.confidence if self.sets is None else self.sets.stability
-        known = known[self.labeled]
+        """Stability of each label, or of a set's least stable class, that is known, float `[l]`."""
+        known = self.confidence[self.labeled]
         found: np.ndarray = known[~np.isnan(known)]
         return found
 
