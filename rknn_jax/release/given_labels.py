@@ -81,8 +81,8 @@ def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         if kind == "O" and matrix.shape[1] == len(plain):
             raise ValueError(
                 "Expected an indicator matrix of numbers or bool, or lists of classes, got objects "
-                f"of shape {matrix.shape}, which may be either; pass y.astype(bool), or y.tolist() "
-                "for lists."
+                f"of shape {matrix.shape}, which may be either; pass y.astype(float), or "
+                "y.tolist() for lists."
             )
     number = {value: i for i, value in enumerate(plain)}
     rows = [[_number_of(label, number) for label in _several(each)] for each in matrix]
