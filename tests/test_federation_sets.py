@@ -13,6 +13,7 @@ from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import inputs, publish, round_folder
 from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
+from rknn_jax.federation.client import tell_question
 from rknn_jax.federation.collector import Collector, Reply, Sum
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
@@ -91,6 +92,15 @@ def test_a_client_refuses_labels_that_do_not_fit_the_round(tmp_path):
     listed = replace(party, labels=party.labels[:, None]).ready(a_round().data).told
     np.testing.assert_array_equal(one, listed)
     assert party.ledger.spent.epsilon == 0
+
+
+def test_the_owner_hears_of_labels_beyond_those_that_count(tmp_path):
+    party = a_client(tmp_path, agreement=Agreement("central"), budget_delta="1/100")
+    said = []
+    for labels in (np.ones((6, 3), bool), np.tile(np.arange(3), (6, 1))):
+        told = replace(party, labels=labels)
+        tell_question(a_round().data, told, lambda *line: said.append(line))
+    assert said.count(("cut", "6 of 6 records name more labels than count")) == 2
 
 
 def test_an_unusable_record_votes_nowhere(tmp_path):

@@ -414,14 +414,16 @@ def test_settings_that_do_not_suit_are_refused_before_a_spend(tmp_path, changes,
 
 
 def test_a_dry_run_expects_what_the_noise_lets(tmp_path, capsys):
-    """Of a class that each record near a query has or has not, by simulated noise."""
+    """Of a set of two classes of four, by simulated noise."""
     told = command.run(settings_of(tmp_path, epsilon=0.6, queries=4, dry_run=True))
-    assert "of each row's classes right" in " ".join(capsys.readouterr().err.split())
+    assert "of sets right" in " ".join(capsys.readouterr().err.split())
     rng = np.random.default_rng(0)
-    noise = rng.laplace(0, 2 * 3 / 0.6, (200_000, 2))
+    noise = rng.laplace(0, 2 * 3 / 0.6, (100_000, 5))
+    leads = noise[:, :4] - noise[:, 4:] / 2
     for agreement, expected in told["expected"].items():
-        lead = 30 * (float(agreement) - 0.5) + noise[:, 0] - noise[:, 1] / 2
-        assert expected == pytest.approx(np.mean(lead > 0), abs=0.03)
+        gap = 30 * (float(agreement) - 0.5)
+        right = (leads[:, :2] > -gap).all(axis=1) & (leads[:, 2:] < gap).all(axis=1)
+        assert expected == pytest.approx(np.mean(right), abs=0.04)
 
 
 def test_persons_share_one_vote(tmp_path):

@@ -164,7 +164,7 @@ def _tell_preview(plan: "Plan", expected: "Expected") -> None:
     if isinstance(expected, Preview):
         _tell_votes(expected)
     # A row has many classes, so that fewer rows have no wrong one.
-    labels = "labels" if plan.settings.labels_per_record is None else "each row's classes"
+    labels = "labels" if plan.settings.labels_per_record is None else "sets"
     if expected.expected:
         accuracy = ", ".join(
             f"{share:.0%} of {labels} right at {agreement:.0%} agreement"

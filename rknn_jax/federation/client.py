@@ -321,8 +321,12 @@ def tell_question(question: bytes, client: Client, tell: Tell) -> None:
         f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
         f"trust={config.trust}, labeler={config.name}, of {len(labels):,} records",
     )
-    several = labels.ndim > 1
-    if not several and (without := int(np.sum((labels < 0) | (labels >= len(round.classes))))):
+    if labels.ndim > 1:
+        held = (labels >= 0).sum(axis=1) if labels.dtype != bool else labels.sum(axis=1)
+        if beyond := int(np.sum(held > round.labels_per_record)):
+            tell("cut", f"{beyond:,} of {len(labels):,} records name more labels than count")
+        return
+    if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):
         tell(
             "unusable",
             f"{without:,} of {len(labels):,} records have no label of the round's "

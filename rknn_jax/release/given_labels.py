@@ -45,7 +45,8 @@ def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
       y: Indicator matrix of numbers or bool `[n, num_classes]`, whose columns are the classes in
-        their order, dense or sparse; or a list, tuple, set or array of classes for each record.
+        their order, dense or sparse; or a list, tuple, set or array of classes for each record. A
+        list of lists of 0 and 1 is read as classes, so pass an array.
       classes: All classes.
 
     Returns:

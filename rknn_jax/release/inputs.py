@@ -259,7 +259,7 @@ def _assumed(settings: "Settings") -> Classes:
             "them from the private labels, which "
             "epsilon does not cover."
         )
-    return Classes(ASSUMED_CLASSES, source="assumed")
+    return Classes(max(ASSUMED_CLASSES, settings.labels_per_record or 1), source="assumed")
 
 
 def data_of(

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 DRAWS = 20_000
-"""Simulated draws of the noise behind an expected accuracy."""
+"""Simulated draws of the noise behind an expected accuracy, of all classes together."""
+
+FEWEST_DRAWS = 500
+"""Fewest sets that are simulated."""
 
 
 @dataclass(frozen=True)
@@ -140,14 +143,14 @@ class SetSurvey(VoteSurvey):
         )
 
     def expect(self) -> Expected:
-        """Return the error to expect of a class near a query, if the records near it agree."""
+        """Return the share of whole sets to expect, if records near a query agree on r classes."""
         noise = self.mechanism.noise_scale
         stddev = self.mechanism.noise_stddev
         if self.num_votes is None:
             advice = "n is private under add-remove: compare the noise with your number of records"
             return Expected(noise=noise, stddev=stddev, expected=None, advice=advice)
         share = self.queries.size / self.queries.size.sum()
-        against = np.sort(self._simulated_leads())
+        against = np.sort(self._least_noise())
         expected = {}
         for agreement in AGREEMENTS:
             leads = (agreement - HALF) * self.num_votes * share
@@ -161,16 +164,21 @@ class SetSurvey(VoteSurvey):
             )
         return Expected(noise=noise, stddev=stddev, expected=expected, advice=advice)
 
-    def _simulated_leads(self) -> np.ndarray:
-        """Return simulated noise of a class's lead over half of the votes, float64 `[draws]`."""
+    def _least_noise(self) -> np.ndarray:
+        """Return simulated noise of the class that it moves farthest against its set, `[draws]`.
+
+        The first r classes are in the set, and lead half of the votes; the others fall short of it.
+        """
         num_classes = self.mechanism.num_classes
-        rows = max(DRAWS // num_classes, self.settings.neighbors) + 1
+        rows = max(DRAWS // num_classes, self.settings.neighbors, FEWEST_DRAWS)
         mechanism = replace(self.mechanism, num_queries=rows)
         nothing = jnp.zeros((rows, num_classes), jnp.int32)
         # A fixed seed is safe: no private record is counted.
         noise = np.asarray(mechanism.estimate(jax.random.key(0, impl=QUICK), nothing, 1))
-        leads: np.ndarray = (noise[:, :-1] - HALF * noise[:, -1:]).ravel()
-        return leads
+        leads = noise[:, :-1] - HALF * noise[:, -1:]
+        present = np.arange(num_classes - 1) < _most(self.settings)
+        least: np.ndarray = np.where(present, leads, -leads).min(axis=1)
+        return least
 
     @property
     def released(self) -> tuple[str, ...]:
