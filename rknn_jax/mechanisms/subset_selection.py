@@ -44,6 +44,9 @@ from rknn_jax.mechanisms.local import (
 from rknn_jax.mechanisms.randomized_response import bernoulli_bits
 from rknn_jax.privacy.entropy import Entropy, at_most_odds
 
+State = tuple[jax.Array, jax.Array, jax.Array]
+"""Number of draws, symbols that were drawn, packed, and their number."""
+
 NUM_MASKS = 4
 """Number of masks that a set grows by; one fewer leaves twice as many symbols to draw singly."""
 
@@ -279,7 +282,7 @@ def uniform_set(key: jax.Array, free: jax.Array, num_symbols: int, size: Any) ->
     # Numbers below a power of two are exactly uniform; those that are no symbols are not free.
     shift = WORD - (num_symbols - 1).bit_length()
 
-    def join(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+    def join(state: State) -> State:
         draws, chosen, held = state
         symbols = hashing.mix(seed, draws + jnp.arange(SYMBOLS_AT_ONCE)) >> jnp.uint32(shift)
         words = (symbols // jnp.uint32(WORD)).astype(jnp.int32)
