@@ -207,12 +207,12 @@ def test_rows_of_the_hadamard_matrix_agree_in_half_of_the_columns():
     np.testing.assert_array_equal((1 - 2 * matrix) @ (1 - 2 * matrix).T, 16 * np.eye(16, dtype=int))
 
 
-@functools.partial(jax.jit, static_argnames="clients")
-def drawn_sets(free, sizes, clients):
+@functools.partial(jax.jit, static_argnames=("num_symbols", "clients"))
+def drawn_sets(free, num_symbols, sizes, clients):
     """Sets that many clients draw for each row of free symbols and its size, packed."""
     keys = jax.random.split(jax.random.key(0), (len(sizes), clients))
-    of_clients = jax.vmap(uniform_set, in_axes=(0, None, None))
-    return jax.vmap(of_clients)(keys, free, sizes)
+    of_clients = jax.vmap(uniform_set, in_axes=(0, None, None, None))
+    return jax.vmap(of_clients, in_axes=(0, 0, None, 0))(keys, free, num_symbols, sizes)
 
 
 def free_but_for(num_symbols, votes):
@@ -232,7 +232,7 @@ def test_all_sets_of_a_size_are_equally_likely():
     ]
     free = np.stack([free for free, _ in cases])
     sizes = np.array([size for _, size in cases])
-    drawn = np.asarray(drawn_sets(packed(free), sizes, 5000))[..., 0]
+    drawn = np.asarray(drawn_sets(packed(free), 8, sizes, 5000))[..., 0]
     for words, (symbols, size) in zip(drawn, cases, strict=True):
         possible = [
             sum(1 << symbol for symbol in chosen)
@@ -252,7 +252,9 @@ def test_symbols_of_large_sets_are_those_of_a_draw_without_replacement(num_symbo
     free = free_but_for(num_symbols, (1, num_symbols - 1))
     num_free = num_symbols - 2
     sizes = np.array([0, 1, 6, num_free // 4, num_free // 2, num_free - 9, num_free])
-    drawn = np.asarray(drawn_sets(np.tile(packed(free[None]), (len(sizes), 1)), sizes, 10_000))
+    drawn = np.asarray(
+        drawn_sets(np.tile(packed(free[None]), (len(sizes), 1)), num_symbols, sizes, 10_000)
+    )
     assert not np.any(drawn & ~packed(free[None]))
     np.testing.assert_array_equal(
         np.bitwise_count(drawn).sum(axis=2), np.tile(sizes[:, None], (1, 10_000))

@@ -44,6 +44,9 @@ from rknn_jax.mechanisms.local import (
 from rknn_jax.mechanisms.randomized_response import bernoulli_bits
 from rknn_jax.privacy.entropy import Entropy, at_most_odds
 
+State = tuple[jax.Array, jax.Array, jax.Array]
+"""Number of draws, symbols that were drawn, packed, and their number."""
+
 NUM_MASKS = 4
 """Number of masks that a set grows by; one fewer leaves twice as many symbols to draw singly."""
 
@@ -128,7 +131,7 @@ class SubsetSelection(PureProtocol):
         priority = jax.random.bits(votes_key, votes.shape, jnp.uint32)
         chosen = jnp.sum(priority[None] < priority[:, None], axis=1) < num_votes
         free = pack(jnp.ones(self.num_symbols, bool)) & ~voted_words(votes, self.num_symbols)
-        others = uniform_set(other_key, free, self.subset_size - num_votes)
+        others = uniform_set(other_key, free, self.num_symbols, self.subset_size - num_votes)
         return others | voted_words(jnp.where(chosen, votes, -1), self.num_symbols)
 
     def respond(self, entropy: Entropy, cells: np.ndarray) -> np.ndarray:
@@ -241,7 +244,7 @@ class SubsetSelection(PureProtocol):
         return int(sizes[np.argmin((c * p * (1 - p) + (d - c) * q * (1 - q)) / advantage**2)])
 
 
-def uniform_set(key: jax.Array, free: jax.Array, size: Any) -> jax.Array:
+def uniform_set(key: jax.Array, free: jax.Array, num_symbols: int, size: Any) -> jax.Array:
     """Return a uniform set of `size` free symbols, packed, uint32 `[w]`. `key` is consumed.
 
     The set grows from the empty one. Masks of independent bits come first. Each aims two standard
@@ -257,10 +260,10 @@ def uniform_set(key: jax.Array, free: jax.Array, size: Any) -> jax.Array:
     Args:
       key: Key of the draws.
       free: Free symbols, packed as by `pack`, uint32 `[w]`.
+      num_symbols: Number of symbols, free or not.
       size: Number of symbols to draw, an integer from 0 to the number of free symbols.
     """
     *mask_keys, symbol_key = jax.random.split(key, NUM_MASKS + 1)
-    num_symbols = len(free) * WORD
     num_free = num_bits(free)
     small = jnp.minimum(size, num_free - size)
     chosen = jnp.zeros_like(free)
@@ -276,10 +279,10 @@ def uniform_set(key: jax.Array, free: jax.Array, size: Any) -> jax.Array:
         held = jnp.where(count <= small, count, held)
 
     seed = jax.random.bits(symbol_key, (2,), jnp.uint32)
-    # Symbols below a power of two are exactly uniform; those that do not exist are not free.
+    # Numbers below a power of two are exactly uniform; those that are no symbols are not free.
     shift = WORD - (num_symbols - 1).bit_length()
 
-    def join(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+    def join(state: State) -> State:
         draws, chosen, held = state
         symbols = hashing.mix(seed, draws + jnp.arange(SYMBOLS_AT_ONCE)) >> jnp.uint32(shift)
         words = (symbols // jnp.uint32(WORD)).astype(jnp.int32)
