@@ -337,7 +337,7 @@ def test_what_follows_from_the_data_need_not_be_given(tmp_path, capsys):
     assert settled(chosen, images=False) == chosen
     federation._settle(summed, Public(np.zeros((3, 2), np.float32)))
     told = capsys.readouterr().err
-    assert "none, because --public holds embeddings" in told
+    assert "none; a student learns from images" in told
     assert "2 clients, the quorum" in told
 
 

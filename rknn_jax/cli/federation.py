@@ -76,7 +76,7 @@ def _settle(settings: Serve, mine: "Public") -> Serve:
     """Return the settings with what follows from the data, and tell the owner of each."""
     found = settled(settings, images=mine.images)
     if settings.student is None and found.student == "none":
-        _told("student", "none, because --public holds embeddings; a student learns from images")
+        _told("student", "none; a student learns from images, and one label of each")
     if settings.honest != found.honest:
         _told(
             "honest",
