@@ -41,6 +41,7 @@ def test_without_noise_attributes_are_those_of_near_records(tmp_path, capsys):
     assert f"even: {right[0]:.1%}" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_clip_bounds_what_a_neighbor_adds_and_costs_less_noise(tmp_path):
     _, plain, _ = run(tmp_path / "plain", "--epsilon", "inf")
     _, clipped, _ = run(tmp_path / "clipped", "--epsilon", "inf", "--clip", "1")

@@ -161,7 +161,10 @@ def shares_of_hits(mechanism, key, votes, watched, clients):
 
 @pytest.mark.parametrize(
     ("epsilon", "votes", "num_buckets"),
-    [pytest.param(0.4, 2, 5, marks=pytest.mark.slow), (1.0, 4, 19)],
+    [
+        pytest.param(0.4, 2, 5, marks=pytest.mark.slow),
+        pytest.param(1.0, 4, 19, marks=pytest.mark.long),
+    ],
 )
 def test_cells_next_to_the_votes_are_not_biased(epsilon, votes, num_buckets):
     """An affine hash is off by -0.125 on cell 2 of the first case and by -0.08 on cell 4 of the
