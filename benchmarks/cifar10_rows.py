@@ -59,7 +59,7 @@ PARTS = Path("runs/cifar10_rows")
 GENERAL = {1.0: "labels 77.1%, student 82.1%", 0.29: "labels 73.9%, student 79.4%"}
 END_TO_END = {0.01: "labels 85.9%, student 86.1%", 0.005: "labels 85.7%, student 86.0%"}
 HEADS = {"linear": "student 73.7% at 4", "mlp": "student 78.5% at 4"}
-"""What Li et al. print."""
+"""Numbers that Li et al. print."""
 
 EPSILONS = (0.01, 0.1, 1.0)
 LOCAL = (1.0, 2.0, 4.0)

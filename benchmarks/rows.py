@@ -46,7 +46,7 @@ NETWORKS = {
     "resnet18": ("SimCLR on CIFAR-10", 2 * 29_000 * 500),
     "densenet121": ("the student on CIFAR-10", 29_000 * 160),
 }
-"""What a network trains in Li et al., and how many images pass through it forward and back."""
+"""Part of a network in Li et al., and the number of images that pass through it and back."""
 
 
 class Row(NamedTuple):

@@ -51,6 +51,12 @@ class LabelSets(NamedTuple):
         mask: np.ndarray = self.probabilities > HALF
         return mask
 
+    @property
+    def labels(self) -> np.ndarray:
+        """Most probable class of each row, int32 `[m]`; -1 for an empty set."""
+        found = self.probabilities.argmax(axis=1).astype(np.int32)
+        return np.where(self.present.any(axis=1), found, np.int32(-1))
+
 
 def ballots(labels: Array, num_classes: int, labels_per_record: int) -> np.ndarray:
     """Return what each record votes for at its queries: up to r classes, and having voted.
@@ -87,17 +93,18 @@ def ballots(labels: Array, num_classes: int, labels_per_record: int) -> np.ndarr
 def sizes(
     num_queries: int, num_classes: int, labels_per_record: int, num_neighbors: int = 1
 ) -> dict[str, int]:
-    """Return the sizes of a mechanism that is calibrated for ballots.
+    """Return the sizes of a mechanism that is calibrated for ballots, or for single labels.
 
     Args:
       num_queries: Number of queries s.
       num_classes: Number of classes |Y|.
-      labels_per_record: Most labels of a record that count, r.
+      labels_per_record: Most labels of a record that count, r; 0 if each record has one label, and
+        does not vote for having voted.
       num_neighbors: Number of queries k that a record votes at. Defaults to 1.
     """
     return {
         "num_queries": num_queries,
-        "num_classes": num_classes + 1,
+        "num_classes": num_classes + bool(labels_per_record),
         "num_neighbors": num_neighbors,
         "labels_per_record": labels_per_record + 1,
     }

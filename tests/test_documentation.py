@@ -90,7 +90,7 @@ REQUIRED = {
     "serve": "--public P.npz --epsilon 1 --classes 2 --clients 3 --out O",
     "join": "--private R.npz",
 }
-"""What stands for `...` in a command."""
+"""Options in the place of `...` in a command."""
 
 each_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
@@ -405,7 +405,7 @@ def scale(told) -> None:
 
 
 def choosing(told) -> None:
-    """What Python prints is drawn from nothing, so it is what the page shows."""
+    """Python draws nothing here, so it prints the numbers of the page."""
     with np.load("sets/labels.npz") as rows:
         wanted = np.array([[1, 1, 0], [0, 0, 1], [0, 0, 0]], bool)[np.arange(200) % 3]
         assert np.mean(rows["present"] == wanted) > 0.97

@@ -1,4 +1,4 @@
-"""How much rarer each class is among the private records than among the public rows.
+"""Ratio of each class: how much rarer it is among the private records than the public rows.
 
 Public rows are not labeled, but their clusters have sizes. If the rows of a class are spread over
 the clusters as its private records are, then

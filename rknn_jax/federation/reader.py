@@ -1,4 +1,4 @@
-"""What the server knows of a labeler in a federation, whichever one it is."""
+"""Server's part of any labeler in a federation, and the labels that it reads."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -41,10 +41,10 @@ class Read(NamedTuple):
     @property
     def labels(self) -> np.ndarray:
         """Most probable class of each row, int32 `[m]`; -1 for a row with an empty set."""
+        if self.sets is not None:
+            return self.sets.labels
         found: np.ndarray = self.probabilities.argmax(axis=1).astype(np.int32)
-        if self.sets is None:
-            return found
-        return np.where(self.sets.present.any(axis=1), found, np.int32(-1))
+        return found
 
     @property
     def rows(self) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from rknn_jax import answers as decoder
 from rknn_jax import label_sets, postprocessing
@@ -70,21 +71,15 @@ class VoteReader(Reader):
         features: np.ndarray,
     ) -> Read:
         """Return the labels of the public rows, from noisy counts alone."""
-        config = self.config
         counts, stddev = collector.counts()
-        answers = rknn.answer(counts, stddev, guarantee, queries, config)
+        answers = rknn.answer(counts, stddev, guarantee, queries, self.config)
         answered = {
             "index": queries.index,
             "label": answers.labels,
             "votes": counts,
             "stddev": stddev,
         }
-        graph = postprocessing.public_graph(
-            features, len(queries.index), metric=config.metric, smoothing=config.smoothing
-        )
-        kernels = None
-        if config.decodes:
-            kernels = decoder.kernels(queries, features, graph, metric=config.metric)
+        graph, kernels = self.public_side(queries, features)
         if kernels is not None:
             decoded = decoder.decode(answers.counts, answers.stddev, kernels)
             return Read(
@@ -93,6 +88,18 @@ class VoteReader(Reader):
         before = Labels.none(len(features), len(self.asked.classes))
         found = before.after(queries, answers, 0, None, graph)
         return Read(found.probabilities, found.confidence, queries.cluster, answered)
+
+    def public_side(
+        self, queries: Queries, features: np.ndarray
+    ) -> tuple[csr_matrix | None, decoder.Kernels | None]:
+        """Return the graph of the public rows and their side of the decoder, if there are any."""
+        config = self.config
+        graph = postprocessing.public_graph(
+            features, len(queries.index), metric=config.metric, smoothing=config.smoothing
+        )
+        if not config.decodes:
+            return graph, None
+        return graph, decoder.kernels(queries, features, graph, metric=config.metric)
 
     def concerns(self, found: Read, queries: Queries, features: np.ndarray) -> Sequence[Concern]:
         """Return the reasons to doubt the labels, from noisy counts and public data alone."""
@@ -150,14 +157,8 @@ class SetReader(VoteReader):
     ) -> Read:
         """Return the sets of the public rows, from noisy counts alone."""
         del guarantee
-        config = self.config
         counts, stddev = collector.counts()
-        kernels = None
-        if config.decodes:
-            graph = postprocessing.public_graph(
-                features, len(queries.index), metric=config.metric, smoothing=config.smoothing
-            )
-            kernels = decoder.kernels(queries, features, graph, metric=config.metric)
+        _, kernels = self.public_side(queries, features)
         found = label_sets.read(counts, stddev, queries, kernels)
         answered = {
             "index": queries.index,

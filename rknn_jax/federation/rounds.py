@@ -257,16 +257,12 @@ class Round:
     def sizes(self) -> dict[str, int]:
         """Numbers of queries, classes, neighbors and labels that a mechanism of votes covers."""
         assert isinstance(self.config, rknn.ReverseKNN)
-        near = self.config.num_neighbors
-        if self.labels_per_record:
-            most = self.labels_per_record
-            return label_sets.sizes(len(self.queries), len(self.classes), most, near)
-        return {
-            "num_queries": len(self.queries),
-            "num_classes": len(self.classes),
-            "num_neighbors": near,
-            "labels_per_record": 1,
-        }
+        return label_sets.sizes(
+            len(self.queries),
+            len(self.classes),
+            self.labels_per_record,
+            self.config.num_neighbors,
+        )
 
     @cached_property
     def mechanism(self) -> LocalRandomizer:

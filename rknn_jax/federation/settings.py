@@ -118,6 +118,16 @@ class Serve:
     dry_run: bool = False
     json: bool = False
 
+    @property
+    def summed(self) -> bool:
+        """True if clients' numbers are added under masks."""
+        return self.trust == "central"
+
+    @property
+    def shuffled(self) -> bool:
+        """True if each message hides among the others."""
+        return self.trust == "shuffle"
+
 
 @dataclass(frozen=True)
 class Join:
@@ -191,7 +201,7 @@ def settled(settings: Serve, *, images: bool) -> Serve:
     learns = images and not settings.labels_per_record
     student = settings.student or ("cnn" if learns else "none")
     honest = settings.honest
-    if settings.trust == "central" and not honest:
+    if settings.summed and not honest:
         honest = settings.quorum or settings.clients
     return replace(settings, student=student, honest=honest)
 
@@ -207,9 +217,9 @@ def join_command(settings: Serve) -> list[str]:
     host = "HOST" if settings.host in ("0.0.0.0", "::") else settings.host
     words = ["rknn", "join", "--private", "R.npz", "--server", f"{host}:{settings.port}"]
     words += ["--budget", str(settings.epsilon), "--trust", settings.trust]
-    if settings.trust != "local":
+    if settings.summed or settings.shuffled:
         words += ["--budget-delta", str(settings.delta)]
-    if settings.trust == "shuffle":
+    if settings.shuffled:
         words += ["--honest", str(settings.honest)]
     if settings.unit == "client":
         words += ["--unit", "client"]

@@ -30,7 +30,12 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
     mechanism: CentralMechanism = mechanisms.make(
         settings.mechanism,
         epsilon=settings.epsilon,
-        **_sizes(settings, data, settings.queries or fewest),
+        **label_sets.sizes(
+            settings.queries or fewest,
+            data.classes.count,
+            settings.labels_per_record or 0,
+            settings.neighbors,
+        ),
         relation=settings.relation,
         unit=settings.unit,
         grid=_grid(settings),
@@ -90,19 +95,6 @@ def kernels_of(
     if settings.smoothing == "none":
         return None
     return answers.kernels(queries, public, graph, metric=settings.metric)
-
-
-def _sizes(settings: "Settings", data: Data, num_queries: int) -> dict[str, int]:
-    """Return the numbers of queries, classes, neighbors and labels that a mechanism covers."""
-    num_classes = data.classes.count
-    if settings.labels_per_record is not None:
-        most = settings.labels_per_record
-        return label_sets.sizes(num_queries, num_classes, most, settings.neighbors)
-    return {
-        "num_queries": num_queries,
-        "num_classes": num_classes,
-        "num_neighbors": settings.neighbors,
-    }
 
 
 def _grid(settings: "Settings") -> int:

@@ -53,10 +53,7 @@ class Reading:
     @property
     def labels(self) -> np.ndarray:
         """Most probable class of each row, int32 `[m]`; -1 for a row with an empty set."""
-        found = labels_of(self.probabilities)
-        if self.sets is None:
-            return found
-        return np.where(self.sets.present.any(axis=1), found, np.int32(-1))
+        return labels_of(self.probabilities) if self.sets is None else self.sets.labels
 
     @property
     def rows_of_classes(self) -> np.ndarray:
