@@ -304,8 +304,8 @@ def _sets(rows: dict[str, np.ndarray], asked: dict[str, np.ndarray]) -> SetResul
     """Return the sets of a folder, or None if each row has one label."""
     if "present" not in rows:
         return None
-    voters = asked["noisy_voters"].astype(np.float64)
-    return SetResults(rows["present"], rows["stability"].astype(np.float64), voters)
+    stability, voters = rows["stability"], asked["noisy_voters"]
+    return SetResults(rows["present"], stability.astype(np.float64), voters.astype(np.float64))
 
 
 def _summary(folder: Path) -> Summary | None:
@@ -395,7 +395,6 @@ def _set_gaps(
     for number, first in enumerate(lead.argmin(axis=1).tolist()):
         spread = stddev[number, first]  # of the votes for a class, and of all votes, alike
         noise = float(lead_stddev(spread, spread))
-        votes = float(counts[number, first])
-        gap = float(lead[number, first])
+        votes, gap = float(counts[number, first]), float(lead[number, first])
         found.append(Gap(number, first, None, votes, gap, noise, int(rows[number])))
     return found
