@@ -105,7 +105,7 @@ def forms(
     The `images` of the private records are features, and `free` are the public prices.
     """
     degree_key, label_key = jax.random.split(key)
-    plain, _ = nearest(private.images, queries.features, 1)
+    plain = nearest(private.images, queries.features, 1)
     degrees = _connections.noisy_degrees(degree_key, plain, QUERIES, FOR_DEGREES * epsilon)
     kinds = {
         "public": (free, epsilon, ()),

@@ -89,7 +89,7 @@ def split(case: str, seed: int) -> Split:
     make, num_queries, _ = CASES[case]
     sides: Sides = make(seed)
     queries = kmeans.select(jax.random.key(seed), sides.public, num_queries)
-    near = np.asarray(nearest(sides.private, queries.features, 1)[0])[:, 0]
+    near = np.asarray(nearest(sides.private, queries.features, 1))[:, 0]
     num_classes = int(max(sides.truth.max(), sides.labels.max())) + 1
     votes = np.zeros((num_queries, num_classes))
     np.add.at(votes, (near, sides.labels), 1)

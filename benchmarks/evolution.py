@@ -119,7 +119,7 @@ def cells(digits: Digits, points: np.ndarray) -> np.ndarray:
     for label in range(NUM_CLASSES):
         mine = np.flatnonzero(digits.labels == label)
         images = drawn(jnp.asarray(points[label]))
-        chosen, _ = nearest(digits.features[mine], encode(images), 1)
+        chosen = nearest(digits.features[mine], encode(images), 1)
         voted[mine] = np.asarray(chosen) * NUM_CLASSES + label
     return voted
 

@@ -78,7 +78,7 @@ def measure(seed: int) -> list[dict[str, Any]]:
     queries = kmeans.select(stage_key(root, Stage.QUERIES), rows, QUERIES)
     kernels = answers.kernels(queries, rows, postprocessing.public_graph(rows, QUERIES))
     assert kernels is not None
-    near, _ = nearest(encode(task.private.images), queries.features, 1)
+    near = nearest(encode(task.private.images), queries.features, 1)
     found = []
     for step, epsilon in enumerate(EPSILONS):
         key = jax.random.fold_in(stage_key(root, Stage.NOISE), step)

@@ -57,7 +57,7 @@ def right(name: str, seed: int) -> dict[tuple[str, float, int], list[float]]:
             )
             num_queries = min(suggested, len(public))
             queries = kmeans.select(jax.random.key(seed), public, num_queries)
-            near = np.asarray(nearest(private, queries.features, 1)[0])[:, 0]
+            near = np.asarray(nearest(private, queries.features, 1))[:, 0]
             votes = np.zeros((num_queries, num_classes))
             np.add.at(votes, (near, sides.labels), 1)
             kernels = answers.kernels(queries, sides.public, graph)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import scipy.sparse
 
-from rknn_jax.neighbors import Metric, nearest, num_cores
+from rknn_jax.neighbors import Metric, distances, nearest, num_cores
 from rknn_jax.types import Array
 
 LARGEST_EXACT = 2**14
@@ -46,8 +46,8 @@ def neighbors_of_each(
       `(index, distance)`, int32 and float32 `[m, count]`, nearest first.
     """
     if len(features) <= LARGEST_EXACT:
-        exact = nearest(features, features, count, metric=metric)
-        return np.asarray(exact[0]), np.asarray(exact[1])
+        near = nearest(features, features, count, metric=metric)
+        return np.asarray(near), np.asarray(distances(features, features, near, metric=metric))
     rows = np.asarray(features, np.float32)
     if metric == "cosine":  # half the squared distance of unit vectors
         norm = np.linalg.norm(rows, axis=1, keepdims=True)

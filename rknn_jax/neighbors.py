@@ -3,7 +3,8 @@
 Reverse k-NN labeling and k-NN are one function with its arguments swapped. `nearest(private,
 queries, k)` connects every private record to its k nearest queries. `nearest(queries, private, k)`
 connects every query to its k nearest records. Points are streamed in blocks, so the `[num_points,
-num_references]` matrix never exists. `nearest_votes` sums the votes in the same pass.
+num_references]` matrix never exists. `nearest_votes` sums the votes in the same pass. Votes need no
+distances; `distances` has those of the neighbors.
 
 `kernels.assignment` solves a block. A record's neighbors depend on no other record.
 """
@@ -71,7 +72,7 @@ def nearest(
     *,
     metric: Metric = "sqeuclidean",
     implementation: kernels.Implementation | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> jax.Array:
     """Find the nearest references of every point.
 
     Args:
@@ -84,10 +85,9 @@ def nearest(
         choice for the platform.
 
     Returns:
-      `(index, distance)`, int32 and float32 `[n, k]`, nearest first; ties go to the lowest index.
-      The indices are in the order of float64's distances. The distances are sums of squared
-      differences in float32. In a traced call, both mean nothing in a row whose indices are -1:
-      its features are not finite, or their distances overflow.
+      int32 `[n, k]`, nearest first, in the order of float64's distances; ties go to the lowest
+      index. In a traced call, a row is -1 if its features are not finite or their distances
+      overflow float32.
 
     Raises:
       ValueError: If k is outside [1, s], the features differ in width or do not have two
@@ -98,14 +98,41 @@ def nearest(
     how = _how(points, references, num_neighbors, implementation)
     ready = _prepared(references, metric, how)
 
-    def run(start: int, stop: int, size: int) -> tuple[Array, Array]:
+    def run(start: int, stop: int, size: int) -> Array:
         block = _filled(points, start, stop, size, "edge")
-        index, distance = _nearest(block, ready, how=how, metric=metric)
-        return index[: stop - start], distance[: stop - start]
+        index: Array = _nearest(block, ready, how=how, metric=metric)
+        return index[: stop - start]
 
-    index, distance = zip(*_over_blocks(run, points), strict=True)
+    index = list(_over_blocks(run, points))
     _check_found(index, points, references)
-    return _joined(index), _joined(distance)
+    return _joined(index)
+
+
+def distances(
+    points: Array, references: Array, index: Array, *, metric: Metric = "sqeuclidean"
+) -> jax.Array:
+    """Return the distances of points to some references each.
+
+    Args:
+      points: float32 `[n, f]`.
+      references: float32 `[s, f]`.
+      index: int32 `[n, k]`, numbers of references, as from `nearest`.
+      metric: Metric, as in `nearest`.
+
+    Returns:
+      float32 `[n, k]`, sums of squared differences in float32, or their halves for cosines.
+    """
+    references = jnp.asarray(references, jnp.float32)
+    points = _near_work(points, np.float32, references, index)
+    index = _near_work(index, np.int32, points, references)
+
+    def run(start: int, stop: int, size: int) -> Array:
+        block = _filled(points, start, stop, size, "edge")
+        some = _filled(index, start, stop, size, "edge")
+        distance: Array = _distances(block, references, some, metric=metric)
+        return distance[: stop - start]
+
+    return _joined(list(_over_blocks(run, points)))
 
 
 def nearest_votes(
@@ -247,7 +274,7 @@ def _kernel_agrees() -> bool:
         pallas, xla = (
             nearest(points, references, 4, implementation=form) for form in ("pallas", "xla")
         )
-        if not np.array_equal(pallas[0], xla[0]):
+        if not np.array_equal(pallas, xla):
             return False
     return True
 
@@ -324,13 +351,19 @@ def _joined(parts: Sequence[Array]) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("how", "metric"))
-def _nearest(
-    points: jax.Array, references: References, how: How, metric: Metric
-) -> tuple[jax.Array, jax.Array]:
+def _nearest(points: jax.Array, references: References, how: How, metric: Metric) -> jax.Array:
     points = _unit(points, 0) if metric == "cosine" else points
-    index = assignment.solve(points, references, how)
-    distance = assignment.distances(points, references, index, how)
-    return index, distance / 2 if metric == "cosine" else distance
+    return assignment.solve(points, references, how)
+
+
+@functools.partial(jax.jit, static_argnames="metric")
+def _distances(
+    points: jax.Array, references: jax.Array, index: jax.Array, metric: Metric
+) -> jax.Array:
+    if metric == "cosine":
+        unit = _unit(points, 0), _unit(references, 1)
+        return assignment.distances(*unit, index) / 2
+    return assignment.distances(points, references, index)
 
 
 @functools.partial(jax.jit, static_argnames=("how", "metric", "num_classes"))

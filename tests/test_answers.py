@@ -24,7 +24,7 @@ def digits():
     public, private = order[:500], order[500:]
     features = rows.astype(np.float32)
     queries = kmeans.select(jax.random.key(0), features[public], 33)
-    near = np.asarray(nearest(features[private], queries.features, 1)[0])[:, 0]
+    near = np.asarray(nearest(features[private], queries.features, 1))[:, 0]
     votes = np.zeros((33, 10))
     np.add.at(votes, (near, labels[private]), 1)
     kernels = answers.kernels(queries, features[public], self_graph(features[public]))
@@ -268,7 +268,7 @@ def test_a_query_for_each_class_is_recognized_by_the_counts():
     order = np.random.default_rng(0).permutation(len(rows))
     public, private = order[:60], order[60:]
     queries = kmeans.select(jax.random.key(0), rows[public], 3)
-    near = np.asarray(nearest(rows[private], queries.features, 1)[0])[:, 0]
+    near = np.asarray(nearest(rows[private], queries.features, 1))[:, 0]
     votes = np.zeros((3, 3))
     np.add.at(votes, (near, labels[private]), 1)
     kernels = answers.kernels(queries, rows[public], self_graph(rows[public]))

@@ -84,7 +84,7 @@ def test_the_least_cost_is_the_float64_one(seed, size):
 
 def test_equal_prices_change_no_connection():
     points, queries, _ = public_data(1)
-    plain, _ = nearest(points, queries, 1)
+    plain = nearest(points, queries, 1)
     np.testing.assert_array_equal(
         _connections.priced_nearest(points, queries, np.full(8, -7.0), 1)[0], plain
     )
@@ -136,7 +136,7 @@ def test_public_prices_make_public_degrees_even(k):
     public, queries, prices = public_data(k)
     chex.assert_type(prices, jnp.float32)
     assert prices.min() == 0
-    plain = degrees(nearest(public, queries, k)[0], 8)
+    plain = degrees(nearest(public, queries, k), 8)
     even = degrees(_connections.priced_nearest(public, queries, prices, k)[0], 8)
     assert plain.max() > 4 * plain.min()
     np.testing.assert_allclose(even, N * k / 8, atol=1)
@@ -170,7 +170,7 @@ def test_histogram_prices_make_private_degrees_more_even_where_private_records_l
     """
     public, queries, prices = public_data(1)
     private = crowded(7) * 0.6 + np.float32([0.5, 0.0, -0.3])
-    plain, _ = nearest(private, queries, 1)
+    plain = nearest(private, queries, 1)
     found = _connections.noisy_degrees(jax.random.key(0), plain, 8, epsilon=1.0)
     fitted = _connections.histogram_prices(found, public, queries)
     kinds = [
@@ -185,7 +185,7 @@ def test_histogram_prices_make_private_degrees_more_even_where_private_records_l
 
 def test_histogram_prices_are_the_public_ones_where_noise_covers_everything():
     public, queries, prices = public_data(1)
-    plain, _ = nearest(crowded(7), queries, 1)
+    plain = nearest(crowded(7), queries, 1)
     found = _connections.noisy_degrees(jax.random.key(0), plain, 8, epsilon=1.0)
     drowned = _connections.NoisyDegrees(found.counts, 1e6, found.guarantee)
     np.testing.assert_allclose(
@@ -195,7 +195,7 @@ def test_histogram_prices_are_the_public_ones_where_noise_covers_everything():
 
 @pytest.mark.parametrize(("relation", "changed"), [("replace-one", 6), ("add-remove", 3)])
 def test_noisy_degrees_cost_what_their_noise_hides_and_compose_with_the_answers(relation, changed):
-    near, _ = nearest(crowded(7), public_data(3)[1], 3)
+    near = nearest(crowded(7), public_data(3)[1], 3)
     found = _connections.noisy_degrees(jax.random.key(0), near, 8, epsilon=0.02, relation=relation)
     assert found.guarantee.events == (Event("discrete_laplace", changed / 0.02, changed),)
     assert found.stddev == pytest.approx(np.sqrt(2) * changed / 0.02, rel=1e-3)
@@ -213,11 +213,11 @@ def test_noisy_degrees_cost_what_their_noise_hides_and_compose_with_the_answers(
 def test_a_search_finds_no_record_that_moves_more_degrees_than_the_noise_hides(seed, k):
     queries = public_data(k)[1]
     features = crowded(seed)
-    exact, _ = nearest(features, queries, k)
+    exact = nearest(features, queries, k)
     features[seed] = 1e3 * np.random.default_rng(seed).normal(size=3)
     before, after = (
         _connections.noisy_degrees(jax.random.key(0), near, 8, epsilon=np.inf)
-        for near in (exact, nearest(features, queries, k)[0])
+        for near in (exact, nearest(features, queries, k))
     )
     finite = _connections.noisy_degrees(jax.random.key(0), exact, 8, epsilon=0.5)
     assert np.abs(before.counts - after.counts).sum() <= 0.5 * finite.guarantee.events[0].parameter

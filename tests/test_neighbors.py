@@ -50,7 +50,9 @@ DISTANCES = {"sqeuclidean": sq_distances64, "cosine": cosine64}
 
 def nearest(points, references, k=NEAREST, **options):
     """Index and distance in NumPy, whose slices are not compiled."""
-    index, distance = neighbors.nearest(points, references, k, **options)
+    index = neighbors.nearest(points, references, k, **options)
+    metric = options.get("metric", "sqeuclidean")
+    distance = neighbors.distances(points, references, index, metric=metric)
     return np.asarray(index), np.asarray(distance)
 
 
@@ -106,7 +108,8 @@ def test_distances_equal_float64_even_far_from_the_origin(seed, shape, offset):
 
 def assert_nearest_of_random(seed, n, s, f, k, metric):
     points, references = data(seed, n, s, f)
-    index, found = neighbors.nearest(points, references, k, metric=metric)
+    index = neighbors.nearest(points, references, k, metric=metric)
+    found = neighbors.distances(points, references, index, metric=metric)
     chex.assert_shape((index, found), (n, k))
     chex.assert_type([index, found], [jnp.int32, jnp.float32])
     distances = DISTANCES[metric](points, references)
@@ -223,16 +226,19 @@ def how_of(*dtypes):
 def staged(points, references, dtype, stage):
     how = how_of(dtype)
     prepared = assignment.prepare(references, how.dtypes)
-    if stage == "gaps":
-        return assignment._by_gaps(points, prepared, how, 0)
-    return assignment._by_candidates(points, prepared, how)
+    found = assignment._by_gaps(points, None, references=prepared, how=how, level=0)
+    if stage == "pair":
+        found = assignment._by_pair(points, found, rows=prepared.rows)
+    if stage == "candidates":
+        found = assignment._by_candidates(points, found, references=prepared, how=how)
+    return found.number[:, :NEAREST], found.sure
 
 
 def refined(points, references, dtype, stage="gaps"):
     return tuple(map(np.asarray, staged(points, references, dtype, stage)))
 
 
-STAGES = ["gaps", "candidates"]
+STAGES = ["gaps", "pair", "candidates"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -247,9 +253,28 @@ def test_a_certified_row_is_float64s_and_others_are_not_always(kind, dtype, stag
     if kind == "plain":
         assert np.mean(sure) > (0.9 if dtype == jnp.float32 else 0.2)
     if kind == "pairs":  # ties: no gap proves them, differences do
-        assert np.mean(sure) == 0 if stage == "gaps" else dtype != jnp.float32 or sure.mean() > 0.5
+        some = stage == "candidates" and dtype == jnp.float32
+        assert sure.mean() > 0.5 if some else stage == "candidates" or not sure.any()
     if kind == "far from the origin" and stage == "gaps":
         assert not right.all()  # so a certificate is needed
+
+
+@pytest.mark.parametrize("place", range(NEAREST))
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_differences_decide_the_only_gap_in_doubt(place, dtype):
+    """Twins stand first among the neighbors, in the middle, or as the last and the first beyond."""
+    rng = np.random.default_rng(5)
+    far = np.float32([1, 2, 3, 4, 5, 6])[:, None] * np.eye(6, FEATURES, dtype=np.float32)
+    aside = 1e-5 * np.eye(1, FEATURES, 10, dtype=np.float32)
+    references = np.concatenate([far, far[place : place + 1] + aside])
+    points = (rng.normal(size=(POINTS, FEATURES)) * 1e-3).astype(np.float32)
+    order = np.argsort(sq_distances64(points, references), axis=1, kind="stable")[:, :NEAREST]
+    _, proved = refined(points, references, dtype)
+    number, sure = refined(points, references, dtype, "pair")
+    assert not proved.any()
+    assert sure.all()
+    np.testing.assert_array_equal(number, order)
+    assert len(np.unique(order, axis=0)) == 2  # either twin comes first
 
 
 def adversarial(kind):
@@ -313,8 +338,9 @@ def test_the_bound_of_rounding_is_that_of_its_proof(dtype, scale):
         for part in (q, q - q.astype(dtype).astype(np.float32))
     )
     operands = 2 * (lost * reach + (size + lost) * most_lost)
-    sums = (8 * FEATURES**0.5 + 8) * 2.0**-24 * (size + reach) ** 2
-    np.testing.assert_allclose(found, 1.01 * operands + sums + 8 * FEATURES * 2.0**-126, rtol=2e-4)
+    products = 8 * FEATURES**0.5 * 2.0**-24 * 2 * size * reach + 8 * FEATURES * 2.0**-126
+    others = 8 * 2.0**-24 * (size + reach) ** 2
+    np.testing.assert_allclose(found, 1.01 * (operands + products + others), rtol=2e-4)
 
 
 def test_operands_that_lose_their_last_bits_alike_are_not_trusted():
@@ -413,8 +439,8 @@ def test_rows_that_are_sure_stay_as_they_are_while_others_are_solved_again(monke
     assert sure.sum() > 100
     expected = nearest(points, references)
 
-    def nonsense(points, rows, how):
-        return jnp.full((len(points), NEAREST), 59, jnp.int32), jnp.ones(len(points), bool)
+    def nonsense(points, before, rows):
+        return before._replace(number=jnp.full_like(before.number, 59))
 
     monkeypatch.setattr(assignment, "_by_differences", nonsense)
     monkeypatch.setattr(neighbors, "TILE", 32)  # of no other test, so that it is traced here

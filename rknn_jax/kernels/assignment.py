@@ -6,9 +6,10 @@ A block is solved in stages. Each stage hands on the rows that it cannot prove:
    sort as an integer. The reference's number replaces the lowest bits, so the smallest distances
    are integer minima. If each of the k + 1 smallest leads the next by more than the rounding can
    change, their order is proved.
-2. `_by_candidates`: float64 distances of some candidates more. They are the nearest if the farthest
+2. `_by_pair`: if only one of these gaps is too small, two float64 distances decide it.
+3. `_by_candidates`: float64 distances of some candidates more. They are the nearest if the farthest
    of the k is closer than a bound for all others.
-3. `_by_differences`: float64 distances to all references.
+4. `_by_differences`: float64 distances to all references.
 
 So the answer always is float64's order, ties by the lowest number, and a row depends on its own
 point and the references alone.
@@ -33,9 +34,31 @@ UNROLLED = 32
 ROWS_OF_TILE = 64
 """Least number of rows of a tile in XLA's matrix-vector product."""
 
+FEW_KEYS = 2
+"""Most keys of a point whose order is proved so often that subtracting the least does not pay."""
+
+DISTANCES_TILE = 128
+"""Number of points whose differences to their neighbors exist at a time."""
+
 LARGEST_KEY = np.int32(2**31 - 1)
 
-Stage = Callable[[jax.Array], tuple[jax.Array, jax.Array]]  # [B, f] to numbers [B, k] and bool [B]
+
+class Found(NamedTuple):
+    """References found for B points.
+
+    Attributes:
+      number: int32 `[B, min(k + 1, s)]`, nearest first.
+      sure: bool `[B]`, true if the first k are proved to be the k nearest, in order.
+      doubt: int32 `[B]`, the only gap between neighbors that is not proved; -1 if there are several
+        or none.
+    """
+
+    number: jax.Array
+    sure: jax.Array
+    doubt: jax.Array
+
+
+Stage = Callable[[jax.Array, Found], Found]  # points [B, f] and what was found for them so far
 
 
 class How(NamedTuple):
@@ -78,7 +101,7 @@ def prepare(rows: jax.Array, dtypes: tuple[Any, ...]) -> References:
     groups = -(-len(rows) // LARGEST_GROUP)
     size = -(-len(rows) // groups)
     centred = jnp.pad(rows - centre, ((0, groups * size - len(rows)), (0, 0)))
-    sq_norms = jnp.sum(centred**2, axis=1)
+    sq_norms = _rounded_sq_norm(centred)
     padded = jnp.where(jnp.arange(len(centred)) < len(rows), sq_norms, jnp.inf)
     doubled = tuple((-2 * centred).reshape(groups, size, -1).astype(dtype) for dtype in dtypes)
     lost = [centred + given.astype(jnp.float32).reshape(centred.shape) / 2 for given in doubled]
@@ -98,15 +121,28 @@ def solve(points: jax.Array, references: References, how: How) -> jax.Array:
     Returns:
       A row is -1 if a feature is not finite or a distance overflows float32.
     """
-    stages: list[Stage] = [
-        functools.partial(_by_gaps, references=references, how=how, level=level)
-        for level in range(len(how.dtypes))
-        if how.num_neighbors < UNROLLED
-    ]
+    stages: list[Stage] = []
+    for level in range(len(how.dtypes)):
+        if how.num_neighbors < UNROLLED:
+            stages.append(functools.partial(_by_gaps, references=references, how=how, level=level))
+            if how.num_neighbors > 1:
+                stages.append(functools.partial(_by_pair, rows=references.rows))
     if how.dtypes:
         stages.append(functools.partial(_by_candidates, references=references, how=how))
-    stages.append(functools.partial(_by_differences, rows=references.rows, how=how))
-    return _in_stages(points, stages, how.tile, how.again)
+    width = min(how.num_neighbors + 1, len(references.rows))
+    nothing = jnp.full(len(points), -1, jnp.int32)
+    none = Found(jnp.tile(nothing[:, None], width), nothing >= 0, nothing)
+    last = functools.partial(_by_differences, rows=references.rows)
+    first, *others = [*stages, last]
+
+    def of_tile(points: jax.Array, *none: jax.Array) -> Found:
+        return first(points, Found(*none))
+
+    found = Found(*_over_tiles(of_tile, how.tile, points, *none))
+    for stage in others:
+        few = max(1, how.again // 8) if stage is last else how.again
+        found = _for_unsure(points, found, stage, few)
+    return found.number[:, : how.num_neighbors]
 
 
 def num_candidates(num_neighbors: int) -> int:
@@ -117,36 +153,46 @@ def num_candidates(num_neighbors: int) -> int:
     return num_neighbors + 4 + num_neighbors // 8
 
 
-def distances(points: jax.Array, references: References, number: jax.Array, how: How) -> jax.Array:
-    """Return the squared distances `[n, k]` of points to the given references.
+def distances(points: jax.Array, rows: jax.Array, number: jax.Array) -> jax.Array:
+    """Return the squared distances `[n, k]` of points `[n, f]` to the given rows of `[s, f]`.
 
-    They are sums of squared float32 differences.
+    They are sums of squared float32 differences, of a tile of points at a time.
     """
 
     def of_tile(points: jax.Array, number: jax.Array) -> tuple[jax.Array]:
-        return (_sum_last((points[:, None] - references.rows[number]) ** 2),)
+        return (_sum_last((points[:, None] - rows[number]) ** 2),)
 
-    return _over_tiles(of_tile, how.tile, points, number)[0]
+    return _over_tiles(of_tile, DISTANCES_TILE, points, number)[0]
 
 
-def _in_stages(points: jax.Array, stages: list[Stage], tile: int, again: int) -> jax.Array:
-    """Take the first stage, tile by tile, and the others for the rows that it leaves."""
-    number, sure = _over_tiles(stages[0], tile, points)
-    if len(stages) == 1:
-        return number
-    few = min(again, len(points))
-    count = jnp.sum(~sure)
-    unsure = jnp.nonzero(~sure, size=len(points) + few, fill_value=len(points))[0]
+def _for_unsure(points: jax.Array, found: Found, stage: Stage, count: int) -> Found:
+    """Take a stage for the rows that are not sure, at most `count` at a time."""
+    n = len(points)
+    count = min(count, n)
+    num_unsure = jnp.sum(~found.sure)
 
-    def solve_some(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        start, number = state
-        rows = jax.lax.dynamic_slice_in_dim(unsure, start, few)
-        given = points.at[rows].get(mode="clip")
-        better = _in_stages(given, stages[1:], few, max(1, again // 8))
-        return start + few, number.at[rows].set(better, mode="drop")
+    def solve(found: Found) -> Found:
+        unsure = jnp.nonzero(~found.sure, size=n + count, fill_value=n)[0]
 
-    start = jnp.zeros_like(count)
-    return jax.lax.while_loop(lambda state: state[0] < count, solve_some, (start, number))[1]
+        def solve_some(state: tuple[jax.Array, Found]) -> tuple[jax.Array, Found]:
+            start, found = state
+            rows = jax.lax.dynamic_slice_in_dim(unsure, start, count)
+            given, before = jax.tree.map(
+                lambda array: array.at[rows].get(mode="clip"), (points, found)
+            )
+            better = stage(given, before)
+            return start + count, jax.tree.map(
+                lambda array, part: array.at[rows].set(part, mode="drop"), found, better
+            )
+
+        start = jnp.zeros_like(num_unsure)
+        return jax.lax.while_loop(lambda state: state[0] < num_unsure, solve_some, (start, found))[
+            1
+        ]
+
+    # Counting the rows is a tenth of listing them, which few features would feel.
+    result: Found = jax.lax.cond(num_unsure > 0, solve, lambda found: found, found)
+    return result
 
 
 def _over_tiles(
@@ -171,29 +217,39 @@ def _over_tiles(
     return found
 
 
-def _by_gaps(
-    points: jax.Array, references: References, how: How, level: int
-) -> tuple[jax.Array, jax.Array]:
+def _by_gaps(points: jax.Array, _: Found, *, references: References, how: How, level: int) -> Found:
     """Return the references of the smallest keys; sure if their order is proved."""
     k = how.num_neighbors
     centred = points - references.centre
-    wanted = min(k + 1, len(references.rows))
     sq_norm = _sq_norm(centred)
-    number, near, step = _candidates(centred, sq_norm, references, how, level, wanted)
-    gap = near[1:] - near[:-1]
+    wanted = k + 2 if k > 1 else 2  # a single neighbor is doubted too seldom for `_by_pair`
+    number, near, far = _candidates(centred, sq_norm, references, how, level, wanted)
     error = _error(centred, sq_norm, references, level)[None]
-    sure = jnp.all(gap > 2 * error + step * near[:-1], axis=0)
-    return number[:k].T, sure
+    unproved = near[1:] - far[:-1] <= 2 * error
+    unproved |= ~jnp.isfinite(error)
+    first = jnp.argmax(unproved, axis=0).astype(jnp.int32)
+    doubt = jnp.where(jnp.sum(unproved, axis=0) == 1, first, -1)
+    return Found(number[: k + 1].T, ~jnp.any(unproved[:k], axis=0), doubt)
 
 
-def _by_candidates(
-    points: jax.Array, references: References, how: How
-) -> tuple[jax.Array, jax.Array]:
+def _by_pair(points: jax.Array, found: Found, *, rows: jax.Array) -> Found:
+    """Put the two references at the only gap in doubt into the order of float64's distances."""
+    place = jnp.maximum(found.doubt, 0)[:, None] + jnp.arange(2)[None]
+    pair = jnp.take_along_axis(found.number, place, axis=1, mode="clip")
+    with jax.enable_x64(True):
+        given = points.astype(jnp.float64)[:, None]
+        exact = _sum_last((given - rows[pair].astype(jnp.float64)) ** 2)
+        pair, _ = _least(pair, exact, 2)
+    number = jnp.put_along_axis(found.number, place, pair, axis=1, inplace=False, mode="clip")
+    return Found(number, found.sure | (found.doubt >= 0), found.doubt)
+
+
+def _by_candidates(points: jax.Array, before: Found, *, references: References, how: How) -> Found:
     """Return the nearest candidates of a float32 product; sure if no other can be nearer."""
     k = how.num_neighbors
     centred = points - references.centre
     level = len(how.dtypes) - 1
-    sq_norm = _sq_norm(centred)
+    sq_norm = _rounded_sq_norm(centred)
     number, near, _ = _candidates(centred, sq_norm, references, how, level, num_candidates(k))
     everything = number.size == len(references.rows) * len(points)
     error = _error(centred, sq_norm, references, level)
@@ -202,12 +258,12 @@ def _by_candidates(
     with jax.enable_x64(True):
         exact = _sum_last((points.astype(jnp.float64)[:, None] - rows.astype(jnp.float64)) ** 2)
         exact = jnp.where(number.T < len(references.rows), exact, jnp.inf)
-        number, exact = _least(number.T, exact, k)
-        sure = (exact[:, -1] < floor.astype(jnp.float64)) | everything & jnp.isfinite(error)
-    return number, sure
+        number, exact = _least(number.T, exact, before.number.shape[1])
+        sure = (exact[:, k - 1] < floor.astype(jnp.float64)) | everything & jnp.isfinite(error)
+    return Found(number, sure, before.doubt)
 
 
-def _by_differences(points: jax.Array, rows: jax.Array, how: How) -> tuple[jax.Array, jax.Array]:
+def _by_differences(points: jax.Array, before: Found, *, rows: jax.Array) -> Found:
     """Return the nearest references by float64 distances to all, always sure.
 
     The numbers of a row are -1 if a feature is not finite or a distance overflows float32.
@@ -222,9 +278,9 @@ def _by_differences(points: jax.Array, rows: jax.Array, how: How) -> tuple[jax.A
 
         exact = jax.lax.map(of_group, groups)
         exact = jnp.swapaxes(exact, 0, 1).reshape(len(points), -1)[:, : len(rows)]
-        number = jax.lax.top_k(-exact, how.num_neighbors)[1].astype(jnp.int32)
+        number = jax.lax.top_k(-exact, before.number.shape[1])[1].astype(jnp.int32)
         fits = jnp.all(jnp.isfinite(exact.astype(jnp.float32)), axis=1, keepdims=True)
-    return jnp.where(fits, number, -1), jnp.ones(len(points), bool)
+    return Found(jnp.where(fits, number, -1), jnp.ones(len(points), bool), before.doubt)
 
 
 def _least(number: jax.Array, exact: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -256,27 +312,38 @@ def _sq_norm(rows: jax.Array) -> jax.Array:
     return sq_norm
 
 
+def _rounded_sq_norm(rows: jax.Array) -> jax.Array:
+    """Return the squared norms `[B]` of float32 rows `[B, f]`, each rounded once."""
+    with jax.enable_x64(True):
+        return _sum_last(rows.astype(jnp.float64) ** 2).astype(jnp.float32)
+
+
 def _error(centred: jax.Array, sq_norm: jax.Array, references: References, level: int) -> jax.Array:
-    """Bound the errors `[B]` of |x|² - 2<x,q> + |q|².
+    """Bound the errors `[B]` of |x|² - 2<x,q> + |q|², where |x|² may be any constant of its row.
+
+    A constant takes no part in the order. So `_by_gaps` may sum |x|² in float32, and only
+    `_by_candidates`, which compares with other distances, needs it rounded once, as |q|² is.
 
     If the operands are rounded to x' and q', <x,q> errs by |x - x'||q| + |x'||q - q'| at most, by
     Cauchy and Schwarz. Products that underflow float32 are lost. In any order, sums of f terms in
     float32 err by less than 8·sqrt(f)·2^-24 of the sum of sizes. The exception has probability
     f·e^-31 (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, Theorem
-    3.1). All sizes add up to (|x| + |q|)². The rounding of x - c, of the three norms and of the
-    last two sums takes 8 times 2^-24 more. One percent covers the rounding of the bound itself.
+    3.1). The sizes of 2<x,q> add up to 2|x||q|. The rounding of x - c, of both norms and of the
+    last two sums takes 8 times 2^-24 of (|x| + |q|)². One percent covers the rounding of the bound
+    itself.
     """
     width = centred.shape[1]
     reach = references.reach
     norm = jnp.sqrt(sq_norm)
-    sums: jax.Array = (8 * width**0.5 + 8) * 2**-24 * (norm + reach) ** 2 + 8 * width * 2**-126
+    sums: jax.Array = 2**-24 * (16 * width**0.5 * norm * reach + 8 * (norm + reach) ** 2)
+    sums += 8 * width * 2**-126
     dtype = references.doubled[level].dtype
     if dtype == jnp.float32:
-        return sums
+        return 1.01 * sums
     lost = centred - centred.astype(dtype).astype(jnp.float32)
     residual = jnp.sqrt(_sq_norm(lost))
     operands = 2 * (residual * reach + (norm + residual) * references.residuals[level])
-    return 1.01 * operands + sums
+    return 1.01 * (operands + sums)
 
 
 def _candidates(
@@ -286,32 +353,34 @@ def _candidates(
     how: How,
     level: int,
     count: int,
-) -> tuple[jax.Array, jax.Array, float]:
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the references of the smallest keys.
 
     Returns:
-      `(number, near, step)`: `[m, B]` and approximate distances `[m, B]`, in order, at most
-      `count` of each point. A distance is at least `near` and at most (1 + step)·near. No other
-      reference's approximate distance is below the last.
+      `(number, near, far)`: `[m, B]`, and float32 `[m, B]` that bound the approximate distances
+      from below and above, in order, at most `count` of each point. No other reference's
+      approximate distance is below the last `near`.
     """
     groups, size, _ = references.doubled[level].shape
     smallest = smallest_keys
     if how.implementation == "pallas":
         # A late import, because Pallas takes a second to import.
         from rknn_jax.kernels.nearest import smallest_keys as smallest
-    keys = smallest(
+    keys, least = smallest(
         centred, sq_norm, references.doubled[level], references.sq_norms, min(count, size)
     )
     mask = _number_mask(size)
     number = (keys & mask) + size * jnp.arange(groups, dtype=jnp.int32)[:, None, None]
-    keys = keys.reshape(-1, len(centred))
+    above = jax.lax.bitcast_convert_type(keys & ~mask, jnp.float32)
+    near = (least[:, None] + above).reshape(-1, len(centred))
+    far = (least[:, None] + above * (1 + (mask + 1) * 2.0**-23)).reshape(-1, len(centred))
     number = number.reshape(-1, len(centred))
     if groups > 1 or how.implementation == "pallas":
-        order = jax.lax.top_k(~keys.T, min(count, len(keys)))[1].T
-        keys = jnp.take_along_axis(keys, order, axis=0)
-        number = jnp.take_along_axis(number, order, axis=0)
-    near = jax.lax.bitcast_convert_type(keys & ~mask, jnp.float32)
-    return number, near, (mask + 1) * 2.0**-23
+        order = jax.lax.top_k(-near.T, min(count, len(near)))[1].T
+        number, near, far = (
+            jnp.take_along_axis(array, order, axis=0) for array in (number, near, far)
+        )
+    return number, near, far
 
 
 def _number_mask(size: int) -> int:
@@ -321,10 +390,12 @@ def _number_mask(size: int) -> int:
 
 def smallest_keys(
     points: jax.Array, sq_norm: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     """Find the smallest keys of each point in each group.
 
     A key holds the bits of an approximate distance, with the reference's number in the lowest ones.
+    If many keys are asked for, the least distance of the point and group is subtracted first, so
+    that the number replaces bits that weigh little.
 
     Args:
       points: float32 `[B, f]`, centered.
@@ -334,11 +405,11 @@ def smallest_keys(
       count: Number of keys m.
 
     Returns:
-      int32 `[g, m, B]`, in order.
+      `(keys, least)`: int32 `[g, m, B]`, in order, and float32 `[g, B]`.
     """
     given = points.astype(doubled.dtype)
 
-    def of_group(group: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def of_group(group: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         doubled, sq_norms = group
         products = jax.lax.dot_general(
             doubled,
@@ -347,12 +418,18 @@ def smallest_keys(
             precision=jax.lax.Precision.HIGHEST,
             preferred_element_type=jnp.float32,
         )
-        return _smallest(pack(products + (sq_norms[:, None] + sq_norm[None])), count)
+        distances = products + (sq_norms[:, None] + sq_norm[None])
+        if count <= FEW_KEYS:
+            return _smallest(pack(distances), count), jnp.zeros(len(points), jnp.float32)
+        distances = jax.lax.optimization_barrier(distances)
+        least = jnp.min(distances, axis=0)
+        return _smallest(pack(distances - least[None]), count), least
 
     if len(doubled) == 1:
-        return of_group((doubled[0], sq_norms[0]))[None]
-    keys: jax.Array = jax.lax.map(of_group, (doubled, sq_norms))
-    return keys
+        keys, least = of_group((doubled[0], sq_norms[0]))
+        return keys[None], least[None]
+    found: tuple[jax.Array, jax.Array] = jax.lax.map(of_group, (doubled, sq_norms))
+    return found
 
 
 def pack(distances: jax.Array) -> jax.Array:

@@ -30,13 +30,13 @@ Ref = Any  # reference to memory; Pallas has no public type for it
 
 def smallest_keys(
     points: jax.Array, sq_norm: jax.Array, doubled: jax.Array, sq_norms: jax.Array, count: int
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     """Find the smallest keys of each point in each group.
 
     The signature is that of `assignment.smallest_keys`.
 
     Returns:
-      int32 `[g, m, B]`, not in order.
+      `(keys, least)`: int32 `[g, m, B]`, not in order, of distances less 0, float32 `[g, B]`.
 
     Raises:
       NotImplementedError: If more than `MOST_KEYS` keys are asked for.
@@ -73,7 +73,8 @@ def smallest_keys(
         interpret=jax.default_backend() == "cpu",
         name="smallest_keys",
     )(points, sq_norm, doubled, sq_norms)
-    return jnp.swapaxes(keys[:, :num_points, :count], 1, 2)
+    keys = jnp.swapaxes(keys[:, :num_points, :count], 1, 2)
+    return keys, jnp.zeros((groups, num_points), jnp.float32)
 
 
 def _kernel(

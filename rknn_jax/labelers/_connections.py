@@ -37,7 +37,7 @@ import numpy as np
 from rknn_jax import bsvs
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
-from rknn_jax.neighbors import nearest
+from rknn_jax.neighbors import distances, nearest
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.types import Array
 
@@ -175,7 +175,7 @@ def histogram_prices(
     Returns:
       float32 `[s]`, the lowest 0, for `priced_nearest` of private records.
     """
-    near = np.asarray(nearest(features, queries, num_neighbors)[0])
+    near = np.asarray(nearest(features, queries, num_neighbors))
     size = np.bincount(near.ravel(), minlength=len(queries))
     expected = max(float(degrees.counts.sum()), 1.0) * size / size.sum()
     excess = degrees.counts - expected
@@ -248,8 +248,9 @@ def _priced_nearest(
 ) -> tuple[jax.Array, jax.Array]:
     lowest = jnp.min(prices)
     priced = jnp.concatenate([references, jnp.sqrt(prices - lowest)[:, None]], axis=1)
-    index, cost = nearest(jnp.pad(points, ((0, 0), (0, 1))), priced, num_neighbors)
-    return index, cost + lowest
+    points = jnp.pad(points, ((0, 0), (0, 1)))
+    index = nearest(points, priced, num_neighbors)
+    return index, distances(points, priced, index) + lowest
 
 
 @functools.partial(jax.jit, static_argnames="num_neighbors")
@@ -267,7 +268,8 @@ def _even_prices(features: Array, queries: Array, weight: Array, num_neighbors: 
     )
     num_queries = len(queries)
     capacity = num_neighbors * jnp.sum(weight) / num_queries
-    unit = jnp.mean(nearest(features, queries, min(num_neighbors + 1, num_queries))[1][:, -1])
+    next_one = nearest(features, queries, min(num_neighbors + 1, num_queries))[:, -1:]
+    unit = jnp.mean(distances(features, queries, next_one))
     free = jnp.zeros(num_queries, jnp.float32)
 
     def step(_: int, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:

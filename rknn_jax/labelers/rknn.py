@@ -329,7 +329,7 @@ def connect(
     Returns:
       int32 `[n, k·r]`, private.
     """
-    near, _ = nearest(features, queries.features, config.num_neighbors, metric=config.metric)
+    near = nearest(features, queries.features, config.num_neighbors, metric=config.metric)
     return bsvs.cells(near, labels, num_classes)
 
 

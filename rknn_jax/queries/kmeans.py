@@ -90,7 +90,7 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     seed = int(jax.random.randint(key, (), 0, np.iinfo(np.int32).max))
     if features.size * num_queries <= LARGE:
         model = _fit(features, num_queries, seed, config)
-        index = np.asarray(nearest(model.cluster_centers_, features, 1)[0])[:, 0]
+        index = np.asarray(nearest(model.cluster_centers_, features, 1))[:, 0]
     else:
         model = _fit_sample(features, num_queries, seed, config)
         if len(np.unique(model.labels_)) < num_queries:  # a sample may miss rare rows

@@ -199,7 +199,7 @@ def support(points: Array, private_points: Array, voting: np.ndarray) -> np.ndar
     `changed_votes` bounds the change of these counts.
     """
     near = np.asarray(
-        nearest(private_points, points, 1)[0][:, 0]
+        nearest(private_points, points, 1)[:, 0]
     )  # search for all points, each independently, so that no shape depends on the voters
     return np.bincount(near[voting], minlength=len(points))
 

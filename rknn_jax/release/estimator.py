@@ -420,7 +420,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         if self.standardize:
             scaling = Scaling.learned(public)
             rows, public = scaling(rows), scaling(public)
-        return np.asarray(nearest(rows, public, 1, metric=self.metric)[0][:, 0])
+        return np.asarray(nearest(rows, public, 1, metric=self.metric)[:, 0])
 
     def _checked(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)

@@ -75,7 +75,7 @@ class VoteTally:
 
     def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
         """Return the cells that records vote for, int32 `[n, k]`; see `Tally.parts`."""
-        index, _ = nearest(points, self._queries, self.num_neighbors, metric=self.metric)
+        index = nearest(points, self._queries, self.num_neighbors, metric=self.metric)
         near = np.asarray(index)[:, :, None]
         said = np.asarray(ids).reshape(len(near), 1, -1)
         cells = np.where(said >= 0, near * self.num_classes + said, NO_CELL)

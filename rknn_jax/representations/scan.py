@@ -41,7 +41,7 @@ import optax
 from rknn_jax._internal import pytree
 from rknn_jax.images import augment
 from rknn_jax.neighbor_graph import without_itself
-from rknn_jax.neighbors import nearest
+from rknn_jax.neighbors import distances, nearest
 from rknn_jax.representations import Representation, simclr
 from rknn_jax.representations.simclr import Network, State
 from rknn_jax.types import Array
@@ -187,7 +187,8 @@ def fit(
     place = Path(folder) / simclr.fingerprint("scan", key, images, config) if folder else None
     encode = simclr.fit(key, images, config.pretraining, folder=folder, on_epoch=on_epoch)
     features = encode(images)
-    index, distance = nearest(features, features, min(config.num_neighbors + 1, len(images)))
+    index = nearest(features, features, min(config.num_neighbors + 1, len(images)))
+    distance = distances(features, features, index)
     data = jax.device_put((images, without_itself(np.asarray(index), np.asarray(distance))[0]))
 
     width = encode.variables["params"]["hidden"]["kernel"].shape[0]
