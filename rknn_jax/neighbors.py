@@ -30,7 +30,9 @@ from rknn_jax.types import Array
 
 Metric = Literal["sqeuclidean", "cosine"]
 
-BLOCK = 2048  # points that a CPU takes at a time: a copy of them stays in its cache
+BLOCK = 2048  # least number of points that a CPU takes at a time
+LARGEST_BLOCK = 8192
+BLOCK_BYTES = 2**22  # of more points than the least: a copy of them stays in the cache
 SMALLEST_BLOCK = 64  # fewer points are filled up, so that few programs serve all sizes
 TILE = 128  # points of a product on a CPU: their distances stay in a core's cache
 LARGE_BLOCK = 2**16  # points per block on an accelerator, where each block costs about 0.5 ms
@@ -323,7 +325,7 @@ def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> Iterator[
         yield run(0, n, n)
         return
     cpu = isinstance(points, np.ndarray)
-    size = BLOCK if cpu else LARGE_BLOCK
+    size = _block(points.shape[1]) if cpu else LARGE_BLOCK
     while size >= 2 * max(n, SMALLEST_BLOCK):
         size //= 2
     blocks = [(start, min(start + size, n), size) for start in range(0, max(n, 1), size)]
@@ -333,6 +335,14 @@ def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> Iterator[
     yield jax.device_get(run(*blocks[0]))  # compiles, once for all threads
     with ThreadPoolExecutor(num_cores()) as pool:
         yield from pool.map(lambda block: jax.device_get(run(*block)), blocks[1:])
+
+
+def _block(width: int) -> int:
+    """Return the number of points that a CPU takes at a time, a power of two."""
+    size = LARGEST_BLOCK
+    while size > BLOCK and 4 * size * width > BLOCK_BYTES:
+        size //= 2
+    return size
 
 
 def _filled(rows: Array, start: int, stop: int, size: int, mode: Any, **fill: Any) -> Array:

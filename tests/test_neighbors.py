@@ -167,7 +167,7 @@ def test_blocks_on_several_cores_are_put_together(monkeypatch):
     whole = nearest(points, references), nearest_votes(points, references, labels)
     assert_nearest(*whole[0], sq_distances64(points, references))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
-    monkeypatch.setattr(neighbors, "BLOCK", 64)
+    monkeypatch.setattr(neighbors, "LARGEST_BLOCK", 64)
     sizes = []
     run = neighbors._nearest
 

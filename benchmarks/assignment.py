@@ -1,0 +1,129 @@
+"""Neighbors of one to ten among few or many queries, beside FAISS: a grid of shapes.
+
+Both take NumPy arrays and return ids. Each pair of calls is measured in turns in two processes on
+the same cores. On one core the least CPU time counts, on two the least wall time. FAISS is
+`IndexFlatL2`. Its OpenBLAS chooses kernels by the processor's name, and unknown ones get those of
+an old processor. So it is told to use those for AVX-512 where there is AVX-512. The interpreter
+that has FAISS is named by RKNN_PEERS_PYTHON.
+
+The first call is that of a process that has computed something else before: it traces, compiles and
+runs.
+"""
+
+import itertools
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks._measure import save
+from benchmarks._neighbors_worker import data
+from benchmarks.neighbors import HOW, WORKER, ask
+from rknn_jax import neighbors
+
+QUERIES = (10, 40, 100, 200, 500, 1_000, 4_000)
+FEATURES = (10, 64, 128, 324, 768, 1_024)
+NEIGHBORS = (1, 4, 10)
+REPEATS = 4
+GRIDS = (  # cores, records, queries, features, neighbors
+    (1, 100_000, QUERIES, FEATURES, NEIGHBORS),
+    (1, 1_000_000, (10, 100, 1_000), (64, 324), (1, 10)),
+    (2, 100_000, (40, 200, 1_000), (64, 324, 768), (1, 10)),
+)
+
+
+def measure(
+    num_cores: int,
+    num_records: int,
+    num_queries: tuple[int, ...],
+    widths: tuple[int, ...],
+    num_neighbors: tuple[int, ...],
+) -> list[dict[str, Any]]:
+    """Measure a grid in this process, which keeps to its first cores from now on."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
+    jax.block_until_ready(jax.numpy.zeros(1) + 1)
+    rows = []
+    with subprocess.Popen(
+        [os.environ["RKNN_PEERS_PYTHON"], WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | blas(num_cores),
+    ) as worker:
+        assert worker.stdin
+        assert worker.stdout
+        worker.stdout.readline()
+        for size in itertools.product([num_records], num_queries, widths):
+            arrays = data(*size)
+            for count in num_neighbors:
+                rows.append({"cores": num_cores, **cell(worker, size, arrays, count)})
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        worker.stdin.close()
+    return rows
+
+
+def cell(
+    worker: subprocess.Popen[str],
+    size: tuple[int, int, int],
+    arrays: tuple[np.ndarray, np.ndarray],
+    num_neighbors: int,
+) -> dict[str, Any]:
+    """Measure one shape."""
+    clock = "cpu" if len(os.sched_getaffinity(0)) == 1 else "seconds"
+    took: dict[str, list[float]] = {"ours": [], "faiss": []}
+    jax.clear_caches()
+    first = timed(arrays, num_neighbors)["seconds"]
+    question = {"peer": "faiss-cpu", "size": size, "num_neighbors": num_neighbors, "rows": 1}
+    ask(worker, question)
+    for _ in range(REPEATS):
+        took["ours"].append(timed(arrays, num_neighbors)[clock])
+        took["faiss"].append(ask(worker, question)[clock])
+    least = {name: min(values) for name, values in took.items()}
+    return {
+        "size": size,
+        "num_neighbors": num_neighbors,
+        "seconds": least,
+        "ratio": least["faiss"] / least["ours"],
+        "first_call": first,
+    }
+
+
+def timed(arrays: tuple[np.ndarray, np.ndarray], num_neighbors: int) -> dict[str, float]:
+    """Return the wall and CPU time of one call."""
+    start = time.perf_counter()
+    cpu = time.process_time()
+    jax.block_until_ready(neighbors.nearest(*arrays, num_neighbors))
+    return {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu}
+
+
+def blas(num_cores: int) -> dict[str, str]:
+    """Return the environment in which FAISS is fastest on these cores."""
+    threads = {"OMP_NUM_THREADS": str(num_cores), "OPENBLAS_NUM_THREADS": str(num_cores)}
+    wide = "avx512f" in Path("/proc/cpuinfo").read_text().split()
+    return threads | ({"OPENBLAS_CORETYPE": "SkylakeX"} if wide else {})
+
+
+if __name__ == "__main__":
+    if "RKNN_PEERS_PYTHON" not in os.environ:
+        sys.exit(f"Expected RKNN_PEERS_PYTHON to name an interpreter that has FAISS; {HOW}")
+    found = []
+    for grid in GRIDS:
+        spawned = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, spawned) as pool:
+            found += pool.submit(measure, *grid).result()
+    halves = neighbors.multiplies_halves(jax.default_backend())
+    save(
+        "assignment",
+        found,
+        peer=blas(1),
+        first_product="bfloat16" if halves else "float32",
+        seed=0,
+    )
