@@ -18,6 +18,7 @@ import numpy as np
 from skimage.feature import hog as skimage_hog
 from sklearn.neighbors import NearestNeighbors
 
+from benchmarks._neighbors_worker import data
 from rknn_jax import neighbors
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse
@@ -39,15 +40,13 @@ def times_as_fast(ours: Callable[[], Any], peer: Callable[[], Any]) -> float:
     return shortest[peer] / shortest[ours]
 
 
-def assignment(num_neighbors: int) -> float:
-    """Return the speed ratio to scikit-learn's brute force."""
-    rng = np.random.default_rng(0)
-    points = rng.standard_normal((20_000, 324), np.float32)
-    queries = rng.standard_normal((500, 324), np.float32)
+def assignment(size: tuple[int, int, int], num_neighbors: int) -> float:
+    """Return the speed ratio to scikit-learn's brute force, both from NumPy arrays."""
+    points, queries = data(*size)
     brute = NearestNeighbors(n_neighbors=num_neighbors, algorithm="brute").fit(queries)
-    device = jax.device_put((points, queries))
     return times_as_fast(
-        lambda: neighbors.nearest(*device, num_neighbors), lambda: brute.kneighbors(points)
+        lambda: neighbors.nearest(points, queries, num_neighbors),
+        lambda: brute.kneighbors(points, return_distance=False),
     )
 
 
@@ -76,8 +75,12 @@ def description() -> float:
 
 
 CHECKS: dict[str, tuple[Callable[[], float], float]] = {
-    "assignment, k = 1": (lambda: assignment(1), 1.0),
-    "assignment, k = 4": (lambda: assignment(4), 0.8),
+    "assignment, 500 x 324, k = 1": (lambda: assignment((20_000, 500, 324), 1), 1.0),
+    "assignment, 500 x 324, k = 4": (lambda: assignment((20_000, 500, 324), 4), 0.8),
+    "assignment, 10 x 128, k = 1": (lambda: assignment((40_000, 10, 128), 1), 0.8),
+    "assignment, 40 x 784, k = 10": (lambda: assignment((20_000, 40, 784), 10), 0.8),
+    "assignment, 100 x 64, k = 4": (lambda: assignment((40_000, 100, 64), 4), 0.8),
+    "assignment, 200 x 768, k = 10": (lambda: assignment((20_000, 200, 768), 10), 0.8),
     "decode": (lambda: decoding(Collision(1.0, 100, 10)), 2.5),
     "Hadamard transform": (lambda: decoding(HadamardResponse(1.0, 100, 10)), 4.0),
     "hog": (description, 5.0),
