@@ -133,7 +133,8 @@ def draw(browser: Browser, name: str, page: Path) -> None:
         size = {"width": width, "height": HEIGHT}
         tab = browser.new_page(viewport=size, color_scheme="light")
         tab.goto(page.resolve().as_uri())
-        picture = Image.open(io.BytesIO(tab.screenshot())).quantize(64)
+        shown = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
+        picture = shown.quantize(128, Image.Quantize.MAXCOVERAGE)
         picture.save(SHOWN / f"{name}-{width}.png", optimize=True)
         tab.close()
 
