@@ -53,7 +53,7 @@ fuzz: $(VENV)/.dev  ## mutated files for every reader of bytes, SECONDS each, tw
 	$(RUN) -m benchmarks.fuzz --seconds $(SECONDS) $(FUZZ)
 
 bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, and the encoders, which measure nothing, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
-	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e encoder -e fuzz -e regression -e mutants); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e encoder -e fuzz -e regression -e mutants -e screenshots); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: an hour
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras --group mutants
