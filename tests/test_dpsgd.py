@@ -459,6 +459,12 @@ def test_calibrated_noise_costs_epsilon_by_both_accountants_and_dp_accountings_o
     assert costs["RDP"] == pytest.approx(loose, rel=0.02)
 
 
+def test_an_epsilon_that_no_noise_reaches_is_named():
+    config = dpsgd.Settled(epsilon=1e-6, delta=1e-100, batch_size=32)
+    with pytest.raises(ValueError, match="delta=1e-100, got epsilon=1e-06"):
+        dpsgd.noise(config, 1000)
+
+
 def test_published_settings_cost_what_their_tutorial_says_or_less():
     """TF-privacy's tutorial on MNIST: batch 256, δ = 1e-5, by RDP (with its older conversion)
     1.19, 3.01 and 7.10.

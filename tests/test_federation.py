@@ -170,6 +170,11 @@ def untrained():
     ]
 
 
+def test_a_client_without_records_is_named():
+    with pytest.raises(ValueError, match="at least one private record, got none"):
+        a_round().connect(np.zeros((0, 2), np.float32), np.zeros(0, np.int32))
+
+
 def test_every_field_of_an_encoder_arrives():
     for sent in untrained():
         arrived = wire.unpack(wire.pack(sent))

@@ -25,8 +25,8 @@ from starlette.routing import Route
 
 from rknn_jax.cli import federation
 from rknn_jax.cli import main as cli
+from rknn_jax.federation import certificates, hosting, joining, listener, server, tls
 from rknn_jax.federation import connection as connections
-from rknn_jax.federation import hosting, joining, listener, server, tls
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.collector import Collector
 from rknn_jax.federation.connection import Connection, FailedError, take_part
@@ -36,7 +36,7 @@ from rknn_jax.federation.request import Public
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.server import Resources
 from rknn_jax.federation.settings import Join, Serve, join_command, settled
-from tests import certificates
+from rknn_jax.privacy.ledger import Ledger
 from tests.test_federation import a_client, a_round, honest
 
 HERE = certificates.HERE
@@ -150,7 +150,7 @@ def test_a_client_answers_hears_the_end_and_sends_the_same_when_it_comes_back(tm
         second, events = joined(a_client(tmp_path / "other", seed=2), running.port)
         first.join(PATIENCE)
     assert found[0][0] == second == ("done", True)
-    assert list(events) == ["asked", "answered", "over"]
+    assert list(events) == ["asked", "answering", "answered", "over"]
     assert running.collector.rejected == {"again": 1}
     assert running.collector.num_messages == 12
     assert client.ledger.spent.epsilon == 1
@@ -323,6 +323,51 @@ def test_a_server_hears_of_all_that_is_wrong_at_once(tmp_path):
         federation.serve(dataclasses.replace(settings, host="0.0.0.0"))
     for words in ("--certificates and --keys", "got --port 0", "P.npz", "got --quorum 4"):
         assert words in str(caught.value)
+    assert not settings.out.exists()
+
+
+def test_a_client_hears_of_all_that_is_wrong_at_once(tmp_path):
+    settings = Join(tmp_path / "R.npz", server="nowhere", ca=tmp_path / "ca", wait=-1, most_cells=0)
+    with pytest.raises(ValueError, match="--server") as caught:
+        federation.join(settings)
+    for words in ("--wait -1", "--budget", "file as --ca", "most_cells=0", "R.npz"):
+        assert words in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_client_without_a_server_ends_and_spends_nothing(tmp_path, capsys):
+    np.savez(tmp_path / "R.npz", embeddings=np.zeros((9, 2), np.float32), labels=np.zeros(9, int))
+    server = f"{HERE}:{free_port()}"
+    with pytest.raises(ValueError, match=rf"server at http://{server}, got none for 0.3 s"):
+        federation.join(Join(tmp_path / "R.npz", server=server, budget=1, wait=0.3))
+    assert capsys.readouterr().err.count("its round may be over") == 1
+    assert Ledger.open(tmp_path / "R.npz.ledger.jsonl").spent.epsilon == 0
+
+
+def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
+    np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
+    folder = tmp_path / "tls"
+    settings = Serve(
+        tmp_path / "P.npz", 1.0, "2", 2, tmp_path / "out", make_test_certificates=folder
+    )
+    told = federation.serve(dataclasses.replace(settings, dry_run=True))
+    assert {str(folder / name) for name in ("ca.pem", "party0.pem", "party0.key")} < set(
+        shlex.split(told["join"])
+    )
+    assert not folder.exists()
+    known = federation._made_test_certificates(settings, folder)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert all(certificates.PURPOSE.encode() in der for der in known)
+    with serving(
+        tmp_path / "server", a_round(), context=tls.server_context(folder, known), known=known
+    ) as running:
+        for name in ("party0", "party1"):
+            context = client_tls(folder, name, "ca.pem")
+            assert ask(running.port, "GET", "/v1/round", context=context).status == 200
+    with pytest.raises(ValueError, match="use its certificates with --certificates"):
+        federation.serve(settings)
+    with pytest.raises(ValueError, match="--make-test-certificates alone"):
+        federation.serve(dataclasses.replace(settings, keys=tmp_path))
     assert not settings.out.exists()
 
 
@@ -559,11 +604,9 @@ def test_a_stranger_learns_its_mistake_and_spends_nothing(tmp_path, secured):
 
 @pytest.mark.usefixtures("quick")
 def test_a_server_under_another_name_and_an_expired_certificate_are_named(tmp_path):
-    from cryptography import x509
-
-    certificates.write_server(tmp_path / "tls", names=(x509.DNSName("elsewhere"),))
+    certificates.write_server(tmp_path / "tls", ["elsewhere"])
     certificates.write_server(tmp_path / "right")
-    certificates.write_client(tmp_path, "old", ends=-certificates.DAY)
+    certificates.write_client(tmp_path, "old", life=-certificates.DAY)
     known = tls.read_clients(tmp_path / "old.pem")
     client = a_client(tmp_path / "client")
     for folder, reason in (("tls", "check --ca and the server's name"), ("right", "has expired")):
@@ -585,8 +628,7 @@ def test_a_known_client_cannot_let_others_in_and_holds_few_connections(tmp_path,
 
     signer = load_pem_private_key((tmp_path / "party0.key").read_bytes(), None)
     made = certificates.certificate("sybil", key, signer, "party0")
-    certificates.write_key(tmp_path / "sybil.key", key)
-    certificates.write_certificate(tmp_path / "sybil.pem", made)
+    certificates.write_pair(tmp_path, "sybil", key, made)
     with serving(tmp_path / "server", a_round(), **secured.server) as running:
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(running.port, "GET", "/v1/round", context=client_tls(tmp_path, "sybil"))

@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 
 import rknn_jax
+from rknn_jax.federation import certificates
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import ANSWERS, QUESTION
 from rknn_jax.privacy.ledger import Ledger, fingerprint
-from tests import certificates
 
 PATIENCE = 120  # seconds until something counts as hanging
 HERE = "127.0.0.1"

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 STOPPED = 130
 """Exit status after Ctrl-C."""
@@ -39,9 +40,9 @@ def tell(told: Console, name: str, text: str) -> None:
     Bytes of a file name that are no text appear as their numbers, and so do control characters,
     which would command the terminal.
     """
-    told.print(f"{name:<11} ", style="bold cyan", end="")
-    shown = text.encode(errors="backslashreplace").decode()
-    told.print(CONTROL.sub(lambda one: f"\\x{ord(one.group()):02x}", shown))
+    plain = text.encode(errors="backslashreplace").decode()
+    shown = CONTROL.sub(lambda one: f"\\x{ord(one.group()):02x}", plain)
+    told.print(Text.assemble((f"{name:<11} ", "bold cyan"), shown))
 
 
 class Meter(logging.Handler):
@@ -92,27 +93,43 @@ def metered(phase: str) -> Iterator[Meter]:
     log.addHandler(meter)
     propagates, log.propagate = log.propagate, False  # other handlers would say it again
     log.setLevel(logging.INFO)
+    try:
+        with watched("working", meter.text):
+            yield meter
+    finally:
+        log.removeHandler(meter)
+        log.propagate = propagates
+        log.setLevel(level)
+
+
+@contextmanager
+def watched(name: str, text: Callable[[], str]) -> Iterator[None]:
+    """Show a text that changes while what is inside runs.
+
+    A terminal shows it in place. Anything else gets a line under a name every few seconds, if the
+    text has changed.
+    """
     done = threading.Event()
 
     def show(every: float, say: Callable[[str], None]) -> None:
+        said = ""
         while not done.wait(every):
-            say(meter.text())
+            if (new := text()) != said:
+                said = new
+                say(new)
 
-    with err.status(phase) if err.is_terminal else nullcontext() as status:
+    with err.status(text()) if err.is_terminal else nullcontext() as status:
         if isinstance(status, Status):
             thread = threading.Thread(target=show, args=(0.2, status.update), daemon=True)
         else:
-            line = functools.partial(tell, err, "working")
+            line = functools.partial(tell, err, name)
             thread = threading.Thread(target=show, args=(SECONDS_A_LINE, line), daemon=True)
         thread.start()
         try:
-            yield meter
+            yield
         finally:
             done.set()
             thread.join()
-            log.removeHandler(meter)
-            log.propagate = propagates
-            log.setLevel(level)
 
 
 def whole(name: str, number: float) -> int:

@@ -5,17 +5,22 @@ import functools
 import importlib.util
 import ipaddress
 import shlex
+import socket
+import ssl
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rknn_jax._internal.disk import locked
-from rknn_jax._internal.terminal import err, tell
+from rknn_jax._internal.terminal import err, tell, watched
 from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
 
 if TYPE_CHECKING:
     from rknn_jax.federation.collector import Collector, Sum
+    from rknn_jax.federation.desk import Desk
     from rknn_jax.federation.request import Asked, Public
     from rknn_jax.federation.rounds import Round
 
@@ -27,6 +32,7 @@ def serve(settings: Serve) -> dict[str, Any]:
     """Serve one round, or merge what servers have collected; return the statement of privacy."""
     with err.status("loading"):
         from rknn_jax.federation.inputs import read_public
+    settings = _with_test_certificates(settings)
     _check_together(
         lambda: _admitted(settings),
         lambda: _check_port(settings),
@@ -41,7 +47,10 @@ def serve(settings: Serve) -> dict[str, Any]:
         _check_sum(settings, wanted)
     if settings.dry_run:
         command = shlex.join(join_command(settings))
-        _told("clients", f"{command}  # at each of {settings.clients}, with its own --private")
+        own = "--private"
+        if settings.make_test_certificates:
+            own += f", and party0 to party{settings.clients - 1}"
+        _told("clients", f"{command}  # at each of {settings.clients}, with its own {own}")
         _told("checked", "nobody was asked, and nothing was written")
         return {"dry_run": True, "join": command}
     settings.out.mkdir(parents=True, exist_ok=True)
@@ -52,19 +61,51 @@ def serve(settings: Serve) -> dict[str, Any]:
     with locked(settings.out, busy):
         if settings.merge:
             return _merge(settings, mine, wanted)
+        if settings.make_test_certificates:
+            clients = _made_test_certificates(settings, settings.make_test_certificates)
         return _serve_held(settings, mine, wanted, clients)
 
 
-def _check_together(*checks: Callable[[], Any]) -> None:
-    """Raise one ValueError that has the words of all checks that fail."""
+def _check_together(*checks: Callable[[], Any]) -> list[Any]:
+    """Return the results of all checks, or raise one ValueError with the words of all that fail."""
+    results = []
     failures: list[str] = []
     for check in checks:
         try:
-            check()
+            results.append(check())
         except ValueError as error:
             failures.append(str(error))
     if failures:
         raise ValueError(" ".join(failures))
+    return results
+
+
+def _with_test_certificates(settings: Serve) -> Serve:
+    """Return the settings with the names of the test certificates that are to be made."""
+    folder = settings.make_test_certificates
+    if folder is None:
+        return settings
+    if settings.certificates or settings.keys or settings.merge:
+        raise ValueError(
+            "Expected --make-test-certificates alone, got it with --certificates, --keys or "
+            "--merge; certificates that are there are not made anew."
+        )
+    return replace(settings, certificates=folder, keys=folder / "clients.pem")
+
+
+def _made_test_certificates(settings: Serve, folder: Path) -> dict[bytes, int]:
+    """Make certificates for tests, and return the numbers of the clients, by certificate."""
+    from rknn_jax.federation import certificates, tls
+
+    anywhere = settings.host in ("0.0.0.0", "::")
+    hosts = (socket.gethostname(), "localhost", "127.0.0.1") if anywhere else (settings.host,)
+    certificates.write_federation(folder, hosts, settings.clients)
+    _told(
+        "tests only",
+        f"certificates of {', '.join(hosts)} and {settings.clients} clients in {folder}, which end "
+        f"after {certificates.LIFE.days} days; beyond tests every client makes its own",
+    )
+    return tls.read_clients(folder / "clients.pem")
 
 
 def _check_port(settings: Serve) -> None:
@@ -145,7 +186,8 @@ def _serve_held(
     with listening(resources.app, settings.host, settings.port, context, clients) as port:
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
         _told("listening", f"on {settings.host}:{port}{secured}")
-        answers = _answers(settings, wanted, desk, answers)
+        with watched("progress", lambda: _progress(desk, wanted, answers)):
+            answers = _answers(settings, wanted, desk, answers)
         if settings.collect_only:
             card = publish.collected(answers)
         else:
@@ -153,6 +195,15 @@ def _serve_held(
         hosting.announce(desk, card["statement"], answers.num_clients)
     round_folder.end(settings.out)
     return card
+
+
+def _progress(desk: "Desk", wanted: "Asked", answers: "Collector | Sum | None") -> str:
+    """Return how far a round is. The time that is left is shown where it changes in place."""
+    left = max(0.0, desk.closes - time.time())
+    closes = time.strftime("%H:%M:%S", time.localtime(desk.closes))
+    until = f"{left:,.0f} s until the deadline" if err.is_terminal else f"deadline {closes}"
+    answered = f"{answers.num_clients if answers else 0} of {wanted.clients} answered"
+    return f"{len(desk.seen)} clients joined, {answered}; {until}"
 
 
 def _begun(settings: Serve, round: "Round") -> "Collector | Sum | None":
@@ -192,27 +243,39 @@ def _answers(
 
 def join(settings: Join) -> dict[str, Any]:
     """Take part in a round; return the server's statement and what is left in the ledger."""
-    _check_join(settings)
-    _needs_libraries()
     with err.status("loading"):
-        from rknn_jax.federation import tls
-        from rknn_jax.federation.connection import Connection, take_part
-        from rknn_jax.federation.joining import open_client
-    client = open_client(settings)
+        from rknn_jax.federation import joining
+    *_, context, agreement, records = _check_together(
+        _needs_libraries,
+        lambda: _check_server(settings),
+        lambda: _check_wait(settings),
+        lambda: joining.check_budget(settings),
+        lambda: _secured(settings),
+        lambda: joining.agreed(settings),
+        lambda: joining.read_records(settings),
+    )
+    from rknn_jax.federation.connection import Connection, printable, take_part
+
+    client = joining.opened(settings, agreement, records)
     ledger = client.ledger
     assert ledger
-    context = None
-    if settings.ca and settings.certificate and settings.key:
-        context = tls.client_context(settings.ca, settings.certificate, settings.key)
     _told("private", f"{len(client.inputs):,} records; {ledger.remaining} left in {ledger.path}")
     _told(
         "joining",
-        f"{settings.server}; waiting for it if it is not there yet. Ctrl-C leaves, and loses "
-        "nothing",
+        f"{settings.server}; waiting {settings.wait:g} s for it if it does not answer. Ctrl-C "
+        "leaves, and loses nothing",
     )
     server = _url(settings.server, secured=context is not None)
-    with contextlib.closing(Connection(server, context, _told)) as connection:
-        outcome = take_part(client, connection, _told)
+    with (
+        err.status("joining") as status,
+        contextlib.closing(Connection(server, context, _told, settings.wait)) as connection,
+    ):
+
+        def told(name: str, text: str) -> None:
+            _told(name, text)
+            status.update(f"{name} {printable(text)}")
+
+        outcome = take_part(client, connection, told)
     if not outcome.took_part:
         _told(
             "apart",
@@ -231,8 +294,26 @@ def _told(name: str, text: str) -> None:
     tell(err, name, text)
 
 
-def _check_join(settings: Join) -> None:
-    """Check the server's address, and that certificates and key are there if they are needed."""
+def _check_wait(settings: Join) -> None:
+    if not settings.wait >= 0:
+        raise ValueError(f"Expected --wait >= 0 seconds, got --wait {settings.wait}.")
+
+
+def _secured(settings: Join) -> ssl.SSLContext | None:
+    """Return the TLS settings of a client; None without certificates."""
+    from rknn_jax.federation import tls
+
+    given = (settings.ca, settings.certificate, settings.key)
+    for name, path in zip(("ca", "certificate", "key"), given, strict=True):
+        if path is not None and not path.is_file():
+            raise ValueError(f"Expected a file as --{name}, got {path}, which is none.")
+    if not all(given):
+        return None
+    return tls.client_context(*filter(None, given))
+
+
+def _check_server(settings: Join) -> None:
+    """Check the server's address, and that certificates are given if they are needed."""
     parts = urlsplit(_url(settings.server, secured=settings.ca is not None))
     try:
         port = parts.port
@@ -241,9 +322,6 @@ def _check_join(settings: Join) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname or not port:
         raise ValueError(f"Expected --server host:port, got --server {settings.server}.")
     given = [getattr(settings, name) for name in ("ca", "certificate", "key")]
-    for name, path in zip(("ca", "certificate", "key"), given, strict=True):
-        if path is not None and not path.is_file():
-            raise ValueError(f"Expected a file as --{name}, got {path}, which is none.")
     secured = all(path is not None for path in given)
     if not secured and (any(given) or parts.scheme == "https" or not _on_this_host(parts.hostname)):
         raise ValueError(
@@ -267,6 +345,11 @@ def _admitted(settings: Serve) -> dict[bytes, int] | None:
             "Expected --certificates and --keys together: clients are known by keys, over TLS only."
         )
     _needs_libraries()
+    if settings.make_test_certificates:
+        from rknn_jax.federation import certificates
+
+        certificates.check_free(settings.make_test_certificates)
+        return {}
     if settings.keys is None:
         if not _on_this_host(settings.host):
             raise ValueError(

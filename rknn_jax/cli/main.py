@@ -16,6 +16,7 @@ r"""`rknn`: label public data with private records, from the command line.
     rknn serve --public P.npz --epsilon 0.4 --classes 10 --clients 3 --out runs/round
     rknn join --private R.npz --budget 1
     rknn experiment distill --dataset digits --epsilon 1
+    rknn completion bash > ~/.local/share/bash-completion/completions/rknn
 
 Every command takes options from a file, `--config run.toml`. `rknn --version` says which one it is.
 
@@ -26,6 +27,8 @@ stopped. With --json the last line of stdout is one JSON object, and all else go
 
 import importlib.metadata
 import json
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
@@ -60,6 +63,11 @@ from rknn_jax.federation.settings import Join, Serve
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
 from rknn_jax.release.settings import Settings
 
+UNREAD = 141
+"""Exit status if the reader of stdout has gone, as of a program that SIGPIPE ends."""
+
+SHELLS = ("bash", "zsh", "fish")
+
 NO_MEMORY = "RESOURCE_EXHAUSTED"
 """Text by which an error of XLA reports that no memory is left."""
 
@@ -75,6 +83,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         err.print(f"rknn: error: {error}")
         return 2
+    if arguments[:1] == ["completion"]:
+        if len(arguments) != 2 or arguments[1] not in SHELLS:
+            err.print(
+                f"rknn: error: Expected rknn completion with one of {', '.join(SHELLS)}, got "
+                f"{shlex.join(arguments[1:]) or 'none'}."
+            )
+            return 2
+        arguments = ["--tyro-print-completion", arguments[1]]
     if arguments[:1] == ["experiment"]:
         return experiment.run(arguments[1:])
     commands: Any = (
@@ -97,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     description = (
         "Label public data with private records at a stated privacy, and keep the budget. "
-        "`rknn experiment` runs the programs on benchmark data."
+        "`rknn experiment` runs the programs on benchmark data; `rknn completion bash`, zsh or "
+        "fish prints a script that completes commands and options."
     )
     command: (
         Settings
@@ -116,6 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = _run(action)
         status = audit.BROKEN if result.get("broken") else result.get("exit_status", 0)
+    except BrokenPipeError:
+        raise
     except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and NO_MEMORY not in str(error):
             raise  # a fault of this program: show the traceback
@@ -204,7 +223,15 @@ def _status(error: BaseException) -> int:
 
 def command() -> NoReturn:
     """Run as the program `rknn`."""
-    leave(main())
+    try:
+        try:
+            status = main()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # as in `rknn --help | head -1`: nobody reads the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = UNREAD
+    leave(status)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 | `secure_sum`         | client | numbers under masks that cancel in the sum                       |
 | `secure_sum_server`  | server | the sum alone, opened by those who stay                          |
 | `tls`                | both   | certificates, and the number by which a client counts            |
+| `certificates`       | both   | certificates for tests of a federation                           |
 | `agreement`          | client | what the owner allows a server to ask                            |
 | `client`             | client | answers within its budget, and the same when asked again         |
 | `connection`         | client | asks for the round, answers it, and waits for its end            |

@@ -1,13 +1,14 @@
 """Client's side of the connection: ask for the round, answer it, and wait for its end.
 
-A request that is lost on the way is sent again, for as long as it takes: the client gives the same
-answer, and the server counts the client once. A certificate that does not fit ends the client at
-once. What a server sends is bounded, is never decompressed, and is taken for the server's only if
-it names its round.
+A request that is lost on the way is sent again, for as long as the client's owner waits: the client
+gives the same answer, and the server counts the client once. A certificate that does not fit ends
+the client at once. What a server sends is bounded, is never decompressed, and is taken for the
+server's only if it names its round.
 """
 
 import hashlib
 import json
+import math
 import random
 import re
 import secrets
@@ -89,6 +90,10 @@ class FailedError(ValueError):
     """Round that its server gave up."""
 
 
+class UnreachableError(ValueError):
+    """Server that did not answer for as long as the client's owner waits."""
+
+
 class Connection:
     """Requests to one server, repeated until they arrive.
 
@@ -96,13 +101,21 @@ class Connection:
       server: URL of the server.
       context: TLS settings. None for plain HTTP on this host, which uses no proxy.
       tell: Function that is called when the server cannot be reached, once for each reason.
+      patience: Seconds to try to reach a server that does not answer. Defaults to no end.
 
     Attributes:
       ticket: Number by which a server without TLS knows this client. None until it has one.
     """
 
-    def __init__(self, server: str, context: ssl.SSLContext | None, tell: Tell) -> None:
+    def __init__(
+        self,
+        server: str,
+        context: ssl.SSLContext | None,
+        tell: Tell,
+        patience: float = math.inf,
+    ) -> None:
         self.tell = tell
+        self.patience = patience
         self.ticket: int | None = None
         self._told = ""
         self._http = httpx.Client(
@@ -121,6 +134,7 @@ class Connection:
         """Return the response to a request, with a body of at most `most` bytes.
 
         Raises:
+          UnreachableError: If the server does not answer.
           ValueError: If a certificate does not fit.
         """
         return self._repeat("GET", path, None, most)
@@ -145,6 +159,7 @@ class Connection:
 
     def _repeat(self, method: str, path: str, data: bytes | None, most: int) -> Received:
         wait = FIRST_WAIT
+        ends = time.monotonic() + self.patience
         while True:
             pause = 0.0
             try:
@@ -155,6 +170,13 @@ class Connection:
             except httpx.TransportError as error:
                 _check_certificates(error)
                 self._tell_waiting(str(error) or type(error).__name__)
+            if time.monotonic() >= ends:
+                raise UnreachableError(
+                    f"Expected a server at {self._http.base_url}, got none for "
+                    f"{self.patience:g} s ({printable(self._told)}); check --server, and that rknn "
+                    "serve still runs there, which ends with its round. What was answered is kept: "
+                    "the same command sends it again and spends nothing. Wait longer with --wait."
+                )
             # Random, so that the clients of a server that comes back do not come all at once.
             time.sleep(max(pause, wait * random.uniform(0.5, 1.5)))
             wait = min(2 * wait, LONGEST_WAIT)
@@ -184,7 +206,11 @@ class Connection:
     def _tell_waiting(self, reason: str) -> None:
         if reason != self._told:
             self._told = reason
-            self.tell("waiting", f"for {self._http.base_url}: {printable(reason)}")
+            self.tell(
+                "waiting",
+                f"for {self._http.base_url}, which does not answer ({printable(reason)}): it may "
+                "not run yet, or its round may be over",
+            )
 
 
 def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
@@ -248,6 +274,7 @@ def _answer(
             tell_question(question, client, tell)
             if client.parsed(question).summed:
                 return _add(client, connection, round_id, question, tell)
+            tell("answering", f"round {round_id[:12]}")
             said = client.answer(question)[1:]
     except (RefusedError, LedgerError, SumRefusedError) as error:
         tell("refused", str(error))
@@ -257,7 +284,7 @@ def _answer(
     connection.ticket, payload = said
     fate = connection.post(f"{path}/answers", payload)
     if fate in ("counted", "again"):
-        tell("answered", f"round {round_id[:12]} with {len(payload):,} bytes")
+        tell("answered", f"round {round_id[:12]} with {len(payload):,} bytes; waiting for its end")
         return True
     tell("not counted", f"the server calls the answer {printable(fate)}; it was charged")
     return False

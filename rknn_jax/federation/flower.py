@@ -50,7 +50,7 @@ PATIENCE = 120.0
 """Seconds until a silent client is asked again; it gives the same answer."""
 
 MOST_LETTERS = 500
-CONNECTION = ("server", "ca", "certificate", "key", "json")
+CONNECTION = ("server", "ca", "certificate", "key", "wait", "json")
 """Options of `rknn join` that a node does not have, because Flower has the connection."""
 
 Tell = Callable[[str, str], None]

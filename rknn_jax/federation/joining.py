@@ -1,7 +1,11 @@
 """Client of a federation, from the settings of its owner."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
@@ -9,6 +13,18 @@ from rknn_jax.federation.inputs import read_inputs, read_labels
 from rknn_jax.federation.settings import Join
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, fingerprint
+
+
+class Records(NamedTuple):
+    """Private records, not checked against a question.
+
+    Attributes:
+      inputs: Images or embeddings.
+      labels: One label a record, or several.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
 
 
 def open_client(settings: Join) -> Client:
@@ -20,6 +36,15 @@ def open_client(settings: Join) -> Client:
     Raises:
       ValueError: If the file or its ledger cannot be used, or there is no budget for a new ledger.
     """
+    return opened(settings, agreed(settings), read_records(settings))
+
+
+def read_records(settings: Join) -> Records:
+    """Read the private records.
+
+    Raises:
+      ValueError: If the file cannot be used.
+    """
     argument = "--private"
     inputs = read_inputs(settings.private, argument, private=True, dimensions=settings.dimensions)
     labels = read_labels(settings.private, argument)
@@ -28,7 +53,16 @@ def open_client(settings: Join) -> Client:
             f"Expected one label a record in --private {settings.private}, got {len(labels)} "
             f"labels for {len(inputs)} records."
         )
-    agreement = Agreement(
+    return Records(inputs, labels)
+
+
+def agreed(settings: Join) -> Agreement:
+    """Return the agreement of the client's owner.
+
+    Raises:
+      ValueError: If a limit is out of range.
+    """
+    return Agreement(
         settings.trust,
         settings.honest,
         settings.dishonest,
@@ -39,21 +73,46 @@ def open_client(settings: Join) -> Client:
         most_bytes=settings.most_bytes,
         most_work=settings.most_work,
     )
-    path = settings.ledger or settings.beside("ledger.jsonl")
+
+
+def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
+    """Open the ledger of private records, or make their first one.
+
+    Raises:
+      ValueError: If the ledger cannot be used, or there is no budget for a new one.
+    """
+    check_budget(settings)
+    inputs, labels = records
+    path = ledger_path(settings)
     dataset = fingerprint(inputs)
     with ledger_index.held(path, dataset):
         ledger = _ledger(settings, path, dataset)
     return Client(inputs, labels, ledger, settings.rounds or settings.beside("rounds"), agreement)
 
 
-def _ledger(settings: Join, path: Path, dataset: str) -> Ledger:
-    if path.exists() or path.is_symlink():
-        return replace(Ledger.open(path, dataset), patience=settings.patience)
-    if settings.budget is None:
+def check_budget(settings: Join) -> None:
+    """Check that there is a ledger, or a budget for a new one.
+
+    Raises:
+      ValueError: If there is neither.
+    """
+    path = ledger_path(settings)
+    if settings.budget is None and not os.path.lexists(path):
         raise ValueError(
             "Expected --budget for the ledger of these records, which does not exist yet at "
             f"{path}, got none."
         )
+
+
+def ledger_path(settings: Join) -> Path:
+    """Return the path of the ledger."""
+    return settings.ledger or settings.beside("ledger.jsonl")
+
+
+def _ledger(settings: Join, path: Path, dataset: str) -> Ledger:
+    if os.path.lexists(path):
+        return replace(Ledger.open(path, dataset), patience=settings.patience)
+    assert settings.budget is not None
     ledger = Ledger.create(
         path,
         dataset,

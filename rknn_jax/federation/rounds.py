@@ -365,7 +365,15 @@ class Round:
         Args:
           features: Finite features, float32 `[n, f]`.
           labels: Result of `said`.
+
+        Raises:
+          ValueError: If there are no records.
         """
+        if not len(labels):
+            raise ValueError(
+                "Expected a client with at least one private record, got none; take no more "
+                "clients than there are records."
+            )
         if self.summed:
             return self.poll.tell(features, labels)
         assert isinstance(self.config, rknn.ReverseKNN)

@@ -20,6 +20,9 @@ DEFAULTS: dict[Trust, str] = {"local": "collision", "shuffle": "collision", "cen
 """Mechanism of each trust model, if none is named."""
 
 
+CLIENTS_FILES = ("ca.pem", "party.pem", "party.key")
+"""Names in the place of a client's root, certificate and key."""
+
 VOTES = "rknn"
 """Labeler whose records vote, under any trust."""
 
@@ -69,6 +72,7 @@ class Serve:
       port: likewise.
       certificates: folder of server.pem and server.key, for HTTPS.
       keys: file of the clients' certificates, one after the other (PEM); nobody else is let in, and a client counts once by its key.
+      make_test_certificates: new folder of certificates for a test of the federation, which is then served with them: a root, this server's for --host, and party0, party1 and so on for --clients. They end after a week. Beyond tests, every client makes its own.
       question: folder of another server whose question is asked here too, with the same options; see --merge.
       collect_only: publish nothing; --merge counts the folder.
       merge: folders of servers that asked one question; nobody is asked, and the answers of all are counted in --out and published.
@@ -108,6 +112,7 @@ class Serve:
     port: int = PORT
     certificates: Path | None = None
     keys: Path | None = None
+    make_test_certificates: Path | None = None
     question: Path | None = None
     collect_only: bool = False
     merge: tuple[Path, ...] = ()
@@ -158,6 +163,7 @@ class Join:
       ca: the server's root certificate.
       certificate: certificate by which the server knows this client.
       key: its private key.
+      wait: seconds to try to reach a server that does not answer; inf never gives up.
       json: end with one line of JSON on stdout.
     """  # noqa: E501
 
@@ -183,6 +189,7 @@ class Join:
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
+    wait: float = 600.0
     json: bool = False
 
     def beside(self, suffix: str) -> Path:
@@ -226,7 +233,10 @@ def join_command(settings: Serve) -> list[str]:
     if settings.allow_large_epsilon:
         words.append("--allow-large-epsilon")
     if settings.keys is not None:
-        words += ["--ca", "ca.pem", "--certificate", "party.pem", "--key", "party.key"]
+        folder = settings.make_test_certificates
+        names = ("ca.pem", "party0.pem", "party0.key") if folder else CLIENTS_FILES
+        ca, certificate, key = (str((folder or Path()) / name) for name in names)
+        words += ["--ca", ca, "--certificate", certificate, "--key", key]
     return words
 
 

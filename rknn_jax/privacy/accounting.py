@@ -183,6 +183,10 @@ def renyi_divergence(events: Iterable[Event], order: float) -> float:
     return float(curve[place]) if place < len(ORDERS) else math.inf
 
 
+MOST_NOISE = 1e20
+"""Largest noise that `calibrate` tries, in units of its start."""
+
+
 def calibrate(
     events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float, start: float = 1.0
 ) -> float:
@@ -194,6 +198,9 @@ def calibrate(
       epsilon: Target epsilon, positive.
       delta: Delta, in [0, 1).
       start: Factor at which the search begins. Defaults to 1.
+
+    Raises:
+      ValueError: If no noise reaches epsilon, by accountants that can take a delta so small.
     """
 
     def log_cost(scale: float) -> float:
@@ -215,6 +222,11 @@ def calibrate(
     slope = -1.0
     last: tuple[float, float] | None = None
     while high > 1.001 * low:
+        if scale > MOST_NOISE * start:
+            raise ValueError(
+                f"Expected an epsilon that some noise reaches at delta={delta}, got "
+                f"epsilon={epsilon}; choose a larger epsilon or delta."
+            )
         off = log_cost(scale) - math.log(epsilon)
         low, high = (scale, high) if off > 0 else (low, scale)
         if last and math.isfinite(last[1]) and math.isfinite(off) and last[0] != scale:
