@@ -21,7 +21,8 @@ import numpy as np
 from benchmarks._measure import save
 from benchmarks.regression import times_as_fast
 from rknn_jax import mechanisms
-from rknn_jax.mechanisms.base import client_totals
+from rknn_jax._internal import compilation
+from rknn_jax.mechanisms import _distributed
 from rknn_jax.mechanisms.local import LocalRandomizer
 
 EPSILON = 1.0
@@ -60,14 +61,17 @@ def measure(name: str, num_queries: int) -> dict[str, Any]:
         parts = jax.tree.map(lambda leaf: leaf.reshape(-1, AT_ONCE, *leaf.shape[1:]), messages)
         return jax.lax.scan(add, jnp.zeros(mechanism.num_totals, jnp.int32), parts)[0]
 
-    plain = jax.jit(masks)
-    ours = jax.jit(mechanism.aggregate)
+    wide = compilation.wide_vectors()
+    plain = jax.jit(masks, compiler_options=wide)
+    ours = jax.jit(mechanism.aggregate, compiler_options=wide)
     np.testing.assert_array_equal(ours(messages), plain(messages))
     key = jax.random.key(1)
+    mesh = _distributed.all_devices()
     return {
         "mechanism": name,
         "cells": mechanism.num_cells,
-        "clients": CLIENTS / shortest(lambda: client_totals(mechanism, key, cells)),
+        "clients": CLIENTS
+        / shortest(lambda: _distributed.client_totals(mechanism, key, cells, 0, mesh=mesh)),
         "count": times_as_fast(lambda: ours(messages), lambda: plain(messages)),
     }
 

@@ -1,6 +1,5 @@
 """`rknn simulate`: the error of a local mechanism over simulated one-record clients."""
 
-import os
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -49,8 +48,6 @@ class Simulate:
 
 def run(settings: Simulate) -> dict[str, Any]:
     """Simulate, print the error, and return what `--json` prints."""
-    # Wider vectors double the speed of decoding.
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_prefer_vector_width=512 {os.environ.get('XLA_FLAGS', '')}"
     with err.status("loading"):
         import jax
 

@@ -18,6 +18,7 @@ is many votes, the price of strong noise. The transport decides who may send. Wi
 who reaches the server is a client, any number of times.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import lock, read_json, write_whole
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import MOST_RECORDS, Round
@@ -308,7 +310,7 @@ def _valid(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
     return jax.vmap(mechanism.valid)(messages)
 
 
-@jax.jit
+@functools.partial(jax.jit, compiler_options=compilation.wide_vectors())
 def _totals(mechanism: LocalRandomizer, messages: Any, count: int) -> jax.Array:
     """Aggregate the first `count` messages; all later ones are copies of the first."""
     first = jax.tree.map(lambda leaf: leaf[:1], messages)

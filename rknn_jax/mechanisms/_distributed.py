@@ -14,6 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rknn_jax import bsvs
+from rknn_jax._internal import compilation
 from rknn_jax.mechanisms import base
 
 CLIENTS = "clients"
@@ -29,7 +30,7 @@ def over_clients(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(CLIENTS))
 
 
-@functools.partial(jax.jit, static_argnames="mesh")
+@functools.partial(jax.jit, static_argnames="mesh", compiler_options=compilation.wide_vectors())
 def client_totals(
     mechanism: base.Mechanism, key: jax.Array, cells: jax.Array, first_client: Any, *, mesh: Mesh
 ) -> jax.Array:

@@ -178,11 +178,7 @@ class Collision(PureProtocol):
         over the l buckets and the hashes that send exactly A to a bucket, which then has
         probability p. With fewer votes, the same law holds for the votes that exist.
         """
-        size = hits.sum(axis=1)
-        c = self.votes_per_record
-        law = self.p * self.q ** (size - 1.0) * (1 - self.q) ** (c - size)
-        chances: np.ndarray = np.where(size > 0, law, 1 - law[size > 0].sum())
-        return chances
+        return hits_of_one_bucket(self.p, self.q, hits)
 
     def log_prob(self, messages: Message, cells: np.ndarray) -> np.ndarray:
         """Return the log probability of each message given its seed; see `LocalRandomizer`."""
@@ -228,12 +224,25 @@ def count_support(
     Returns:
       int32 `[d]`.
     """
+    intervals = hashing.interval(messages.bucket, num_buckets)
+    return count_held(messages.seed, *intervals, num_cells, implementation=implementation)
+
+
+def count_held(
+    seed: jax.Array,
+    first: jax.Array,
+    width: jax.Array,
+    num_cells: int,
+    *,
+    implementation: kernels.Implementation | None = None,
+) -> jax.Array:
+    """Count as `count_in_intervals` does, with the kernel that `count_support` would use."""
     count = count_in_intervals
     if kernels.chosen(implementation, _kernel_agrees) == "pallas":
         from rknn_jax.kernels.decode import (
             count_in_intervals as count,
         )  # Late: Pallas takes a second to import.
-    return count(messages.seed, *hashing.interval(messages.bucket, num_buckets), num_cells)
+    return count(seed, first, width, num_cells)
 
 
 def _kernel_agrees() -> bool:
@@ -317,6 +326,14 @@ def _all_distinct(
     seeds: jax.Array, cells: jax.Array, num_buckets: Any
 ) -> tuple[jax.Array, jax.Array]:
     return jax.vmap(distinct_buckets, in_axes=(0, 0, None))(seeds, cells, num_buckets)
+
+
+def hits_of_one_bucket(p: float, q: float, hits: np.ndarray) -> np.ndarray:
+    """Return the law of `Collision.hit_law`: p·q^(|A| - 1)·(1 - q)^(c - |A|), the rest for none."""
+    size = hits.sum(axis=1)
+    law = p * q ** (size - 1.0) * (1 - q) ** (hits.shape[1] - size)
+    chances: np.ndarray = np.where(size > 0, law, 1 - law[size > 0].sum())
+    return chances
 
 
 def best_num_buckets(epsilon: float, votes: int) -> int:

@@ -10,6 +10,7 @@ Reference: Acharya, Sun & Zhang, "Hadamard Response: Estimating Distributions Pr
 Efficiently, and with Little Communication", 2019.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -99,6 +100,29 @@ class HadamardResponse(PureProtocol):
         more = walsh_hadamard(by_row)[1 : self.num_cells + 1]
         return (len(signs) + more) // 2
 
+    def sample_totals(
+        self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray
+    ) -> np.ndarray:
+        """Draw the totals exactly; see `LocalRandomizer`.
+
+        A client tells the truth with probability 2·`kept` - 1, and else sends a uniform bit, as
+        without a vote. Truthful clients of one vote spread over the rows as a multinomial, so the
+        time grows with cells times rows, not with clients.
+        """
+        width = self.votes_per_record
+        sent = rng.multinomial(clients, np.full(width, 1 / width))  # [g, k·r]
+        told = rng.binomial(np.where(votes < 0, 0, sent), math.tanh(self.epsilon / 2))
+        evenly = np.full(self.order, 1 / self.order)
+        drawn = rng.multinomial(clients.sum() - told.sum(), evenly)
+        by_row = 2 * rng.binomial(drawn, 0.5) - drawn
+        rows = np.arange(self.order)
+        for vote in np.unique(votes[told > 0]):
+            signs = 1 - 2 * (np.bitwise_count(rows & (vote + 1)).astype(np.int64) & 1)
+            by_row += signs * rng.multinomial(told[votes == vote].sum(), evenly)
+        more = walsh_hadamard(by_row)[1 : self.num_cells + 1]
+        totals: np.ndarray = (clients.sum() + more) // 2
+        return totals
+
     def valid(self, message: Message) -> jax.Array:
         """Return True if the row is in the matrix and the bit is 0 or 1."""
         return (
@@ -134,12 +158,16 @@ def entries(row: Any, column: Any) -> jax.Array:
     )
 
 
-def walsh_hadamard(values: jax.Array) -> jax.Array:
-    """Return Sylvester's matrix times integers `[order]`, in order·log2(order) additions."""
+def walsh_hadamard(values: Any) -> Any:
+    """Return Sylvester's matrix times integers `[order]`, in order·log2(order) additions.
+
+    NumPy integers stay so, of 64 bits.
+    """
+    library: Any = jnp if isinstance(values, jax.Array) else np
     half = 1
     while half < len(values):
         first, second = values.reshape(-1, 2, half).swapaxes(0, 1)
-        values = jnp.stack([first + second, first - second], axis=1).reshape(-1)
+        values = library.stack([first + second, first - second], axis=1).reshape(-1)
         half *= 2
     return values
 

@@ -26,6 +26,8 @@ from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
 from rknn_jax.types import Array
 
+MOST_PATTERN_LABELS = 10  # 2^10 patterns, for which totals are drawn in seconds
+
 
 class Message(NamedTuple):
     """Message: `seeds`, uint32 `[2, 2]`, and `buckets`, int32 `[2]`, of queries and labels."""
@@ -223,6 +225,43 @@ class Separation(ProductOfEstimates):
             for i, factor in enumerate(self.factors)
         )
         return queries, labels
+
+    def sample_totals(
+        self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray
+    ) -> np.ndarray:
+        """Draw the totals exactly; see `LocalRandomizer`.
+
+        The clients are split by the labels that their messages support. Each part then draws its
+        totals of queries. The time grows with 2^|Y|.
+
+        Raises:
+          NotImplementedError: If there are more than `MOST_PATTERN_LABELS` classes, or a vote is
+            missing.
+        """
+        if self.num_classes > MOST_PATTERN_LABELS or np.any(votes < 0):
+            return super().sample_totals(rng, votes, clients)
+        one, other = self.factors
+        width = self.labels_per_record
+        queries = votes.reshape(len(votes), -1, width)[:, :, 0] // self.num_classes
+        labels = votes[:, :width] % self.num_classes
+        patterns = np.arange(2**self.num_classes)[:, None] >> np.arange(self.num_classes) & 1
+        hits = (np.arange(2**width)[:, None] >> np.arange(width)) & 1 == 1
+        law = np.array([1 - other.p, other.p]) if width == 1 else other.hit_law(hits)
+        pairs = np.zeros(self.shape, np.int64)
+        totals = np.zeros(self.num_queries + self.num_classes, np.int64)
+        held = np.zeros((len(votes), len(patterns)), np.int64)
+        for voted in np.unique(labels, axis=0):
+            rest = np.delete(patterns, voted, axis=1).sum(axis=1)
+            free = self.num_classes - width
+            chance = law[patterns[:, voted] @ (1 << np.arange(width))]
+            chance = chance * other.q**rest * (1 - other.q) ** (free - rest)
+            mine = np.all(labels == voted, axis=1)
+            held[mine] = rng.multinomial(clients[mine], chance / chance.sum())
+        for pattern, number in zip(patterns, held.T, strict=True):
+            supported = one.sample_totals(rng, queries, number)
+            pairs += supported[:, None] * pattern
+            totals += np.concatenate([supported, number.sum() * pattern])
+        return np.concatenate([pairs.ravel(), totals])
 
     def valid(self, message: Message) -> jax.Array:
         """Return True if both buckets exist."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from rknn_jax._internal import pytree
 from rknn_jax.kernels import hashing
-from rknn_jax.mechanisms.collision import best_real_buckets
+from rknn_jax.mechanisms.collision import best_real_buckets, count_held, hits_of_one_bucket
 from rknn_jax.mechanisms.local import WORD, PureProtocol, exp, expm1, happens, real
 
 MOST_BITS = 16
@@ -132,13 +132,25 @@ class Wheel(PureProtocol):
 
     def support(self, message: Message) -> jax.Array:
         """Return the cells whose arc holds the point."""
-        shift = jnp.uint32(WORD - self.circle_bits)
-        first = (message.point - self.arc_length + 1).astype(jnp.uint32) << shift
+        first, width = self._interval(message.point)
         words = hashing.mix(message.seed, jnp.arange(self.num_cells))
-        supported: jax.Array = (
-            words - first < jnp.asarray(self.arc_length).astype(jnp.uint32) << shift
-        )
+        supported: jax.Array = words - first < width
         return supported
+
+    def aggregate(self, messages: Message) -> jax.Array:
+        """Count the messages that support each cell; see `LocalRandomizer`."""
+        first, width = self._interval(messages.point)
+        widths = jnp.broadcast_to(width, first.shape)
+        return count_held(messages.seed, first, widths, self.num_cells)
+
+    def hit_law(self, hits: np.ndarray) -> np.ndarray:
+        """Return the law of hits; see `LocalRandomizer`.
+
+        A point of the union has one probability, whatever the arcs that hold it. Exactly the arcs A
+        of c hold a point in the share q^|A|·(1 - q)^(c - |A|) of the hashes. So the law is that of
+        `Collision`.
+        """
+        return hits_of_one_bucket(self.p, self.q, hits)
 
     def valid(self, message: Message) -> jax.Array:
         """Return True if the point is on the circle."""
@@ -163,6 +175,12 @@ class Wheel(PureProtocol):
         """Return every point under one seed."""
         seed = jax.random.bits(key, (2,), jnp.uint32)
         return Message(jnp.tile(seed, (self.circle, 1)), jnp.arange(self.circle))
+
+    def _interval(self, point: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return `(first, width)`, uint32, of the words whose arcs hold a point."""
+        shift = jnp.uint32(WORD - self.circle_bits)
+        first = (point - self.arc_length + 1).astype(jnp.uint32) << shift
+        return first, jnp.asarray(self.arc_length).astype(jnp.uint32) << shift
 
     def _omega(self, share: float) -> float:
         """Normalizer Ω for arcs of a share, divided by e^ε so that it stays finite."""
