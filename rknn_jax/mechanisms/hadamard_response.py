@@ -98,7 +98,8 @@ class HadamardResponse(PureProtocol):
         signs = 1 - 2 * messages.bit.astype(jnp.int32)
         by_row = jnp.zeros(self.order, jnp.int32).at[messages.row].add(signs)
         more = walsh_hadamard(by_row)[1 : self.num_cells + 1]
-        return (len(signs) + more) // 2
+        totals: jax.Array = (len(signs) + more) // 2
+        return totals
 
     def sample_totals(
         self, rng: np.random.Generator, votes: np.ndarray, clients: np.ndarray
