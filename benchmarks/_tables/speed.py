@@ -40,6 +40,47 @@ def speed() -> str:
     return table(["work", "peer", "times as fast"], rows, "neighbors")
 
 
+def assignment_worst() -> str:
+    """The shapes at which the assignment is slowest beside FAISS, and those of the first call."""
+    found = load("assignment")["results"]
+    by_ratio = sorted(found, key=lambda row: float(row["ratio"]))
+    rows = [
+        [
+            "{:,} × {:,} × {:,}".format(*row["size"]) + f", k = {row['num_neighbors']}",
+            str(row["cores"]),
+            f"{row['ratio']:.2f}",
+            f"{row['first_call']:.1f} s",
+        ]
+        for row in [*by_ratio[:5], by_ratio[len(by_ratio) // 2], by_ratio[-1]]
+    ]
+    rows = [
+        [name, *row]
+        for name, row in zip([*["slowest"] * 5, "median", "fastest"], rows, strict=True)
+    ]
+    header = ["", "records × queries × features", "cores", "times as fast as FAISS", "first call"]
+    return table(header, rows, "assignment")
+
+
+def assignment_grid() -> str:
+    """Every measured shape of the assignment beside FAISS."""
+    found = load("assignment")["results"]
+    widths = sorted({row["size"][2] for row in found})
+    groups = dict.fromkeys((row["cores"], *row["size"][:2]) for row in found)
+    rows = []
+    for cores, num_records, num_queries in groups:
+        shapes = [
+            " / ".join(
+                f"{row['ratio']:.1f}"
+                for row in found
+                if (row["cores"], *row["size"]) == (cores, num_records, num_queries, width)
+            )
+            for width in widths
+        ]
+        rows.append([str(cores), f"{num_records:,}", f"{num_queries:,}", *shapes])
+    header = ["cores", "records", "queries", *(f"f = {width:,}" for width in widths)]
+    return table(header, rows, "assignment")
+
+
 def growth() -> str:
     """Votes of growing numbers of records."""
     rows = [
