@@ -354,6 +354,8 @@ def test_an_oracle_that_cannot_be_read_is_named(tmp_path):
 
 def test_keys_that_are_no_certificates_are_named(tmp_path):
     (tmp_path / "keys").write_bytes(b"\xff\xfe\x00")
-    settings = SimpleNamespace(certificates=("a", "b", "c"), keys=tmp_path / "keys")
+    settings = SimpleNamespace(
+        certificates=("a", "b", "c"), keys=tmp_path / "keys", make_test_certificates=None
+    )
     with pytest.raises(ValueError, match="certificates of clients in --keys"):
         federation._admitted(settings)
