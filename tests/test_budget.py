@@ -612,8 +612,9 @@ def test_divergences_need_a_delta_in_the_budget(folder, budget_delta):
 
 @pytest.mark.parametrize("smoothing", ["auto", "none"])
 def test_a_release_labels_the_rows_whatever_the_smoothing(folder, smoothing):
-    told = release(epsilon=1.0, smoothing=smoothing, queries=6)
+    """At an epsilon of 4, where noise hardly ever turns a query, as it sometimes does at 1."""
+    told = release(epsilon=4.0, smoothing=smoothing, queries=6)
     with np.load(told["files"]["labels"]) as saved:
         assert np.mean(saved["label"] == np.arange(50) % 3) > 0.9
         assert ((saved["confidence"] > 0.3) & (saved["confidence"] <= 1)).all()
-    assert account() == 1
+    assert account() == 4
