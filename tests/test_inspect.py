@@ -5,7 +5,6 @@ name, and need neither the private records nor the ledger.
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -304,42 +303,3 @@ def test_charts_use_colors_of_the_page():
     frame = (Path(pages.__file__).parent / "base.html.j2").read_text()
     used = set(re.findall(r"var\(--([\w-]+)\)", frame))
     assert used <= {*pages.COLOURS, "hue", "of", "of-class"}
-
-
-LOOK = """
-document.documentElement.style.maxWidth = "WIDTHpx";
-const fits = document.body.scrollWidth <= WIDTH;
-document.querySelectorAll("#rows button")[2].click();
-const cells = [...document.querySelectorAll("#rows tbody tr")].map(row => row.cells[2].textContent);
-document.getElementById("class").value = "1";
-document.getElementById("filter").dispatchEvent(new Event("input"));
-const left = document.querySelectorAll("#map-chart g:not(.hidden)").length;
-document.title = JSON.stringify({fits, cells, left});
-"""
-"""Script that sorts the rows by stability, the greatest first, and shows one class alone."""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("width", [400, 1400])
-def test_a_browser_shows_sorts_and_filters(folders, tmp_path, width):
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium is installed here")
-    text = (folders / "counts" / "report.html").read_text()
-    script = f"<script>{LOOK.replace('WIDTH', str(width))}</script>"
-    (tmp_path / "page.html").write_text(text.replace("</body>", f"{script}</body>"))
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900")
-    shown = subprocess.run(
-        [browser, *flags, "--dump-dom", f"file://{tmp_path}/page.html"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    made = Page(shown.stdout)
-    seen = json.loads(made.find("title")[0][2])
-    assert seen["fits"]
-    values = [float(cell.rstrip("%")) for cell in seen["cells"]]
-    assert values == sorted(values, reverse=True)
-    assert values[0] > values[-1]
-    assert seen["left"] == 1
-    assert "hidden" not in made.find("form")[0][1]

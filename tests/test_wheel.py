@@ -66,22 +66,35 @@ def built(tmp_path_factory) -> list[Path]:
     return sorted(folder.glob("rknn_jax-*"))
 
 
-@pytest.fixture(scope="module", params=PYTHONS)
-def environment(request, built, tmp_path_factory) -> dict[str, str]:
-    """Install the wheel for one Python. Returns the variables of its shell."""
-    if not runs(f"python{request.param}"):
-        pytest.skip(f"python{request.param} is not on this machine")
-    folder = tmp_path_factory.mktemp(f"python{request.param}")
+def installed(python: str, built: list[Path], folder: Path, *options: str) -> dict[str, str]:
+    """Install the wheel and what uv.lock names for it. Returns the variables of its shell."""
+    if not runs(python):
+        pytest.skip(f"{python} is not on this machine")
     pinned = folder / "requirements.txt"
     export = [UV, "export", "--quiet", "--frozen", "--no-default-groups", "--no-emit-project"]
-    completed([*export, "--no-hashes", "--output-file", pinned], cwd=ROOT)
-    completed([UV, "venv", "--quiet", "--python", f"python{request.param}", folder / "venv"])
-    python = folder / "venv" / "bin" / "python"
+    completed([*export, *options, "--no-hashes", "--output-file", pinned], cwd=ROOT)
+    completed([UV, "venv", "--quiet", "--python", python, folder / "venv"])
+    program = folder / "venv" / "bin" / "python"
     [wheel] = [path for path in built if path.suffix == ".whl"]
-    install = [UV, "pip", "install", "--quiet", "--python", python]
+    install = [UV, "pip", "install", "--quiet", "--python", program]
     completed([*install, "--requirements", pinned, wheel])
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return own | {"PATH": f"{python.parent}{os.pathsep}{own['PATH']}"}
+    return own | {"PATH": f"{program.parent}{os.pathsep}{own['PATH']}"}
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def environment(request, built, tmp_path_factory) -> dict[str, str]:
+    """Install the wheel alone for one Python."""
+    return installed(f"python{request.param}", built, tmp_path_factory.mktemp("alone"))
+
+
+@pytest.fixture(scope="module")
+def with_embed(built, tmp_path_factory) -> dict[str, str]:
+    """Install the wheel for the first Python, with what the pages install."""
+    folder = tmp_path_factory.mktemp("with_embed")
+    shell = installed(f"python{PYTHONS[0]}", built, folder, "--extra", "embed")
+    completed([UV, "pip", "install", "--quiet", "--python", folder / "venv/bin/python", "onnx"])
+    return shell
 
 
 def test_an_index_takes_the_description_and_the_metadata(built):
@@ -98,3 +111,13 @@ def test_the_installed_wheel_runs_the_quickstart_and_an_experiment(environment, 
     digits = ["--dataset", "digits", "--epsilon", "1", "--student", "none"]
     completed(["rknn", "experiment", "distill", *digits, "--out", "distilled"], **place)
     assert (tmp_path / "distilled" / "report.html").exists()
+
+
+@pytest.mark.parametrize("page", ["tutorial.md", "tutorial_images.md", "tutorial_text.md"])
+def test_the_installed_wheel_runs_the_tutorials(with_embed, tmp_path, page):
+    """`benchmarks.patch_encoder` is a program of the repository and comes from there."""
+    (tmp_path / "benchmarks").mkdir()
+    shutil.copy(ROOT / "benchmarks" / "patch_encoder.py", tmp_path / "benchmarks")
+    place = {"cwd": tmp_path, "env": with_embed | {"RKNN_STATE_DIR": str(tmp_path / "state")}}
+    completed(["python", "-c", program(blocks(ROOT / "docs" / page))], **place)
+    assert (tmp_path / "labels" / "report.html").exists()
