@@ -2,8 +2,8 @@
 
 Results are ratios of CPU time in one run, never seconds. Both sides are timed in turns, and their
 shortest times are compared, so that a neighbor on the same processor slows neither alone. The
-ratios differ among processors: 10 x 128 has 0.8 on one and 0.6 on another. A floor lies below all
-that were seen. Only a real loss falls below it.
+ratios differ among processors: 10 x 128 had 0.6 to 0.8. A floor lies below all that were seen. Only
+a real loss falls below it.
 """
 
 import math
