@@ -118,7 +118,7 @@ if __name__ == "__main__":
         spawned = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawned) as pool:
             found += pool.submit(measure, *grid).result()
-    halves = neighbors.multiplies_halves(jax.default_backend())
+    halves = neighbors.multiplies_halves()
     save(
         "assignment",
         found,

@@ -147,7 +147,7 @@ if __name__ == "__main__":
                 print(rows[-1], file=sys.stderr)
         assert worker.stdin
         worker.stdin.close()
-    halves = neighbors.multiplies_halves(jax.default_backend())
+    halves = neighbors.multiplies_halves()
     save(
         "neighbors",
         {"growth": linear, "speed": rows},

@@ -35,9 +35,9 @@ LARGEST_BLOCK = 8192
 BLOCK_BYTES = 2**22  # of more points than the least: a copy of them stays in the cache
 SMALLEST_BLOCK = 64  # fewer points are filled up, so that few programs serve all sizes
 TILE = 128  # points of a product on a CPU: their distances stay in a core's cache
-LARGE_BLOCK = 2**16  # points per block on an accelerator, where each block costs about 0.5 ms
+LARGE_BLOCK = 2**17  # points per block on an accelerator, where each block costs about 0.5 ms
 AGAIN = 8  # rows that a CPU solves again at a time
-LARGE_AGAIN = 1024  # rows that an accelerator solves again at a time
+LARGE_AGAIN = 2**13  # rows that an accelerator solves again at a time
 FEW_DIFFERENCES = 2**22  # most feature differences taken directly, which compiles faster
 FEWEST_FOR_HALVES = 256  # references above which a CPU's bfloat16 products pay
 
@@ -257,14 +257,18 @@ def _how(
     if implementation is None and (few or many):
         implementation = "xla"
     implementation = kernels.chosen(implementation, _kernel_agrees)
-    cpu = platform == "cpu"
+    tile, again = (TILE, AGAIN) if platform == "cpu" else (LARGE_BLOCK, LARGE_AGAIN)
+    products = () if few else _products(platform, len(references))
+    return How(num_neighbors, products, implementation, tile, again)
+
+
+def _products(platform: str, num_references: int) -> tuple[assignment.Product, ...]:
+    """Return the products of `assignment.How`."""
+    if platform != "cpu":
+        return ("bfloat16x3",)
     # References of a larger set lie closer together, and bfloat16 would decide too few points.
-    fewest = FEWEST_FOR_HALVES if cpu else 1
-    some = fewest <= len(references) <= assignment.LARGEST_GROUP
-    halves = some and multiplies_halves(platform)
-    dtypes = (jnp.bfloat16, jnp.float32) if halves else (jnp.float32,)
-    tile, again = (TILE, AGAIN) if cpu else (LARGE_BLOCK, LARGE_AGAIN)
-    return How(num_neighbors, () if few else dtypes, implementation, tile, again)
+    some = FEWEST_FOR_HALVES <= num_references <= assignment.LARGEST_GROUP
+    return ("bfloat16", "float32") if some and multiplies_halves() else ("float32",)
 
 
 def _kernel_agrees() -> bool:
@@ -282,14 +286,11 @@ def _kernel_agrees() -> bool:
 
 
 @functools.cache
-def multiplies_halves(platform: str) -> bool:
-    """Return whether bfloat16 products are faster than float32 products.
+def multiplies_halves() -> bool:
+    """Return whether this CPU's bfloat16 products are faster than its float32 products.
 
-    On a CPU they are with matrix units (AMX). With AVX512-BF16 alone, XLA's took 1.4 to 1.7 times
-    as long.
+    They are with matrix units (AMX). With AVX512-BF16 alone, XLA's took 1.4 to 1.7 times as long.
     """
-    if platform != "cpu":
-        return True
     with contextlib.suppress(OSError):
         return "amx_bf16" in Path("/proc/cpuinfo").read_text().split()
     return False
@@ -304,7 +305,7 @@ def num_cores() -> int:
 
 def _prepared(references: jax.Array, metric: Metric, how: How) -> References:
     rows = _unit(references, 1) if metric == "cosine" else references
-    ready: References = assignment.prepare(rows, how.dtypes)
+    ready: References = assignment.prepare(rows, how.products)
     return ready
 
 

@@ -17,7 +17,7 @@ point and the references alone.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,13 @@ class Found(NamedTuple):
     doubt: jax.Array
 
 
+Product = Literal["float32", "bfloat16", "bfloat16x3"]
+"""Type of a matrix product's operands; the sums are float32.
+
+`bfloat16x3` splits a float32 into a high and a low part and leaves out the product of the low
+parts. On matrix units it costs three products of bfloat16, and is nearly as exact as float32.
+"""
+
 Stage = Callable[[jax.Array, Found], Found]  # points [B, f] and what was found for them so far
 
 
@@ -66,14 +73,14 @@ class How(NamedTuple):
 
     Attributes:
       num_neighbors: Number of neighbors k.
-      dtypes: Types of the products, tried in turn; none takes differences alone.
+      products: Products, tried in turn; none takes differences alone.
       implementation: Implementation of `smallest_keys`.
       tile: Number of points of a product.
       again: Most rows that are solved again at a time.
     """
 
     num_neighbors: int
-    dtypes: tuple[Any, ...]
+    products: tuple[Product, ...]
     implementation: kernels.Implementation
     tile: int
     again: int
@@ -83,7 +90,7 @@ class References(NamedTuple):
     """References, prepared for the products.
 
     `rows` are `[s, f]`. `doubled` is -2q, centered, padded and split into g groups of G: `[g, G,
-    f]` of each dtype. `sq_norms` are |q|² `[g, G]`, infinite for the padding.
+    w]`, an operand of each product. `sq_norms` are |q|² `[g, G]`, infinite for the padding.
     """
 
     rows: jax.Array
@@ -91,11 +98,12 @@ class References(NamedTuple):
     doubled: tuple[jax.Array, ...]
     sq_norms: jax.Array
     reach: jax.Array  # the greatest |q|
-    residuals: tuple[jax.Array, ...]  # per dtype, the greatest norm of the rounding error of q
+    residuals: tuple[jax.Array, ...]  # of each product, the greatest norm of what q loses
+    lows: tuple[jax.Array, ...]  # and the greatest norm of the low part of q
 
 
-@functools.partial(jax.jit, static_argnames="dtypes")
-def prepare(rows: jax.Array, dtypes: tuple[Any, ...]) -> References:
+@functools.partial(jax.jit, static_argnames="products")
+def prepare(rows: jax.Array, products: tuple[Product, ...]) -> References:
     """Center, group and round references `[s, f]`."""
     centre = jnp.mean(rows, axis=0, keepdims=True)
     groups = -(-len(rows) // LARGEST_GROUP)
@@ -103,11 +111,15 @@ def prepare(rows: jax.Array, dtypes: tuple[Any, ...]) -> References:
     centred = jnp.pad(rows - centre, ((0, groups * size - len(rows)), (0, 0)))
     sq_norms = _rounded_sq_norm(centred)
     padded = jnp.where(jnp.arange(len(centred)) < len(rows), sq_norms, jnp.inf)
-    doubled = tuple((-2 * centred).reshape(groups, size, -1).astype(dtype) for dtype in dtypes)
-    lost = [centred + given.astype(jnp.float32).reshape(centred.shape) / 2 for given in doubled]
-    residuals = tuple(jnp.sqrt(jnp.max(jnp.sum(part**2, axis=1))) for part in lost)
+    doubled = tuple(
+        _operand(-2 * centred, product, "references").reshape(groups, size, -1)
+        for product in products
+    )
+    lost = [_lost(centred, product) for product in products]
+    residuals = tuple(jnp.max(residual) for residual, _ in lost)
+    lows = tuple(jnp.max(low) for _, low in lost)
     reach = jnp.sqrt(jnp.max(sq_norms))
-    return References(rows, centre, doubled, padded.reshape(groups, size), reach, residuals)
+    return References(rows, centre, doubled, padded.reshape(groups, size), reach, residuals, lows)
 
 
 def solve(points: jax.Array, references: References, how: How) -> jax.Array:
@@ -122,12 +134,12 @@ def solve(points: jax.Array, references: References, how: How) -> jax.Array:
       A row is -1 if a feature is not finite or a distance overflows float32.
     """
     stages: list[Stage] = []
-    for level in range(len(how.dtypes)):
+    for level in range(len(how.products)):
         if how.num_neighbors < UNROLLED:
             stages.append(functools.partial(_by_gaps, references=references, how=how, level=level))
             if how.num_neighbors > 1:
                 stages.append(functools.partial(_by_pair, rows=references.rows))
-    if how.dtypes:
+    if how.products:
         stages.append(functools.partial(_by_candidates, references=references, how=how))
     width = min(how.num_neighbors + 1, len(references.rows))
     nothing = jnp.full(len(points), -1, jnp.int32)
@@ -226,7 +238,7 @@ def _by_gaps(points: jax.Array, _: Found, *, references: References, how: How, l
     sq_norm = _sq_norm(centred)
     wanted = k + 2 if k > 1 else 2  # a single neighbor is doubted too seldom for `_by_pair`
     number, near, far = _candidates(centred, sq_norm, references, how, level, wanted)
-    error = _error(centred, sq_norm, references, level)[None]
+    error = _error(centred, sq_norm, references, how.products[level], level)[None]
     unproved = near[1:] - far[:-1] <= 2 * error
     unproved |= ~jnp.isfinite(error)
     first = jnp.argmax(unproved, axis=0).astype(jnp.int32)
@@ -250,11 +262,11 @@ def _by_candidates(points: jax.Array, before: Found, *, references: References, 
     """Return the nearest candidates of a float32 product; sure if no other can be nearer."""
     k = how.num_neighbors
     centred = points - references.centre
-    level = len(how.dtypes) - 1
+    level = len(how.products) - 1
     sq_norm = _rounded_sq_norm(centred)
     number, near, _ = _candidates(centred, sq_norm, references, how, level, num_candidates(k))
     everything = number.size == len(references.rows) * len(points)
-    error = _error(centred, sq_norm, references, level)
+    error = _error(centred, sq_norm, references, how.products[level], level)
     floor = near[-1] - error
     rows = references.rows.at[number.T].get(mode="clip")
     with jax.enable_x64(True):
@@ -320,32 +332,65 @@ def _rounded_sq_norm(rows: jax.Array) -> jax.Array:
         return _sum_last(rows.astype(jnp.float64) ** 2).astype(jnp.float32)
 
 
-def _error(centred: jax.Array, sq_norm: jax.Array, references: References, level: int) -> jax.Array:
+def _halves(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Split float32 rows into high and low parts, float32 with the bits of bfloat16."""
+    # Not a conversion there and back, which XLA may leave out.
+    high = jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7)
+    return high, jax.lax.reduce_precision(rows - high, exponent_bits=8, mantissa_bits=7)
+
+
+def _operand(rows: jax.Array, product: Product, side: Literal["points", "references"]) -> jax.Array:
+    """Return an operand `[B, w]` of a product from float32 rows `[B, f]`."""
+    if product == "float32":
+        return rows
+    high, low = _halves(rows)
+    if product == "bfloat16":
+        return high.astype(jnp.bfloat16)
+    # The sum over the columns is that of high·high, high·low and low·high.
+    parts = [high, high, low] if side == "points" else [high, low, high]
+    return jnp.concatenate([part.astype(jnp.bfloat16) for part in parts], axis=1)
+
+
+def _lost(rows: jax.Array, product: Product) -> tuple[jax.Array, jax.Array]:
+    """Return the norms `[B]` of what an operand loses of float32 rows, and of its low part."""
+    if product == "float32":
+        return jnp.zeros(len(rows)), jnp.zeros(len(rows))
+    high, low = _halves(rows)
+    if product == "bfloat16":
+        return jnp.sqrt(_sq_norm(rows - high)), jnp.zeros(len(rows))
+    return jnp.sqrt(_sq_norm(rows - high - low)), jnp.sqrt(_sq_norm(low))
+
+
+def _error(
+    centred: jax.Array, sq_norm: jax.Array, references: References, product: Product, level: int
+) -> jax.Array:
     """Bound the errors `[B]` of |x|² - 2<x,q> + |q|², where |x|² may be any constant of its row.
 
     A constant takes no part in the order. So `_by_gaps` may sum |x|² in float32, and only
     `_by_candidates`, which compares with other distances, needs it rounded once, as |q|² is.
 
     If the operands are rounded to x' and q', <x,q> errs by |x - x'||q| + |x'||q - q'| at most, by
-    Cauchy and Schwarz. Products that underflow float32 are lost. In any order, sums of f terms in
-    float32 err by less than 8·sqrt(f)·2^-24 of the sum of sizes. The exception has probability
-    f·e^-31 (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, Theorem
-    3.1). The sizes of 2<x,q> add up to 2|x||q|. The rounding of x - c, of both norms and of the
-    last two sums takes 8 times 2^-24 of (|x| + |q|)². One percent covers the rounding of the bound
-    itself.
+    Cauchy and Schwarz. The product of low parts that `bfloat16x3` leaves out is at most that of
+    their norms. Products that underflow float32 are lost. In any order, sums of w terms in float32
+    err by less than 8·sqrt(w)·2^-24 of the sum of sizes. The exception has probability w·e^-31
+    (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, Theorem 3.1).
+    Matrix units sum 16 or more terms at a time and cut the result off, so they err by w/16·2^-23 at
+    most, which is more from 4,096 terms on. The sizes of 2<x,q> add up to 2|x||q|, and with low
+    parts to one percent more. The rounding of x - c, of both norms and of the last two sums takes 8
+    times 2^-24 of (|x| + |q|)². One percent covers the rounding of the bound itself.
     """
-    width = centred.shape[1]
+    width = references.doubled[level].shape[2]
     reach = references.reach
     norm = jnp.sqrt(sq_norm)
-    sums: jax.Array = 2**-24 * (16 * width**0.5 * norm * reach + 8 * (norm + reach) ** 2)
+    terms = 8 * max(width**0.5, width / 64)
+    sums: jax.Array = 2**-24 * (2 * terms * norm * reach + 8 * (norm + reach) ** 2)
     sums += 8 * width * 2**-126
-    dtype = references.doubled[level].dtype
-    if dtype == jnp.float32:
+    if product == "float32":
         return 1.01 * sums
-    lost = centred - centred.astype(dtype).astype(jnp.float32)
-    residual = jnp.sqrt(_sq_norm(lost))
+    residual, low = _lost(centred, product)
     operands = 2 * (residual * reach + (norm + residual) * references.residuals[level])
-    return 1.01 * (operands + sums)
+    operands += 2 * low * references.lows[level]
+    return 1.02 * (operands + sums)
 
 
 def _candidates(
@@ -369,7 +414,11 @@ def _candidates(
         # A late import, because Pallas takes a second to import.
         from rknn_jax.kernels.nearest import smallest_keys as smallest
     keys, least = smallest(
-        centred, sq_norm, references.doubled[level], references.sq_norms, min(count, size)
+        _operand(centred, how.products[level], "points"),
+        sq_norm,
+        references.doubled[level],
+        references.sq_norms,
+        min(count, size),
     )
     mask = _number_mask(size)
     number = (keys & mask) + size * jnp.arange(groups, dtype=jnp.int32)[:, None, None]
@@ -400,22 +449,21 @@ def smallest_keys(
     that the number replaces bits that weigh little.
 
     Args:
-      points: float32 `[B, f]`, centered.
+      points: bfloat16 or float32 `[B, w]`, centered.
       sq_norm: float32 `[B]`, |x|².
-      doubled: bfloat16 or float32 `[g, G, f]`, -2q.
+      doubled: `[g, G, w]` of the same type, -2q.
       sq_norms: float32 `[g, G]`, |q|².
       count: Number of keys m.
 
     Returns:
       `(keys, least)`: int32 `[g, m, B]`, in order, and float32 `[g, B]`.
     """
-    given = points.astype(doubled.dtype)
 
     def of_group(group: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         doubled, sq_norms = group
         products = jax.lax.dot_general(
             doubled,
-            given,
+            points,
             (((1,), (1,)), ((), ())),
             precision=jax.lax.Precision.HIGHEST,
             preferred_element_type=jnp.float32,

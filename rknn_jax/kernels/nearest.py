@@ -50,7 +50,7 @@ def smallest_keys(
     (groups, size, _) = doubled.shape
     tile = TILE[doubled.dtype.name]
     sq_norm = _padded(sq_norm, tile[:1])
-    points = _padded(points.astype(doubled.dtype), (tile[0], tile[2]))
+    points = _padded(points, (tile[0], tile[2]))
     doubled = _padded(doubled, (1, *tile[1:]))
     sq_norms = _padded(sq_norms, (1, tile[1]), jnp.inf)
     padded_size = doubled.shape[1]
