@@ -176,10 +176,10 @@ def torch_on_cuda() -> Any:
 def blocks(size: tuple[int, int, int]) -> list[dict[str, Any]]:
     """Time the assignment over the number of points of a block."""
     points, references = jax.device_put(data(*size))
-    usual = neighbors.LARGE_BLOCK
+    usual = neighbors.LARGE_TILE
     rows = []
     for block in (32_768, usual, len(points)):
-        neighbors.LARGE_BLOCK = block
+        neighbors.LARGE_TILE = block
         for form in FORMS:
             for count in (1, 10):
                 run = functools.partial(
@@ -187,7 +187,7 @@ def blocks(size: tuple[int, int, int]) -> list[dict[str, Any]]:
                 )
                 row = {"block": block, "form": form, "num_neighbors": count}
                 rows.append(row | {"seconds": seconds(run, 7)})
-    neighbors.LARGE_BLOCK = usual
+    neighbors.LARGE_TILE = usual
     return rows
 
 

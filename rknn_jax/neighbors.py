@@ -35,7 +35,7 @@ LARGEST_BLOCK = 8192
 BLOCK_BYTES = 2**22  # of more points than the least: a copy of them stays in the cache
 SMALLEST_BLOCK = 64  # fewer points are filled up, so that few programs serve all sizes
 TILE = 128  # points of a product on a CPU: their distances stay in a core's cache
-LARGE_BLOCK = 2**17  # points per block on an accelerator, where each block costs about 0.5 ms
+LARGE_TILE = 2**17  # points of a product on an accelerator
 AGAIN = 8  # rows that a CPU solves again at a time
 LARGE_AGAIN = 2**13  # rows that an accelerator solves again at a time
 FEW_DIFFERENCES = 2**22  # most feature differences taken directly, which compiles faster
@@ -100,14 +100,14 @@ def nearest(
     how = _how(points, references, num_neighbors, implementation)
     ready = _prepared(references, metric, how)
 
-    def run(start: int, stop: int, size: int) -> Array:
+    def run(start: int, stop: int, size: int) -> tuple[Array, Array]:
         block = _filled(points, start, stop, size, "edge")
-        index: Array = _nearest(block, ready, how=how, metric=metric)
-        return index[: stop - start]
+        index, least = _nearest(block, ready, how=how, metric=metric)
+        return index, least
 
-    index = list(_over_blocks(run, points))
-    _check_found(index, points, references)
-    return _joined(index)
+    index, least = zip(*_over_blocks(run, points), strict=True)
+    _check_found(least, points, references)
+    return _joined(index, len(points))
 
 
 def distances(
@@ -132,9 +132,9 @@ def distances(
         block = _filled(points, start, stop, size, "edge")
         some = _filled(index, start, stop, size, "edge")
         distance: Array = _distances(block, references, some, metric=metric)
-        return distance[: stop - start]
+        return distance
 
-    return _joined(list(_over_blocks(run, points)))
+    return _joined(list(_over_blocks(run, points)), len(points))
 
 
 def nearest_votes(
@@ -185,11 +185,11 @@ def nearest_votes(
         return votes, least
 
     total: Any = 0
-    found = []
+    lowest = []
     for votes, least in _over_blocks(run, points):
         total = total + votes
-        found.append(least)
-    _check_found(found, points, references)
+        lowest.append(least)
+    _check_found(lowest, points, references)
     return jnp.asarray(total).reshape(len(references), num_classes)
 
 
@@ -233,11 +233,11 @@ def _near_work(given: Any, dtype: Any, *others: Array) -> Array:
     return np.asarray(given, dtype)
 
 
-def _check_found(index: Sequence[Array], points: Array, references: Array) -> None:
-    """Raise ValueError if a record has no neighbors, which a negative index says."""
-    if any(isinstance(part, jax.core.Tracer) for part in index):
+def _check_found(least: Sequence[Array], points: Array, references: Array) -> None:
+    """Raise ValueError if the least index of a block is negative: a record has no neighbors."""
+    if any(isinstance(index, jax.core.Tracer) for index in least):
         return
-    if any(bool((part < 0).any()) for part in index):
+    if any(int(index) < 0 for index in least):
         check_finite("points", points)
         check_finite("references", references)
         raise ValueError(
@@ -257,7 +257,7 @@ def _how(
     if implementation is None and (few or many):
         implementation = "xla"
     implementation = kernels.chosen(implementation, _kernel_agrees)
-    tile, again = (TILE, AGAIN) if platform == "cpu" else (LARGE_BLOCK, LARGE_AGAIN)
+    tile, again = (TILE, AGAIN) if platform == "cpu" else (LARGE_TILE, LARGE_AGAIN)
     products = () if few else _products(platform, len(references))
     return How(num_neighbors, products, implementation, tile, again)
 
@@ -312,7 +312,8 @@ def _prepared(references: jax.Array, metric: Metric, how: How) -> References:
 def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> Iterator[_T]:
     """Run blocks of the points, side by side on the cores of a CPU.
 
-    XLA alone would use the cores only within single products.
+    XLA alone would use the cores only within single products. An accelerator runs all points as one
+    program, because several would wait for the host in between.
 
     Args:
       run: Function called as `run(start, stop, size)`, on points filled up to `size`.
@@ -322,17 +323,13 @@ def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> Iterator[
       The result of each block, in order.
     """
     n = len(points)
-    if isinstance(points, jax.core.Tracer):
+    if not isinstance(points, np.ndarray):
         yield run(0, n, n)
         return
-    cpu = isinstance(points, np.ndarray)
-    size = _block(points.shape[1]) if cpu else LARGE_BLOCK
+    size = _block(points.shape[1])
     while size >= 2 * max(n, SMALLEST_BLOCK):
         size //= 2
     blocks = [(start, min(start + size, n), size) for start in range(0, max(n, 1), size)]
-    if not cpu:
-        yield from (run(*block) for block in blocks)
-        return
     yield jax.device_get(run(*blocks[0]))  # compiles, once for all threads
     with ThreadPoolExecutor(num_cores()) as pool:
         yield from pool.map(lambda block: jax.device_get(run(*block)), blocks[1:])
@@ -346,25 +343,32 @@ def _block(width: int) -> int:
     return size
 
 
-def _filled(rows: Array, start: int, stop: int, size: int, mode: Any, **fill: Any) -> Array:
+def _filled(rows: Any, start: int, stop: int, size: int, mode: Any, **fill: Any) -> Any:
     """Return rows `start` to `stop`, filled up to `size` rows."""
+    if size == len(rows):
+        return rows
     block = rows[start:stop]
     if len(block) == size:
         return block
-    pad = np.pad if isinstance(rows, np.ndarray) else jnp.pad
     widths = [(0, size - len(block)), *[(0, 0)] * (rows.ndim - 1)]
-    return pad(block, widths, mode if len(block) else "constant", **fill)
+    return np.pad(block, widths, mode if len(block) else "constant", **fill)
 
 
-def _joined(parts: Sequence[Array]) -> jax.Array:
-    join = np.concatenate if isinstance(parts[0], np.ndarray) else jnp.concatenate
-    return jnp.asarray(join(parts))
+def _joined(blocks: Sequence[Array], n: int) -> jax.Array:
+    """Return the first n rows of the blocks of `_over_blocks`."""
+    if isinstance(blocks[0], np.ndarray):
+        return jnp.asarray(np.concatenate(blocks)[:n])
+    return jnp.asarray(blocks[0])
 
 
 @functools.partial(jax.jit, static_argnames=("how", "metric"))
-def _nearest(points: jax.Array, references: References, how: How, metric: Metric) -> jax.Array:
+def _nearest(
+    points: jax.Array, references: References, how: How, metric: Metric
+) -> tuple[jax.Array, jax.Array]:
+    """Return the indices `[n, k]` and the least of them."""
     points = _unit(points, 0) if metric == "cosine" else points
-    return assignment.solve(points, references, how)
+    index = assignment.solve(points, references, how)
+    return index, jnp.min(index, initial=0)
 
 
 @functools.partial(jax.jit, static_argnames="metric")
@@ -389,7 +393,7 @@ def _nearest_votes(
     points = _unit(points, 0) if metric == "cosine" else points
     index = assignment.solve(points, references, how)
     cells = bsvs.cells(index, labels, num_classes)
-    return bsvs.sum_votes(cells, len(references.rows) * num_classes), jnp.min(index)
+    return bsvs.sum_votes(cells, len(references.rows) * num_classes), jnp.min(index, initial=0)
 
 
 def _unit(vectors: jax.Array, side: int) -> jax.Array:

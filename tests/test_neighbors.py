@@ -427,7 +427,7 @@ def test_few_differences_are_taken_one_by_one(monkeypatch):
     points, references = data(0)
     filtered = nearest(points, references)
     monkeypatch.setattr(neighbors, "FEW_DIFFERENCES", points.size * len(references))
-    assert neighbors._how(points, references, NEAREST, None).dtypes == ()
+    assert neighbors._how(points, references, NEAREST, None).products == ()
     index, distance = nearest(points, references)
     np.testing.assert_array_equal(index, filtered[0])
     np.testing.assert_allclose(distance, filtered[1], rtol=1e-6)
@@ -658,14 +658,11 @@ def test_the_first_row_that_is_not_finite_is_named():
 
 
 @pytest.mark.parametrize(
-    ("platform", "flags", "expected"),
-    [("gpu", "", True), ("cpu", "fpu amx_bf16", True), ("cpu", "fpu avx512_bf16", False)],
+    ("flags", "expected"), [("fpu amx_bf16", True), ("fpu avx512_bf16", False)]
 )
-def test_halves_are_tried_first_where_the_hardware_multiplies_them(
-    platform, flags, expected, monkeypatch
-):
+def test_halves_are_tried_first_where_the_processor_multiplies_them(flags, expected, monkeypatch):
     monkeypatch.setattr(neighbors.Path, "read_text", lambda path: flags)
-    assert MULTIPLIES_HALVES(platform) is expected
+    assert MULTIPLIES_HALVES() is expected
 
 
 def test_halves_are_not_tried_first_on_a_processor_that_does_not_tell(monkeypatch):
@@ -673,7 +670,7 @@ def test_halves_are_not_tried_first_on_a_processor_that_does_not_tell(monkeypatc
         raise FileNotFoundError
 
     monkeypatch.setattr(neighbors.Path, "read_text", fail)
-    assert MULTIPLIES_HALVES("cpu") is False
+    assert MULTIPLIES_HALVES() is False
 
 
 # Graphs.

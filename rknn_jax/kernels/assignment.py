@@ -37,6 +37,9 @@ ROWS_OF_TILE = 64
 FEW_KEYS = 2
 """Most keys of a point whose order is proved so often that subtracting the least does not pay."""
 
+ALIGNED = 128
+"""Number of points whose multiples tiles are, as accelerators' kernels take them."""
+
 DISTANCES_TILE = 128
 """Number of points whose differences to their neighbors exist at a time."""
 
@@ -216,6 +219,8 @@ def _over_tiles(
     n = len(arrays[0])
     if n <= tile:
         return function(*arrays)
+    count = -(-n // tile)
+    tile = min(tile, ALIGNED * -(-n // (count * ALIGNED)))
     shapes = jax.eval_shape(function, *(array[:tile] for array in arrays))
     empty = tuple(jnp.zeros((n, *part.shape[1:]), part.dtype) for part in shapes)
 
@@ -227,7 +232,7 @@ def _over_tiles(
             for full, part in zip(found, parts, strict=True)
         )
 
-    found: tuple[jax.Array, ...] = jax.lax.fori_loop(0, -(-n // tile), step, empty)
+    found: tuple[jax.Array, ...] = jax.lax.fori_loop(0, count, step, empty)
     return found
 
 
