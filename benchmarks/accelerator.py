@@ -173,19 +173,19 @@ def torch_on_cuda() -> Any:
     return worker
 
 
-def blocks(size: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Time the assignment over the number of points of a block."""
+def tiles(size: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """Time the assignment over the number of points of a product."""
     points, references = jax.device_put(data(*size))
     usual = neighbors.LARGE_TILE
     rows = []
-    for block in (32_768, usual, len(points)):
-        neighbors.LARGE_TILE = block
+    for tile in (32_768, usual, len(points)):
+        neighbors.LARGE_TILE = tile
         for form in FORMS:
             for count in (1, 10):
                 run = functools.partial(
                     neighbors.nearest, points, references, count, implementation=form
                 )
-                row = {"block": block, "form": form, "num_neighbors": count}
+                row = {"tile": tile, "form": form, "num_neighbors": count}
                 rows.append(row | {"seconds": seconds(run, 7)})
     neighbors.LARGE_TILE = usual
     return rows
@@ -251,7 +251,7 @@ def parts(tiny: bool) -> dict[str, Callable[[], Any]]:
             found[f"nearest {name} {count}"] = functools.partial(
                 lambda size, count: assignment(size, count, repeats, matrix(), torch), size, count
             )
-        found[f"blocks {name}"] = functools.partial(blocks, size)
+        found[f"tiles {name}"] = functools.partial(tiles, size)
     backbone = "cnn" if tiny else "resnet18"
     found["simclr"] = lambda: simclr_steps(*((40, 2) if tiny else (10_240, 3)), backbone)
     for model in ("cnn",) if tiny else ("cnn", "resnet18", "wrn28_2"):

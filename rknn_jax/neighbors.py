@@ -258,6 +258,8 @@ def _how(
         implementation = "xla"
     implementation = kernels.chosen(implementation, _kernel_agrees)
     tile, again = (TILE, AGAIN) if platform == "cpu" else (LARGE_TILE, LARGE_AGAIN)
+    if num_neighbors >= assignment.UNROLLED:  # the first stage gathers the candidates' features
+        tile = min(tile, LARGE_AGAIN)
     products = () if few else _products(platform, len(references))
     return How(num_neighbors, products, implementation, tile, again)
 
